@@ -12,9 +12,10 @@ import dataclasses
 import difflib
 import functools
 import math
+import operator
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -36,11 +37,14 @@ def setting(
     maximum: float | None = None,
     choices: Iterable[Any] | None = None,
     empty: bool = False,
+    section: str = "",
 ) -> Any:
     """A dataclass field with help and range. Bounds and choices hold for each item of a tuple; None is never
-    bounded. ``above`` and ``below`` exclude the bound itself; ``empty`` permits the empty tuple."""
+    bounded. ``above`` and ``below`` exclude the bound itself; ``empty`` permits the empty tuple; ``section`` is
+    the heading under which ``--help`` lists it."""
     bounds = {"above": above, "minimum": minimum, "below": below, "maximum": maximum}
-    metadata = {"help": help, "choices": tuple(choices) if choices is not None else None, "empty": empty, **bounds}
+    choices = tuple(choices) if choices is not None else ()
+    metadata = {"help": help, "choices": choices, "empty": empty, "section": section, **bounds}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -76,41 +80,37 @@ def check(config: Any) -> None:
     Raises SettingError ("lr is -1.0; allowed: greater than 0") at the first that fails; NaN and infinity always do.
     """
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if not _fits(value, kinds(type(config))[field.name], field.metadata):
-            raise refused(type(config), field.name, value)
+        check_value(field.name, getattr(config, field.name), kinds(type(config))[field.name], field.metadata)
 
 
-def refused(config_class: type, name: str, value: Any) -> SettingError:
-    """The error for a value that the field may not have."""
-    (field,) = (f for f in dataclasses.fields(config_class) if f.name == name)
+def check_value(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> None:
+    """Hold one value against its type and range; SettingError names it ``name``."""
+    if not _fits(value, kind, meta):
+        raise refused(name, value, kind, meta)
+
+
+def refused(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> SettingError:
+    """The error that says what ``name`` is and what it may be."""
     shown = list(value) if isinstance(value, tuple) else value
-    near = nearest(value, field.metadata.get("choices") or ()) if isinstance(value, str) else ""
-    return SettingError(f"{name} is {shown!r}; allowed: {allowed(config_class, name)}{near}")
+    near = nearest(value, meta.get("choices", ())) if isinstance(value, str) else ""
+    return SettingError(f"{name} is {shown!r}; allowed: {allowed(kind, meta)}{near}")
 
 
-def allowed(config_class: type, name: str) -> str:
-    """What a field accepts, in words: "integer, at least 1", "list of numbers, greater than 0; or null"."""
-    kind = kinds(config_class)[name]
-    (field,) = (f for f in dataclasses.fields(config_class) if f.name == name)
-    meta = field.metadata
-    words = {bool: "true or false", int: "integer", float: "number", str: "text"}
-    plural = {bool: "true or false", int: "integers", float: "numbers", str: "texts"}
-    parts = [f"list of {plural[kind.item]}" if kind.many else words[kind.item]]
-    if meta.get("choices"):
-        one_of = ", ".join(map(str, meta["choices"]))
-        parts = [f"list of {one_of}" if kind.many else one_of]
-    parts += [
-        f"{phrase} {meta[bound]}"
-        for bound, phrase in _PHRASES.items()
-        if meta.get(bound) is not None
-    ]
-    if kind.item is float and parts[0] == "number" and len(parts) > 1:
-        parts = parts[1:]
-    return ", ".join(parts) + ("; or null" if kind.optional else "")
+def allowed(kind: Kind, meta: Mapping[str, Any]) -> str:
+    """What a field accepts, in words: "integer, at least 1", "list of numbers, each greater than 0; or null"."""
+    bounds = [f"{words} {meta[bound]}" for bound, words in _BOUNDS.items() if meta.get(bound) is not None]
+    if kind.many:
+        bounds = [f"each {words}" for words in bounds]
+    noun = ", ".join(map(str, meta.get("choices", ()))) or _NOUNS[kind.item]
+    if kind.many:
+        noun = f"list of {noun}s" if noun in _NOUNS.values() else f"list of {noun}"
+    if noun == "number" and bounds:
+        noun = ""
+    return ", ".join(filter(None, [noun, *bounds])) + ("; or null" if kind.optional else "")
 
 
-_PHRASES = {"above": "greater than", "minimum": "at least", "below": "less than", "maximum": "at most"}
+_NOUNS = {bool: "true or false", int: "integer", float: "number", str: "text"}
+_BOUNDS = {"above": "greater than", "minimum": "at least", "below": "less than", "maximum": "at most"}
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -120,30 +120,25 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; did you mean '{by_lower[close[0]]}'?" if close else ""
 
 
-def _fits(value: Any, kind: Kind, meta: Any) -> bool:
+def _fits(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
     if value is None:
         return kind.optional
-    if kind.many:
-        return (
-            isinstance(value, tuple)
-            and (len(value) > 0 or bool(meta.get("empty")))
-            and all(_item_fits(item, kind.item, meta) for item in value)
-        )
-    return _item_fits(value, kind.item, meta)
+    if not kind.many:
+        return _item_fits(value, kind.item, meta)
+    if not isinstance(value, tuple) or not (value or meta.get("empty")):
+        return False
+    return all(_item_fits(item, kind.item, meta) for item in value)
 
 
-def _item_fits(value: Any, item: type, meta: Any) -> bool:
-    if item is float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            return False
-    elif type(value) is not item:
+def _item_fits(value: Any, item: type, meta: Mapping[str, Any]) -> bool:
+    # An int is a float here, but True is not a number, though Python says so.
+    if type(value) is not item and not (item is float and type(value) is int):
+        return False
+    if isinstance(value, float) and not math.isfinite(value):
         return False
     if meta.get("choices") and value not in meta["choices"]:
         return False
-    above, minimum, below, maximum = (meta.get(bound) for bound in ("above", "minimum", "below", "maximum"))
-    return not (
-        (above is not None and not value > above)
-        or (minimum is not None and not value >= minimum)
-        or (below is not None and not value < below)
-        or (maximum is not None and not value <= maximum)
-    )
+    return all(holds(value, meta[bound]) for bound, holds in _HOLDS.items() if meta.get(bound) is not None)
+
+
+_HOLDS = {"above": operator.gt, "minimum": operator.ge, "below": operator.lt, "maximum": operator.le}
