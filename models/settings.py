@@ -10,12 +10,11 @@ A field is a `bool`, `int`, `float` or `str`, a ``tuple[X, ...]`` of one of them
 
 import dataclasses
 import difflib
-import functools
 import math
 import operator
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
@@ -57,7 +56,6 @@ class Kind:
     optional: bool
 
 
-@functools.cache
 def kinds(config_class: type) -> dict[str, Kind]:
     """Name -> Kind of every field, in order."""
     hints = typing.get_type_hints(config_class)
@@ -141,4 +139,9 @@ def _item_fits(value: Any, item: type, meta: Mapping[str, Any]) -> bool:
     return all(holds(value, meta[bound]) for bound, holds in _HOLDS.items() if meta.get(bound) is not None)
 
 
-_HOLDS = {"above": operator.gt, "minimum": operator.ge, "below": operator.lt, "maximum": operator.le}
+_HOLDS: dict[str, Callable[[Any, Any], bool]] = {
+    "above": operator.gt,
+    "minimum": operator.ge,
+    "below": operator.lt,
+    "maximum": operator.le,
+}

@@ -1,0 +1,110 @@
+"""From the command line to `Settings`, before torch is imported.
+
+Merged in this order: the family's defaults, the implementation's, what the game needs, YAML (``--config``), flags.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from control.flags import NULL, Flag, flags, flags_of_all, named, one_word, read_values, read_yaml, split
+from control.run_config import RunConfig, Settings, as_dict, build, check_command, from_dict, to_yaml
+from models.agents import family_config
+from models.settings import SettingError
+
+__all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "to_yaml"]
+
+CONFLICTS = [("eval_agent", "use_tune"), ("eval_agent", "plot"), ("use_tune", "plot"), ("resume", "reload"),
+             ("eval_agent", "resume"), ("eval_agent", "reload"), ("use_tune", "resume")]  # fmt: skip
+# A flag of these sections does nothing unless the one named here is given too.
+SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot"}
+MUST_EXIST = ("eval_agent", "reload", "search_space", "plot")
+
+
+def parse(argv: Sequence[str] | None = None) -> Settings:
+    """The settings that ``argv`` (the process's own by default) asks for.
+
+    Raises SettingError, one line, for whatever is wrong, and SystemExit(0) after ``--help`` or ``--version``.
+    """
+    typed = split(sys.argv[1:] if argv is None else argv)
+    asked = dict(typed)
+    if "version" in asked:
+        print(f"understudy {version()}")
+        raise SystemExit(0)
+    file = one_word("config", asked["config"]) if "config" in asked else ""
+    written = read_yaml(file) if file else []
+    typed = [(name, words) for name, words in typed if name not in ("config", "help")]
+    first = dict(written) | asked
+    implementation, game = _which(first)
+    if "help" in asked:
+        from control.help import help_text
+
+        print(help_text(flags(implementation, game), implementation))
+        raise SystemExit(0)
+    evaluating = " ".join(first.get("eval_agent", [])).lower() not in NULL
+    known = flags_of_all(game) if evaluating else flags(implementation, game)
+    from_flags = named(typed, known, implementation, "--")
+    words = named(written, known, implementation, f"{file}: ") | from_flags
+    if evaluating:
+        words = {name: words[name] for name in words if name in from_flags or _for_evaluation(known[name])}
+    values = read_values(words, known)
+    settings = _settings(values, game, evaluating)
+    _check_together(settings.run, from_flags, known)
+    return settings
+
+
+def _which(words: Mapping[str, list[str]]) -> tuple[str, str]:
+    """Implementation and game, which decide what else there is. A game's other names give its own."""
+    from envs.names import resolve
+
+    implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
+    family_config(implementation)
+    return implementation, resolve(one_word("gamename", words.get("gamename", [RunConfig.gamename]))).name
+
+
+def _settings(values: dict[str, Any], game: str, evaluating: bool) -> Settings:
+    given = frozenset("command" if name.startswith("command.") else name for name in values)
+    command = {name: values.pop(name) for name in list(values) if name.startswith("command.")}
+    command = {name.removeprefix("command."): value for name, value in command.items()}
+    values["gamename"] = game
+    if evaluating:
+        run = {name: value for name, value in values.items() if hasattr(RunConfig, name)}
+        return Settings(build(RunConfig(), run), None, check_command(command), given)
+    return dataclasses.replace(from_dict(values | {"command": command}), given=given)
+
+
+def _for_evaluation(flag: Flag) -> bool:
+    return flag.section in ("run", "evaluation")
+
+
+def _check_together(run: RunConfig, typed: Collection[str], known: Mapping[str, Flag]) -> None:
+    """What no single setting can know: conflicts, flags without effect, files that are not there."""
+    for one, other in CONFLICTS:
+        if getattr(run, one) and getattr(run, other):
+            raise SettingError(f"--{one} and --{other} exclude each other")
+    for name in typed:
+        switch = SWITCHES.get(known[name].section)
+        if switch and not getattr(run, switch) and not name.startswith("command."):
+            raise SettingError(f"--{name} has no effect without --{switch}")
+        if run.eval_agent and not _for_evaluation(known[name]):
+            raise SettingError(f"--{name} has no effect with --eval_agent: the checkpoint holds it")
+    for name in MUST_EXIST:
+        value = getattr(run, name)
+        for path in (value,) if isinstance(value, str) else value or ():
+            if not Path(path).exists():
+                raise SettingError(f"{name} is {path!r}: no such file or folder")
+
+
+def version() -> str:
+    """The installed version, or that of the source tree where nothing is installed."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("understudy")
+    except metadata.PackageNotFoundError:
+        import tomllib
+
+        pyproject = Path(__file__).parent.parent / "pyproject.toml"
+        return tomllib.loads(pyproject.read_text())["project"]["version"] if pyproject.exists() else "unknown"

@@ -1,0 +1,49 @@
+"""Which errors the person at the keyboard can put right, and how they are shown. Everything else is a bug and keeps
+its traceback. Imports no torch."""
+
+import errno
+import os
+import sys
+
+from models.settings import UserError
+
+OURS = ("control", "envs", "models", "trainer")
+DISK = (errno.ENOSPC, errno.EDQUOT)
+# The extra of pyproject.toml that brings a module; what is not here comes with the project itself.
+EXTRAS = {"ray": "tune", "optuna": "tune", "hpbandster": "bohb", "ConfigSpace": "bohb", "mujoco": "mujoco",
+          "vizdoom": "doom"}  # fmt: skip
+ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def one_line(error: BaseException) -> str | None:
+    """The one line that says what to put right; None for a bug."""
+    if isinstance(error, UserError):
+        return " ".join(str(error).split())
+    # By name, for envs.base imports torch.
+    if any(kind.__name__ == "EnvironmentFault" for kind in type(error).__mro__):
+        return " ".join(str(error).split())
+    if isinstance(error, OSError) and error.errno in DISK:
+        return f"disk full{_file(error)}; make room and go on with --resume"
+    if isinstance(error, OSError) and error.errno in ACCESS and error.filename is not None:
+        return f"cannot write{_file(error)}: {error.strerror}"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return _missing(error.name.split(".")[0])
+    return None
+
+
+def _missing(module: str) -> str | None:
+    if module in OURS:
+        return None
+    extra = f"[{EXTRAS[module]}]" if module in EXTRAS else ""
+    return f"the Python module '{module}' is not installed; in the project's folder: pip install -e '.{extra}'"
+
+
+def _file(error: OSError) -> str:
+    return f" at {str(error.filename)!r}" if error.filename is not None else ""
+
+
+def show(line: str) -> None:
+    """Print ``error: line`` on stderr, red on a terminal unless NO_COLOR is set."""
+    red = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    start, end = ("\033[31m", "\033[0m") if red else ("", "")
+    print(f"{start}error: {line}{end}", file=sys.stderr)

@@ -1,0 +1,192 @@
+"""Words to values: what flags there are, which one a misspelt name meant, what a text after a flag says.
+
+Names are checked here and jsonargparse reads the values. YAML is read as text too, so that a value in a file and
+the same text after a flag cannot mean different things.
+"""
+
+import argparse
+import difflib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from control.run_config import COMMANDS, Command, RunConfig
+from models.agents import default_config, implementations
+from models.settings import Kind, SettingError, allowed, kinds, refused
+
+Pair = tuple[str, list[str]]
+"""The name of a setting and the words given for it, none for a bare flag."""
+
+NULL = ("null", "none", "~", "")
+SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+# What people type who come from other projects.
+SYNONYMS = {
+    "learning_rate": "lr", "gamma": "discount", "env": "gamename", "env_id": "gamename", "environment": "gamename",
+    "game": "gamename", "algorithm": "implementation", "agent": "implementation", "workers": "num_workers",
+    "num_epochs": "epochs", "output_dir": "logdir", "log_dir": "logdir", "checkpoint": "eval_agent",
+    "device": "accelerator", "layers": "hidden_sizes", "return": "command.return", "lambda": "td_lambda",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One setting as the command line knows it; ``section`` is its heading in the help."""
+
+    name: str
+    kind: Kind
+    meta: Mapping[str, Any]
+    default: Any
+    section: str
+
+    @property
+    def hint(self) -> Any:
+        """The type, as jsonargparse wants it."""
+        item: Any = self.kind.item
+        hint: Any = tuple[item, ...] if self.kind.many else item
+        return hint | None if self.kind.optional else hint
+
+
+def flags(implementation: str, game: str) -> dict[str, Flag]:
+    """Every setting of an implementation by name, with its default on that game."""
+    found = {flag.name: flag for flag in _flags_of(RunConfig())}
+    for name, field in COMMANDS.items():
+        flag = Flag(f"command.{name}", kinds(Command)[field.name], field.metadata, None, field.metadata["section"])
+        found[flag.name] = flag
+    for flag in _flags_of(default_config(implementation, game), f"hyperparameters of {implementation}"):
+        if flag.name in found:
+            raise RuntimeError(f"{flag.name} is a setting of {implementation} and of every run")
+        found[flag.name] = flag
+    return found
+
+
+def flags_of_all(game: str) -> dict[str, Flag]:
+    """Every setting of every implementation."""
+    return {name: flag for implementation in implementations() for name, flag in flags(implementation, game).items()}
+
+
+def _flags_of(config: Any, section: str = "") -> Iterator[Flag]:
+    for field in fields(config):
+        kind = kinds(type(config))[field.name]
+        where = ": ".join(filter(None, [section, field.metadata.get("section")]))
+        yield Flag(field.name, kind, field.metadata, getattr(config, field.name), where)
+
+
+def split(argv: Sequence[str]) -> list[Pair]:
+    """``--a=1 --b --c 2 3`` as ``[("a", ["1"]), ("b", []), ("c", ["2", "3"])]``; ``-h`` is ``--help``."""
+    pairs: list[Pair] = []
+    for word in argv:
+        if word == "-h":
+            word = "--help"
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            pairs.append((name, [value] if equals else []))
+        elif pairs:
+            pairs[-1][1].append(word)
+        else:
+            raise SettingError(f"{word!r} is not a flag; flags start with --")
+    return pairs
+
+
+def read_yaml(path: str) -> list[Pair]:
+    """The settings in a YAML file, ``command: {return: 250}`` as ``command.return``. Raises SettingError."""
+    import yaml
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = yaml.load(file, yaml.BaseLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise SettingError(f"config is {path!r}: {reason}") from error
+    except yaml.YAMLError as error:
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise SettingError(f"config is {path!r}: not valid YAML{where}: {problem or 'unreadable'}") from error
+    if content is not None and not isinstance(content, dict):
+        raise SettingError(f"config is {path!r}: allowed: a mapping, one 'name: value' a line")
+    return list(_flatten(content or {}))
+
+
+def _flatten(mapping: Mapping[str, Any]) -> Iterator[Pair]:
+    for name, value in mapping.items():
+        if name == "command" and isinstance(value, dict):
+            yield from _flatten({f"command.{key}": item for key, item in value.items()})
+        elif name != "command" or value not in NULL:
+            yield name, [str(item) for item in value] if isinstance(value, list) else [str(value)]
+
+
+def one_word(name: str, words: Sequence[str]) -> str:
+    """The single word given for a setting that needs one."""
+    if not words:
+        raise SettingError(f"--{name} needs a value")
+    if len(words) > 1:
+        raise SettingError(f"{name} is {' '.join(words)!r}; allowed: one value")
+    return words[0]
+
+
+def named(pairs: Iterable[Pair], known: Mapping[str, Flag], implementation: str, prefix: str) -> dict[str, list[str]]:
+    """The words for each setting, the last where one is repeated; ``no_x`` becomes ``x`` turned round.
+
+    ``prefix`` stands before a name in errors: ``--``, or the file it came from.
+    """
+    found: dict[str, list[str]] = {}
+    for name, words in pairs:
+        positive = name.removeprefix("no_")
+        if name in known:
+            found[name] = words
+        elif positive in known and known[positive].kind.item is bool:
+            value = SWITCH.get(" ".join(words).lower() or "true")
+            if value is None:
+                raise refused(name, " ".join(words), known[positive].kind, {})
+            found[positive] = [str(not value).lower()]
+        else:
+            raise _unknown(name, known, implementation, prefix)
+    return found
+
+
+def _unknown(name: str, known: Mapping[str, Flag], implementation: str, prefix: str) -> SettingError:
+    owners = [other for other in implementations() if name in flags(other, "")]
+    if owners:
+        return SettingError(f"{prefix}{name} is a setting of {', '.join(owners)}, not of {implementation}")
+    switches = [f"no_{other}" for other, flag in known.items() if flag.default is True]
+    meanings = {alias: to for alias, to in SYNONYMS.items() if to in known}
+    meanings |= {other: other for other in [*known, *switches, "config", "help", "version"]}
+    close = difflib.get_close_matches(name.lower(), meanings, n=1, cutoff=0.6)
+    dashes = "--" if prefix == "--" else ""
+    hint = f"; did you mean '{dashes}{meanings[close[0]]}'?" if close else "; see --help"
+    return SettingError(f"{prefix}{name} is unknown{hint}")
+
+
+def read_values(words: Mapping[str, list[str]], known: Mapping[str, Flag]) -> dict[str, Any]:
+    """The value of each setting, of its type but not yet held against its range. Raises SettingError."""
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(exit_on_error=False, add_help=False)
+    for name in words:
+        parser.add_argument(f"--{name}", type=known[name].hint)
+    arguments = [f"--{name}={_canonical(known[name], given)}" for name, given in words.items()]
+    try:
+        values = parser.parse_args(arguments, defaults=False)
+    except argparse.ArgumentError as error:
+        key = re.search(r'Parser key "([^"]+)"', str(error))
+        if key is None:
+            raise
+        flag = known[key[1]]
+        raise refused(flag.name, " ".join(words[flag.name]), flag.kind, flag.meta) from None
+    return {name: values[name] for name in words}
+
+
+def _canonical(flag: Flag, words: list[str]) -> str:
+    """The words for a setting as the one text that jsonargparse reads."""
+    if flag.kind.item is bool and not words:
+        return "true"
+    if not words:
+        raise SettingError(f"--{flag.name} needs a value; allowed: {allowed(flag.kind, flag.meta)}")
+    if flag.kind.optional and len(words) == 1 and words[0].lower() in NULL:
+        return "null"
+    if flag.kind.many and flag.kind.item is str:
+        return json.dumps(words)
+    if flag.kind.many:
+        return f"[{','.join(','.join(words).strip('[]() ').split(','))}]"
+    return one_word(flag.name, words)

@@ -1,0 +1,154 @@
+"""The settings of a run, and how they are written down. Imports no torch.
+
+One flat mapping of names to plain values is the only written form: it is `config.yaml` in a run folder, what a
+checkpoint carries, and what ``--config`` reads.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.agents import default_config, family_config
+from models.settings import SettingError, check, check_value, kinds, nearest, setting
+
+_run = functools.partial(setting, section="run")
+_training = functools.partial(setting, section="training")
+_evaluation = functools.partial(setting, section="evaluation")
+_tuning = functools.partial(setting, section="tuning")
+_figure = functools.partial(setting, section="figures")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything about a run that is not a hyperparameter of the agent. The defaults have no other home."""
+
+    implementation: str = _run("UDRL", "the learning algorithm")
+    gamename: str = _run("lunarlander", "the environment: one of the games, or any Gymnasium id")
+    exp_name: str = _run("debug", "name of the experiment, a folder")
+    seed: int = _run(25, "seed of the run; of its first member where num_seeds is above 1", minimum=0)
+    num_seeds: int = _run(1, "independent runs trained in one program, with seeds seed, seed + 1, ...", minimum=1)
+    num_workers: int = _run(1, "processes that step environments; 1 steps them in this process", minimum=1)
+    logdir: str = _run("exp_dir", "folder under which everything is written")
+    accelerator: str = _run("cpu", "where networks run", choices=("cpu", "gpu", "auto"))
+    compile: bool = _run(False, "torch.compile the update: 20 s of start, worth it for wide networks and many members")
+    print_statements: int = _run(0, "above 0 prints more while training", minimum=0)
+    record: bool = _run(False, "write a video in the end, of the trained agent or of the one --eval_agent names")
+    display: bool = _run(False, "accepted for old scripts and without effect: nothing needs a display")
+
+    epochs: int = _training(2000, "epochs to train, each some gradient steps and then some episodes", minimum=1)
+    target_return: float | None = _training(None, "stop early once greedy evaluation reaches this return; null never")
+    eval_every: int = _training(10, "epochs between evaluations", minimum=1)
+    eval_episodes: int = _training(10, "episodes of each evaluation while training", minimum=1)
+    recording_epoch_interval: int = _training(-1, "epochs between videos; 0 or less records none")
+    record_n_rollouts_per_epoch: int = _training(1, "episodes in each of these videos", minimum=1)
+    no_checkpoint: bool = _training(False, "save no checkpoints")
+    checkpoint_every: int = _training(10, "epochs between checkpoints of everything that --resume needs", minimum=1)
+    resume: bool = _training(False, "go on with the newest run of this folder, or start it where there is none")
+    reload: str | None = _training(None, "checkpoint whose weights (nothing else) a new run starts from")
+
+    eval_agent: str | None = _evaluation(None, "evaluate this checkpoint and end; it knows its agent and environment")
+    num_eval_episodes: int = _evaluation(100, "episodes --eval_agent plays", minimum=1)
+    evaluation: str = _evaluation("both", "how --eval_agent acts", choices=("greedy", "sampled", "both"))
+
+    use_tune: bool = _tuning(False, "search hyperparameters with Ray Tune instead of one run")
+    search_space: str | None = _tuning(None, "YAML file of the search space; null is the published one")
+    tune_algorithm: str = _tuning("asha", "how trials are chosen, stopped", choices=("asha", "optuna", "bohb", "pbt"))
+    num_samples: int = _tuning(16, "trials", minimum=1)
+    max_concurrent_trials: int | None = _tuning(None, "trials at the same time; null is one a core", minimum=1)
+    ray_address: str | None = _tuning(None, "Ray cluster to join (host:port or auto); null starts one here")
+
+    plot: tuple[str, ...] | None = _figure(None, "draw and tabulate these run folders, and end")
+    plot_out: str | None = _figure(None, "file of the figure; null is beside the runs")
+
+
+@dataclass(frozen=True)
+class Command:
+    """What ``--command.<name>`` may say; null leaves it to the agent. (A field cannot be called ``return``.)"""
+
+    return_: float | None = _evaluation(None, "return to command, in the environment's reward")
+    horizon: float | None = _evaluation(None, "steps to command", above=0)
+    advantage: float | None = _evaluation(None, "advantage to command (RCP-A)")
+
+
+COMMANDS = {field.name.rstrip("_"): field for field in dataclasses.fields(Command)}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of one invocation.
+
+    ``agent`` is the `Config` of the implementation's family; None with ``--eval_agent``, where the checkpoint knows.
+    ``command`` holds only what was overridden, such as ``{"return": 250.0}``. ``given`` names what was set by flag
+    or YAML (``"command"`` for any command).
+    """
+
+    run: RunConfig
+    agent: Any
+    command: dict[str, float] = dataclasses.field(default_factory=dict)
+    given: frozenset[str] = frozenset()
+
+    def replace(self, **changes: Any) -> "Settings":
+        """A copy with fields of run or agent, or ``command``, changed by name. Raises SettingError as ever.
+
+        Defaults are not chosen anew: for another implementation or game use `from_dict`.
+        """
+        command = check_command(changes.pop("command", self.command))
+        run = build(self.run, {name: changes.pop(name) for name in list(changes) if name in kinds(RunConfig)})
+        agent = build(self.agent, changes) if changes else self.agent
+        return Settings(run, agent, command, self.given)
+
+
+def as_dict(settings: Settings) -> dict[str, Any]:
+    """The written form: flat, plain types only (tuples as lists), ``command`` a mapping."""
+    agent = dataclasses.asdict(settings.agent) if settings.agent is not None else {}
+    values = dataclasses.asdict(settings.run) | agent | {"command": dict(settings.command)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def from_dict(values: Mapping[str, Any]) -> Settings:
+    """Settings of the written form. What is missing takes its default. Raises SettingError."""
+    values = dict(values)
+    command = values.pop("command", None) or {}
+    run_values = {name: values.pop(name) for name in list(values) if name in kinds(RunConfig)}
+    run = build(RunConfig(), run_values)
+    agent = build(default_config(run.implementation, run.gamename), values)
+    problem = getattr(family_config(run.implementation), "problems", lambda config: None)(agent)
+    if problem:
+        raise SettingError(problem)
+    return Settings(run, agent, check_command(command))
+
+
+def build(config: Any, values: Mapping[str, Any]) -> Any:
+    """``config`` with ``values``, checked. Lists become tuples and whole numbers floats where a field says so."""
+    known = kinds(type(config))
+    for name in values:
+        if name not in known:
+            raise SettingError(f"{name} is unknown{nearest(name, known)}")
+    config = dataclasses.replace(config, **{name: _typed(known[name], value) for name, value in values.items()})
+    check(config)
+    return config
+
+
+def _typed(kind: Any, value: Any) -> Any:
+    if kind.many and isinstance(value, list | tuple):
+        return tuple(_typed(dataclasses.replace(kind, many=False), item) for item in value)
+    return float(value) if kind.item is float and type(value) is int else value
+
+
+def check_command(command: Mapping[str, Any]) -> dict[str, float]:
+    """The command overrides that are not null. Raises SettingError."""
+    for name, value in command.items():
+        if name not in COMMANDS:
+            raise SettingError(f"command.{name} is unknown; allowed: {', '.join(COMMANDS)}")
+        field = COMMANDS[name]
+        check_value(f"command.{name}", value, kinds(Command)[field.name], field.metadata)
+    return {name: float(value) for name, value in command.items() if value is not None}
+
+
+def to_yaml(settings: Settings) -> str:
+    """The written form as YAML, which ``--config`` reads back to the same settings."""
+    import yaml
+
+    return yaml.safe_dump(as_dict(settings), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)

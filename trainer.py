@@ -1,0 +1,50 @@
+#!/usr/bin/env python
+"""The one command: train, evaluate, tune and plot. ``python trainer.py --help`` says how."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from control import config, errors
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what the flags ask and return the exit status: 0; 2 for what the user can put right; 130 after Ctrl-C."""
+    # Two OpenMP threads on busy cores were up to 20 times slower; torch reads this when it is first imported.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        return run(config.parse(argv))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:
+        line = errors.one_line(error)
+        if line is None:
+            raise
+        errors.show(line)
+        return 2
+
+
+def run(settings: config.Settings) -> int:
+    """Hand over to the part of ``control`` that does it. Imported here, so that a flag error needs no torch."""
+    if settings.run.plot:
+        from control.plotting import plot
+
+        out = Path(settings.run.plot_out) if settings.run.plot_out else None
+        return plot([Path(folder) for folder in settings.run.plot], out)
+    if settings.run.eval_agent:
+        from control.evaluation import evaluate_checkpoint
+
+        return evaluate_checkpoint(settings)
+    if settings.run.use_tune:
+        from control.tuning import tune
+
+        return tune(settings)
+    from control.training import train
+
+    return train(settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
