@@ -23,9 +23,10 @@ def one_line(error: BaseException) -> str | None:
     if any(kind.__name__ == "EnvironmentFault" for kind in type(error).__mro__):
         return " ".join(str(error).split())
     if isinstance(error, OSError) and error.errno in DISK:
-        return f"disk full{_file(error)}; make room and go on with --resume"
+        where = f" at {str(error.filename)!r}" if error.filename is not None else ""
+        return f"disk full{where}; make room and go on with --resume"
     if isinstance(error, OSError) and error.errno in ACCESS and error.filename is not None:
-        return f"cannot write{_file(error)}: {error.strerror}"
+        return f"cannot use {str(error.filename)!r}: {error.strerror}"
     if isinstance(error, ModuleNotFoundError) and error.name:
         return _missing(error.name.split(".")[0])
     return None
@@ -36,10 +37,6 @@ def _missing(module: str) -> str | None:
         return None
     extra = f"[{EXTRAS[module]}]" if module in EXTRAS else ""
     return f"the Python module '{module}' is not installed; in the project's folder: pip install -e '.{extra}'"
-
-
-def _file(error: OSError) -> str:
-    return f" at {str(error.filename)!r}" if error.filename is not None else ""
 
 
 def show(line: str) -> None:

@@ -149,6 +149,8 @@ def _unknown(name: str, known: Mapping[str, Flag], implementation: str, prefix: 
     owners = [other for other in implementations() if name in flags(other, "")]
     if owners:
         return SettingError(f"{prefix}{name} is a setting of {', '.join(owners)}, not of {implementation}")
+    if name.startswith("command."):
+        return SettingError(f"{prefix}{name} is unknown; allowed: {', '.join(f'command.{key}' for key in COMMANDS)}")
     switches = [f"no_{other}" for other, flag in known.items() if flag.default is True]
     meanings = {alias: to for alias, to in SYNONYMS.items() if to in known}
     meanings |= {other: other for other in [*known, *switches, "config", "help", "version"]}

@@ -1,0 +1,167 @@
+"""The command as a person meets it: exit status, what it prints, how soon."""
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import trainer
+from control import config, errors
+from models.agents import implementations
+from models.settings import SettingError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def command(*argv: str, code: str = "") -> "subprocess.CompletedProcess[str]":
+    start = ["-c", code] if code else ["trainer.py"]
+    return subprocess.run(
+        [sys.executable, *start, *argv], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_flag_error_is_one_line_on_stderr_and_exit_2() -> None:
+    done = command("--learning_rat", "1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: --learning_rat is unknown; did you mean '--lr'?\n"
+
+
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["--implementation", "RCP-A", "--hidden_sizes", "64,64"], ["--seed", "-1"]]
+)
+def test_nothing_heavy_is_imported_to_read_flags(argv: list[str]) -> None:
+    code = """
+import sys, trainer
+try:
+    trainer.config.parse()
+except (SystemExit, trainer.config.SettingError):
+    pass
+print("HEAVY", sorted({"torch", "lightning", "pytorch_lightning", "gymnasium", "ray"} & set(sys.modules)))
+"""
+    assert command(*argv, code=code).stdout.endswith("HEAVY []\n")
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--lrr", "1"]])
+def test_answers_in_half_a_second(argv: list[str]) -> None:
+    def seconds() -> float:
+        before = time.perf_counter()
+        command(*argv)
+        return time.perf_counter() - before
+
+    # The fastest of several: another process on this core is no fault of ours.
+    assert min(seconds() for _ in range(3)) < 0.5
+
+
+@pytest.mark.parametrize("name", implementations())
+def test_help_shows_every_setting_with_its_default(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        trainer.main(["--implementation", name, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert end.value.code == 0
+    settings = config.parse(["--implementation", name])
+    for field in config.as_dict(settings):
+        assert f"--{field}" in shown
+    assert f"hyperparameters of {name}:" in shown
+    assert f"Adam's step size [C] (default: {settings.agent.lr}; allowed: greater than 0)" in shown
+    assert "lunarlander-sparse" in shown and ", ".join(implementations()) in shown
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        trainer.main(["--version"])
+    assert end.value.code == 0 and capsys.readouterr().out.startswith("understudy ")
+
+
+def test_work_goes_to_the_part_that_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[tuple[str, object]] = []
+
+    def part(module: str, function: str) -> None:
+        stand_in = type(sys)(module)
+        setattr(stand_in, function, lambda *arguments: called.append((function, arguments)) or 0)
+        monkeypatch.setitem(sys.modules, f"control.{module}", stand_in)
+
+    part("training", "train")
+    part("evaluation", "evaluate_checkpoint")
+    part("tuning", "tune")
+    part("plotting", "plot")
+    assert trainer.main(["--seed", "26"]) == 0
+    assert trainer.main(["--eval_agent", __file__]) == 0
+    assert trainer.main(["--use_tune"]) == 0
+    assert trainer.main(["--plot", str(ROOT), __file__, "--plot_out", "x.png"]) == 0
+    assert [name for name, _ in called] == ["train", "evaluate_checkpoint", "tune", "plot"]
+    assert called[-1][1] == ([ROOT, Path(__file__)], Path("x.png"))
+
+
+class EnvironmentFault(RuntimeError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (SettingError("lr is\n-1"), "error: lr is -1\n"),
+        (EnvironmentFault("reward is nan"), "error: reward is nan\n"),
+        (OSError(errno.ENOSPC, "No space", "/x/last.ckpt"), "error: disk full at '/x/last.ckpt'; make room and go on"),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), "error: cannot use '/x': Permission denied\n"),
+        (ModuleNotFoundError("no", name="ray.tune"), "error: the Python module 'ray' is not installed"),
+    ],
+)
+def test_what_the_user_can_put_right_is_one_line(
+    error: Exception, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(settings: object) -> int:
+        raise error
+
+    monkeypatch.setattr(trainer, "run", fail)
+    assert trainer.main([]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(line) and shown.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("shape"), ModuleNotFoundError("no", name="control.nothing"), KeyError("x")]
+)
+def test_a_bug_keeps_its_traceback(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert errors.one_line(error) is None
+
+    def fail(settings: object) -> int:
+        raise error
+
+    monkeypatch.setattr(trainer, "run", fail)
+    with pytest.raises(type(error)):
+        trainer.main([])
+
+
+def test_ctrl_c_before_training_has_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(settings: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer, "run", interrupt)
+    assert trainer.main([]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_red_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    errors.show("plain")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    errors.show("red")
+    monkeypatch.setenv("NO_COLOR", "1")
+    errors.show("plain")
+    assert capsys.readouterr().err == "error: plain\n\033[31merror: red\033[0m\nerror: plain\n"
+
+
+def test_one_thread_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "run", lambda settings: 0)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    trainer.main([])
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    trainer.main([])
+    assert os.environ["OMP_NUM_THREADS"] == "4"

@@ -1,0 +1,246 @@
+"""From words to settings: merging, reading, and one clear line for whatever is wrong."""
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+import models.agents
+from control import flags
+from control.config import RunConfig, as_dict, from_dict, parse, to_yaml
+from models.agents import default_config, implementations
+from models.settings import Kind, SettingError, check, kinds
+
+
+def line_of(argv: list[str]) -> str:
+    with pytest.raises(SettingError) as error:
+        parse(argv)
+    return str(error.value)
+
+
+def yaml_file(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "settings.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_defaults_are_the_published_run() -> None:
+    settings = parse([])
+    assert (settings.run, settings.command, settings.given) == (RunConfig(), {}, frozenset())
+    assert settings.agent == default_config("UDRL", "lunarlander")
+    assert settings.run.epochs == 2000
+
+
+@pytest.mark.parametrize("name", implementations())
+def test_every_implementation_has_defaults_in_range(name: str) -> None:
+    games = {game for _, game in implementations()[name].ENVIRONMENT_PRESETS} | {"cartpole"}
+    for game in games:
+        check(default_config(name, game))
+
+
+def test_later_layers_win(tmp_path: Path) -> None:
+    sparse = ["--gamename", "lunarlander-sparse"]
+    preset = default_config("UDRL", "lunarlander-sparse")
+    assert preset.lr != default_config("UDRL", "lunarlander").lr
+    assert parse(sparse).agent.lr == preset.lr
+    file = ["--config", yaml_file(tmp_path, "lr: 1e-2\nbatch_size: 7\n")]
+    assert parse(sparse + file).agent.lr == 1e-2
+    settings = parse(["--lr", "3e-2", *file, *sparse])
+    assert (settings.agent.lr, settings.agent.batch_size, settings.agent.last_few) == (3e-2, 7, preset.last_few)
+    assert settings.given == {"lr", "batch_size", "gamename"}
+
+
+def test_implementation_and_game_may_come_from_yaml(tmp_path: Path) -> None:
+    file = yaml_file(
+        tmp_path, "implementation: RCP-A\ngamename: cartpole\ncommand: {return: 100}\nno_checkpoint: yes\n"
+    )
+    settings = parse(["--config", file])
+    assert settings.agent == default_config("RCP-A", "cartpole")
+    assert (settings.command, settings.run.no_checkpoint) == ({"return": 100.0}, True)
+
+
+def test_another_name_of_a_game_gives_its_own_name_and_preset() -> None:
+    settings = parse(["--gamename", "LunarLander-v3"])
+    assert settings.run.gamename == "lunarlander"
+    assert settings.agent == parse([]).agent
+
+
+@pytest.mark.parametrize(
+    ("argv", "field", "value"),
+    [
+        (["--lr", "1e-3"], "lr", 1e-3),
+        (["--lr=1"], "lr", 1.0),
+        (["--lr", "1", "--lr", "2"], "lr", 2.0),
+        (["--hidden_sizes", "64,32"], "hidden_sizes", (64, 32)),
+        (["--hidden_sizes", "[64, 32]"], "hidden_sizes", (64, 32)),
+        (["--hidden_sizes", "64", "32"], "hidden_sizes", (64, 32)),
+        (["--reward_scale", "none"], "reward_scale", None),
+        (["--reward_scale=null"], "reward_scale", None),
+        (["--expo_weighting"], "expo_weighting", True),
+        (["--expo_weighting", "true"], "expo_weighting", True),
+        (["--expo_weighting=False"], "expo_weighting", False),
+        (["--no_expo_weighting", "--implementation", "RCP-R"], "expo_weighting", False),
+        (["--expo_weighting", "--no_expo_weighting"], "expo_weighting", False),
+        (["--no_checkpoint"], "no_checkpoint", True),
+        (["--recording_epoch_interval", "-1"], "recording_epoch_interval", -1),
+        (["--target_return", "-1.5"], "target_return", -1.5),
+        (["--exp_name", "7"], "exp_name", "7"),
+        (["--exp_name", "null"], "exp_name", "null"),
+    ],
+)
+def test_ways_to_say_it(argv: list[str], field: str, value: Any) -> None:
+    settings = parse(argv)
+    found = getattr(settings.run if hasattr(settings.run, field) else settings.agent, field)
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        ("--learning_rat 1", "--learning_rat is unknown; did you mean '--lr'?"),
+        ("--batchsize 1", "--batchsize is unknown; did you mean '--batch_size'?"),
+        ("--no_checkpoints", "--no_checkpoints is unknown; did you mean '--no_checkpoint'?"),
+        ("--zzz", "--zzz is unknown; see --help"),
+        ("--batch_size abc", "batch_size is 'abc'; allowed: integer, at least 1"),
+        ("--batch_size 1 2", "batch_size is '1 2'; allowed: one value"),
+        ("--batch_size", "--batch_size needs a value; allowed: integer, at least 1"),
+        ("--hidden_sizes 64,x", "hidden_sizes is '64,x'; allowed: list of integers, each at least 1"),
+        ("--lr nan", "lr is 'nan'; allowed: greater than 0"),
+        ("--seed -1", "seed is -1; allowed: integer, at least 0"),
+        ("--num_workers 0", "num_workers is 0; allowed: integer, at least 1"),
+        ("--epochs 0", "epochs is 0; allowed: integer, at least 1"),
+        ("--compile maybe", "compile is 'maybe'; allowed: true or false"),
+        ("--no_compile maybe", "no_compile is 'maybe'; allowed: true or false"),
+        ("--command.horizon 0", "command.horizon is 0.0; allowed: greater than 0; or null"),
+        ("--implementation RCPA", "implementation is 'RCPA'; allowed: UDRL, RCP-R, RCP-A; did you mean 'RCP-A'?"),
+        ("--config nowhere.yaml", "config is 'nowhere.yaml': No such file or directory"),
+        ("--reload nowhere.ckpt", "reload is 'nowhere.ckpt': no such file or folder"),
+        ("--resume --use_tune", "--use_tune and --resume exclude each other"),
+        (f"--eval_agent {__file__} --use_tune", "--eval_agent and --use_tune exclude each other"),
+        (f"--resume --reload {__file__}", "--resume and --reload exclude each other"),
+        ("--num_samples 3", "--num_samples has no effect without --use_tune"),
+        (f"--eval_agent {__file__} --lr 1", "--lr has no effect with --eval_agent: the checkpoint holds it"),
+        ("train", "'train' is not a flag; flags start with --"),
+    ],
+)
+def test_wrong_flags_get_one_line(argv: str, line: str) -> None:
+    assert line_of(argv.split()) == line
+
+
+def test_an_unknown_game_gets_the_nearest() -> None:
+    assert line_of(["--gamename", "lunarlandr"]).endswith("did you mean 'lunarlander'?")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("learning_rat: 1", "{file}: learning_rat is unknown; did you mean 'lr'?"),
+        ("lr: -1", "lr is -1.0; allowed: greater than 0"),
+        ("lr: [1, 2]", "lr is '1 2'; allowed: one value"),
+        ("- lr", "config is '{file}': allowed: a mapping, one 'name: value' a line"),
+        ("a: b: c", "config is '{file}': not valid YAML, line 1: mapping values are not allowed here"),
+        (
+            "command: {speed: 1}",
+            "{file}: command.speed is unknown; allowed: command.return, command.horizon, command.advantage",
+        ),
+    ],
+)
+def test_wrong_yaml_gets_one_line(tmp_path: Path, text: str, line: str) -> None:
+    file = yaml_file(tmp_path, text)
+    assert line_of(["--config", file]) == line.replace("{file}", file)
+
+
+def test_yaml_that_is_no_text_gets_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "weights.ckpt"
+    path.write_bytes(b"\x80\x02\xff\x00")
+    assert line_of(["--config", str(path)]).startswith(f"config is {str(path)!r}: ")
+
+
+def test_empty_yaml_changes_nothing(tmp_path: Path) -> None:
+    assert parse(["--config", yaml_file(tmp_path, "# nothing yet\n")]) == parse([])
+
+
+def test_a_setting_of_another_implementation_says_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = dataclasses.make_dataclass("Config", [("entropy", float, dataclasses.field(default=0.1))], frozen=True)
+    family = SimpleNamespace(Config=other, IMPLEMENTATIONS={"PG": {}}, ENVIRONMENT_PRESETS={})
+    known = implementations() | {"PG": family}
+    monkeypatch.setattr(models.agents, "implementations", lambda: known)
+    monkeypatch.setattr(flags, "implementations", lambda: known)
+    assert line_of(["--entropy", "1"]) == "--entropy is a setting of PG, not of UDRL"
+    assert parse(["--implementation", "PG", "--entropy", "1"]).agent.entropy == 1.0
+
+
+def test_evaluation_needs_nothing_but_the_path(tmp_path: Path) -> None:
+    written = yaml_file(tmp_path, to_yaml(parse(["--implementation", "RCP-A", "--lr", "1"])))
+    settings = parse(["--config", written, "--eval_agent", __file__, "--command.return", "250", "--record"])
+    assert settings.agent is None
+    assert (settings.command, settings.run.eval_agent, settings.run.record) == ({"return": 250.0}, __file__, True)
+    assert {"command", "eval_agent", "record"} <= settings.given
+    assert parse(["--eval_agent", __file__]).given == {"eval_agent"}
+
+
+def test_replace_checks_and_keeps_the_rest() -> None:
+    settings = parse(["--implementation", "RCP-R", "--seed", "3"])
+    changed = settings.replace(lr=1, epochs=5, command={"return": 2})
+    assert (changed.agent.lr, changed.run.epochs, changed.command) == (1.0, 5, {"return": 2.0})
+    assert (changed.run.seed, changed.given) == (3, settings.given)
+    with pytest.raises(SettingError, match="lr is -1"):
+        settings.replace(lr=-1)
+    with pytest.raises(SettingError, match="lrr is unknown"):
+        settings.replace(lrr=1)
+
+
+def test_combinations_that_no_agent_can_learn_are_refused() -> None:
+    assert "desire_rtg and desire_cum_rew exclude each other" in line_of(["--desire_cum_rew"])
+
+
+def values_of(kind: Kind, meta: Any) -> st.SearchStrategy[Any]:
+    """Values that a field accepts."""
+    if meta.get("choices"):
+        item: st.SearchStrategy[Any] = st.sampled_from(meta["choices"])
+    elif kind.item is bool:
+        item = st.booleans()
+    elif kind.item is str:
+        item = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")))
+    else:
+        bounds = (meta.get("above"), meta.get("minimum"), meta.get("below"), meta.get("maximum"))
+        above, minimum, below, maximum = bounds
+        low, high = above if minimum is None else minimum, below if maximum is None else maximum
+        if kind.item is int:
+            item = st.integers(low, high)
+        else:
+            open_ends = {"exclude_min": above is not None, "exclude_max": below is not None}
+            item = st.floats(low, high, allow_nan=False, allow_infinity=False, **open_ends)
+    if kind.many:
+        item = st.lists(item, min_size=1, max_size=3).map(tuple)
+    return st.none() | item if kind.optional else item
+
+
+@hypothesis_settings(max_examples=25)
+@given(data=st.data(), name=st.sampled_from(sorted(implementations())))
+def test_settings_survive_yaml_and_checkpoints(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, name: str
+) -> None:
+    changes: dict[str, Any] = {}
+    # What names a file must exist, and what chooses the mode has its own tests.
+    fixed = {"implementation", "gamename", "eval_agent", "reload", "use_tune", "search_space", "plot", "resume",
+             "desire_rtg", "desire_cum_rew", "desire_horizon", "desire_advantage"}  # fmt: skip
+    for config in (RunConfig(), default_config(name, "cartpole")):
+        known = [field for field in dataclasses.fields(config) if field.name not in fixed]
+        for field in data.draw(st.lists(st.sampled_from(known), max_size=6, unique_by=lambda field: field.name)):
+            changes[field.name] = data.draw(values_of(kinds(type(config))[field.name], field.metadata), field.name)
+    # The word null stands for none wherever none is allowed.
+    texts = [changes.get(name) for name in ("ray_address", "plot_out")]
+    assume(not any(text is not None and text.lower() in flags.NULL for text in texts))
+    settings = parse(["--implementation", name, "--gamename", "cartpole", "--command.return", "1.5"]).replace(**changes)
+
+    file = tmp_path_factory.mktemp("run") / "config.yaml"
+    file.write_text(to_yaml(settings), encoding="utf-8")
+    again = parse(["--config", str(file)])
+    assert (again.run, again.agent, again.command) == (settings.run, settings.agent, settings.command)
+    assert from_dict(as_dict(settings)) == dataclasses.replace(settings, given=frozenset())

@@ -1,0 +1,136 @@
+import math
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control.run_config import RunConfig
+from control.run_dir import MetricsFile, atomic_write_text, create, newest, parent, read_metrics, replacing, safe_name
+from control.run_dir import versions as versions_in
+from models.settings import SettingError
+
+
+def run_in(logdir: Path, **changes: Any) -> RunConfig:
+    return RunConfig(logdir=str(logdir), **changes)
+
+
+def test_layout(logdir: Path) -> None:
+    run = run_in(logdir, gamename="ALE/Pong-v5", exp_name="a b", seed=25)
+    path = create(run)
+    assert path == logdir / "ALE_Pong-v5/a_b/UDRL/seed_25/version_0"
+    assert (path / "checkpoints").is_dir() and (path / "videos").is_dir()
+    assert parent(run_in(logdir, num_seeds=5)).name == "seed_25-29"
+
+
+def test_an_existing_run_is_never_touched(logdir: Path) -> None:
+    run = run_in(logdir)
+    assert newest(parent(run)) is None
+    (parent(run) / "version_9").mkdir(parents=True)
+    (parent(run) / "notes").mkdir()
+    assert [create(run).name for _ in range(2)] == ["version_10", "version_11"]
+    assert newest(parent(run)) == parent(run) / "version_11"
+
+
+@given(st.text())
+def test_any_name_becomes_one_folder_below(name: str) -> None:
+    safe = safe_name(name)
+    assert safe not in ("", ".", "..") and "/" not in safe and "\0" not in safe
+    assert Path("root", safe).parent == Path("root")
+
+
+def _create_many(logdir: Path, barrier: Any) -> None:
+    barrier.wait()
+    for _ in range(5):
+        path = create(run_in(logdir))
+        # Would fail if another process had been given the same folder.
+        (path / "owner").touch(exist_ok=False)
+
+
+def test_processes_that_start_together_get_a_folder_each(logdir: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(8)
+    processes = [context.Process(target=_create_many, args=(logdir, barrier)) for _ in range(8)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(30)
+    assert [process.exitcode for process in processes] == [0] * 8
+    assert [path.name for path in versions_in(parent(run_in(logdir)))] == [f"version_{k}" for k in range(40)]
+
+
+@pytest.mark.parametrize("below", ["", "/deeper"])
+def test_a_logdir_that_is_a_file_gets_one_line(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingError, match="logdir is .*part of the path is a file.*allowed: a folder"):
+        create(run_in(Path(f"{tmp_path}/file{below}")))
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder that nobody can write")
+def test_a_logdir_that_cannot_be_written_gets_one_line() -> None:
+    with pytest.raises(SettingError, match="logdir is '/proc/runs'"):
+        create(run_in(Path("/proc/runs")))
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    atomic_write_text(path, "old")
+    with pytest.raises(OSError, match="full"), replacing(path) as temporary:
+        temporary.write_text("half of the n")
+        raise OSError(28, "disk full")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_is_killed_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    atomic_write_text(path, "old")
+    child = os.fork()
+    if child == 0:
+        with replacing(path) as temporary:
+            temporary.write_text("half of the n")
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert path.read_text() == "old"
+
+
+def row(epoch: int, seed: int = 25, **tags: float) -> dict[str, float]:
+    return {"epoch": epoch, "env_steps": 100 * epoch, "seed": seed, **tags}
+
+
+def test_metrics_come_back_as_they_went_in(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    metrics = MetricsFile(path, ["loss"])
+    metrics.append(row(0, loss=1 / 3), row(0, seed=26, loss=float("nan")))
+    metrics.append(row(np.int64(1), loss=np.float32(0.5)))
+    assert path.read_text().startswith("epoch,env_steps,seed,loss\n")
+    found = read_metrics(path)
+    assert found["epoch"] == [0, 0, 1] and found["seed"] == [25, 26, 25]
+    assert found["loss"][0] == 1 / 3 and math.isnan(found["loss"][1]) and found["loss"][2] == 0.5
+
+
+def test_a_late_tag_adds_a_column(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path / "metrics.csv", ["loss"])
+    metrics.append(row(0, loss=1.0))
+    metrics.append(row(1, loss=2.0, score=3.0))
+    found = read_metrics(metrics.path)
+    assert list(found) == ["epoch", "env_steps", "seed", "loss", "score"]
+    assert found["loss"] == [1.0, 2.0] and math.isnan(found["score"][0]) and found["score"][1] == 3.0
+
+
+def test_a_killed_run_goes_on_in_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    metrics = MetricsFile(path, ["loss"])
+    for epoch in range(5):
+        metrics.append(row(epoch, loss=float(epoch)))
+    with open(path, "a") as file:
+        file.write("5,500,25")  # killed here
+    assert read_metrics(path)["epoch"] == [0, 1, 2, 3, 4]
+    metrics = MetricsFile(path, ["loss", "score"])
+    metrics.truncate_after(2)
+    metrics.append(row(3, loss=9.0, score=1.0))
+    assert read_metrics(path)["loss"] == [0.0, 1.0, 2.0, 9.0]
