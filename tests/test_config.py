@@ -148,6 +148,7 @@ def test_an_unknown_game_gets_the_nearest() -> None:
             "command: {speed: 1}",
             "{file}: command.speed is unknown; allowed: command.return, command.horizon, command.advantage",
         ),
+        ("? [a]\n: b", "config is '{file}': not valid YAML, line 1: found unhashable key"),
     ],
 )
 def test_wrong_yaml_gets_one_line(tmp_path: Path, text: str, line: str) -> None:
