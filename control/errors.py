@@ -19,9 +19,6 @@ def one_line(error: BaseException) -> str | None:
     """The one line that says what to put right; None for a bug."""
     if isinstance(error, UserError):
         return " ".join(str(error).split())
-    # By name, for envs.base imports torch.
-    if any(kind.__name__ == "EnvironmentFault" for kind in type(error).__mro__):
-        return " ".join(str(error).split())
     if isinstance(error, OSError) and error.errno in DISK:
         where = f" at {str(error.filename)!r}" if error.filename is not None else ""
         return f"disk full{where}; make room and go on with --resume"

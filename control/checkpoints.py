@@ -1,0 +1,87 @@
+"""Checkpoints: written whole or not at all, read without pickle's powers, checked before they are believed."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any, NamedTuple
+from zipfile import BadZipFile
+
+import torch
+from pytorch_lightning.plugins.io import TorchCheckpointIO
+
+from control.errors import DISK
+from control.run_config import Settings, from_dict
+from control.run_dir import replacing
+from models.settings import UserError
+
+OURS = "understudy"
+FORMAT = 1
+
+
+class CheckpointError(UserError):
+    """A checkpoint that is missing, damaged, from elsewhere, or could not be written."""
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Lightning's checkpoint files, each replaced in one step, so that the previous one survives a full disk or a kill."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        try:
+            with replacing(Path(path)) as temporary:
+                torch.save(checkpoint, temporary)
+        except (OSError, RuntimeError) as error:
+            # torch's zip writer wraps the reason (ENOSPC, for one) into a RuntimeError
+            full = isinstance(error, OSError) and error.errno in DISK or "write" in str(error).lower()
+            if not full:
+                raise
+            raise CheckpointError(
+                f"checkpoint {str(path)!r} could not be written ({_reason(error)}); the previous one is kept: make room and "
+                "go on with --resume"
+            ) from error
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint of ours: the settings of its run, the seeds of its members, and everything Lightning keeps."""
+
+    path: Path
+    settings: Settings
+    seeds: list[int]
+    content: dict[str, Any]
+
+    @property
+    def run_state(self) -> dict[str, Any]:
+        """What `AgentModule` added of its own."""
+        return self.content[OURS]
+
+    def agent_state(self) -> dict[str, Any]:
+        """The agent's part of the weights, by the names the agent knows."""
+        return {name.removeprefix("agent."): value for name, value in self.content["state_dict"].items()}
+
+
+def load(path: str | os.PathLike[str]) -> Checkpoint:
+    """Read a checkpoint with ``weights_only=True``; CheckpointError where it is none of ours. A run folder means its best,
+    or its last where no evaluation has been."""
+    file = Path(path)
+    if file.is_dir():
+        candidates = [file / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
+        file = next((candidate for candidate in candidates if candidate.exists()), candidates[0])
+    if not file.exists():
+        near = sorted(file.parent.glob("*.ckpt")) if file.parent.is_dir() else []
+        hint = f"; there is {near[0].name!r} beside it" if near else ""
+        raise CheckpointError(f"checkpoint {str(file)!r} does not exist{hint}")
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, BadZipFile, ValueError, KeyError, IndexError) as error:
+        raise CheckpointError(
+            f"checkpoint {str(file)!r} is damaged or not a checkpoint ({_reason(error)}); allowed: a .ckpt file that trainer.py wrote"
+        ) from error
+    if not isinstance(content, dict) or not isinstance(content.get(OURS), dict):
+        raise CheckpointError(f"checkpoint {str(file)!r} was not written by this program; allowed: a .ckpt file that trainer.py wrote")
+    ours = content[OURS]
+    if ours["format"] != FORMAT:
+        raise CheckpointError(f"checkpoint {str(file)!r} has format {ours['format']}; this version reads format {FORMAT}")
+    return Checkpoint(file, from_dict(ours["settings"]), list(ours["seeds"]), content)
+
+
+def _reason(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or str(error).strip().split("\n")[0] or type(error).__name__)[:120]

@@ -1,0 +1,198 @@
+"""A training run from start to summary: folder, module, Lightning's trainer, and what is said at the end."""
+
+import logging
+import signal
+import sys
+import time
+import warnings
+from pathlib import Path
+from types import FrameType
+
+import pytorch_lightning as pl
+import torch
+
+from control import checkpoints, run_dir
+from control.agent_module import AgentModule
+from control.checkpoints import AtomicCheckpointIO, Checkpoint
+from control.logs import Checkpoints, RunLog
+from control.progress import Progress
+from control.recording import record
+from control.run_config import Settings, as_dict, to_yaml
+from envs.make import make_environment
+from models.agents import agent_class
+from models.settings import SettingError, UserError
+from models.streams import Streams
+
+# What a resumed run may change: how long, how often, and what is shown; never what is learned.
+CHANGEABLE = ("epochs", "target_return", "checkpoint_every", "recording_epoch_interval", "record_n_rollouts_per_epoch", "num_workers",
+              "print_statements", "record", "resume", "no_checkpoint", "logdir", "display")  # fmt: skip
+
+
+def train(settings: Settings, extra_callbacks: tuple[pl.Callback, ...] = ()) -> int:
+    """Train as `settings` say and print where everything is. Returns 0, or 130 where Ctrl-C ended it."""
+    torch.set_num_threads(1)
+    _quiet()
+    folder, checkpoint = _find_resumable(settings)
+    if checkpoint:
+        settings = _resumed_settings(settings, checkpoint)
+    weights = checkpoints.load(settings.run.reload) if settings.run.reload else None
+    run = settings.run
+    module = build_module(settings)
+    if weights:
+        _reload(module, weights)
+    folder = folder or run_dir.create(run)
+    run_dir.atomic_write_text(folder / "config.yaml", to_yaml(settings))
+    done = checkpoint.run_state["epoch"] if checkpoint else None
+    print(f"{run.implementation} on {run.gamename}, seed {_seeds(module)}: {folder}" + (f" (resuming after epoch {done})" if checkpoint else ""))
+    started = time.monotonic()
+    log = RunLog(folder, module.seeds, done)
+    stop = StopOnSignal()
+    callbacks: list[pl.Callback] = [Progress(run.epochs, run.target_return, bool(run.print_statements)), Recorder(folder), *extra_callbacks, log, stop]
+    if not run.no_checkpoint:
+        callbacks.append(Checkpoints(folder / "checkpoints", run.checkpoint_every))
+    trainer = pl.Trainer(
+        max_epochs=run.epochs, accelerator="cpu", devices=1, logger=False, callbacks=callbacks, plugins=[AtomicCheckpointIO()],
+        enable_checkpointing=not run.no_checkpoint, enable_progress_bar=False, enable_model_summary=False,
+        num_sanity_val_steps=0, check_val_every_n_epoch=run.eval_every, default_root_dir=folder,
+    )  # fmt: skip
+    if done is None or done < run.epochs:
+        with stop:
+            trainer.fit(module, ckpt_path=checkpoint.path if checkpoint else None, weights_only=True)
+    log.finish(module)
+    _after(module, folder, time.monotonic() - started)
+    module.environment.close()
+    return 130 if stop.asked else 0
+
+
+def build_module(settings: Settings) -> AgentModule:
+    """The module of a run with its environments; SettingError where agent and environment do not fit."""
+    run, config = settings.run, settings.agent
+    rows = max(config.training_rollouts_per_worker, run.eval_episodes)
+    environment = make_environment(run.gamename, run.num_seeds, rows, run.num_workers)
+    kinds = agent_class(run.implementation).action_kinds
+    if not isinstance(environment.spaces.actions, kinds):
+        given = type(environment.spaces.actions).__name__.lower()
+        able = " or ".join(kind.__name__.lower() for kind in kinds)
+        environment.close()
+        raise SettingError(f"gamename is {run.gamename!r}, whose actions are {given}; {run.implementation} takes {able} actions")
+    return AgentModule(settings, environment)
+
+
+class StopOnSignal(pl.Callback):
+    """Ctrl-C and SIGTERM end the run after the epoch under way, with a checkpoint; a second Ctrl-C ends it at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> None:
+        self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        print("\nstopping after this epoch; once more to stop at once", file=sys.stderr, flush=True)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if self.asked:
+            trainer.should_stop = True
+
+
+class Recorder(pl.Callback):
+    """Videos of greedy episodes every `recording_epoch_interval` epochs."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, AgentModule)
+        run = module.settings.run
+        if run.recording_epoch_interval > 0 and module.epoch % run.recording_epoch_interval == 0:
+            # seeds of its own: a run that records learns the same as one that does not
+            streams = Streams.named(module.seeds, f"video of epoch {module.epoch}")
+            for i in range(run.record_n_rollouts_per_epoch):
+                path = self.folder / "videos" / f"epoch_{module.epoch:04d}_{i}.mp4"
+                record(module.agent, run.gamename, path, streams, command=module.settings.command)
+
+
+def _find_resumable(settings: Settings) -> tuple[Path | None, Checkpoint | None]:
+    """With --resume, the newest run of this folder that has a checkpoint."""
+    if not settings.run.resume:
+        return None, None
+    for folder in reversed(run_dir.versions(run_dir.parent(settings.run))):
+        path = folder / "checkpoints" / "last.ckpt"
+        if path.exists():
+            return folder, checkpoints.load(path)
+    return None, None
+
+
+def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
+    """The settings of the interrupted run, with what may change taken from now; SettingError where more was asked to."""
+    before, now = as_dict(checkpoint.settings), as_dict(settings)
+    for name in sorted(settings.given - set(CHANGEABLE)):
+        if name in before and before[name] != now[name]:
+            raise SettingError(
+                f"{name} is {now[name]!r}, but the run to resume has {before[name]!r}; leave it out, or start a new run without --resume"
+            )
+    changes = {name: now[name] for name in CHANGEABLE if name in settings.given or name in ("resume", "logdir")}
+    return checkpoint.settings.replace(**changes)
+
+
+def _reload(module: AgentModule, checkpoint: Checkpoint) -> None:
+    """Only the weights, as --reload always meant: no optimiser, memory or counters."""
+    weights = checkpoint.agent_state()
+    own = module.agent.state_dict()
+    shapes = {name: (tuple(weights[name].shape), tuple(own[name].shape)) for name in own if name in weights}
+    if set(own) != set(weights) or any(theirs != ours for theirs, ours in shapes.values()):
+        raise SettingError(
+            f"reload is {str(checkpoint.path)!r}, a {checkpoint.settings.run.implementation} on {checkpoint.settings.run.gamename} whose "
+            "networks have other shapes; allowed: a checkpoint with the same network settings, spaces and num_seeds"
+        )
+    module.agent.load_state_dict(weights)
+
+
+def _after(module: AgentModule, folder: Path, seconds: float) -> None:
+    """Figure and video, and the summary a person reads at the end: what came out, where it is, what to type next."""
+    from control.plotting import learning_curve
+
+    run = module.settings.run
+    lines = []
+    if (folder / "metrics.csv").exists() and module.epoch > 0:
+        lines.append(("figure", learning_curve(folder)))
+    if run.record and module.epoch > 0:
+        video = folder / "videos" / "final.mp4"
+        try:
+            total = record(module.agent, run.gamename, video, Streams.named(module.seeds, "final video"), command=module.settings.command)
+            lines.append(("video", f"{video} (greedy, return {total:.0f})"))
+        except UserError as error:
+            print(f"warning: no video: {error}")
+    best = folder / "checkpoints" / "best.ckpt"
+    kept = best if best.exists() else folder / "checkpoints" / "last.ckpt"
+    print(f"\n{module.epoch} epochs, {int(module.env_steps.sum()):,} environment steps in {seconds / 60:.1f} minutes")
+    for name, value in [("run", folder), *lines]:
+        print(f"  {name:<12}{value}")
+    if kept.exists():
+        print(f"  {'checkpoint':<12}{kept}")
+    print("next:")
+    print(f"  tensorboard --logdir {run.logdir}")
+    if kept.exists():
+        print(f"  python trainer.py --eval_agent {kept}")
+        print(f"  python trainer.py --eval_agent {kept} --num_eval_episodes 1 --record")
+    if module.epoch < run.epochs:
+        print(f"  the same command with --resume goes on from epoch {module.epoch}")
+
+
+def _seeds(module: AgentModule) -> str:
+    first, last = module.seeds[0], module.seeds[-1]
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def _quiet() -> None:
+    """Lightning's advice is about data loaders and loggers that are as they are on purpose."""
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="pytorch_lightning")
+    warnings.filterwarnings("ignore", category=UserWarning, message=".*(dataloader|num_workers|DataLoader|pkg_resources).*")

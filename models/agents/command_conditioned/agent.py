@@ -1,0 +1,298 @@
+"""Upside-Down RL, RCP-R and RCP-A: one agent, three settings.
+
+Read top to bottom: what is remembered (`observe`), what is commanded (`Acting`, `_update_commands`), how the policy is fitted to
+what happened (`learn`). Deviations from the papers and the public code are listed in docs/command_conditioned.md.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.agents.command_conditioned.acting import Acting, Bounds
+from models.agents.command_conditioned.config import Config
+from models.agents.command_conditioned.networks import POLICIES, ConvolutionalTrunk, ValueNetwork
+from models.losses import cross_entropy, exponential_weights, squared_error
+from models.memory import EpisodeMemory
+from models.optim import Adam, clip_gradients
+from models.returns import discounted_returns, lambda_returns
+from models.spaces import Continuous, Discrete, Spaces
+from models.streams import Streams
+from models.trajectory import Trajectory
+
+COMMANDS = ("rtg", "cum_rew", "horizon", "advantage")
+_COMMAND_REACH = 5.0  # automatic scales bring the data into about +-5, where the authors' values put LunarLander's
+_VALUE_CHUNK = 4096
+
+
+class Agent(nn.Module):
+    """M members of one command-conditioned agent (the contract: `begin`, `observe`, `learn`, `memory_state`)."""
+
+    action_kinds = (Discrete, Continuous)
+
+    def __init__(self, config: Config, spaces: Spaces, seeds: list[int]):
+        super().__init__()
+        self.config, self.spaces, self.members = config, spaces, len(seeds)
+        self.commands = [name for name in COMMANDS if getattr(config, f"desire_{name}")]
+        self.streams = Streams.named(seeds, "learning")
+        init = Streams.named(seeds, "initial weights")
+        self.trunk = ConvolutionalTrunk(spaces, config.conv_channels, init) if spaces.is_image else None
+        inputs = self.trunk.features if self.trunk else spaces.obs_shape[0]
+        outputs = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
+        self.policy = POLICIES[config.network](inputs, len(self.commands), outputs, config.hidden_sizes, init)
+        self.value = ValueNetwork(inputs, config.value_hidden_sizes, init) if config.desire_advantage else None
+        self.memory = EpisodeMemory(self.members, config.buffer_size, config.buffer_unit, config.buffer_order)
+        policy_params = [self.policy.flat, *([self.trunk.flat] if self.trunk else [])]
+        self.optimizers = [Adam(policy_params, config.lr)]
+        if self.value:
+            self.optimizers.append(Adam([self.value.flat], config.value_lr or config.lr))
+        for name in ("command_mean", "command_spread", "command_horizon", "return_reach", "horizon_reach", "advantage_reach"):
+            self.register_buffer(name, torch.zeros(self.members))
+        self.register_buffer("scale", torch.ones(self.members, len(self.commands)))
+        self.bounds: Bounds | None = Bounds(spaces.actions) if isinstance(spaces.actions, Continuous) else None
+
+    # -- acting ------------------------------------------------------------------------------------------------
+
+    def begin(
+        self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False, command: Mapping[str, float] | None = None
+    ) -> Acting:
+        """Start E episodes a member. ``sample`` draws actions (else greedy); ``evaluate`` takes the evaluation
+        command; ``command`` overrides parts of it, e.g. ``{"return": 250.0}``."""
+        return Acting(self, envs, streams, sample, evaluate, command or {})
+
+    def forward(self, obs: Tensor, command: Tensor) -> Tensor:
+        """Logits or action means ``[M, B, outputs]`` of ``obs [M, B, *O]`` under ``command [M, B, C]`` (unscaled)."""
+        features = self.trunk(obs) if self.trunk else obs
+        return self.policy(features, command * self.scale.unsqueeze(1))
+
+    def _update_scale(self) -> None:
+        """Factor on each command: the configured one, or 5 / (reach of the data)."""
+        config = self.config
+        returns, advantages = (config.reward_scale, self.return_reach), (config.reward_scale, self.advantage_reach)
+        source = {"rtg": returns, "cum_rew": returns, "horizon": (config.horizon_scale, self.horizon_reach), "advantage": advantages}
+        for column, (fixed, reach) in enumerate(source[name] for name in self.commands):
+            self.scale[:, column] = fixed if fixed else _COMMAND_REACH / reach.clamp_min(1e-3)
+
+    # -- remembering -------------------------------------------------------------------------------------------
+
+    def observe(self, trajectory: Trajectory) -> None:
+        """Remember whole episodes and make the next exploration commands from them."""
+        for m in range(self.members):
+            self.memory.add(m, self._episodes(trajectory, m))
+        discounted, returns = self._discounted(trajectory), trajectory.returns
+        self._update_reach(discounted, returns, trajectory.lengths)
+        self._update_commands(discounted[0], trajectory.lengths)
+
+    def _discounted(self, trajectory: Trajectory) -> Tensor:
+        return discounted_returns(trajectory.reward, trajectory.valid, self.config.discount)
+
+    def _episodes(self, trajectory: Trajectory, m: int) -> list[tuple[dict[str, Tensor], float, dict[str, Tensor]]]:
+        """The episodes of member m as (steps, return, what belongs to the whole), the form that memory takes."""
+        episodes = []
+        discounted = self._discounted(trajectory)[:, m]
+        lengths, returns = trajectory.lengths[m].tolist(), trajectory.returns[m].tolist()
+        for e, (length, total) in enumerate(zip(lengths, returns, strict=True)):
+            steps = {
+                "obs": trajectory.obs[:length, m, e],
+                "action": trajectory.action[:length, m, e],
+                "rtg": discounted[:length, e],
+                "cum_rew": torch.full((length,), total),
+                "horizon": torch.arange(length, 0, -1, dtype=torch.float32),
+            }
+            extras = {}
+            if self.value:
+                steps["reward"] = trajectory.reward[:length, m, e]
+                steps |= {name: torch.zeros(length) for name in ("value", "value_target", "advantage")}
+                ended = trajectory.terminated[length - 1, m, e]
+                extras = {"final_obs": trajectory.final_obs[m, e].clone(), "terminated": ended.clone()}
+            episodes.append((steps, total, extras))
+        return episodes
+
+    def _update_reach(self, discounted: Tensor, returns: Tensor, lengths: Tensor) -> None:
+        """Widen the range that automatic scales cover; by powers of two, so that the scales change seldom."""
+        largest = torch.maximum(discounted.abs().amax((0, 2)), returns.abs().amax(1))
+        for reach, seen in ((self.return_reach, largest), (self.horizon_reach, lengths.amax(1).float())):
+            reach.copy_(torch.maximum(reach, torch.exp2(seen.clamp_min(1e-3).log2().ceil())))
+        self._update_scale()
+
+    def _update_commands(self, fresh_returns: Tensor, lengths: Tensor) -> None:
+        """Centre, spread and horizon of the next commands.
+
+        UDRL: mean, deviation and mean length of the `last_few` best episodes in memory (paper, section 2.2). RCP-R: maximum and
+        deviation of the latest rollouts' discounted returns; length: mean of their 5 best. RCP-A's come from `_refresh_advantages`.
+        """
+        config = self.config
+        for m in range(self.members):
+            if config.command_source == "best":
+                best = sorted(self.memory.episodes[m], key=lambda episode: -episode.score)[: config.last_few]
+                scores = torch.tensor([episode.score for episode in best])
+                centre, spread = scores.mean(), scores.std(correction=0)
+                horizon = sum(map(len, best)) / len(best)
+            else:
+                scores = fresh_returns[m]
+                centre, spread = scores.max(), scores.std(correction=0)
+                horizon = float(lengths[m][scores.topk(min(5, len(scores))).indices].float().mean())
+            if config.desire_mu_minus_std:
+                centre = centre - spread
+            self.command_horizon[m] = float(round(horizon))
+            if not config.desire_advantage:
+                self.command_mean[m], self.command_spread[m] = centre, spread
+
+    # -- learning ----------------------------------------------------------------------------------------------
+
+    def learn(self) -> dict[str, Tensor]:
+        """One epoch's gradient steps. Returns means over them, ``{"policy_loss": [M], ...}``."""
+        config = self.config
+        metrics = {}
+        if self.value:
+            self._refresh_advantages()
+            metrics["value_loss"] = self._fit_value()
+            self._refresh_advantages()
+        losses = []
+        for slots in self.memory.sample(self.streams, config.num_grad_steps, config.batch_size, config.sample_by):
+            loss, plain = self._policy_loss(slots)
+            self._descend(self.optimizers[0], loss)
+            losses.append(plain)
+        return metrics | {"policy_loss": torch.stack(losses).mean(0)}
+
+    def _descend(self, optimizer: Adam, loss: Tensor) -> None:
+        optimizer.zero_grad()
+        loss.sum().backward()
+        clip_gradients(optimizer.param_groups[0]["params"], self.config.grad_clip_val)
+        optimizer.step()
+
+    def _policy_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Weighted loss (to descend) and plain loss (to watch) of the steps in ``slots [M, B]``, both ``[M]``."""
+        config = self.config
+        weighted_by = ["advantage" if config.desire_advantage else "cum_rew"] if config.expo_weighting else []
+        obs, action, *rest = self.memory.gather(slots, ["obs", "action", *self.commands, *weighted_by])
+        loss = self._fit_loss(obs, action, rest[: len(self.commands)])
+        plain = loss.detach().mean(1)
+        if weighted_by:
+            loss = loss * exponential_weights(rest[-1], config.beta, config.max_weight)
+        return loss.mean(1), plain
+
+    def _fit_loss(self, obs: Tensor, action: Tensor, command: list[Tensor]) -> Tensor:
+        """Cross-entropy of the action taken, or squared error to it in half-widths of the range; ``[M, B]``."""
+        outputs = self(obs, torch.stack(command, dim=-1))
+        if self.bounds is None:
+            return cross_entropy(outputs, action)
+        return squared_error(outputs, self.bounds.normalise(action))
+
+    @torch.no_grad()
+    def validation_loss(self, trajectory: Trajectory) -> Tensor | None:
+        """Loss ``[M]`` on episodes not yet learned from; None where it is switched off or has no command (RCP-A)."""
+        config = self.config
+        if config.num_val_batches == 0 or config.desire_advantage:
+            return None
+        names, batches = ["obs", "action", *self.commands], []
+        for m, generator in enumerate(self.streams.fork().generators):
+            episodes = [steps for steps, _, _ in self._episodes(trajectory, m)]
+            fresh = [torch.cat([steps[name] for steps in episodes]) for name in names]
+            drawn = torch.randint(len(fresh[0]), (config.num_val_batches * config.batch_size,), generator=generator)
+            batches.append([values[drawn] for values in fresh])
+        obs, action, *command = [torch.stack(rows) for rows in zip(*batches, strict=True)]
+        return self._fit_loss(obs, action, command).mean(1)
+
+    # -- advantages (RCP-A) ------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _refresh_advantages(self) -> None:
+        """V, value targets and advantages of every step in memory under the present value network, and their command."""
+        config, memory = self.config, self.memory
+        scale = self._value_scale()
+        values = self._values([memory.fields["obs"][m][memory.index(m)] for m in range(self.members)])
+        last = self._values([torch.stack([e.extras["final_obs"] for e in memory.episodes[m]]) for m in range(self.members)])
+        for m in range(self.members):
+            ended = torch.stack([episode.extras["terminated"] for episode in memory.episodes[m]])
+            last[m] = last[m] * scale[m] * ~ended * float(config.bootstrap_truncation)
+            # A lander that climbs until the time limit ends where the network only extrapolates, and
+            # bootstrapping from that feeds on itself; no value lies outside the returns seen.
+            seen = memory.fields["rtg"][m][memory.index(m)]
+            values[m] = (values[m] * scale[m]).clamp(seen.min(), seen.max())
+            last[m] = last[m].clamp(seen.min().clamp(max=0), seen.max().clamp(min=0))
+            memory.fields["value"][m][memory.index(m)] = values[m]
+        slots, real = memory.padded()
+        reward, value = memory.take("reward", slots), memory.take("value", slots)
+        final = torch.zeros_like(real)
+        final[real.sum(0) - 1, torch.arange(real.shape[1])] = True
+        next_value = torch.where(final, torch.cat(last), value.roll(-1, 0))
+        traces = {"value_target": config.td_lambda if config.use_lambda_td else 1.0,
+                  "advantage": config.td_lambda if config.advantage_target == "lambda" else 1.0}  # fmt: skip
+        targets = {t: lambda_returns(reward, next_value, real, config.discount, t) for t in set(traces.values())}
+        memory.put("value_target", slots[real], targets[traces["value_target"]][real])
+        advantage = targets[traces["advantage"]] - value
+        if config.clamp_adv_to_max:
+            advantage = advantage.clamp(max=config.max_adv_clamp_val)
+        memory.put("advantage", slots[real], advantage[real])
+        self._command_advantages()
+
+    def _command_advantages(self) -> None:
+        """Centre and spread of the advantage command: the maximum (published) or a quantile of what memory holds."""
+        config = self.config
+        for m in range(self.members):
+            advantage = self.memory.fields["advantage"][m][self.memory.index(m)]
+            deviation = advantage.std(correction=0)
+            if config.advantage_command == "max":
+                self.command_mean[m] = advantage.max()
+            else:
+                rank = max(1, round(config.advantage_quantile * len(advantage)))
+                self.command_mean[m] = advantage.kthvalue(rank).values
+            self.command_spread[m] = config.advantage_spread * deviation
+            self.advantage_reach[m] = 0.5 * _COMMAND_REACH * deviation.clamp_min(1e-3)
+        self._update_scale()
+
+    def _value_scale(self) -> Tensor:
+        """Units of reward in one unit of the value network's output, ``[M]``."""
+        return self.return_reach / _COMMAND_REACH
+
+    def _values(self, obs: list[Tensor]) -> list[Tensor]:
+        """Value network over each member's rows ``[n_m, *O]``, in chunks of one fixed shape: ``[n_m]`` each.
+
+        A fixed shape, because a matrix product may round a row differently in a batch of another length.
+        """
+        assert self.value
+        chunks = -(-max(map(len, obs)) // _VALUE_CHUNK)
+        rows = torch.stack([pad_rows(values, chunks * _VALUE_CHUNK) for values in obs])
+        out = torch.cat([self._value(part) for part in rows.split(_VALUE_CHUNK, dim=1)], dim=1)
+        return [out[m, : len(values)] for m, values in enumerate(obs)]
+
+    def _value(self, obs: Tensor) -> Tensor:
+        """Values ``[M, B]`` in the network's own units; the trunk of an image agent is the policy's, held fixed."""
+        assert self.value
+        return self.value(self.trunk(obs).detach() if self.trunk else obs)
+
+    def _fit_value(self) -> Tensor:
+        """Gradient steps of the value network on its targets; mean squared error ``[M]`` in units of reward squared."""
+        config = self.config
+        updates = max(1, config.num_grad_steps // config.val_func_update_interval)
+        scale = self._value_scale().unsqueeze(1)
+        losses = []
+        for slots in self.memory.sample(self.streams, updates, config.batch_size, config.sample_by):
+            obs, target = self.memory.gather(slots, ["obs", "value_target"])
+            loss = (self._value(obs) - target / scale).square().mean(1)
+            self._descend(self.optimizers[1], loss)
+            losses.append(loss.detach())
+        return torch.stack(losses).mean(0) * scale.squeeze(1).square()
+
+    def commands_now(self) -> dict[str, Tensor]:
+        """Centres of the present exploration command, ``{"return" | "horizon" | "advantage": [M]}``, raw units."""
+        named = {"rtg": ("return", self.command_mean), "cum_rew": ("return", self.command_mean),
+                 "horizon": ("horizon", self.command_horizon), "advantage": ("advantage", self.command_mean)}  # fmt: skip
+        return {named[name][0]: named[name][1].clone() for name in self.commands}
+
+    # -- resuming ----------------------------------------------------------------------------------------------
+
+    def resume_state(self) -> dict[str, Any]:
+        """What `state_dict` does not hold and a resumed run needs: memory and random streams."""
+        return {"memory": self.memory.state_dict(), "streams": self.streams.get_state()}
+
+    def load_resume_state(self, state: dict[str, Any]) -> None:
+        self.memory.load_state_dict(state["memory"])
+        self.streams.set_state(state["streams"])
+
+
+def pad_rows(values: Tensor, rows: int) -> Tensor:
+    """Zero rows appended to ``values [n, ...]`` up to ``[rows, ...]``."""
+    return torch.cat([values, values.new_zeros(rows - len(values), *values.shape[1:])])

@@ -1,0 +1,133 @@
+"""The policies of the family: observation and command in, logits (or action means) out."""
+
+from itertools import pairwise
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from models.layers import RELU_GAIN, Dense, Network, convolution, dense, sigmoid
+from models.spaces import Spaces
+from models.streams import Streams
+
+
+class Policy(Protocol):
+    members: int
+
+    def __call__(self, obs: Tensor, command: Tensor) -> Tensor:
+        """``obs [M, B, *O]`` and scaled ``command [M, B, C]`` -> ``[M, B, outputs]``."""
+        ...
+
+
+class ConvolutionalTrunk(Network):
+    """3x3 convolutions with stride 2 and ReLU over ``[M, B, C, H, W]`` uint8 images; features ``[M, B, F]`` (paper, section 3)."""
+
+    def __init__(self, spaces: Spaces, channels: tuple[int, ...], streams: Streams):
+        side, widths = spaces.obs_shape[1:], (spaces.obs_shape[0], *channels)
+        for _ in channels:
+            side = tuple((edge + 1) // 2 for edge in side)
+        self.features = channels[-1] * side[0] * side[1]
+        super().__init__(
+            [Dense(f"conv.{i}", 9 * a, b, gain=RELU_GAIN) for i, (a, b) in enumerate(pairwise(widths))], streams
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        x, weights = images.float() / 255.0, self.weights()
+        for weight, bias in zip(weights[::2], weights[1::2], strict=True):
+            x = convolution(x, weight, bias).relu()
+        return x.flatten(2)
+
+
+class BehaviorNetwork(Network):
+    """UDRL's behaviour function: ``tanh(W_s obs) * sigmoid(W_c command)``, ReLU layers, affine output.
+
+    With 8 observations, 2 commands, hidden (32, 128, 128, 128) and 4 actions it has 38 148 parameters, in the order of the public
+    code's `model.state_fc.0`, `model.command_fc.0`, `model.output_fc.{0,2,4,6}`: orthogonal weights (gain 1 for
+    both embeddings, sqrt 2 for hidden layers), default output layer.
+    """
+
+    def __init__(self, inputs: int, commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams):
+        layers = [
+            Dense("state_fc.0", inputs, hidden[0], gain=1.0),
+            Dense("command_fc.0", commands, hidden[0], gain=1.0),
+        ]
+        layers += [Dense(f"output_fc.{2 * i}", a, b, gain=RELU_GAIN) for i, (a, b) in enumerate(pairwise(hidden))]
+        layers.append(Dense(f"output_fc.{2 * (len(hidden) - 1)}", hidden[-1], outputs))
+        super().__init__(layers, streams)
+
+    def forward(self, obs: Tensor, command: Tensor) -> Tensor:
+        state_w, state_b, command_w, command_b, *rest = self.weights()
+        x = dense(obs, state_w, state_b).tanh() * sigmoid(dense(command, command_w, command_b))
+        for weight, bias in zip(rest[:-2:2], rest[1:-2:2], strict=True):
+            x = dense(x, weight, bias).relu()
+        return dense(x, rest[-2], rest[-1])
+
+
+class HyperNetwork(Network):
+    """A policy whose weights are an affine function of the command, generated for each row of a batch.
+
+    Differs from the public code, which does not learn: no ReLU on the logits, scaled commands, and generators small enough that
+    the generated weights start at the size of a default layer (there: unscaled returns of +-300 into default generators).
+    """
+
+    def __init__(self, inputs: int, commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams):
+        self.widths = (*hidden, outputs)
+        layers = [Dense("state_fc.0", inputs, hidden[0], gain=1.0)]
+        for i, (a, b) in enumerate(pairwise(self.widths)):
+            # the generator's bias alone is a default layer's weight: bound 1/sqrt(a) against the drawn 1/sqrt(commands)
+            layers.append(Dense(f"weight_fc.{i}", commands, a * b, scale=0.1 * (commands / a) ** 0.5))
+            layers.append(Dense(f"bias_fc.{i}", commands, b, scale=0.1))
+        super().__init__(layers, streams)
+        with torch.no_grad():
+            for name, view in self.named_weights().items():
+                if name.startswith("weight_fc") and name.endswith("bias"):
+                    fan_in = self.widths[int(name.split(".")[1])]
+                    view.mul_((commands / fan_in) ** 0.5 * RELU_GAIN)
+
+    def forward(self, obs: Tensor, command: Tensor) -> Tensor:
+        state_w, state_b, *generators = self.weights()
+        x = dense(obs, state_w, state_b).tanh()
+        members, batch = x.shape[:2]
+        for i, (a, b) in enumerate(pairwise(self.widths)):
+            w_w, w_b, b_w, b_b = generators[4 * i : 4 * i + 4]
+            # rows of the product x (outer) command against one matrix: the generated weights never exist in memory
+            mixed = torch.cat([x, (command.unsqueeze(-1) * x.unsqueeze(-2)).flatten(2)], dim=-1)
+            matrix = torch.cat([w_b.view(members, a, b), w_w.view(members, -1, b)], dim=1)
+            x = dense(mixed, matrix, torch.zeros_like(b_b)) + dense(command, b_w, b_b)
+            if i < len(self.widths) - 2:
+                x = x.relu()
+        return x.view(members, batch, -1)
+
+
+class GatedNetwork(Network):
+    """RCP's policy: every hidden layer is ``relu(W x) * sigmoid(K command)``; affine output; default initialisation."""
+
+    def __init__(self, inputs: int, commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams):
+        layers = []
+        for i, (a, b) in enumerate(pairwise((inputs, *hidden))):
+            layers += [Dense(f"layer_fc.{i}", a, b), Dense(f"gate_fc.{i}", commands, b)]
+        super().__init__([*layers, Dense("output_fc", hidden[-1], outputs)], streams)
+
+    def forward(self, obs: Tensor, command: Tensor) -> Tensor:
+        x, weights = obs, self.weights()
+        for i in range(0, len(weights) - 2, 4):
+            w, b, gate_w, gate_b = weights[i : i + 4]
+            x = dense(x, w, b).relu() * sigmoid(dense(command, gate_w, gate_b))
+        return dense(x, weights[-2], weights[-1])
+
+
+class ValueNetwork(Network):
+    """State values ``[M, B]``: ReLU layers and one output; default initialisation."""
+
+    def __init__(self, inputs: int, hidden: tuple[int, ...], streams: Streams):
+        widths = (inputs, *hidden, 1)
+        super().__init__([Dense(f"value_fc.{i}", a, b) for i, (a, b) in enumerate(pairwise(widths))], streams)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        x, weights = obs, self.weights()
+        for i in range(0, len(weights) - 2, 2):
+            x = dense(x, weights[i], weights[i + 1]).relu()
+        return dense(x, weights[-2], weights[-1]).squeeze(-1)
+
+
+POLICIES = {"behavior": BehaviorNetwork, "hypernetwork": HyperNetwork, "gated": GatedNetwork}

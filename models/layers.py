@@ -1,0 +1,120 @@
+"""Networks of M members whose parameters are one flat tensor ``[M, D]``.
+
+One flat leaf makes the rest simple and fast: the optimiser is six elementwise operations whatever the number of
+layers, a gradient norm per member is one reduction, a checkpoint is one tensor, and a row
+is what an evolution strategy perturbs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod, sqrt
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.streams import Streams
+
+RELU_GAIN = sqrt(2.0)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """One affine layer: weight ``[inputs, outputs]`` and bias ``[outputs]`` a member.
+
+    ``gain`` None is torch's default initialisation (uniform within 1/sqrt(inputs)); a number is an orthogonal weight with
+    that gain, the bias uniform as in the default. ``scale`` multiplies the drawn weight.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+    gain: float | None = None
+    scale: float = 1.0
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return (self.inputs, self.outputs), (self.outputs,)
+
+    def initial(self, generator: torch.Generator) -> list[Tensor]:
+        """Weight and bias of one member, drawn from its generator."""
+        weight = torch.empty(self.outputs, self.inputs)
+        bound = 1 / sqrt(self.inputs)
+        if self.gain is None:
+            weight.uniform_(-bound, bound, generator=generator)
+        else:
+            nn.init.orthogonal_(weight, self.gain, generator=generator)
+        bias = torch.empty(self.outputs).uniform_(-bound, bound, generator=generator)
+        return [(self.scale * weight).T, bias]
+
+
+class Network(nn.Module):
+    """Parameters of M members of one architecture, given as a list of `Dense` layers."""
+
+    def __init__(self, layers: Sequence[Dense], streams: Streams):
+        super().__init__()
+        self.layers = tuple(layers)
+        self.members = len(streams)
+        self._shapes = [shape for layer in self.layers for shape in layer.shapes]
+        self._sizes = [prod(shape) for shape in self._shapes]
+        rows = [torch.cat([part.reshape(-1) for layer in self.layers for part in layer.initial(generator)])
+                for generator in streams.generators]  # fmt: skip
+        self.flat = nn.Parameter(torch.stack(rows))
+        self._views: tuple[int, list[Tensor]] | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of parameters of one member, D."""
+        return self.flat.shape[1]
+
+    def weights(self) -> list[Tensor]:
+        """Weight ``[M, in, out]`` and bias ``[M, out]`` of each layer in turn, as views of `flat`.
+
+        `split` hands its gradients back as one concatenation, where slicing would add up one zero-filled ``[M, D]`` a layer.
+        """
+        if torch.is_grad_enabled():
+            return self._split()
+        if self._views is None or self._views[0] != self.flat.data_ptr():
+            self._views = (self.flat.data_ptr(), [view.detach() for view in self._split()])
+        return self._views[1]
+
+    def _split(self) -> list[Tensor]:
+        parts = self.flat.split(self._sizes, dim=1)
+        return [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def named_weights(self) -> dict[str, Tensor]:
+        """The same views by name: ``<layer>.weight`` ``[M, in, out]`` and ``<layer>.bias`` ``[M, out]``."""
+        names = [f"{layer.name}.{kind}" for layer in self.layers for kind in ("weight", "bias")]
+        return dict(zip(names, self._split(), strict=True))
+
+
+def dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``x [M, B, in]`` through each member's affine layer: ``[M, B, out]``.
+
+    One output or one row is a matrix-vector product to the library, which then rounds by the number of members; so one output is a
+    product and a sum, and one row is two equal ones.
+    """
+    if weight.shape[2] == 1:
+        return (x * weight.transpose(1, 2)).sum(-1, keepdim=True) + bias.unsqueeze(1)
+    if x.shape[1] == 1:
+        return torch.baddbmm(bias.unsqueeze(1), x.expand(-1, 2, -1), weight)[:, :1]
+    return torch.baddbmm(bias.unsqueeze(1), x, weight)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """The logistic function, by tanh: `torch.sigmoid` rounds the tail of an array otherwise than its body."""
+    return (0.5 * x).tanh() * 0.5 + 0.5
+
+
+def convolution(x: Tensor, weight: Tensor, bias: Tensor, kernel: int = 3, stride: int = 2) -> Tensor:
+    """``x [M, B, C, H, W]`` through each member's convolution, padding 1: ``[M, B, out, H', W']``.
+
+    As patches times a matrix: a grouped convolution would choose its kernel, and with it its rounding, by the number of members.
+    """
+    members, batch, channels, height, width = x.shape
+    patches = F.unfold(x.reshape(members * batch, channels, height, width), kernel, padding=1, stride=stride)
+    positions = patches.shape[-1]
+    rows = patches.transpose(1, 2).reshape(members, batch * positions, channels * kernel * kernel)
+    out_height = (height + 2 - kernel) // stride + 1
+    out = dense(rows, weight, bias).view(members, batch, out_height, positions // out_height, -1)
+    return out.permute(0, 1, 4, 2, 3)

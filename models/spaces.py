@@ -1,0 +1,53 @@
+"""What an agent must know of an environment before it can be built: shapes, action kind, bounds."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """Actions are integers ``0 .. n - 1``."""
+
+    n: int
+
+
+@dataclass(frozen=True)
+class Continuous:
+    """Actions are vectors of length A within ``[low, high]`` per coordinate (finite bounds)."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.low)
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """Observation and action spaces of one environment.
+
+    ``obs_shape`` is ``(O,)`` for vectors (dtype float32) and ``(C, H, W)`` for images (dtype uint8, 0..255).
+    ``max_episode_steps`` is the time limit in steps, None where there is none.
+    ``max_return`` is the largest return an episode can reach, None where unknown.
+    """
+
+    obs_shape: tuple[int, ...]
+    actions: Discrete | Continuous
+    obs_dtype: torch.dtype = torch.float32
+    max_episode_steps: int | None = None
+    max_return: float | None = None
+
+    @property
+    def is_image(self) -> bool:
+        return len(self.obs_shape) == 3
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Shape of one action: ``()`` when discrete, ``(A,)`` when continuous."""
+        return () if isinstance(self.actions, Discrete) else (self.actions.size,)
+
+    @property
+    def action_dtype(self) -> torch.dtype:
+        return torch.int64 if isinstance(self.actions, Discrete) else torch.float32

@@ -1,0 +1,67 @@
+"""Random numbers: one stream per member, so that a member draws the same numbers alone as in company."""
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def derive_seed(seed: int, name: str) -> int:
+    """A 32-bit seed for the stream `name` of the run `seed`; unrelated for different names."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:4], "little")
+
+
+class Streams:
+    """M independent generators. Everything drawn leads with the member axis.
+
+    Draw in blocks, not call by call: a draw costs M generator calls whatever its size. Work whose amount depends
+    on the company a member keeps (a rollout lasts as long as its longest episode) draws from a `fork`.
+    """
+
+    def __init__(self, seeds: Sequence[int]):
+        self.generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
+
+    @classmethod
+    def named(cls, seeds: Sequence[int], name: str) -> "Streams":
+        """The streams called `name` of the runs `seeds`."""
+        return cls([derive_seed(seed, name) for seed in seeds])
+
+    def __len__(self) -> int:
+        return len(self.generators)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Uniform on [0, 1), ``[M, *shape]``."""
+        return torch.stack([torch.rand(shape, generator=g) for g in self.generators])
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal, ``[M, *shape]``."""
+        return torch.stack([torch.randn(shape, generator=g) for g in self.generators])
+
+    def gumbel(self, *shape: int) -> Tensor:
+        """Standard Gumbel, ``[M, *shape]``: ``argmax(logits + gumbel)`` is a draw from softmax(logits)."""
+        tiny = torch.finfo(torch.float32).tiny
+        return torch.stack([-(-torch.rand(shape, generator=g).clamp_min(tiny).log()).log() for g in self.generators])
+
+    def integers(self, highs: int | Sequence[int], *shape: int) -> Tensor:
+        """Uniform integers below `highs` (one number, or one per member), ``[M, *shape]`` int64."""
+        bounds = [highs] * len(self) if isinstance(highs, int) else highs
+        return torch.stack(
+            [torch.randint(high, shape, generator=g) for high, g in zip(bounds, self.generators, strict=True)]
+        )
+
+    def episode_seeds(self, *shape: int) -> Tensor:
+        """Seeds for environment resets, ``[M, *shape]`` int64 in [0, 2**31)."""
+        return self.integers(2**31 - 1, *shape)
+
+    def fork(self) -> "Streams":
+        """New streams seeded by one draw from each of these."""
+        return Streams(self.integers(2**31 - 1).tolist())
+
+    def get_state(self) -> Tensor:
+        """The state of all generators as one uint8 tensor ``[M, bytes]``."""
+        return torch.stack([g.get_state() for g in self.generators])
+
+    def set_state(self, state: Tensor) -> None:
+        for generator, row in zip(self.generators, state, strict=True):
+            generator.set_state(row.clone())
