@@ -1,0 +1,74 @@
+# `make train` and `make test` are all a newcomer needs; each sets up .venv first.
+#   ARGS    flags for the command:       make train ARGS="--seed 26"
+#   PYTHON  interpreter for .venv:       make setup PYTHON=python3.12
+#   EXTRAS  extras of pyproject.toml:    make setup EXTRAS=dev,tune,doom
+#   PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make setup    leaves CUDA out on Linux
+
+EXTRAS ?= dev,tune
+ARGS ?=
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+find_python = for p in python3 python3.13 python3.12 python3.11; do \
+	"$$p" -c '$(SUPPORTED)' 2>/dev/null && { echo "$$p"; break; }; done
+PYTHON := $(or $(PYTHON),$(shell $(find_python)),python3)
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+# Another interpreter or other extras ask for another stamp, so a stale .venv is one whose stamp is absent or old.
+STAMP := $(VENV)/.ready-$(VERSION)-$(EXTRAS)
+ifneq ($(shell $(RUN) -c 'print("runs")' 2>/dev/null),runs)
+.PHONY: $(STAMP)
+endif
+
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help setup train test slow soak lint format types bench tensorboard clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
+
+setup: $(STAMP)  ## create or refresh .venv; at once when it is up to date
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c '$(SUPPORTED)' 2>/dev/null || { \
+		echo "make setup: $(PYTHON) is $(if $(VERSION),Python $(VERSION),no working Python);" \
+			"needed: Python 3.11, 3.12 or 3.13, as in make setup PYTHON=/path/to/python3.12" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "make setup: $(PYTHON) lacks venv; on Debian or Ubuntu: sudo apt-get install python3-venv" >&2; exit 2; }
+	@$(RUN) -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(VERSION)")' 2>/dev/null || \
+		$(PYTHON) -m venv --clear $(VENV)
+	@echo "Installing understudy[$(EXTRAS)] into $(VENV): a minute or several, by the network"
+	@$(RUN) -m pip install -qq --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@touch $@
+
+train: setup  ## first landing: UDRL on LunarLander, ten minutes at most, then a figure and a video
+	@$(RUN) trainer.py --exp_name first-landing --epochs 400 --recording_epoch_interval 200 $(ARGS)
+
+test: setup  ## the quick test suite
+	@$(RUN) -m pytest -n auto --maxprocesses 4 $(ARGS)
+
+slow: setup  ## the tests too long for the quick suite
+	@$(RUN) -m pytest -m slow $(ARGS)
+
+soak: setup  ## random kills and resumes, for hours
+	@$(RUN) -m pytest -m soak -s $(ARGS)
+
+lint: setup  ## style
+	@$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(VENV)/bin/shellcheck bash_train.sh .ci/run
+
+format: setup  ## put the style right
+	@$(RUN) -m ruff check --fix . && $(RUN) -m ruff format .
+
+types: setup  ## type check
+	@$(RUN) -m mypy
+
+bench: setup  ## every benchmark, one after another
+	@set -e; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(RUN) "$$file" $(ARGS); done
+
+tensorboard: setup  ## TensorBoard over all runs
+	@$(RUN) -m tensorboard.main --logdir exp_dir $(ARGS)
+
+clean:  ## remove .venv and caches; exp_dir stays
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -not -path './exp_dir/*' -exec rm -rf {} +

@@ -1,0 +1,22 @@
+"""What every test may count on: one thread a process, no display, the same hypothesis examples each time."""
+
+import os
+from pathlib import Path
+
+# Before torch is imported: idle OpenMP threads spin and take the cores from the other test workers.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["SDL_VIDEODRIVER"] = "dummy"
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture
+def logdir(tmp_path: Path) -> Path:
+    """A root for run folders that is not there yet, as on a first run."""
+    return tmp_path / "exp_dir"
