@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from control.statistics import interval, iqm, mean
+
+returns = st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=12)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([7.0], 7.0),
+        ([0.0, 3.0, 9.0], 4.0),  # under four runs there is no whole run to drop
+        ([-100.0, 1.0, 2.0, 100.0], 1.5),
+        ([-100.0, 1.0, 2.0, 3.0, 100.0], 2.0),
+        ([-9.0, -9.0, 1.0, 2.0, 3.0, 4.0, 99.0, 99.0], 2.5),
+    ],
+)
+def test_iqm_by_hand(values: list[float], expected: float) -> None:
+    assert float(iqm(values)) == pytest.approx(expected)
+
+
+def test_curves_keep_their_points() -> None:
+    curves = np.arange(12.0).reshape(4, 3)
+    assert mean(curves).tolist() == [4.5, 5.5, 6.5]
+    assert iqm(curves).shape == (3,)
+    bounds = interval(curves)
+    assert bounds is not None and bounds[0].shape == bounds[1].shape == (3,)
+
+
+def test_one_run_has_no_interval() -> None:
+    assert interval([3.0]) is None
+
+
+@pytest.mark.parametrize("statistic", [mean, iqm])
+@given(values=returns)
+def test_interval_lies_within_the_runs_and_is_repeatable(statistic, values: list[float]) -> None:
+    bounds = interval(values, statistic)
+    assert bounds is not None
+    low, high = bounds
+    slack = 1e-9 * (1 + max(map(abs, values)))
+    assert min(values) - slack <= low <= high <= max(values) + slack
+    assert interval(values, statistic) == bounds
+
+
+def test_interval_agrees_with_scipy() -> None:
+    values = np.random.default_rng(1).normal(100, 30, size=20)
+    reference = stats.bootstrap((values,), np.mean, method="percentile", n_resamples=9999).confidence_interval
+    bounds = interval(values)
+    assert bounds is not None
+    assert bounds == pytest.approx((reference.low, reference.high), abs=2.5)
+
+
+def test_no_runs_and_no_confidence_are_refused() -> None:
+    with pytest.raises(ValueError, match="no runs"):
+        mean([])
+    with pytest.raises(ValueError, match="confidence is 95"):
+        interval([1.0, 2.0], confidence=95)
