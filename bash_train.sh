@@ -1,0 +1,141 @@
+#!/usr/bin/env bash
+# Many seeds of one run, side by side. ./bash_train.sh --help says how.
+set -euo pipefail
+
+usage() {
+    cat <<'HELP'
+Trains several seeds side by side with GNU parallel, one thread each.
+
+  ./bash_train.sh [--resume] [flags of trainer.py]
+
+  ./bash_train.sh --implementation RCP-A --exp_name paper
+  SEEDS="25 26" JOBS=2 ./bash_train.sh --gamename cartpole --epochs 50
+
+Environment variables
+  SEEDS    seeds, separated by blanks             (25 26 27 28 29)
+  JOBS     seeds trained at the same time         (number of cores)
+  PYTHON   interpreter                            (.venv/bin/python, else python3)
+
+--resume with the flags of an earlier call skips the seeds that finished; the others go on from their checkpoints.
+Each seed writes its output to LOGDIR/bash_train/FLAGS/seed_N.log; joblog.tsv beside it holds times and exit codes.
+Exit code: 0 when every seed finished, 1 when one did not, 2 for a call that cannot work, 130 after Ctrl-C.
+HELP
+}
+
+refuse() {
+    echo "bash_train.sh: $1" >&2
+    exit 2
+}
+
+# value_of FLAG DEFAULT ARGS...: what ARGS gives for FLAG, as `--flag value` or `--flag=value`; the last one counts.
+value_of() {
+    local flag=$1 value=$2
+    shift 2
+    while [ $# -gt 0 ]; do
+        case $1 in
+            "$flag="*) value=${1#*=} ;;
+            "$flag") value=${2:-} ;;
+        esac
+        shift
+    done
+    printf '%s\n' "$value"
+}
+
+# A folder for each set of flags: GNU parallel resumes by job number, the same seed only under the same call.
+folder_name() {
+    local words
+    words=$(printf '%s_' "$@" | tr -c 'A-Za-z0-9._\n' '-' |
+        sed -e 's/__*$//' -e 's/__*-*/_/g' -e 's/^--*//' | cut -c 1-60)
+    printf '%s-%s\n' "${words:-defaults}" "$(printf '%s\n' "$seeds" "$@" | cksum | cut -d ' ' -f 1)"
+}
+
+# shellcheck disable=SC2329  # called by name
+train_seed() { # SEED, run by GNU parallel in a bash of its own
+    local seed=$1
+    eval "set -- $BASH_TRAIN_FLAGS"
+    exec "$PYTHON" "$BASH_TRAIN_ROOT/trainer.py" "$@" --seed "$seed" >>"$BASH_TRAIN_LOGS/seed_$seed.log" 2>&1
+}
+
+# seeds_that finished|failed: by the last row of each seed in the joblog; columns 7 to 9 are exit code, signal, command.
+# A seed without a row was never run to an end, which counts as failed.
+seeds_that() {
+    awk -F '\t' -v seeds="$seeds" -v wanted="$1" '
+        FNR > 1 { n = split($9, word, " "); finished[word[n]] = ($7 == 0 && $8 == 0) }
+        END { n = split(seeds, seed, " "); for (i = 1; i <= n; i++)
+            if ((wanted == "finished") == (finished[seed[i]] == 1)) print seed[i] }' "$joblog" 2>/dev/null
+}
+
+resume=
+interrupted=
+for flag in "$@"; do
+    case $flag in
+        -h | --help) usage && exit 0 ;;
+        --resume) resume=1 ;;
+        --seed | --seed=*) refuse "$flag is not for here; give seeds as SEEDS=\"25 26\" ./bash_train.sh" ;;
+    esac
+done
+
+seeds=$(echo "${SEEDS:-25 26 27 28 29}" | tr -s '[:space:]' ' ' | sed -e 's/^ //' -e 's/ $//')
+for seed in ${seeds:-none}; do
+    case $seed in
+        *[!0-9]*) refuse "SEEDS is '${SEEDS:-}'; allowed: integers of at least 0, separated by blanks" ;;
+    esac
+done
+[ -z "$(echo "$seeds" | tr ' ' '\n' | sort | uniq -d)" ] || refuse "SEEDS is '$seeds'; allowed: each seed once"
+case ${JOBS:-1} in
+    0 | *[!0-9]*) refuse "JOBS is '$JOBS'; allowed: an integer of at least 1" ;;
+esac
+# moreutils has another program of the same name.
+parallel --version 2>/dev/null </dev/null | grep -q '^GNU parallel' ||
+    refuse "GNU parallel is missing; apt-get install parallel (Debian, Ubuntu) or brew install parallel (macOS)"
+
+BASH_TRAIN_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+if [ -z "${PYTHON:-}" ]; then
+    PYTHON=$BASH_TRAIN_ROOT/.venv/bin/python
+    [ -x "$PYTHON" ] || PYTHON=python3
+fi
+command -v "$PYTHON" >/dev/null || refuse "PYTHON is '$PYTHON', which is no program"
+
+identity=()
+for flag in "$@"; do
+    [ "$flag" = --resume ] || identity+=("$flag")
+done
+logdir=$(value_of --logdir exp_dir "$@")
+BASH_TRAIN_LOGS=$logdir/bash_train/$(folder_name ${identity[@]+"${identity[@]}"})
+mkdir -p "$BASH_TRAIN_LOGS" 2>/dev/null || refuse "logdir is '$logdir'; no folder can be written there"
+BASH_TRAIN_FLAGS=$([ $# -eq 0 ] || printf '%q ' "$@")
+export PYTHON BASH_TRAIN_ROOT BASH_TRAIN_LOGS BASH_TRAIN_FLAGS OMP_NUM_THREADS=1
+export -f train_seed
+
+joblog=$BASH_TRAIN_LOGS/joblog.tsv
+options=(--will-cite --joblog "$joblog" --jobs "${JOBS:-100%}" --termseq "INT,30000,TERM,5000,KILL,25")
+[ -z "$resume" ] || options+=(--resume-failed) # which is --resume, and the failed ones once more
+[ ! -t 2 ] || options+=(--bar)
+if [ -n "$resume" ] && [ -s "$joblog" ]; then
+    skipped=$(seeds_that finished | xargs)
+    [ -z "$skipped" ] || echo "Finished earlier and skipped: $skipped (delete $joblog to run them again)"
+else
+    rm -f "$joblog" "$BASH_TRAIN_LOGS"/seed_*.log
+fi
+echo "Seeds $seeds; follow one with: tail -f $BASH_TRAIN_LOGS/seed_${seeds%% *}.log"
+
+# GNU parallel passes Ctrl-C on and waits until every seed has written its checkpoint; this shell stays to report.
+trap 'interrupted=1' INT
+# shellcheck disable=SC2086  # one argument a seed
+PARALLEL_SHELL=$(command -v bash) parallel "${options[@]}" train_seed ::: $seeds </dev/null || true
+touch "$joblog"
+
+unfinished=$(seeds_that failed)
+if [ -n "$unfinished" ]; then
+    echo "bash_train.sh: these seeds did not finish (--resume with the same flags goes on with them):" >&2
+    for seed in $unfinished; do
+        log=$BASH_TRAIN_LOGS/seed_$seed.log
+        echo "  seed $seed: $(tail -n 1 "$log" 2>/dev/null) [$log]" >&2
+    done
+fi
+runs=$logdir/$(value_of --gamename lunarlander "$@")/$(value_of --exp_name debug "$@")
+runs=$runs/$(value_of --implementation UDRL "$@")
+[ -d "$runs" ] || runs=$logdir # names set in a YAML file
+printf 'Figure and table over the seeds: %q %q --plot %q\n' "$PYTHON" "$BASH_TRAIN_ROOT/trainer.py" "$runs"
+[ -z "$interrupted" ] || exit 130
+[ -z "$unfinished" ]
