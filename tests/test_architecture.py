@@ -1,0 +1,151 @@
+"""What may import what, read from the syntax tree; and a feeling for size."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+
+PACKAGES = ("models", "envs", "control")
+OURS = (*PACKAGES, "trainer")
+SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")) + [ROOT / "trainer.py"]
+PYTHON = sorted(
+    {*SOURCES, *(p for name in ("tests", "benchmarks", "experiments") for p in (ROOT / name).rglob("*.py"))}
+)
+
+# Importer -> what of ours it may import.
+ALLOWED = {
+    "models": ("models",),
+    "envs": ("envs", "models.proxies", "models.spaces", "models.settings"),
+    "control": ("control", "envs", "models"),
+    "trainer": ("control", "envs", "models"),
+}
+# Third party -> the only files that may import it; of ray, only inside functions.
+HOMES = {
+    "ray": ("control/tuning.py", "control/cluster.py"),
+    "optuna": ("control/tuning.py",),
+    "gymnasium": ("envs/gymnasium_adapter.py", "envs/wrappers.py", "envs/names.py", "envs/registration.py"),
+    "mujoco": ("envs/gymnasium_adapter.py", "envs/names.py"),
+    "vizdoom": ("envs/gymnasium_adapter.py", "envs/wrappers.py", "envs/names.py", "envs/registration.py"),
+    "lightning": (),  # a second copy of pytorch_lightning's classes
+}
+# `trainer.py --help` and a mistyped flag must be answered before any of these has been imported.
+HEAVY = ("torch", "pytorch_lightning", "gymnasium", "matplotlib", "ray", "scipy", "tensorboard")
+LIGHT = re.compile(
+    r"models/(__init__|settings)\.py|models/agents/__init__\.py|models/agents/.+/(config|__init__)\.py"
+    r"|envs/(__init__|names)\.py|control/(__init__|config|flags|help|run_config|run_dir|errors)\.py|trainer\.py"
+)
+
+
+@dataclass(frozen=True)
+class Import:
+    path: str
+    line: int
+    module: str
+    in_function: bool
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line} imports {self.module}"
+
+
+def within(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports(path: Path) -> Iterator[Import]:
+    """Every import statement of a file, `from a import b` as a.b, those for type checkers only left out."""
+
+    def visit(node: ast.AST, in_function: bool) -> Iterator[Import]:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            return
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(relative(path), node.lineno, alias.name, in_function)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                package = path.relative_to(ROOT).parts[: -node.level]
+                module = ".".join([*package, *filter(None, [node.module])])
+            else:
+                module = str(node.module)
+            for alias in node.names:
+                yield Import(relative(path), node.lineno, f"{module}.{alias.name}", in_function)
+        inside = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, inside)
+
+    yield from visit(ast.parse(path.read_text(encoding="utf-8")), False)
+
+
+ALL_IMPORTS = [found for path in SOURCES if path.exists() for found in imports(path)]
+
+
+def test_packages_import_only_what_stands_below_them() -> None:
+    wrong = [
+        str(found)
+        for found in ALL_IMPORTS
+        if found.module.split(".")[0] in OURS
+        and not any(within(found.module, allowed) for allowed in ALLOWED[found.path.split("/")[0].removesuffix(".py")])
+    ]
+    assert not wrong
+
+
+def test_nobody_imports_the_trainer() -> None:
+    assert not [str(found) for found in ALL_IMPORTS if within(found.module, "trainer")]
+
+
+@pytest.mark.parametrize("library", HOMES)
+def test_libraries_stay_in_their_files(library: str) -> None:
+    assert not [str(f) for f in ALL_IMPORTS if within(f.module, library) and f.path not in HOMES[library]]
+
+
+def test_ray_is_imported_inside_functions() -> None:
+    assert not [str(found) for found in ALL_IMPORTS if within(found.module, "ray") and not found.in_function]
+
+
+def test_models_and_envs_know_nothing_of_lightning() -> None:
+    assert not [
+        str(f) for f in ALL_IMPORTS if within(f.module, "pytorch_lightning") and not f.path.startswith("control/")
+    ]
+
+
+def test_light_modules_load_nothing_heavy() -> None:
+    """In a fresh interpreter, so that what they import counts too."""
+    light = [relative(path) for path in SOURCES if path.exists() and LIGHT.fullmatch(relative(path))]
+    modules = [path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in light]
+    assert {"models.settings", "control", "envs"} <= set(modules)
+    code = (
+        "import importlib, sys\n"
+        f"for name in {modules!r}:\n"
+        "    importlib.import_module(name)\n"
+        f"    heavy = [each for each in {HEAVY!r} if each in sys.modules]\n"
+        "    if heavy:\n"
+        "        sys.exit(f'{name} loads {heavy}')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=relative)
+def test_files_are_short_enough_to_read(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=relative)
+def test_nothing_is_left_unfinished_or_tied_to_one_machine(path: Path) -> None:
+    unfinished = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|(?<![\w.\"'])/(home|root|work|Users)/\w")
+    found = [
+        f"{relative(path)}:{number}: {line.strip()}"
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if unfinished.search(line)
+    ]
+    assert not found
