@@ -26,7 +26,7 @@ SYNONYMS = {
     "learning_rate": "lr", "gamma": "discount", "env": "gamename", "env_id": "gamename", "environment": "gamename",
     "game": "gamename", "algorithm": "implementation", "agent": "implementation", "workers": "num_workers",
     "num_epochs": "epochs", "output_dir": "logdir", "log_dir": "logdir", "checkpoint": "eval_agent",
-    "device": "accelerator", "layers": "hidden_sizes", "return": "command.return", "lambda": "td_lambda",
+    "layers": "hidden_sizes", "return": "command.return", "lambda": "td_lambda",
 }  # fmt: skip
 
 

@@ -31,8 +31,6 @@ class RunConfig:
     num_seeds: int = _run(1, "independent runs trained in one program, with seeds seed, seed + 1, ...", minimum=1)
     num_workers: int = _run(1, "processes that step environments; 1 steps them in this process", minimum=1)
     logdir: str = _run("exp_dir", "folder under which everything is written")
-    accelerator: str = _run("cpu", "where networks run", choices=("cpu", "gpu", "auto"))
-    compile: bool = _run(False, "torch.compile the update: 20 s of start, worth it for wide networks and many members")
     print_statements: int = _run(0, "above 0 prints more while training", minimum=0)
     record: bool = _run(False, "write a video in the end, of the trained agent or of the one --eval_agent names")
     display: bool = _run(False, "accepted for old scripts and without effect: nothing needs a display")

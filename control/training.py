@@ -177,13 +177,20 @@ def _after(module: AgentModule, folder: Path, seconds: float) -> None:
         print(f"  {name:<12}{value}")
     if kept.exists():
         print(f"  {'checkpoint':<12}{kept}")
+    python = _python()
     print("next:")
-    print(f"  tensorboard --logdir {run.logdir}")
+    print(f"  {python} -m tensorboard.main --logdir {run.logdir}")
     if kept.exists():
-        print(f"  python trainer.py --eval_agent {kept}")
-        print(f"  python trainer.py --eval_agent {kept} --num_eval_episodes 1 --record")
+        print(f"  {python} trainer.py --eval_agent {kept}")
+        print(f"  {python} trainer.py --eval_agent {kept} --num_eval_episodes 1 --record")
     if module.epoch < run.epochs:
         print(f"  the same command with --resume goes on from epoch {module.epoch}")
+
+
+def _python() -> str:
+    """The interpreter as one would type it here: ``.venv/bin/python``, or ``python`` where it is not below this folder."""
+    executable = Path(sys.executable)
+    return str(executable.relative_to(Path.cwd())) if executable.is_relative_to(Path.cwd()) else "python"
 
 
 def _seeds(module: AgentModule) -> str:
