@@ -24,9 +24,10 @@ _STUCK_EPOCHS, _STUCK_WITHIN = 10, 0.005
 class AgentModule(pl.LightningModule):
     """Trains M members (seeds ``seed, seed + 1, ...``) of one agent in one environment.
 
-    The module owns the loop and the whole state a resumed run needs. A Lightning epoch has one batch; its training step does the
-    epoch's gradient steps (the agent's own optimisers, handed to Lightning for checkpoints) and its rollouts, so that Lightning's
-    cost is paid once an epoch. ``row`` collects what the epoch measured, ``{tag: [M]}``, for whoever logs it.
+    The module owns the loop and the whole state a resumed run needs. A Lightning epoch has one batch; its training
+    step does the epoch's gradient steps (the agent's own optimisers, handed to Lightning for checkpoints) and its
+    rollouts, so that Lightning's cost is paid once an epoch. ``row`` collects what the epoch measured, ``{tag:
+    [M]}``, for whoever logs it.
     """
 
     def __init__(self, settings: Settings, environment: Environment):
@@ -54,7 +55,7 @@ class AgentModule(pl.LightningModule):
         return self.agent.optimizers
 
     def train_dataloader(self) -> DataLoader:
-        return DataLoader(range(1))
+        return DataLoader([0])  # type: ignore[arg-type]  # a list is a dataset
 
     val_dataloader = train_dataloader
 
@@ -72,12 +73,10 @@ class AgentModule(pl.LightningModule):
         trajectory = self._rollout(actor, self.settings.agent.training_rollouts_per_worker)
         rolled = time.perf_counter()
         self.row = {f"train/{name}": value for name, value in losses.items()} | self._describe(trajectory)
-        validation = self.agent.validation_loss(trajectory)
-        if validation is not None:
-            self.row["train/val_loss"] = validation
         self.row |= {f"command/{name}": value for name, value in self.agent.commands_now().items()}
         self._remember_commands(actor, trajectory)
-        self.agent.observe(trajectory)
+        fresh = self.agent.observe(trajectory, validate=True)
+        self.row |= {f"train/{name}": value for name, value in fresh.items()}
         self._time("rollout", rolled - learned)
         self._time("update", learned - start + time.perf_counter() - rolled)
         self._warn(losses["policy_loss"])
@@ -116,7 +115,8 @@ class AgentModule(pl.LightningModule):
     # -- episodes ---------------------------------------------------------------------------------------------
 
     def evaluate(self, episodes: int, sample: bool) -> Episodes:
-        """`episodes` episodes a member under the evaluation command, `sample` or greedy; nothing is remembered of them."""
+        """`episodes` episodes a member under the evaluation command, `sample` or greedy; nothing is remembered of
+        them."""
         parts = []
         for count in _rounds(episodes, self.environment.envs):
             streams = self.evaluation_streams
@@ -165,7 +165,9 @@ class AgentModule(pl.LightningModule):
         """Say once what a person would otherwise find out hours later: dead policies and NaN weights."""
         for seed, loss in zip(self.seeds, policy_loss.tolist(), strict=True):
             if not math.isfinite(loss):
-                self._warn_once(f"seed {seed}: the policy loss is {loss} since epoch {self.epoch}; a smaller lr or scale may help")
+                self._warn_once(
+                    f"seed {seed}: the policy loss is {loss} since epoch {self.epoch}; a smaller lr or scale may help"
+                )
         actions = self.environment.spaces.actions
         if isinstance(actions, Discrete):
             uniform = math.log(actions.n)
@@ -173,7 +175,8 @@ class AgentModule(pl.LightningModule):
             self._stuck = self._stuck + 1 if dead else 0
             if self._stuck == _STUCK_EPOCHS:
                 self._warn_once(
-                    f"the policy loss has sat at ln({actions.n}) = {uniform:.3f} for {_STUCK_EPOCHS} epochs: the policy is uniform and "
+                    f"the policy loss has sat at ln({actions.n}) = {uniform:.3f} for {_STUCK_EPOCHS} epochs: "
+                    "the policy is uniform and "
                     "not learning; look at the command scales (reward_scale, horizon_scale) and lr"
                 )
         for name, weights in self.agent.named_parameters():

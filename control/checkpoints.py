@@ -23,7 +23,8 @@ class CheckpointError(UserError):
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Lightning's checkpoint files, each replaced in one step, so that the previous one survives a full disk or a kill."""
+    """Lightning's checkpoint files, each replaced in one step, so that the previous one survives a full disk or a
+    kill."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         try:
@@ -35,7 +36,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             if not full:
                 raise
             raise CheckpointError(
-                f"checkpoint {str(path)!r} could not be written ({_reason(error)}); the previous one is kept: make room and "
+                f"checkpoint {str(path)!r} could not be written ({_reason(error)}); the previous one is kept: "
+                "make room and "
                 "go on with --resume"
             ) from error
 
@@ -59,8 +61,8 @@ class Checkpoint(NamedTuple):
 
 
 def load(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read a checkpoint with ``weights_only=True``; CheckpointError where it is none of ours. A run folder means its best,
-    or its last where no evaluation has been."""
+    """Read a checkpoint with ``weights_only=True``; CheckpointError where it is none of ours. A run folder means its
+    best, or its last where no evaluation has been."""
     file = Path(path)
     if file.is_dir():
         candidates = [file / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
@@ -73,13 +75,18 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, BadZipFile, ValueError, KeyError, IndexError) as error:
         raise CheckpointError(
-            f"checkpoint {str(file)!r} is damaged or not a checkpoint ({_reason(error)}); allowed: a .ckpt file that trainer.py wrote"
+            f"checkpoint {str(file)!r} is damaged or not a checkpoint ({_reason(error)}); allowed: a .ckpt file "
+            "that trainer.py wrote"
         ) from error
     if not isinstance(content, dict) or not isinstance(content.get(OURS), dict):
-        raise CheckpointError(f"checkpoint {str(file)!r} was not written by this program; allowed: a .ckpt file that trainer.py wrote")
+        raise CheckpointError(
+            f"checkpoint {str(file)!r} was not written by this program; allowed: a .ckpt file that trainer.py wrote"
+        )
     ours = content[OURS]
     if ours["format"] != FORMAT:
-        raise CheckpointError(f"checkpoint {str(file)!r} has format {ours['format']}; this version reads format {FORMAT}")
+        raise CheckpointError(
+            f"checkpoint {str(file)!r} has format {ours['format']}; this version reads format {FORMAT}"
+        )
     return Checkpoint(file, from_dict(ours["settings"]), list(ours["seeds"]), content)
 
 

@@ -21,8 +21,8 @@ _FROM_NOW = ("num_workers", "num_eval_episodes", "evaluation", "record")
 
 
 def evaluate_checkpoint(settings: Settings) -> int:
-    """Play `num_eval_episodes` episodes for each member of the checkpoint and print a table; with ``--record`` also a video
-    of one episode. Episode seeds come from ``--seed`` (25 by default), not from the run's. Returns 0."""
+    """Play `num_eval_episodes` episodes for each member of the checkpoint and print a table; with ``--record`` also a
+    video of one episode. Episode seeds come from ``--seed`` (25 by default), not from the run's. Returns 0."""
     torch.set_num_threads(1)
     assert settings.run.eval_agent
     checkpoint = checkpoints.load(settings.run.eval_agent)
@@ -37,7 +37,9 @@ def evaluate_checkpoint(settings: Settings) -> int:
     if run.record:
         path = _video_path(checkpoint)
         streams = Streams.named(module.seeds, f"video {settings.run.seed}")
-        total = record(module.agent, run.gamename, path, streams, sample=ways == ("sampled",), command=module.settings.command)
+        total = record(
+            module.agent, run.gamename, path, streams, sample=ways == ("sampled",), command=module.settings.command
+        )
         print(f"\nvideo: {path} (return {total:.0f})")
     module.environment.close()
     return 0
@@ -51,33 +53,52 @@ def restore(checkpoint: Checkpoint, now: Settings) -> AgentModule:
     then = checkpoint.settings
     for name in ("implementation", "gamename"):
         if name in now.given and getattr(now.run, name) != getattr(then.run, name):
-            raise SettingError(f"{name} is {getattr(now.run, name)!r}, but the checkpoint is of {getattr(then.run, name)!r}; leave it out")
+            raise SettingError(
+                f"{name} is {getattr(now.run, name)!r}, but the checkpoint is of {getattr(then.run, name)!r}; "
+                "leave it out"
+            )
     _check_command(now.command, then)
     changes = {name: getattr(now.run, name) for name in _FROM_NOW}
-    module = build_module(then.replace(**changes, eval_episodes=min(_ENVS, now.run.num_eval_episodes), command=then.command | now.command))
+    module = build_module(
+        then.replace(**changes, eval_episodes=min(_ENVS, now.run.num_eval_episodes), command=then.command | now.command)
+    )
     wanted, given = module.agent.state_dict(), checkpoint.agent_state()
     if {name: value.shape for name, value in wanted.items()} != {name: value.shape for name, value in given.items()}:
         raise checkpoints.CheckpointError(
-            f"checkpoint {str(checkpoint.path)!r} does not fit {then.run.gamename} as installed here: its networks have other shapes"
+            f"checkpoint {str(checkpoint.path)!r} does not fit {then.run.gamename} as installed here: its "
+            "networks have other shapes"
         )
     module.agent.load_state_dict(given)
     module.epoch = checkpoint.run_state["epoch"]
-    module.evaluation_streams = Streams.named([now.run.seed + member for member in range(len(module.seeds))], "evaluating a checkpoint")
+    module.evaluation_streams = Streams.named(
+        [now.run.seed + member for member in range(len(module.seeds))], "evaluating a checkpoint"
+    )
     return module
 
 
 def _check_command(command: dict[str, float], then: Settings) -> None:
-    known = {"return": ("desire_rtg", "desire_cum_rew"), "horizon": ("desire_horizon",), "advantage": ("desire_advantage",)}
+    known = {
+        "return": ("desire_rtg", "desire_cum_rew"),
+        "horizon": ("desire_horizon",),
+        "advantage": ("desire_advantage",),
+    }
     able = [name for name, flags in known.items() if any(getattr(then.agent, flag, False) for flag in flags)]
     for name in command:
         if name not in able:
-            raise SettingError(f"command.{name} has no effect: {then.run.implementation} here follows {', '.join(able) or 'no command'}")
+            raise SettingError(
+                f"command.{name} has no effect: {then.run.implementation} here follows "
+                f"{', '.join(able) or 'no command'}"
+            )
 
 
 def _command(module: AgentModule) -> str:
-    centre = {name: float(value.mean()) for name, value in module.agent.commands_now().items()} | module.settings.command
+    centre = {
+        name: float(value.mean()) for name, value in module.agent.commands_now().items()
+    } | module.settings.command
     drawn = module.settings.agent.eval_command == "sampled"
-    return ", ".join(f"{name} {value:.4g}" for name, value in centre.items()) + (" (centre of a distribution)" if drawn else "")
+    return ", ".join(f"{name} {value:.4g}" for name, value in centre.items()) + (
+        " (centre of a distribution)" if drawn else ""
+    )
 
 
 def _table(way: str, seeds: list[int], episodes: Episodes) -> None:
@@ -89,7 +110,9 @@ def _table(way: str, seeds: list[int], episodes: Episodes) -> None:
         bounds = interval(values, iqm)
         spread = "" if bounds is None else f" [{float(bounds[0]):.1f}, {float(bounds[1]):.1f}]"
         text = f"{float(iqm(values)):.1f}{spread}"
-        print(f"{way:<10}{name:<7}{float(mean(values)):>8.1f}{float(values.std()):>8.1f}  {text:<26}{steps.mean():>7.0f}")
+        print(
+            f"{way:<10}{name:<7}{float(mean(values)):>8.1f}{float(values.std()):>8.1f}  {text:<26}{steps.mean():>7.0f}"
+        )
 
 
 def _video_path(checkpoint: Checkpoint) -> Path:

@@ -54,12 +54,15 @@ class RunLog(Callback):
             self._scatter(module)
 
     def _scatter(self, module: AgentModule) -> None:
-        """`command/obtained_vs_commanded`: what the exploration episodes since the last evaluation were asked for and got."""
+        """`command/obtained_vs_commanded`: what the exploration episodes since the last evaluation were asked for and
+        got."""
         commanded = torch.cat([c for c, _ in module.commanded], dim=1)
         obtained = torch.cat([o for _, o in module.commanded], dim=1)
         for m, writer in enumerate(self.writers):
             writer.add_figure(
-                "command/obtained_vs_commanded", _command_scatter(commanded[m].numpy(), obtained[m].numpy()), module.epoch
+                "command/obtained_vs_commanded",
+                _command_scatter(commanded[m].numpy(), obtained[m].numpy()),
+                module.epoch,
             )
         module.commanded = []
 

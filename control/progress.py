@@ -44,7 +44,11 @@ class Progress(pl.Callback):
         steps, now = int(module.env_steps.sum()), time.perf_counter()
         rate, self._steps, self._time = (steps - self._steps) / (now - self._time), steps, now
         left = (now - self._started) / (module.epoch - self._first) * (self.epochs - module.epoch)
-        parts = [f"epoch {module.epoch}/{self.epochs}", f"{steps / 1e6:.2f} M steps", f"return {row['rollout/return_mean']:7.1f}"]
+        parts = [
+            f"epoch {module.epoch}/{self.epochs}",
+            f"{steps / 1e6:.2f} M steps",
+            f"return {row['rollout/return_mean']:7.1f}",
+        ]
         if "eval/return_greedy" in row:
             parts.append(f"greedy {row['eval/return_greedy']:7.1f}")
             parts.append(f"sampled {row['eval/return_sampled']:7.1f}")

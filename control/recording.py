@@ -15,7 +15,9 @@ from models.streams import Streams
 _FRAMES_PER_SECOND = 50
 
 
-def record(agent, name: str, path: Path, streams: Streams, *, sample: bool = False, command: dict[str, float] | None = None) -> float:
+def record(
+    agent, name: str, path: Path, streams: Streams, *, sample: bool = False, command: dict[str, float] | None = None
+) -> float:
     """Write one episode of the first member of ``agent`` in environment ``name`` to ``path`` (mp4); returns its return.
 
     Raises UserError where no ffmpeg can be had or the environment cannot be drawn.
@@ -29,7 +31,9 @@ def record(agent, name: str, path: Path, streams: Streams, *, sample: bool = Fal
     return total
 
 
-def _play(agent, environment: Environment, streams: Streams, sample: bool, command: dict[str, float]) -> tuple[list[np.ndarray], float]:
+def _play(
+    agent, environment: Environment, streams: Streams, sample: bool, command: dict[str, float]
+) -> tuple[list[np.ndarray], float]:
     actor = agent.begin(1, streams.fork(), sample=sample, evaluate=True, command=command)
     seeds = streams.episode_seeds(1)
     only_first = torch.zeros(seeds.shape, dtype=torch.bool)

@@ -47,9 +47,9 @@ class Episodes:
 def rollout(actor: Actor, environment: Environment, seeds: Tensor, keep: bool = True) -> Trajectory | Episodes:
     """One episode in each of the first E environments of every member, E = ``seeds.shape[1]``.
 
-    ``seeds [M, E]`` start the episodes. ``keep`` returns the trajectory, else only returns and lengths. An environment whose
-    episode is over is not stepped again; the policy still sees all E rows, so that a row's result never depends on how
-    many are left.
+    ``seeds [M, E]`` start the episodes. ``keep`` returns the trajectory, else only returns and lengths. An
+    environment whose episode is over is not stepped again; the policy still sees all E rows, so that a row's result
+    never depends on how many are left.
     """
     count = seeds.shape[1]
     active = torch.zeros(environment.members, environment.envs, dtype=torch.bool)
@@ -80,4 +80,5 @@ def rollout(actor: Actor, environment: Environment, seeds: Tensor, keep: bool = 
     if not keep:
         return Episodes(returns, lengths)
 
-    return Trajectory(*(torch.stack(column) for column in zip(*trace, strict=True)), final_obs=obs, returns=returns)
+    columns = [torch.stack(column) for column in zip(*trace, strict=True)]
+    return Trajectory(*columns, final_obs=obs, returns=returns)  # type: ignore[misc]  # six columns, in order

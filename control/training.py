@@ -24,8 +24,8 @@ from models.settings import SettingError, UserError
 from models.streams import Streams
 
 # What a resumed run may change: how long, how often, and what is shown; never what is learned.
-CHANGEABLE = ("epochs", "target_return", "checkpoint_every", "recording_epoch_interval", "record_n_rollouts_per_epoch", "num_workers",
-              "print_statements", "record", "resume", "no_checkpoint", "logdir", "display")  # fmt: skip
+CHANGEABLE = ("epochs", "target_return", "checkpoint_every", "no_checkpoint", "recording_epoch_interval",
+              "record_n_rollouts_per_epoch", "record", "num_workers", "print_statements", "resume", "logdir", "display")  # fmt: skip
 
 
 def train(settings: Settings, extra_callbacks: tuple[pl.Callback, ...] = ()) -> int:
@@ -43,15 +43,25 @@ def train(settings: Settings, extra_callbacks: tuple[pl.Callback, ...] = ()) -> 
     folder = folder or run_dir.create(run)
     run_dir.atomic_write_text(folder / "config.yaml", to_yaml(settings))
     done = checkpoint.run_state["epoch"] if checkpoint else None
-    print(f"{run.implementation} on {run.gamename}, seed {_seeds(module)}: {folder}" + (f" (resuming after epoch {done})" if checkpoint else ""))
+    print(
+        f"{run.implementation} on {run.gamename}, seed {_seeds(module)}: {folder}"
+        + (f" (resuming after epoch {done})" if checkpoint else "")
+    )
     started = time.monotonic()
     log = RunLog(folder, module.seeds, done)
     stop = StopOnSignal()
-    callbacks: list[pl.Callback] = [Progress(run.epochs, run.target_return, bool(run.print_statements)), Recorder(folder), *extra_callbacks, log, stop]
+    callbacks: list[pl.Callback] = [
+        Progress(run.epochs, run.target_return, bool(run.print_statements)),
+        Recorder(folder),
+        *extra_callbacks,
+        log,
+        stop,
+    ]
     if not run.no_checkpoint:
         callbacks.append(Checkpoints(folder / "checkpoints", run.checkpoint_every))
     trainer = pl.Trainer(
-        max_epochs=run.epochs, accelerator="cpu", devices=1, logger=False, callbacks=callbacks, plugins=[AtomicCheckpointIO()],
+        max_epochs=run.epochs, accelerator="cpu", devices=1, logger=False, callbacks=callbacks,
+        plugins=[AtomicCheckpointIO()],
         enable_checkpointing=not run.no_checkpoint, enable_progress_bar=False, enable_model_summary=False,
         num_sanity_val_steps=0, check_val_every_n_epoch=run.eval_every, default_root_dir=folder,
     )  # fmt: skip
@@ -74,7 +84,9 @@ def build_module(settings: Settings) -> AgentModule:
         given = type(environment.spaces.actions).__name__.lower()
         able = " or ".join(kind.__name__.lower() for kind in kinds)
         environment.close()
-        raise SettingError(f"gamename is {run.gamename!r}, whose actions are {given}; {run.implementation} takes {able} actions")
+        raise SettingError(
+            f"gamename is {run.gamename!r}, whose actions are {given}; {run.implementation} takes {able} actions"
+        )
     return AgentModule(settings, environment)
 
 
@@ -131,12 +143,14 @@ def _find_resumable(settings: Settings) -> tuple[Path | None, Checkpoint | None]
 
 
 def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
-    """The settings of the interrupted run, with what may change taken from now; SettingError where more was asked to."""
+    """The settings of the interrupted run, with what may change taken from now; SettingError where more was asked
+    to."""
     before, now = as_dict(checkpoint.settings), as_dict(settings)
     for name in sorted(settings.given - set(CHANGEABLE)):
         if name in before and before[name] != now[name]:
             raise SettingError(
-                f"{name} is {now[name]!r}, but the run to resume has {before[name]!r}; leave it out, or start a new run without --resume"
+                f"{name} is {now[name]!r}, but the run to resume has {before[name]!r}; leave it out, or start a "
+                "new run without --resume"
             )
     changes = {name: now[name] for name in CHANGEABLE if name in settings.given or name in ("resume", "logdir")}
     return checkpoint.settings.replace(**changes)
@@ -149,7 +163,8 @@ def _reload(module: AgentModule, checkpoint: Checkpoint) -> None:
     shapes = {name: (tuple(weights[name].shape), tuple(own[name].shape)) for name in own if name in weights}
     if set(own) != set(weights) or any(theirs != ours for theirs, ours in shapes.values()):
         raise SettingError(
-            f"reload is {str(checkpoint.path)!r}, a {checkpoint.settings.run.implementation} on {checkpoint.settings.run.gamename} whose "
+            f"reload is {str(checkpoint.path)!r}, a {checkpoint.settings.run.implementation} on "
+            f"{checkpoint.settings.run.gamename} whose "
             "networks have other shapes; allowed: a checkpoint with the same network settings, spaces and num_seeds"
         )
     module.agent.load_state_dict(weights)
@@ -160,13 +175,19 @@ def _after(module: AgentModule, folder: Path, seconds: float) -> None:
     from control.plotting import learning_curve
 
     run = module.settings.run
-    lines = []
+    lines: list[tuple[str, object]] = []
     if (folder / "metrics.csv").exists() and module.epoch > 0:
         lines.append(("figure", learning_curve(folder)))
     if run.record and module.epoch > 0:
         video = folder / "videos" / "final.mp4"
         try:
-            total = record(module.agent, run.gamename, video, Streams.named(module.seeds, "final video"), command=module.settings.command)
+            total = record(
+                module.agent,
+                run.gamename,
+                video,
+                Streams.named(module.seeds, "final video"),
+                command=module.settings.command,
+            )
             lines.append(("video", f"{video} (greedy, return {total:.0f})"))
         except UserError as error:
             print(f"warning: no video: {error}")
@@ -188,7 +209,8 @@ def _after(module: AgentModule, folder: Path, seconds: float) -> None:
 
 
 def _python() -> str:
-    """The interpreter as one would type it here: ``.venv/bin/python``, or ``python`` where it is not below this folder."""
+    """The interpreter as one would type it here: ``.venv/bin/python``, or ``python`` where it is not below this
+    folder."""
     executable = Path(sys.executable)
     return str(executable.relative_to(Path.cwd())) if executable.is_relative_to(Path.cwd()) else "python"
 
@@ -202,4 +224,6 @@ def _quiet() -> None:
     """Lightning's advice is about data loaders and loggers that are as they are on purpose."""
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning")
-    warnings.filterwarnings("ignore", category=UserWarning, message=".*(dataloader|num_workers|DataLoader|pkg_resources).*")
+    warnings.filterwarnings(
+        "ignore", category=UserWarning, message=".*(dataloader|num_workers|DataLoader|pkg_resources).*"
+    )

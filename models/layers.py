@@ -22,8 +22,8 @@ RELU_GAIN = sqrt(2.0)
 class Dense:
     """One affine layer: weight ``[inputs, outputs]`` and bias ``[outputs]`` a member.
 
-    ``gain`` None is torch's default initialisation (uniform within 1/sqrt(inputs)); a number is an orthogonal weight with
-    that gain, the bias uniform as in the default. ``scale`` multiplies the drawn weight.
+    ``gain`` None is torch's default initialisation (uniform within 1/sqrt(inputs)); a number is an orthogonal weight
+    with that gain, the bias uniform as in the default. ``scale`` multiplies the drawn weight.
     """
 
     name: str
@@ -70,7 +70,8 @@ class Network(nn.Module):
     def weights(self) -> list[Tensor]:
         """Weight ``[M, in, out]`` and bias ``[M, out]`` of each layer in turn, as views of `flat`.
 
-        `split` hands its gradients back as one concatenation, where slicing would add up one zero-filled ``[M, D]`` a layer.
+        `split` hands its gradients back as one concatenation, where slicing would add up one zero-filled ``[M, D]`` a
+        layer.
         """
         if torch.is_grad_enabled():
             return self._split()
@@ -91,8 +92,8 @@ class Network(nn.Module):
 def dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``x [M, B, in]`` through each member's affine layer: ``[M, B, out]``.
 
-    One output or one row is a matrix-vector product to the library, which then rounds by the number of members; so one output is a
-    product and a sum, and one row is two equal ones.
+    One output or one row is a matrix-vector product to the library, which then rounds by the number of members; so
+    one output is a product and a sum, and one row is two equal ones.
     """
     if weight.shape[2] == 1:
         return (x * weight.transpose(1, 2)).sum(-1, keepdim=True) + bias.unsqueeze(1)
@@ -109,7 +110,8 @@ def sigmoid(x: Tensor) -> Tensor:
 def convolution(x: Tensor, weight: Tensor, bias: Tensor, kernel: int = 3, stride: int = 2) -> Tensor:
     """``x [M, B, C, H, W]`` through each member's convolution, padding 1: ``[M, B, out, H', W']``.
 
-    As patches times a matrix: a grouped convolution would choose its kernel, and with it its rounding, by the number of members.
+    As patches times a matrix: a grouped convolution would choose its kernel, and with it its rounding, by the number
+    of members.
     """
     members, batch, channels, height, width = x.shape
     patches = F.unfold(x.reshape(members * batch, channels, height, width), kernel, padding=1, stride=stride)

@@ -20,10 +20,11 @@ def squared_error(prediction: Tensor, target: Tensor) -> Tensor:
 
 
 def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tensor:
-    """Weights of reward-weighted regression ``min(exp(z / temperature), cap)``, z the values ``[M, B]`` standardised over B.
+    """Weights of reward-weighted regression ``min(exp(z / temperature), cap)``, z the values ``[M, B]`` standardised
+    over B.
 
-    Source: Kumar et al. 2019 (RCP), eq. 4, and its public code. Where all values are equal the deviation is zero and every
-    weight is 1 (the public code gives NaN).
+    Source: Kumar et al. 2019 (RCP), eq. 4, and its public code. Where all values are equal the deviation is zero and
+    every weight is 1 (the public code gives NaN).
     """
     centred = values - values.mean(1, keepdim=True)
     deviation = values.std(1, keepdim=True) if values.shape[1] > 1 else torch.zeros_like(values)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,8 +24,18 @@ class Episode:
         return len(self.slots)
 
 
+class NewEpisode(NamedTuple):
+    """An episode to remember: ``steps {name: [L, ...]}``, the score it is kept by, and what belongs to it as a
+    whole."""
+
+    steps: Mapping[str, Tensor]
+    score: float
+    extras: dict[str, Tensor]
+
+
 class EpisodeMemory:
-    """Steps of all members in slots ``[M, N, ...]``; an episode is a list of slots, so nothing is moved when one leaves.
+    """Steps of all members in slots ``[M, N, ...]``; an episode is a list of slots, so nothing is moved when one
+    leaves.
 
     ``order`` "sorted" keeps the episodes of highest score, best first; "recent" keeps the latest, latest first.
     ``capacity`` counts steps or episodes (``unit``). Whole episodes leave; one episode always stays, however long.
@@ -34,13 +44,17 @@ class EpisodeMemory:
 
     def __init__(self, members: int, capacity: int, unit: str = "steps", order: str = "sorted"):
         self.members, self.capacity, self.unit, self.order = members, capacity, unit, order
-        self.fields: dict[str, Tensor] = {}
-        self.episodes: list[list[Episode]] = [[] for _ in range(members)]
-        self._free: list[Tensor] = [torch.empty(0, dtype=torch.int64) for _ in range(members)]
-        self._index: list[Tensor | None] = [None] * members
+        self.clear()
 
-    def add(self, member: int, batch: Sequence[tuple[Mapping[str, Tensor], float, dict[str, Tensor]]]) -> None:
-        """Insert episodes ``(steps {name: [L, ...]}, score, extras)`` of one member and let go what no longer fits."""
+    def clear(self) -> None:
+        """Forget everything."""
+        self.fields: dict[str, Tensor] = {}
+        self.episodes: list[list[Episode]] = [[] for _ in range(self.members)]
+        self._free = [torch.empty(0, dtype=torch.int64) for _ in range(self.members)]
+        self._index: list[Tensor | None] = [None] * self.members
+
+    def add(self, member: int, batch: Sequence[NewEpisode]) -> None:
+        """Insert episodes of one member, the oldest first, and let go what no longer fits."""
         new = [(Episode(torch.empty(len(next(iter(steps.values()))), dtype=torch.int64), score, extras), steps)
                for steps, score, extras in batch]  # fmt: skip
         merged = [episode for episode, _ in reversed(new)] + self.episodes[member]
@@ -105,8 +119,8 @@ class EpisodeMemory:
     def sample(self, streams: Streams, updates: int, batch: int, by: str = "step") -> Tensor:
         """Slots of `updates` batches drawn with replacement, ``[updates, M, B]``.
 
-        ``by`` "step": every step equally likely, so that long episodes weigh more (the public code); "episode": first an
-        episode, then a step of it (the paper, algorithm 2).
+        ``by`` "step": every step equally likely, so that long episodes weigh more (the public code); "episode": first
+        an episode, then a step of it (the paper, algorithm 2).
         """
         drawn = []
         if by == "step":
@@ -130,8 +144,8 @@ class EpisodeMemory:
         return [self.fields[name].flatten(0, 1).index_select(0, flat).unflatten(0, slots.shape) for name in names]
 
     def padded(self) -> tuple[Tensor, Tensor]:
-        """The episodes of all members side by side, members in turn: flat slots ``[T, N]`` for `take` and `put`, and which are
-        real, ``[T, N]`` bool."""
+        """The episodes of all members side by side, members in turn: flat slots ``[T, N]`` for `take` and `put`, and
+        which are real, ``[T, N]`` bool."""
         columns = [episode.slots + m * self._slots for m in range(self.members) for episode in self.episodes[m]]
         slots = torch.nn.utils.rnn.pad_sequence(columns, padding_value=-1)
         return slots.clamp_min(0), slots >= 0
@@ -164,11 +178,11 @@ class EpisodeMemory:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.__init__(self.members, self.capacity, self.unit, self.order)
+        self.clear()
         for member, saved in enumerate(state["members"]):
             parts = {name: values.split(saved["lengths"]) for name, values in saved["steps"].items()}
             batch = [
-                ({name: part[i] for name, part in parts.items()}, score, extras)
+                NewEpisode({name: part[i] for name, part in parts.items()}, score, extras)
                 for i, (score, extras) in enumerate(zip(saved["scores"], saved["extras"], strict=True))
             ]
             self.add(member, batch[::-1])  # `add` takes the oldest first; equal scores keep their order

@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 class Adam(Optimizer):
     """Adam (Kingma & Ba 2015, algorithm 1) with a learning rate per member, if wanted.
 
-    ``lr`` is a number or an ``[M]`` tensor. The bias corrections are Python floats from ``beta ** step``: a tensor power
-    differs by an ulp between SIMD and scalar code, and with it a member alone from the same member in a batch.
+    ``lr`` is a number or an ``[M]`` tensor. The bias corrections are Python floats from ``beta ** step``: a tensor
+    power differs by an ulp between SIMD and scalar code, and with it a member alone from the same member in a batch.
     Equals `torch.optim.Adam` up to rounding.
     """
 

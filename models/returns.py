@@ -4,11 +4,13 @@ import torch
 from torch import Tensor
 
 
-def discounted_returns(reward: Tensor, valid: Tensor, discount: float | Tensor, bootstrap: Tensor | None = None) -> Tensor:
+def discounted_returns(
+    reward: Tensor, valid: Tensor, discount: float | Tensor, bootstrap: Tensor | None = None
+) -> Tensor:
     """Reward-to-go ``G_t = r_t + discount * G_{t+1}`` along the first axis of ``reward [T, ...]``.
 
-    ``valid [T, ...]`` bool marks the steps of the episode, which starts at t = 0; what lies behind its end is 0. ``bootstrap [...]`` is
-    the value of the state behind the last valid step (0 by default).
+    ``valid [T, ...]`` bool marks the steps of the episode, which starts at t = 0; what lies behind its end is 0.
+    ``bootstrap [...]`` is the value of the state behind the last valid step (0 by default).
     """
     running = torch.zeros_like(reward[0]) if bootstrap is None else bootstrap
     out = torch.zeros_like(reward)
@@ -23,8 +25,8 @@ def lambda_returns(
 ) -> Tensor:
     """TD(lambda) returns ``G_t = r_t + discount * [(1 - trace) V_{t+1} + trace G_{t+1}]`` along the first axis.
 
-    ``next_value [T, ...]`` is V of the state after step t: 0 after termination, the value of the final observation after truncation.
-    At the last valid step G_{t+1} is that same value. Source: Sutton & Barto 2018, eq. 12.20.
+    ``next_value [T, ...]`` is V of the state after step t: 0 after termination, the value of the final observation
+    after truncation. At the last valid step G_{t+1} is that same value. Source: Sutton & Barto 2018, eq. 12.20.
     """
     out = torch.zeros_like(reward)
     running = torch.zeros_like(reward[0])

@@ -11,6 +11,7 @@ import pytest
 
 import trainer
 from control import config, errors
+from envs.base import EnvironmentFault
 from models.agents import implementations
 from models.settings import SettingError
 
@@ -94,10 +95,6 @@ def test_work_goes_to_the_part_that_does_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert trainer.main(["--plot", str(ROOT), __file__, "--plot_out", "x.png"]) == 0
     assert [name for name, _ in called] == ["train", "evaluate_checkpoint", "tune", "plot"]
     assert called[-1][1] == ([ROOT, Path(__file__)], Path("x.png"))
-
-
-class EnvironmentFault(RuntimeError):
-    pass
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Acting under a command: draw it, follow it, count it down."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,7 +34,8 @@ class Noise:
     """Noise ``[M, *shape]`` step after step, drawn a block of steps at a time."""
 
     def __init__(self, draw: Callable[..., Tensor], *shape: int):
-        self._draw, self._shape, self._left = draw, shape, iter(())
+        self._draw, self._shape = draw, shape
+        self._left: Iterator[Tensor] = iter(())
 
     def __call__(self) -> Tensor:
         block = next(self._left, None)
@@ -52,7 +53,9 @@ class Acting:
     ):
         self.agent, self.sample = agent, sample
         self.exact = evaluate and agent.config.eval_command == "lower_bound"
-        self.override = {_column: override[key] for key, columns in _OVERRIDES.items() if key in override for _column in columns}
+        self.override = {
+            _column: override[key] for key, columns in _OVERRIDES.items() if key in override for _column in columns
+        }
         self.column = {name: i for i, name in enumerate(agent.commands)}
         self.command = self._initial(envs, streams)
         self.initial = self.command.clone()
@@ -64,7 +67,8 @@ class Acting:
         self.command_noise = Noise(streams.normal, envs)
 
     def _initial(self, envs: int, streams: Streams) -> Tensor:
-        """UDRL: return U(M, M + S) and at most the environment's, horizon H (paper, section 2.2). RCP: N(mean, spread)."""
+        """UDRL: return U(M, M + S) and at most the environment's, horizon H (paper, section 2.2). RCP: N(mean,
+        spread)."""
         agent = self.agent
         mean, spread = agent.command_mean.unsqueeze(1), agent.command_spread.unsqueeze(1)
         best = agent.config.command_source == "best"
@@ -103,7 +107,8 @@ class Acting:
         self.command[..., column] = mean + spread * self.command_noise()
 
     def advance(self, reward: Tensor) -> None:
-        """Count down: the return still wanted less ``reward [M, E]`` (never above the most possible), the horizon by 1, never below 1."""
+        """Count down: the return still wanted less ``reward [M, E]`` (never above the most possible), the horizon by
+        1, never below 1."""
         agent = self.agent
         if agent.config.command_source == "best" and "rtg" in self.column:
             rtg = self.command[..., self.column["rtg"]]

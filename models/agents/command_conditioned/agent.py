@@ -1,7 +1,8 @@
 """Upside-Down RL, RCP-R and RCP-A: one agent, three settings.
 
-Read top to bottom: what is remembered (`observe`), what is commanded (`Acting`, `_update_commands`), how the policy is fitted to
-what happened (`learn`). Deviations from the papers and the public code are listed in docs/command_conditioned.md.
+Read top to bottom: what is remembered (`observe`), what is commanded (`Acting`, `_update_commands`), how the policy
+is fitted to what happened (`learn`). Deviations from the papers and the public code are listed in
+docs/command_conditioned.md.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from models.agents.command_conditioned.acting import Acting, Bounds
 from models.agents.command_conditioned.config import Config
 from models.agents.command_conditioned.networks import POLICIES, ConvolutionalTrunk, ValueNetwork
 from models.losses import cross_entropy, exponential_weights, squared_error
-from models.memory import EpisodeMemory
+from models.memory import EpisodeMemory, NewEpisode
 from models.optim import Adam, clip_gradients
 from models.returns import discounted_returns, lambda_returns
 from models.spaces import Continuous, Discrete, Spaces
@@ -27,9 +28,16 @@ _VALUE_CHUNK = 4096
 
 
 class Agent(nn.Module):
-    """M members of one command-conditioned agent (the contract: `begin`, `observe`, `learn`, `memory_state`)."""
+    """M members of one command-conditioned agent (the contract: `begin`, `observe`, `learn`, `resume_state`)."""
 
     action_kinds = (Discrete, Continuous)
+    command_mean: Tensor
+    command_spread: Tensor
+    command_horizon: Tensor
+    return_reach: Tensor
+    horizon_reach: Tensor
+    advantage_reach: Tensor
+    scale: Tensor
 
     def __init__(self, config: Config, spaces: Spaces, seeds: list[int]):
         super().__init__()
@@ -47,7 +55,14 @@ class Agent(nn.Module):
         self.optimizers = [Adam(policy_params, config.lr)]
         if self.value:
             self.optimizers.append(Adam([self.value.flat], config.value_lr or config.lr))
-        for name in ("command_mean", "command_spread", "command_horizon", "return_reach", "horizon_reach", "advantage_reach"):
+        for name in (
+            "command_mean",
+            "command_spread",
+            "command_horizon",
+            "return_reach",
+            "horizon_reach",
+            "advantage_reach",
+        ):
             self.register_buffer(name, torch.zeros(self.members))
         self.register_buffer("scale", torch.ones(self.members, len(self.commands)))
         self.bounds: Bounds | None = Bounds(spaces.actions) if isinstance(spaces.actions, Continuous) else None
@@ -55,7 +70,13 @@ class Agent(nn.Module):
     # -- acting ------------------------------------------------------------------------------------------------
 
     def begin(
-        self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False, command: Mapping[str, float] | None = None
+        self,
+        envs: int,
+        streams: Streams,
+        *,
+        sample: bool,
+        evaluate: bool = False,
+        command: Mapping[str, float] | None = None,
     ) -> Acting:
         """Start E episodes a member. ``sample`` draws actions (else greedy); ``evaluate`` takes the evaluation
         command; ``command`` overrides parts of it, e.g. ``{"return": 250.0}``."""
@@ -70,33 +91,43 @@ class Agent(nn.Module):
         """Factor on each command: the configured one, or 5 / (reach of the data)."""
         config = self.config
         returns, advantages = (config.reward_scale, self.return_reach), (config.reward_scale, self.advantage_reach)
-        source = {"rtg": returns, "cum_rew": returns, "horizon": (config.horizon_scale, self.horizon_reach), "advantage": advantages}
+        source = {
+            "rtg": returns,
+            "cum_rew": returns,
+            "horizon": (config.horizon_scale, self.horizon_reach),
+            "advantage": advantages,
+        }
         for column, (fixed, reach) in enumerate(source[name] for name in self.commands):
             self.scale[:, column] = fixed if fixed else _COMMAND_REACH / reach.clamp_min(1e-3)
 
     # -- remembering -------------------------------------------------------------------------------------------
 
-    def observe(self, trajectory: Trajectory) -> None:
-        """Remember whole episodes and make the next exploration commands from them."""
+    def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
+        """Remember whole episodes and make the next exploration commands from them.
+
+        ``validate`` first measures the loss on these steps, which nothing has been learned from yet: ``{"val_loss":
+        [M]}``, or nothing where it is switched off or the steps have no command yet (RCP-A).
+        """
+        discounted = discounted_returns(trajectory.reward, trajectory.valid, self.config.discount)
+        episodes = [self._episodes(trajectory, discounted, m) for m in range(self.members)]
+        metrics = {}
+        if validate and self.config.num_val_batches > 0 and not self.config.desire_advantage:
+            metrics["val_loss"] = self._validation_loss(episodes)
         for m in range(self.members):
-            self.memory.add(m, self._episodes(trajectory, m))
-        discounted, returns = self._discounted(trajectory), trajectory.returns
-        self._update_reach(discounted, returns, trajectory.lengths)
+            self.memory.add(m, episodes[m])
+        self._update_reach(discounted, trajectory.returns, trajectory.lengths)
         self._update_commands(discounted[0], trajectory.lengths)
+        return metrics
 
-    def _discounted(self, trajectory: Trajectory) -> Tensor:
-        return discounted_returns(trajectory.reward, trajectory.valid, self.config.discount)
-
-    def _episodes(self, trajectory: Trajectory, m: int) -> list[tuple[dict[str, Tensor], float, dict[str, Tensor]]]:
-        """The episodes of member m as (steps, return, what belongs to the whole), the form that memory takes."""
+    def _episodes(self, trajectory: Trajectory, discounted: Tensor, m: int) -> list[NewEpisode]:
+        """The episodes of member m in the form that memory takes."""
         episodes = []
-        discounted = self._discounted(trajectory)[:, m]
         lengths, returns = trajectory.lengths[m].tolist(), trajectory.returns[m].tolist()
         for e, (length, total) in enumerate(zip(lengths, returns, strict=True)):
             steps = {
                 "obs": trajectory.obs[:length, m, e],
                 "action": trajectory.action[:length, m, e],
-                "rtg": discounted[:length, e],
+                "rtg": discounted[:length, m, e],
                 "cum_rew": torch.full((length,), total),
                 "horizon": torch.arange(length, 0, -1, dtype=torch.float32),
             }
@@ -106,7 +137,7 @@ class Agent(nn.Module):
                 steps |= {name: torch.zeros(length) for name in ("value", "value_target", "advantage")}
                 ended = trajectory.terminated[length - 1, m, e]
                 extras = {"final_obs": trajectory.final_obs[m, e].clone(), "terminated": ended.clone()}
-            episodes.append((steps, total, extras))
+            episodes.append(NewEpisode(steps, total, extras))
         return episodes
 
     def _update_reach(self, discounted: Tensor, returns: Tensor, lengths: Tensor) -> None:
@@ -119,8 +150,9 @@ class Agent(nn.Module):
     def _update_commands(self, fresh_returns: Tensor, lengths: Tensor) -> None:
         """Centre, spread and horizon of the next commands.
 
-        UDRL: mean, deviation and mean length of the `last_few` best episodes in memory (paper, section 2.2). RCP-R: maximum and
-        deviation of the latest rollouts' discounted returns; length: mean of their 5 best. RCP-A's come from `_refresh_advantages`.
+        UDRL: mean, deviation and mean length of the `last_few` best episodes in memory (paper, section 2.2). RCP-R:
+        maximum and deviation of the latest rollouts' discounted returns; length: mean of their 5 best. RCP-A's come
+        from `_refresh_advantages`.
         """
         config = self.config
         for m in range(self.members):
@@ -181,17 +213,14 @@ class Agent(nn.Module):
         return squared_error(outputs, self.bounds.normalise(action))
 
     @torch.no_grad()
-    def validation_loss(self, trajectory: Trajectory) -> Tensor | None:
-        """Loss ``[M]`` on episodes not yet learned from; None where it is switched off or has no command (RCP-A)."""
+    def _validation_loss(self, episodes: list[list[NewEpisode]]) -> Tensor:
+        """Loss ``[M]`` on steps drawn from fresh episodes."""
         config = self.config
-        if config.num_val_batches == 0 or config.desire_advantage:
-            return None
         names, batches = ["obs", "action", *self.commands], []
-        for m, generator in enumerate(self.streams.fork().generators):
-            episodes = [steps for steps, _, _ in self._episodes(trajectory, m)]
-            fresh = [torch.cat([steps[name] for steps in episodes]) for name in names]
-            drawn = torch.randint(len(fresh[0]), (config.num_val_batches * config.batch_size,), generator=generator)
-            batches.append([values[drawn] for values in fresh])
+        for fresh, generator in zip(episodes, self.streams.fork().generators, strict=True):
+            values = [torch.cat([episode.steps[name] for episode in fresh]) for name in names]
+            drawn = torch.randint(len(values[0]), (config.num_val_batches * config.batch_size,), generator=generator)
+            batches.append([value[drawn] for value in values])
         obs, action, *command = [torch.stack(rows) for rows in zip(*batches, strict=True)]
         return self._fit_loss(obs, action, command).mean(1)
 
@@ -199,11 +228,14 @@ class Agent(nn.Module):
 
     @torch.no_grad()
     def _refresh_advantages(self) -> None:
-        """V, value targets and advantages of every step in memory under the present value network, and their command."""
+        """V, value targets and advantages of every step in memory under the present value network, and their
+        command."""
         config, memory = self.config, self.memory
         scale = self._value_scale()
         values = self._values([memory.fields["obs"][m][memory.index(m)] for m in range(self.members)])
-        last = self._values([torch.stack([e.extras["final_obs"] for e in memory.episodes[m]]) for m in range(self.members)])
+        last = self._values(
+            [torch.stack([e.extras["final_obs"] for e in memory.episodes[m]]) for m in range(self.members)]
+        )
         for m in range(self.members):
             ended = torch.stack([episode.extras["terminated"] for episode in memory.episodes[m]])
             last[m] = last[m] * scale[m] * ~ended * float(config.bootstrap_truncation)
@@ -279,7 +311,8 @@ class Agent(nn.Module):
     def commands_now(self) -> dict[str, Tensor]:
         """Centres of the present exploration command, ``{"return" | "horizon" | "advantage": [M]}``, raw units."""
         named = {"rtg": ("return", self.command_mean), "cum_rew": ("return", self.command_mean),
-                 "horizon": ("horizon", self.command_horizon), "advantage": ("advantage", self.command_mean)}  # fmt: skip
+                 "horizon": ("horizon", self.command_horizon),
+                 "advantage": ("advantage", self.command_mean)}  # fmt: skip
         return {named[name][0]: named[name][1].clone() for name in self.commands}
 
     # -- resuming ----------------------------------------------------------------------------------------------

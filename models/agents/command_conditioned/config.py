@@ -1,8 +1,8 @@
 """Settings of the command-conditioned family. This file is the only home of their defaults; it imports no torch.
 
 Sources: [U] Srivastava et al. 2019, "Training Agents using Upside-Down Reinforcement Learning", arXiv 1912.02877.
-[R] Kumar et al. 2019, "Reward-Conditioned Policies", arXiv 1912.13465. [C] the public code of both, whose tuned values for
-LunarLander come from correspondence with the authors.
+[R] Kumar et al. 2019, "Reward-Conditioned Policies", arXiv 1912.13465. [C] the public code of both, whose tuned
+values for LunarLander come from correspondence with the authors.
 """
 
 from dataclasses import dataclass
@@ -15,51 +15,77 @@ class Config:
     """Hyperparameters of UDRL, RCP-R and RCP-A. Defaults are UDRL's; `IMPLEMENTATIONS` holds what the others change."""
 
     # Network
-    network: str = setting("behavior", "behavior (UDRL's product of embeddings), hypernetwork, or gated (RCP)",
-                           choices=("behavior", "hypernetwork", "gated"))  # fmt: skip
+    network: str = setting(
+        "behavior",
+        "behavior (UDRL's product of embeddings), hypernetwork, or gated (RCP)",
+        choices=("behavior", "hypernetwork", "gated"),
+    )
     hidden_sizes: tuple[int, ...] = setting((32, 128, 128, 128), "units of each hidden layer [C]", minimum=1)
     conv_channels: tuple[int, ...] = setting(
-        (32, 48, 96, 128), "channels of the 3x3 stride-2 convolutions in front of the network, images only [U]", minimum=1
+        (32, 48, 96, 128),
+        "channels of the 3x3 stride-2 convolutions in front of the network, images only [U]",
+        minimum=1,
     )
-    reward_scale: float | None = setting(None, "factor on returns (or advantages) in the command; null takes it from the data",
-                                         above=0)  # fmt: skip
-    horizon_scale: float | None = setting(None, "factor on the horizon in the command; null takes it from the data", above=0)
+    reward_scale: float | None = setting(
+        None, "factor on returns (or advantages) in the command; null takes it from the data", above=0
+    )
+    horizon_scale: float | None = setting(
+        None, "factor on the horizon in the command; null takes it from the data", above=0
+    )
 
     # Commands, in the order in which they enter the network
     desire_rtg: bool = setting(True, "command the return still to come")
     desire_cum_rew: bool = setting(False, "command the episode's whole return (excludes desire_rtg)")
     desire_horizon: bool = setting(True, "command the number of steps left")
     desire_advantage: bool = setting(False, "command the advantage of the action (RCP-A)")
-    command_source: str = setting("best", "best: U(mean, mean + deviation) of the best episodes, counted down along the episode (UDRL); "
-                                  "latest: N(max, deviation) of the latest rollouts, held constant (RCP)", choices=("best", "latest"))  # fmt: skip
+    command_source: str = setting(
+        "best",
+        "best: U(mean, mean + deviation) of the best episodes, counted down (UDRL); "
+        "latest: N(max, deviation) of the latest rollouts, held constant (RCP)",
+        choices=("best", "latest"),
+    )
     last_few: int = setting(75, "best episodes that the exploration commands are made from [C, U]", minimum=1)
     desire_mu_minus_std: bool = setting(False, "lower the mean of the commanded return by one deviation")
-    eval_command: str = setting("lower_bound", "evaluate at the lower bound of the command distribution [U] or at a draw from it [C]",
-                                choices=("lower_bound", "sampled"))  # fmt: skip
-    advantage_command: str = setting("max", "centre of the advantage command: the largest in memory [C] or a quantile",
-                                     choices=("max", "quantile"))  # fmt: skip
+    eval_command: str = setting(
+        "lower_bound",
+        "evaluate at the lower bound of the command distribution [U] or at a draw from it [C]",
+        choices=("lower_bound", "sampled"),
+    )
+    advantage_command: str = setting(
+        "max", "centre of the advantage command: the largest in memory [C] or a quantile", choices=("max", "quantile")
+    )
     advantage_quantile: float = setting(0.9, "the quantile of advantages commanded", above=0, maximum=1)
-    advantage_spread: float = setting(1.0, "spread of the advantage command, in deviations of the advantages [C]", minimum=0)
+    advantage_spread: float = setting(
+        1.0, "spread of the advantage command, in deviations of the advantages [C]", minimum=0
+    )
 
     # Learning
     lr: float = setting(3.5e-4, "Adam's step size [C]", above=0)
     batch_size: int = setting(768, "steps in a batch [C]", minimum=1)
     num_grad_steps: int = setting(100, "gradient steps an epoch [C]", minimum=1)
     grad_clip_val: float = setting(100.0, "largest norm of a member's gradient [C]", above=0)
-    sample_by: str = setting("step", "every step equally likely [C], or an episode first and then a step of it [U]",
-                             choices=("step", "episode"))  # fmt: skip
+    sample_by: str = setting(
+        "step",
+        "every step equally likely [C], or an episode first and then a step of it [U]",
+        choices=("step", "episode"),
+    )
     discount: float = setting(1.0, "discount of the return still to come", minimum=0, maximum=1)
-    num_val_batches: int = setting(2, "batches of fresh, not yet learned steps for the validation loss, 0 for none [C]", minimum=0)
+    num_val_batches: int = setting(
+        2, "batches of fresh, not yet learned steps for the validation loss, 0 for none [C]", minimum=0
+    )
 
     # Memory and collection
-    buffer_order: str = setting("sorted", "keep the best episodes or the most recent ones", choices=("sorted", "recent"))
+    buffer_order: str = setting(
+        "sorted", "keep the best episodes or the most recent ones", choices=("sorted", "recent")
+    )
     buffer_unit: str = setting("steps", "what buffer_size counts", choices=("steps", "episodes"))
     buffer_size: int = setting(100_000, "capacity of the memory [C: 500 episodes of 200 steps]", minimum=1)
     num_rand_action_rollouts: int = setting(50, "random episodes before training [C]", minimum=1)
     random_action_epochs: int = setting(1, "epochs whose rollouts act at random [C]", minimum=0)
     training_rollouts_per_worker: int = setting(20, "episodes an epoch, side by side [C]", minimum=1)
-    action_noise: float = setting(1.0, "factor on the logits before sampling; deviation is 0.3 of this for continuous actions [C]",
-                                  above=0)  # fmt: skip
+    action_noise: float = setting(
+        1.0, "factor on the logits before sampling; deviation is 0.3 of this for continuous actions [C]", above=0
+    )
 
     # Reward-conditioned policies
     expo_weighting: bool = setting(False, "weight losses by min(exp(z / beta), max_weight) [R]")
@@ -67,11 +93,16 @@ class Config:
     max_weight: float = setting(20.0, "largest exponential weight [R]", above=0)
     use_lambda_td: bool = setting(False, "value targets are TD(lambda) returns, not the discounted return")
     td_lambda: float = setting(0.95, "lambda of the value targets [C]", minimum=0, maximum=1)
-    advantage_target: str = setting("return", "advantage = discounted return - V [C], or TD(lambda) return - V",
-                                    choices=("return", "lambda"))  # fmt: skip
-    bootstrap_truncation: bool = setting(True, "a time limit is no end: V of the final observation follows it (the public code uses 0)")
+    advantage_target: str = setting(
+        "return", "advantage = discounted return - V [C], or TD(lambda) return - V", choices=("return", "lambda")
+    )
+    bootstrap_truncation: bool = setting(
+        True, "a time limit is no end: V of the final observation follows it (the public code uses 0)"
+    )
     val_func_update_interval: int = setting(5, "one value update for every so many policy updates [C]", minimum=1)
-    value_hidden_sizes: tuple[int, ...] = setting((128, 64), "units of the value network's hidden layers [C]", minimum=1)
+    value_hidden_sizes: tuple[int, ...] = setting(
+        (128, 64), "units of the value network's hidden layers [C]", minimum=1
+    )
     value_lr: float | None = setting(None, "Adam's step size for the value network; null takes lr", above=0)
     clamp_adv_to_max: bool = setting(False, "clamp advantages from above before they are used")
     max_adv_clamp_val: float = setting(50.0, "where clamp_adv_to_max clamps, in units of reward")

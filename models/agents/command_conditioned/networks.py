@@ -20,7 +20,8 @@ class Policy(Protocol):
 
 
 class ConvolutionalTrunk(Network):
-    """3x3 convolutions with stride 2 and ReLU over ``[M, B, C, H, W]`` uint8 images; features ``[M, B, F]`` (paper, section 3)."""
+    """3x3 convolutions with stride 2 and ReLU over ``[M, B, C, H, W]`` uint8 images; features ``[M, B, F]`` (paper,
+    section 3)."""
 
     def __init__(self, spaces: Spaces, channels: tuple[int, ...], streams: Streams):
         side, widths = spaces.obs_shape[1:], (spaces.obs_shape[0], *channels)
@@ -41,9 +42,9 @@ class ConvolutionalTrunk(Network):
 class BehaviorNetwork(Network):
     """UDRL's behaviour function: ``tanh(W_s obs) * sigmoid(W_c command)``, ReLU layers, affine output.
 
-    With 8 observations, 2 commands, hidden (32, 128, 128, 128) and 4 actions it has 38 148 parameters, in the order of the public
-    code's `model.state_fc.0`, `model.command_fc.0`, `model.output_fc.{0,2,4,6}`: orthogonal weights (gain 1 for
-    both embeddings, sqrt 2 for hidden layers), default output layer.
+    With 8 observations, 2 commands, hidden (32, 128, 128, 128) and 4 actions it has 38 148 parameters, in the order
+    of the public code's `model.state_fc.0`, `model.command_fc.0`, `model.output_fc.{0,2,4,6}`: orthogonal weights
+    (gain 1 for both embeddings, sqrt 2 for hidden layers), default output layer.
     """
 
     def __init__(self, inputs: int, commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams):
@@ -66,8 +67,9 @@ class BehaviorNetwork(Network):
 class HyperNetwork(Network):
     """A policy whose weights are an affine function of the command, generated for each row of a batch.
 
-    Differs from the public code, which does not learn: no ReLU on the logits, scaled commands, and generators small enough that
-    the generated weights start at the size of a default layer (there: unscaled returns of +-300 into default generators).
+    Differs from the public code, which does not learn: no ReLU on the logits, scaled commands, and generators small
+    enough that the generated weights start at the size of a default layer (there: unscaled returns of +-300 into
+    default generators).
     """
 
     def __init__(self, inputs: int, commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams):

@@ -1,0 +1,123 @@
+"""The names ``--gamename`` takes: our own table, and beyond it every registered Gymnasium id. Imports no torch."""
+
+import importlib
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from models.settings import SettingError, nearest
+
+PROBE_PREFIX = "probe-"
+
+
+@dataclass(frozen=True)
+class Game:
+    """One environment by name.
+
+    ``gym_id`` is the Gymnasium id, ``module:id`` where a module must be imported first; empty for probes.
+    ``max_return`` is a bound no episode's return exceeds, None where none is known: commands are clipped to it.
+    ``kwargs`` go to ``gymnasium.make``; ``wrappers`` are classes of ``envs/wrappers.py``, applied in order.
+    """
+
+    name: str
+    gym_id: str = ""
+    max_return: float | None = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    wrappers: tuple[str, ...] = ()
+
+    @property
+    def is_probe(self) -> bool:
+        return self.name.startswith(PROBE_PREFIX)
+
+
+_TABLE = (
+    # 320 is the cap on commanded returns of the published Upside-Down RL runs.
+    Game("lunarlander", "LunarLander-v3", 320.0),
+    Game("lunarlander-sparse", "LunarLander-v3", 320.0, wrappers=("SparseReward",)),
+    # One point a frame alive; 2100 frames (60 s) is the time limit of the task as published, absent from the id.
+    Game("takecover", "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1", 2100.0, {"max_episode_steps": 2100}),
+    Game("cartpole", "CartPole-v1", 500.0),
+    Game("acrobot", "Acrobot-v1"),
+    Game("mountaincar", "MountainCar-v0"),
+    Game("mountaincar-continuous", "MountainCarContinuous-v0", 100.0),
+    Game("pendulum", "Pendulum-v1", 0.0),
+    Game("carracing", "CarRacing-v3", 1000.0),
+    # The id has no time limit, and a greedy policy that walks into a wall would never come back.
+    Game("cliffwalking", "CliffWalking-v1", -13.0, {"max_episode_steps": 200}),
+    Game("halfcheetah", "HalfCheetah-v5"),
+    Game("probe-1", max_return=1.0),
+    Game("probe-2", max_return=1.0),
+    Game("probe-3", max_return=1.0),
+    Game("probe-4", max_return=1.0),
+    Game("probe-5", max_return=1.0),
+    Game("probe-4-continuous", max_return=1.0),
+    Game("probe-5-continuous", max_return=1.0),
+    Game("probe-truncated", max_return=8.0),
+    Game("probe-truncated-continuous", max_return=8.0),
+)
+GAMES: dict[str, Game] = {game.name: game for game in _TABLE}
+
+
+def resolve(name: str) -> Game:
+    """The game of that name: ours, or any registered Gymnasium id (``module:Env-v0`` imports the module first).
+
+    An id without a version means the newest; one whose version is gone is mapped to the newest, with a note on
+    stderr. An id of our table (``LunarLander-v3``) gives our game. Raises SettingError with the nearest name.
+    """
+    if name in GAMES:
+        return GAMES[name]
+    module, _, bare = name.rpartition(":")
+    if module:
+        _import_for_ids(module, name)
+    gym_id = _registered(bare)
+    if gym_id is None:
+        raise _unknown(name)
+    full = f"{module}:{gym_id}" if module else gym_id
+    if bare != gym_id:
+        print(f"note: gamename {name} is now {full}", file=sys.stderr)
+    return next((g for g in _TABLE if g.gym_id == full and not g.wrappers), Game(full, full))
+
+
+def _import_for_ids(module: str, name: str) -> None:
+    try:
+        importlib.import_module(module)
+    # What an unknown module raises while it is imported is its own affair; the user wants one line.
+    except Exception as error:
+        raise SettingError(f"gamename is {name!r}: module {module} cannot be imported ({first_line(error)})") from error
+
+
+def _registered(bare: str) -> str | None:
+    """``bare`` itself when it can be made, else the newest version where ``bare`` names an older one or none."""
+    from gymnasium.envs.registration import registry
+
+    asked = re.fullmatch(r"(.+?)(?:-v(\d+))?", bare)
+    if asked is None:
+        return None
+    if bare in registry and not _only_raises(registry[bare].entry_point):
+        return bare
+    versions = {
+        spec.version or 0: gym_id
+        for gym_id, spec in registry.items()
+        if gym_id.rpartition("-v")[0] == asked[1] and not _only_raises(spec.entry_point)
+    }
+    newest = max(versions, default=-1)
+    return versions[newest] if versions and (asked[2] is None or int(asked[2]) < newest) else None
+
+
+def _only_raises(entry_point: Any) -> bool:
+    """Gymnasium keeps retired ids registered with a function that does nothing but raise."""
+    return getattr(entry_point, "__name__", "").startswith("_raise_")
+
+
+def _unknown(name: str) -> SettingError:
+    from gymnasium.envs.registration import registry
+
+    known = [*GAMES, *(gym_id for gym_id, spec in registry.items() if not _only_raises(spec.entry_point))]
+    return SettingError(f"gamename is {name!r}; allowed: {', '.join(GAMES)}, or any Gymnasium id{nearest(name, known)}")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type where it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
