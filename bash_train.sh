@@ -53,6 +53,7 @@ folder_name() {
 train_seed() { # SEED, run by GNU parallel in a bash of its own
     local seed=$1
     eval "set -- $BASH_TRAIN_FLAGS"
+    echo "$$" >"$BASH_TRAIN_LOGS/seed_$seed.pid" # exec keeps the number
     exec "$PYTHON" "$BASH_TRAIN_ROOT/trainer.py" "$@" --seed "$seed" >>"$BASH_TRAIN_LOGS/seed_$seed.log" 2>&1
 }
 
@@ -106,6 +107,14 @@ mkdir -p "$BASH_TRAIN_LOGS" 2>/dev/null || refuse "logdir is '$logdir'; no folde
 BASH_TRAIN_FLAGS=$([ $# -eq 0 ] || printf '%q ' "$@")
 export PYTHON BASH_TRAIN_ROOT BASH_TRAIN_LOGS BASH_TRAIN_FLAGS OMP_NUM_THREADS=1
 export -f train_seed
+
+# Seeds outlive a GNU parallel that was killed outright; a second process on the same run would spoil it.
+for seed in $seeds; do
+    pid=$(cat "$BASH_TRAIN_LOGS/seed_$seed.pid" 2>/dev/null || true)
+    case "$(ps -p "${pid:-0}" -o args= 2>/dev/null || true) " in
+        *" --seed $seed "*) refuse "seed $seed is still training, as process $pid; wait or: kill -INT $pid" ;;
+    esac
+done
 
 joblog=$BASH_TRAIN_LOGS/joblog.tsv
 options=(--will-cite --joblog "$joblog" --jobs "${JOBS:-100%}" --termseq "INT,30000,TERM,5000,KILL,25")

@@ -22,7 +22,9 @@ print("argv", sys.argv[1:])
 if seed in os.environ.get("FAIL", "").split():
     sys.exit("seed " + seed + " broke")
 if os.environ.get("WAIT"):
-    open("waiting_" + seed, "w").close()
+    with open("starting_" + seed, "w") as file:
+        file.write(str(os.getpid()))
+    os.rename("starting_" + seed, "waiting_" + seed)
     try:
         time.sleep(60)
     except KeyboardInterrupt:
@@ -131,15 +133,12 @@ def test_without_resume_everything_runs_again(environment: dict[str, str], tmp_p
     assert (tmp_path / "finished_1").read_text() == "once once "
 
 
-@needs_parallel
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_interrupted_seeds_are_unfinished_and_resume(
-    environment: dict[str, str], tmp_path: Path, number: signal.Signals
-) -> None:
-    """SIGINT as from Ctrl-C lets every seed write its checkpoint first; SIGKILL ends all at once."""
+def start_and_wait(environment: dict[str, str]) -> tuple[subprocess.Popen[str], list[int]]:
+    """The script with two seeds that do not end by themselves, and the seeds' process ids."""
+    folder = Path(environment["HOME"])
     process = subprocess.Popen(
         ["bash", str(SCRIPT)],
-        cwd=tmp_path,
+        cwd=folder,
         env=environment | {"SEEDS": "1 2", "JOBS": "2", "WAIT": "yes"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -148,13 +147,36 @@ def test_interrupted_seeds_are_unfinished_and_resume(
         start_new_session=True,
     )
     deadline = time.monotonic() + 20
-    while len(list(tmp_path.glob("waiting_*"))) < 2 and time.monotonic() < deadline:
+    while len(waiting := list(folder.glob("waiting_*"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
-    os.killpg(process.pid, number)
+    return process, [int(path.read_text()) for path in waiting]
+
+
+@needs_parallel
+def test_ctrl_c_lets_every_seed_write_its_checkpoint(environment: dict[str, str], tmp_path: Path) -> None:
+    process, _ = start_and_wait(environment)
+    os.killpg(process.pid, signal.SIGINT)
     errors = process.communicate(timeout=30)[1]
-    if number == signal.SIGINT:
-        assert process.returncode == 130
-        assert errors.count("checkpoint written") == 2
+    assert process.returncode == 130
+    assert errors.count("checkpoint written") == 2
+    assert call(environment, "--resume", SEEDS="1 2").returncode == 0
+    assert (tmp_path / "finished_1").exists() and (tmp_path / "finished_2").exists()
+
+
+@needs_parallel
+def test_after_sigkill_no_run_gets_a_second_writer(environment: dict[str, str], tmp_path: Path) -> None:
+    """Killed outright, GNU parallel leaves its jobs behind; they are named instead of joined by others."""
+    process, seeds = start_and_wait(environment)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=30)
+    try:
+        done = call(environment, "--resume", SEEDS="1 2")
+        assert done.returncode == 2 and "seed 1 is still training, as process" in done.stderr
+        assert done.stderr.count("\n") == 1
+    finally:
+        for pid in seeds:
+            os.kill(pid, signal.SIGKILL)
+    time.sleep(0.2)
     assert call(environment, "--resume", SEEDS="1 2").returncode == 0
     assert (tmp_path / "finished_1").exists() and (tmp_path / "finished_2").exists()
 
