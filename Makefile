@@ -2,7 +2,6 @@
 #   ARGS    flags for the command:       make train ARGS="--seed 26"
 #   PYTHON  interpreter for .venv:       make setup PYTHON=python3.12
 #   EXTRAS  extras of pyproject.toml:    make setup EXTRAS=dev,tune,doom
-#   PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make setup    leaves CUDA out on Linux
 
 EXTRAS ?= dev,tune
 ARGS ?=
