@@ -1,0 +1,344 @@
+"""Names, the Gymnasium adapter and its wrappers."""
+
+import subprocess
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Sequence, Tuple
+
+from envs import wrappers
+from envs.base import EnvironmentFault
+from envs.gymnasium_adapter import GymnasiumEnvironment
+from envs.make import make_environment
+from envs.names import GAMES, Game, resolve
+from models import spaces as our
+from models.settings import SettingError
+
+
+class Scripted(gym.Env):
+    """Any spaces; step t pays ``rewards[t]`` and shows ``shown[t]``, for as long as there are rewards."""
+
+    metadata = {"render_modes": []}
+
+    def __init__(self, obs_space=None, action_space=None, rewards=(1.0, 2.0, 4.0), shown=None, render_mode=None):
+        self.observation_space = obs_space or Box(-10, 10, (2,))
+        self.action_space = action_space or Discrete(3, start=5)
+        self.rewards, self.shown = rewards, shown
+        self.actions = []
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self.observation_space.sample() if self.shown is None else self.shown[0], {}
+
+    def step(self, action):
+        self.actions.append(action)
+        if self.rewards[self.t] == "raise":
+            raise RuntimeError("the lander is on fire\nsecond line")
+        reward = self.rewards[self.t]
+        self.t += 1
+        obs = self.observation_space.sample() if self.shown is None else self.shown[self.t]
+        return obs, reward, self.t == len(self.rewards), False, {}
+
+
+gym.register("Scripted-v0", Scripted)
+
+
+def scripted(members=1, envs=1, wrappers=(), **kwargs):
+    return GymnasiumEnvironment(Game("scripted", "Scripted-v0", None, kwargs, wrappers), members, envs)
+
+
+def seeds(members, envs, first=0):
+    return torch.arange(first, first + members * envs).view(members, envs)
+
+
+def random_actions(environment, steps, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    actions, shape = environment.spaces.actions, (steps, environment.members, environment.envs)
+    if isinstance(actions, our.Discrete):
+        return torch.randint(actions.n, shape, generator=generator)
+    low, high = torch.tensor(actions.low), torch.tensor(actions.high)
+    return low + (high - low) * torch.rand(*shape, actions.size, generator=generator)
+
+
+def record(environment, first_seed, steps=40):
+    """Observations, rewards and ends of a few steps, each environment stepped until its episode ends."""
+    kept = [environment.reset(seeds(environment.members, environment.envs, first_seed))]
+    active = torch.ones(environment.members, environment.envs, dtype=torch.bool)
+    for actions in random_actions(environment, steps, first_seed):
+        step = environment.step(actions, active)
+        kept += [step.obs, step.reward, step.done]
+        active = active & ~step.done
+    return kept
+
+
+def same(one, other):
+    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("name", ["lunarlander", "lunarlander-sparse", "cartpole", "pendulum"])
+def test_an_episode_is_a_function_of_its_seed_and_actions(name):
+    fresh, used = make_environment(name, 1, 3), make_environment(name, 1, 3)
+    other = record(used, 100, 25)
+    first = record(fresh, 7)
+    assert same(first, record(used, 7))
+    assert not same(first[:1], other[:1])
+
+
+def test_one_environment_alone_is_what_it_is_in_a_batch():
+    batch, alone = make_environment("lunarlander", 2, 3), make_environment("lunarlander", 1, 1)
+    actions = random_actions(batch, 30)
+    assert torch.equal(batch.reset(seeds(2, 3))[1, 2], alone.reset(torch.tensor([[5]]))[0, 0])
+    for a in actions:
+        together, single = batch.step(a), alone.step(a[1:, 2:])
+        assert torch.equal(together.obs[1, 2], single.obs[0, 0])
+        assert torch.equal(together.reward[1, 2], single.reward[0, 0])
+
+
+def test_agrees_with_gymnasium_step_for_step():
+    ours, theirs = make_environment("lunarlander", 1, 1), gym.make("LunarLander-v3")
+    assert np.array_equal(ours.reset(torch.tensor([[3]]))[0, 0].numpy(), theirs.reset(seed=3)[0])
+    for a in random_actions(ours, 30):
+        step = ours.step(a)
+        obs, reward, *_ = theirs.step(a.item())
+        assert np.array_equal(step.obs[0, 0].numpy(), obs)
+        assert step.reward.item() == np.float32(reward)
+
+
+def test_only_active_environments_move_and_the_rest_keep_their_last_observation():
+    environment = make_environment("cartpole", 2, 2)
+    before = environment.reset(seeds(2, 2))
+    active = torch.tensor([[True, False], [False, True]])
+    step = environment.step(torch.ones(2, 2, dtype=torch.int64), active)
+    moved = (step.obs != before).any(-1)
+    assert torch.equal(moved, active)
+    assert torch.equal(step.reward, active.float())
+    after = environment.reset(seeds(2, 2, 50), where=~active)
+    assert torch.equal((after != step.obs).any(-1), ~active)
+
+
+def test_what_was_returned_is_never_overwritten():
+    environment = make_environment("cartpole", 1, 2)
+    first = environment.reset(seeds(1, 2))
+    step = environment.step(torch.zeros(1, 2, dtype=torch.int64))
+    copies = [t.clone() for t in (first, step.obs, step.reward, step.terminated)]
+    for _ in range(5):
+        environment.step(torch.zeros(1, 2, dtype=torch.int64))
+    assert same(copies, [first, step.obs, step.reward, step.terminated])
+
+
+def test_the_time_limit_truncates_and_a_fall_terminates():
+    pendulum = make_environment("pendulum", 1, 1)
+    assert pendulum.spaces.max_episode_steps == 200
+    pendulum.reset(seeds(1, 1))
+    for _ in range(200):
+        step = pendulum.step(torch.zeros(1, 1, 1))
+    assert step.truncated.item() and not step.terminated.item()
+    cartpole = make_environment("cartpole", 1, 1)
+    cartpole.reset(seeds(1, 1))
+    for _ in range(20):
+        step = cartpole.step(torch.zeros(1, 1, dtype=torch.int64))
+        if step.done.item():
+            break
+    assert step.terminated.item() and not step.truncated.item()
+
+
+def test_sparse_reward_pays_the_whole_return_at_the_end():
+    environment = scripted(wrappers=("SparseReward",), rewards=(1.0, 2.0, 4.0))
+    for first_seed in (0, 1):
+        environment.reset(seeds(1, 1, first_seed))
+        paid = [environment.step(torch.zeros(1, 1, dtype=torch.int64)).reward.item() for _ in range(3)]
+        assert paid == [0.0, 0.0, 7.0]
+
+
+def test_discrete_actions_honour_start():
+    environment = scripted(action_space=Discrete(3, start=5))
+    assert environment.spaces.actions == our.Discrete(3)
+    environment.reset(seeds(1, 1))
+    environment.step(torch.tensor([[2]]))
+    assert environment._envs[0].unwrapped.actions == [7]
+
+
+def test_boxes_of_actions_are_flattened_and_kept_from_later_changes():
+    environment = scripted(action_space=Box(np.float32([[-1, 0], [0, -2]]), np.float32([[1, 1], [3, 2]])))
+    assert environment.spaces.actions == our.Continuous((-1.0, 0.0, 0.0, -2.0), (1.0, 1.0, 3.0, 2.0))
+    environment.reset(seeds(1, 1))
+    actions = torch.tensor([[[0.5, 0.25, 1.0, -1.0]]])
+    environment.step(actions)
+    actions.zero_()
+    assert np.array_equal(environment._envs[0].unwrapped.actions[0], [[0.5, 0.25], [1.0, -1.0]])
+
+
+UNSUPPORTED = [MultiBinary(4), Box(-np.inf, np.inf, (2,)), gym.spaces.MultiDiscrete([2, 3]), Tuple([Discrete(2)])]
+
+
+@pytest.mark.parametrize("space", UNSUPPORTED, ids=lambda space: type(space).__name__)
+def test_unsupported_action_spaces_are_told_in_one_line(space):
+    with pytest.raises(SettingError) as caught:
+        scripted(action_space=space)
+    message = str(caught.value)
+    assert "scripted" in message and str(space) in message and "allowed: Discrete, or Box" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("space", "sample", "expected"),
+    [
+        (Discrete(4), 2, [0, 0, 1, 0]),
+        (Tuple([Discrete(2), Box(-1, 1, (1,))]), (1, np.float32([0.5])), [0, 1, 0.5]),
+        (Dict(a=Discrete(2), b=Box(0, 1, (2, 1))), {"a": 0, "b": np.float32([[0.25], [1]])}, [1, 0, 0.25, 1]),
+        (Box(-1, 1, (2, 2)), np.float32([[1, 0], [0.5, -1]]), [1, 0, 0.5, -1]),
+        (Box(0, 255, (3,), np.uint8), np.uint8([1, 2, 255]), [1, 2, 255]),
+    ],
+)
+def test_observations_become_float_vectors(space, sample, expected):
+    environment = scripted(obs_space=space, shown=[sample] * 4)
+    obs = environment.reset(seeds(1, 1))
+    assert environment.spaces.obs_shape == (len(expected),) and obs.dtype == torch.float32
+    assert obs[0, 0].tolist() == expected
+
+
+def test_an_observation_space_without_a_fixed_size_is_refused():
+    with pytest.raises(SettingError, match="cannot be flattened"):
+        scripted(obs_space=Sequence(Discrete(2)))
+
+
+@pytest.mark.parametrize("layout", ["grey", "one channel", "colour", "screen"])
+def test_images_become_stacks_of_small_grey_frames(layout):
+    frames = [np.full((64, 96), value, np.uint8) for value in (10, 20, 30, 40)]
+    frames[3][:32] = 200
+    space = Box(0, 255, (64, 96), np.uint8)
+    if layout != "grey":
+        channels = 1 if layout == "one channel" else 3
+        frames = [np.repeat(frame[..., None], channels, axis=2) for frame in frames]
+        space = Box(0, 255, (64, 96, channels), np.uint8)
+    if layout == "screen":
+        frames = [{"screen": frame, "health": np.float32([100])} for frame in frames]
+        space = Dict(screen=space, health=Box(0, 200, (1,)))
+    environment = scripted(obs_space=space, shown=frames)
+    obs = environment.reset(seeds(1, 1))
+    assert environment.spaces.obs_shape == (8, 32, 32) and obs.dtype == torch.uint8
+    assert (obs == 10).all()
+    for _ in range(3):
+        obs = environment.step(torch.zeros(1, 1, dtype=torch.int64)).obs[0, 0]
+    assert obs[:7].float().mean((1, 2)).tolist() == [10, 10, 10, 10, 10, 20, 30]
+    assert (obs[7, :16] == 200).all() and (obs[7, 16:] == 40).all()
+
+
+def test_colours_are_weighted_by_luma():
+    red = np.zeros((32, 32, 3), np.uint8)
+    red[..., 0] = 200
+    environment = scripted(obs_space=Box(0, 255, (32, 32, 3), np.uint8), shown=[red] * 4)
+    assert (environment.reset(seeds(1, 1)) == 60).all()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "line"),
+    [
+        ({"rewards": (1.0, float("nan"))}, "scripted, step 2 of the episode with seed 9: reward is nan"),
+        ({"rewards": (float("inf"),)}, "scripted, step 1 of the episode with seed 9: reward is inf"),
+        ({"rewards": (1.0, "raise")}, "scripted, step 2 .* seed 9: RuntimeError: the lander is on fire$"),
+        ({"shown": [np.float32([0, 0]), np.float32([0, np.nan])]}, "step 1 .* seed 9: observation is nan"),
+        ({"shown": [np.float32([np.inf, 0])]}, "step 0 .* seed 9: observation is inf"),
+    ],
+)
+def test_faults_of_an_environment_are_told_in_one_line(kwargs, line):
+    environment = scripted(1, 3, **kwargs)
+    only_last = torch.tensor([[False, False, True]])
+    with pytest.raises(EnvironmentFault, match=line):
+        environment.reset(torch.tensor([[7, 8, 9]]), only_last)
+        for _ in range(3):
+            environment.step(torch.zeros(1, 3, dtype=torch.int64), only_last)
+
+
+def test_stepping_before_the_first_reset_is_a_fault():
+    with pytest.raises(EnvironmentFault, match="before its first reset"):
+        make_environment("cartpole", 1, 2).step(torch.zeros(1, 2, dtype=torch.int64))
+
+
+def test_frames_for_a_video(monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "")
+    environment = make_environment("cartpole", 1, 2, num_workers=2, render=True)
+    environment.reset(seeds(1, 2))
+    frame = environment.frame(0, 1)
+    assert frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3 and frame.std() > 0
+    with pytest.raises(SettingError, match="record: scripted cannot be drawn"):
+        GymnasiumEnvironment(Game("scripted", "Scripted-v0"), 1, 1, render=True)
+
+
+def test_every_game_of_the_table_resolves_to_itself():
+    assert all(resolve(name) is game and game.name == name for name, game in GAMES.items())
+    assert GAMES["lunarlander"].max_return == GAMES["lunarlander-sparse"].max_return == 320
+    assert GAMES["takecover"].max_return == 2100
+    assert all(hasattr(wrappers, name) for game in GAMES.values() for name in game.wrappers)
+
+
+def test_any_gymnasium_id_resolves(capsys):
+    assert resolve("Blackjack-v1") == Game("Blackjack-v1", "Blackjack-v1")
+    assert resolve("LunarLander-v3") is GAMES["lunarlander"]
+    assert resolve("gymnasium.envs.classic_control:CartPole-v1").gym_id.endswith("control:CartPole-v1")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("LunarLander-v2", "LunarLander-v3"),
+        ("CliffWalking-v0", "CliffWalking-v1"),
+        ("HalfCheetah-v2", "HalfCheetah-v5"),
+    ],
+)
+def test_old_versions_give_the_newest_with_a_note(old, new, capsys):
+    assert resolve(old).gym_id == new
+    assert capsys.readouterr().err == f"note: gamename {old} is now {new}\n"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"),
+    [
+        ("lunarlandr", "lunarlander"),
+        ("Blackjak-v1", "Blackjack-v1"),
+        ("LunarLander-v9", "LunarLander-v3"),
+        ("probe-9", "probe-"),
+    ],
+)
+def test_a_misspelt_name_is_told_with_the_nearest(wrong, near):
+    with pytest.raises(SettingError) as caught:
+        resolve(wrong)
+    message = str(caught.value)
+    assert message.startswith(f"gamename is {wrong!r}; allowed: lunarlander, ") and "or any Gymnasium id" in message
+    assert f"did you mean '{near}" in message and "\n" not in message
+
+
+def test_names_need_no_torch_and_table_names_no_gymnasium():
+    code = "import sys; import envs.names as n; n.resolve('cartpole'); print({'torch', 'gymnasium'} & {*sys.modules})"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output == "set()\n"
+
+
+def test_a_missing_module_or_package_is_told_in_one_line(monkeypatch):
+    with pytest.raises(SettingError, match="module nosuch cannot be imported"):
+        resolve("nosuch:Thing-v0")
+    for module in ("vizdoom", "vizdoom.gymnasium_wrapper"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SettingError, match=r"'takecover': it needs vizdoom; install it: pip install -e \.\[doom\]$"):
+        make_environment("takecover", 1, 1)
+    monkeypatch.setitem(sys.modules, "Box2D", None)
+    monkeypatch.delitem(sys.modules, "gymnasium.envs.box2d.lunar_lander", raising=False)
+    with pytest.raises(SettingError, match="'lunarlander': it needs box2d"):
+        make_environment("lunarlander", 1, 1)
+
+
+def test_takecover_for_real(tmp_path, monkeypatch):
+    pytest.importorskip("vizdoom")
+    monkeypatch.chdir(tmp_path)  # the engine writes its settings where it is started
+    environment = make_environment("takecover", 1, 1)
+    assert environment.spaces.obs_shape == (8, 32, 32) and environment.spaces.actions == our.Discrete(3)
+    assert environment.spaces.max_episode_steps == 2100
+    first, other, again = (record(environment, seed, 12) for seed in (4, 5, 4))
+    environment.close()
+    assert same(first, again) and not same(first, other)
+    assert first[0].float().std() > 5
+    assert all(reward.item() == 1.0 for reward in first[2::3])

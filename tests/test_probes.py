@@ -1,0 +1,110 @@
+"""Probe environments: dynamics, true values, and that members do not depend on who is beside them."""
+
+import math
+
+import pytest
+import torch
+
+from envs.make import make_environment
+from envs.names import GAMES
+from envs.probes import PROBES, TARGET, ProbeEnvironment, sign_of
+
+
+def seeds(members, envs, first=0):
+    return torch.arange(first, first + members * envs).view(members, envs)
+
+
+def best_actions(environment, obs):
+    side = obs[..., 0] if environment.probe.shows == "sign" else torch.ones(obs.shape[:-1])
+    return (TARGET * side)[..., None] if environment.probe.continuous else (side > 0).long()
+
+
+def random_actions(environment, generator):
+    shape = (environment.members, environment.envs)
+    if environment.probe.continuous:
+        return torch.rand(*shape, 1, generator=generator) * 2 - 1
+    return torch.randint(2, shape, generator=generator)
+
+
+def play(environment, choose, first_seed=0):
+    """Returns the observations before each step and the rewards, both ``[T, M, E]``, and the last step."""
+    obs = environment.reset(seeds(environment.members, environment.envs, first_seed))
+    seen, rewards = [], []
+    while True:
+        seen.append(obs[..., 0])
+        step = environment.step(choose(obs))
+        rewards.append(step.reward)
+        obs = step.obs
+        if step.done.all():
+            return torch.stack(seen), torch.stack(rewards), step
+        assert not step.done.any()
+
+
+def test_every_probe_has_a_name_and_every_name_a_probe():
+    assert list(PROBES) == [name for name, game in GAMES.items() if game.is_probe]
+    assert all(isinstance(make_environment(name, 2, 3, num_workers=2), ProbeEnvironment) for name in PROBES)
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_best_and_random_returns_are_as_stated(name):
+    environment = ProbeEnvironment(name, 2, 4000)
+    _, best, step = play(environment, lambda obs: best_actions(environment, obs))
+    assert best.sum(0).mean().item() == pytest.approx(environment.probe.best_return, abs=0.05)
+    assert best.sum(0).max().item() == GAMES[name].max_return == environment.spaces.max_return
+    assert len(best) == environment.spaces.max_episode_steps
+    assert torch.equal(step.truncated, torch.full_like(step.truncated, environment.probe.truncates))
+    assert torch.equal(step.terminated, ~step.truncated)
+    generator = torch.Generator().manual_seed(0)
+    _, chance, _ = play(environment, lambda obs: random_actions(environment, generator))
+    assert chance.sum(0).mean().item() == pytest.approx(environment.probe.random_return, abs=0.08)
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_true_values_solve_the_bellman_equation(name):
+    environment, discount = ProbeEnvironment(name, 1, 8), 0.9
+    seen, rewards, step = play(environment, lambda obs: best_actions(environment, obs))
+    value = environment.probe.value(step.obs[..., 0], discount) if environment.probe.truncates else torch.zeros(1, 8)
+    for obs, reward in zip(seen.flip(0), rewards.flip(0), strict=True):
+        value = reward + discount * value
+        assert torch.allclose(value, environment.probe.value(obs, discount))
+
+
+@pytest.mark.parametrize("name", ["probe-4", "probe-5", "probe-truncated"])
+def test_wrong_actions_pay_nothing(name):
+    environment = ProbeEnvironment(name, 1, 16)
+    _, rewards, _ = play(environment, lambda obs: 1 - best_actions(environment, obs))
+    assert rewards.abs().sum() == 0
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_a_member_alone_is_what_it_is_in_a_batch(name):
+    generator = torch.Generator().manual_seed(1)
+    batch, alone = ProbeEnvironment(name, 3, 5), ProbeEnvironment(name, 1, 5)
+    both = [batch.reset(seeds(3, 5))[1:2], alone.reset(seeds(3, 5)[1:2])]
+    assert torch.equal(*both)
+    for _ in range(batch.probe.length):
+        actions = random_actions(batch, generator)
+        together, single = batch.step(actions), alone.step(actions[1:2])
+        for key in ("obs", "reward", "terminated", "truncated"):
+            assert torch.equal(getattr(together, key)[1:2], getattr(single, key))
+
+
+def test_inactive_environments_stay_and_resets_touch_only_the_chosen():
+    environment = ProbeEnvironment("probe-3", 1, 2)
+    environment.reset(seeds(1, 2))
+    active = torch.tensor([[True, False]])
+    first = environment.step(torch.zeros(1, 2, dtype=torch.int64), active)
+    assert first.obs[0, :, 0].tolist() == [1.0, 0.0]
+    second = environment.step(torch.zeros(1, 2, dtype=torch.int64), active)
+    assert second.reward.tolist() == [[1.0, 0.0]] and second.terminated.tolist() == [[True, False]]
+    again = environment.reset(seeds(1, 2), where=active)
+    assert again[0, :, 0].tolist() == [0.0, 0.0] and second.obs[0, :, 0].tolist() == [2.0, 0.0]
+
+
+def test_signs_are_balanced_and_independent_of_neighbouring_seeds():
+    signs = sign_of(torch.arange(20000))
+    bound = 4 / math.sqrt(20000)
+    assert set(signs.tolist()) == {-1.0, 1.0}
+    assert abs(signs.mean().item()) < bound and abs((signs[1:] * signs[:-1]).mean().item()) < bound
+    large = torch.tensor([2**62 + 5, 7, 2**63 - 1])
+    assert torch.equal(sign_of(large), torch.cat([sign_of(seed) for seed in large.split(1)]))

@@ -1,0 +1,154 @@
+"""Environments stepped by several processes: same numbers as in one, and nothing left behind."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from envs.base import EnvironmentFault
+from envs.make import make_environment
+from envs.names import Game
+from envs.workers import ParallelEnvironment
+from models.settings import SettingError
+
+FIELDS = ("obs", "reward", "terminated", "truncated")
+
+
+class Mortal(gym.Env):
+    """Starts a program of its own. Action 1 makes a NaN of the reward, action 2 kills the process."""
+
+    observation_space = gym.spaces.Box(-1, 1e7, (2,))
+    action_space = gym.spaces.Discrete(3)
+    engine = None
+
+    def reset(self, *, seed=None, options=None):
+        # Like a game engine: it inherits every descriptor and does not notice that we are gone.
+        self.engine = subprocess.Popen(["sleep", "60"], close_fds=False)
+        return np.float32([self.engine.pid, os.getpid()]), {}
+
+    def step(self, action):
+        if action == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.zeros(2, np.float32), float("nan") if action == 1 else 0.0, False, False, {}
+
+    def close(self):
+        if self.engine:
+            self.engine.kill()
+            self.engine.wait()
+
+
+gym.register("Mortal-v0", Mortal)
+
+
+def seeds(members, envs, first=0):
+    return torch.arange(first, first + members * envs).view(members, envs)
+
+
+def gone(pid):
+    """Ended; a zombie that nobody has collected counts."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def wait_until_gone(pids, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not all(map(gone, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return all(map(gone, pids))
+
+
+def pids_of(environment):
+    return [process.pid for process, _ in environment._workers]
+
+
+@pytest.mark.parametrize("name", ["lunarlander", "pendulum"])
+def test_two_workers_give_what_one_process_gives(name):
+    one, two = make_environment(name, 3, 3, num_workers=1), make_environment(name, 3, 3, num_workers=2)
+    assert isinstance(two, ParallelEnvironment) and len(pids_of(two)) == 2 and one.spaces == two.spaces
+    assert torch.equal(one.reset(seeds(3, 3)), two.reset(seeds(3, 3)))
+    generator = torch.Generator().manual_seed(0)
+    for t in range(30):
+        active = torch.rand(3, 3, generator=generator) < 0.8
+        if name == "pendulum":
+            actions = torch.rand(3, 3, 1, generator=generator) * 4 - 2
+        else:
+            actions = torch.randint(4, (3, 3), generator=generator)
+        ours, theirs = one.step(actions, active), two.step(actions, active)
+        assert all(torch.equal(getattr(ours, key), getattr(theirs, key)) for key in FIELDS)
+        if t == 15:
+            first = theirs.obs.clone()
+            assert torch.equal(one.reset(seeds(3, 3, 90), active), two.reset(seeds(3, 3, 90), active))
+            assert torch.equal(first, theirs.obs)
+    pids = pids_of(two)
+    two.close()
+    assert wait_until_gone(pids) and multiprocessing.active_children() == []
+
+
+def test_more_workers_than_environments_is_no_harm():
+    environment = make_environment("cartpole", 1, 2, num_workers=5)
+    assert len(pids_of(environment)) == 2
+    assert environment.reset(seeds(1, 2)).shape == (1, 2, 4)
+    environment.close()
+    environment.close()
+    with pytest.raises(EnvironmentFault, match="closed"):
+        environment.reset(seeds(1, 2))
+
+
+def test_a_fault_in_a_worker_is_told_and_a_death_ends_all():
+    environment = ParallelEnvironment(Game("mortal", f"{__name__}:Mortal-v0"), 1, 2, 2)
+    engines = environment.reset(seeds(1, 2, 40))[0, :, 0].int().tolist()
+    with pytest.raises(EnvironmentFault, match="^environment mortal, step 1 .* seed 41: reward is nan"):
+        environment.step(torch.tensor([[0, 1]]))
+    pids = pids_of(environment)
+    with pytest.raises(EnvironmentFault, match=r"^environment mortal: worker 2 of 2 died \(exit code -9\)$"):
+        environment.step(torch.tensor([[0, 2]]))
+    assert wait_until_gone(pids)
+    assert wait_until_gone(engines)
+
+
+def test_settings_that_are_wrong_start_no_process():
+    with pytest.raises(SettingError, match="cannot be made"):
+        ParallelEnvironment(Game("cartpole", "CartPole-v1", None, {"no_such": 1}), 1, 2, 2)
+    assert multiprocessing.active_children() == []
+
+
+PARENT = """
+import time, torch
+from envs.make import make_environment
+if __name__ == "__main__":
+    environment = make_environment("cartpole", 1, 2, num_workers=2)
+    environment.reset(torch.zeros(1, 2, dtype=torch.int64))
+    print(*(process.pid for process, _ in environment._workers), flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_their_parent(blow, tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, str(script)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONPATH": path}
+    ) as parent:
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        assert len(pids) == 2 and not any(map(gone, pids))
+        parent.send_signal(blow)
+        parent.wait(10)
+    assert wait_until_gone(pids)
+
+
+def test_workers_import_no_lightning():
+    code = "import sys, envs.workers; print('pytorch_lightning' in sys.modules or 'lightning' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
