@@ -30,6 +30,9 @@ class RunConfig:
     seed: int = _run(25, "seed of the run; of its first member where num_seeds is above 1", minimum=0)
     num_seeds: int = _run(1, "independent runs trained in one program, with seeds seed, seed + 1, ...", minimum=1)
     num_workers: int = _run(1, "processes that step environments; 1 steps them in this process", minimum=1)
+    time_limit: int | None = _run(
+        None, "steps after which episodes are truncated; null is the environment's own", minimum=1
+    )
     logdir: str = _run("exp_dir", "folder under which everything is written")
     print_statements: int = _run(0, "above 0 prints more while training", minimum=0)
     record: bool = _run(False, "write a video in the end, of the trained agent or of the one --eval_agent names")

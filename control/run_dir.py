@@ -6,6 +6,7 @@ A run owns its folder: creating one never touches another, however many processe
 import contextlib
 import csv
 import errno
+import fcntl
 import io
 import math
 import os
@@ -22,10 +23,12 @@ _VERSION = re.compile(r"version_(\d+)")
 
 
 def parent(run: RunConfig) -> Path:
-    """The folder that holds all versions of a run; ``seed_25-29`` where it trains five members from seed 25."""
+    """The folder that holds all versions of a run: ``seed_25``; ``seed_25-29`` where it trains five members from
+    seed 25; ``tune`` where it is a search."""
     last = run.seed + run.num_seeds - 1
-    seeds = f"seed_{run.seed}" if run.num_seeds == 1 else f"seed_{run.seed}-{last}"
-    return Path(run.logdir, *map(safe_name, (run.gamename, run.exp_name, run.implementation)), seeds)
+    name = f"seed_{run.seed}" if run.num_seeds == 1 else f"seed_{run.seed}-{last}"
+    name = "tune" if run.use_tune else name
+    return Path(run.logdir, *map(safe_name, (run.gamename, run.exp_name, run.implementation)), name)
 
 
 def safe_name(name: str) -> str:
@@ -45,7 +48,7 @@ def newest(folder: Path) -> Path | None:
 
 
 def create(run: RunConfig) -> Path:
-    """Make and return the run's own new folder, with ``checkpoints`` and ``videos`` inside.
+    """Make and return the run's own new folder, with ``checkpoints`` and ``videos`` inside; a search's is empty.
 
     Raises SettingError where ``logdir`` cannot be written.
     """
@@ -56,8 +59,8 @@ def create(run: RunConfig) -> Path:
         while not _claim(folder / f"version_{number}"):
             number += 1
         path = folder / f"version_{number}"
-        (path / "checkpoints").mkdir()
-        (path / "videos").mkdir()
+        for name in () if run.use_tune else ("checkpoints", "videos"):
+            (path / name).mkdir()
     except OSError as error:
         if error.errno in DISK:
             raise
@@ -79,6 +82,20 @@ def _claim(path: Path) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run's folder for one process; the system lets go of it however the process ends.
+
+    Raises SettingError where another process is writing there.
+    """
+    with open(folder / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SettingError(f"resume: another process is writing {str(folder)!r}; wait for it or stop it") from error
+        yield
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -31,7 +32,7 @@ CHANGEABLE = ("epochs", "target_return", "checkpoint_every", "no_checkpoint", "r
 def train(settings: Settings, extra_callbacks: tuple[pl.Callback, ...] = ()) -> int:
     """Train as `settings` say and print where everything is. Returns 0, or 130 where Ctrl-C ended it."""
     torch.set_num_threads(1)
-    _quiet()
+    quiet()
     folder, checkpoint = _find_resumable(settings)
     if checkpoint:
         settings = _resumed_settings(settings, checkpoint)
@@ -41,6 +42,15 @@ def train(settings: Settings, extra_callbacks: tuple[pl.Callback, ...] = ()) -> 
     if weights:
         _reload(module, weights)
     folder = folder or run_dir.create(run)
+    with run_dir.locked(folder):
+        return _fit(module, folder, checkpoint, extra_callbacks)
+
+
+def _fit(
+    module: AgentModule, folder: Path, checkpoint: Checkpoint | None, extra_callbacks: tuple[pl.Callback, ...]
+) -> int:
+    settings = module.settings
+    run = settings.run
     run_dir.atomic_write_text(folder / "config.yaml", to_yaml(settings))
     done = checkpoint.run_state["epoch"] if checkpoint else None
     print(
@@ -48,37 +58,47 @@ def train(settings: Settings, extra_callbacks: tuple[pl.Callback, ...] = ()) -> 
         + (f" (resuming after epoch {done})" if checkpoint else "")
     )
     started = time.monotonic()
-    log = RunLog(folder, module.seeds, done)
     stop = StopOnSignal()
-    callbacks: list[pl.Callback] = [
-        Progress(run.epochs, run.target_return, bool(run.print_statements)),
-        Recorder(folder),
-        *extra_callbacks,
-        log,
-        stop,
-    ]
-    if not run.no_checkpoint:
-        callbacks.append(Checkpoints(folder / "checkpoints", run.checkpoint_every))
-    trainer = pl.Trainer(
-        max_epochs=run.epochs, accelerator="cpu", devices=1, logger=False, callbacks=callbacks,
-        plugins=[AtomicCheckpointIO()],
-        enable_checkpointing=not run.no_checkpoint, enable_progress_bar=False, enable_model_summary=False,
-        num_sanity_val_steps=0, check_val_every_n_epoch=run.eval_every, default_root_dir=folder,
-    )  # fmt: skip
-    if done is None or done < run.epochs:
-        with stop:
-            trainer.fit(module, ckpt_path=checkpoint.path if checkpoint else None, weights_only=True)
-    log.finish(module)
+    shown: list[pl.Callback] = [Progress(run.epochs, run.target_return, bool(run.print_statements)), Recorder(folder)]
+    with stop:
+        fit(module, folder, [*shown, *extra_callbacks, stop], checkpoint)
     _after(module, folder, time.monotonic() - started)
     module.environment.close()
     return 130 if stop.asked else 0
+
+
+def fit(
+    module: AgentModule,
+    folder: Path,
+    callbacks: Sequence[pl.Callback],
+    checkpoint: Checkpoint | None = None,
+    after: Sequence[pl.Callback] = (),
+) -> None:
+    """Train `module` to its last epoch, from `checkpoint` where one is given; metrics and checkpoints go to `folder`.
+
+    In every epoch `callbacks` act first, then the log, then the checkpoints, then those in `after`, which Lightning
+    must know as checkpoints too.
+    """
+    run = module.settings.run
+    done = checkpoint.run_state["epoch"] if checkpoint else None
+    log = RunLog(folder, module.seeds, done)
+    saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
+    trainer = pl.Trainer(
+        max_epochs=run.epochs, accelerator="cpu", devices=1, logger=False, callbacks=[*callbacks, log, *saving, *after],
+        plugins=[AtomicCheckpointIO()],
+        enable_checkpointing=bool(saving or after), enable_progress_bar=False, enable_model_summary=False,
+        num_sanity_val_steps=0, check_val_every_n_epoch=run.eval_every, default_root_dir=folder,
+    )  # fmt: skip
+    if done is None or done < run.epochs:
+        trainer.fit(module, ckpt_path=checkpoint.path if checkpoint else None, weights_only=True)
+    log.finish(module)
 
 
 def build_module(settings: Settings) -> AgentModule:
     """The module of a run with its environments; SettingError where agent and environment do not fit."""
     run, config = settings.run, settings.agent
     rows = max(config.training_rollouts_per_worker, run.eval_episodes)
-    environment = make_environment(run.gamename, run.num_seeds, rows, run.num_workers)
+    environment = make_environment(run.gamename, run.num_seeds, rows, run.num_workers, time_limit=run.time_limit)
     kinds = agent_class(run.implementation).action_kinds
     if not isinstance(environment.spaces.actions, kinds):
         given = type(environment.spaces.actions).__name__.lower()
@@ -220,7 +240,7 @@ def _seeds(module: AgentModule) -> str:
     return str(first) if first == last else f"{first} to {last}"
 
 
-def _quiet() -> None:
+def quiet() -> None:
     """Lightning's advice is about data loaders and loggers that are as they are on purpose."""
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning")

@@ -97,7 +97,7 @@ class Config:
         "return", "advantage = discounted return - V [C], or TD(lambda) return - V", choices=("return", "lambda")
     )
     bootstrap_truncation: bool = setting(
-        True, "a time limit is no end: V of the final observation follows it (the public code uses 0)"
+        False, "after a time limit count V of the final observation, which diverges on LunarLander; else 0 [C]"
     )
     val_func_update_interval: int = setting(5, "one value update for every so many policy updates [C]", minimum=1)
     value_hidden_sizes: tuple[int, ...] = setting(
@@ -124,7 +124,15 @@ _RCP = {
 IMPLEMENTATIONS: dict[str, dict[str, object]] = {
     "UDRL": {},
     "RCP-R": _RCP | {"reward_scale": 1.0},
-    "RCP-A": _RCP | {"desire_rtg": False, "desire_advantage": True, "use_lambda_td": True},
+    "RCP-A": _RCP
+    | {
+        "desire_rtg": False,
+        "desire_advantage": True,
+        "use_lambda_td": True,
+        "advantage_target": "lambda",
+        "advantage_command": "quantile",
+        "advantage_spread": 0.0,
+    },
 }
 
 ENVIRONMENT_PRESETS: dict[tuple[str, str], dict[str, object]] = {
