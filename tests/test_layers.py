@@ -1,0 +1,95 @@
+"""Layers of M members against torch's own, one member at a time."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from models.layers import Dense, Network, convolution, dense, sigmoid
+from models.streams import Streams
+
+
+@pytest.mark.parametrize("batch", [1, 2, 33])
+@pytest.mark.parametrize("outputs", [1, 4, 33])
+@pytest.mark.parametrize("inputs", [1, 2, 8])
+def test_dense_is_linear_for_every_member(inputs: int, outputs: int, batch: int) -> None:
+    x, weight, bias = torch.randn(3, batch, inputs), torch.randn(3, inputs, outputs), torch.randn(3, outputs)
+    out = dense(x, weight, bias)
+    for m in range(3):
+        torch.testing.assert_close(out[m], F.linear(x[m], weight[m].T, bias[m]))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 31, 768])
+@pytest.mark.parametrize(("inputs", "outputs"), [(8, 32), (1, 32), (2, 32), (32, 128), (128, 4), (64, 1), (3, 2), (128, 128)])
+def test_a_member_alone_is_the_same_to_the_bit(inputs: int, outputs: int, batch: int) -> None:
+    def run(x, weight, bias):
+        # nothing stands in front of a layer with one input, observation or command, that would take its gradient
+        leaves = [x.clone().requires_grad_(inputs > 1), weight.clone().requires_grad_(), bias.clone().requires_grad_()]
+        out = sigmoid(dense(*leaves)) + dense(*leaves).relu()
+        out.square().mean((1, 2)).sum().backward()
+        return [out.detach(), *(leaf.grad for leaf in leaves if leaf.requires_grad)]
+
+    given = torch.randn(3, batch, inputs), torch.randn(3, inputs, outputs), torch.randn(3, outputs)
+    together = run(*given)
+    for m in range(3):
+        alone = run(*(t[m : m + 1] for t in given))
+        assert all(torch.equal(a[m], b[0]) for a, b in zip(together, alone, strict=True))
+
+
+def test_sigmoid_is_the_logistic_function() -> None:
+    x = torch.linspace(-200, 200, 4001)
+    torch.testing.assert_close(sigmoid(x), torch.sigmoid(x), rtol=0, atol=2e-7)
+
+
+@pytest.mark.parametrize(("channels", "out", "size"), [(8, 32, 32), (1, 5, 7), (3, 4, 8), (2, 1, 6)])
+def test_convolution_is_conv2d_for_every_member(channels: int, out: int, size: int) -> None:
+    x = torch.randn(2, 3, channels, size, size + 2)
+    kernel, bias = torch.randn(2, out, channels, 3, 3), torch.randn(2, out)
+    ours = convolution(x, kernel.flatten(2).transpose(1, 2), bias)
+    for m in range(2):
+        torch.testing.assert_close(ours[m], F.conv2d(x[m], kernel[m], bias[m], stride=2, padding=1), rtol=1e-4, atol=1e-5)
+
+
+def test_weights_are_views_in_the_order_of_the_layers() -> None:
+    network = Network([Dense("a", 3, 2), Dense("b", 2, 5, gain=1.0)], Streams([1, 2]))
+    assert network.size == 3 * 2 + 2 + 2 * 5 + 5
+    with torch.no_grad():
+        named, cached = network.named_weights(), network.weights()
+        assert {name: tuple(view.shape) for name, view in named.items()} == {
+            "a.weight": (2, 3, 2), "a.bias": (2, 2), "b.weight": (2, 2, 5), "b.bias": (2, 5)}  # fmt: skip
+        network.flat.copy_(torch.arange(2 * network.size).view(2, -1))
+        assert torch.equal(torch.cat([view.flatten(1) for view in named.values()], 1), network.flat)
+        for views in (cached, network.weights()):
+            assert all(torch.equal(a, b) for a, b in zip(views, named.values(), strict=True))
+
+
+def test_views_follow_new_storage() -> None:
+    network = Network([Dense("a", 3, 2)], Streams([1]))
+    with torch.no_grad():
+        network.weights()
+        network.flat.data = network.flat.data + 1
+        assert torch.equal(network.weights()[0], network.named_weights()["a.weight"])
+
+
+def test_default_initialisation_is_torchs() -> None:
+    network = Network([Dense("a", 100, 400)], Streams([1, 2]))
+    linear = nn.Linear(100, 400)
+    weight, bias = (view.detach() for view in network.named_weights().values())
+    for drawn in (weight, bias):
+        assert drawn.abs().max() <= 0.1 and drawn.abs().max() > 0.098
+    assert weight.std() == pytest.approx(linear.weight.std().item(), rel=0.02)
+    assert not torch.equal(weight[0], weight[1])
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(8, 32), (32, 8)])
+def test_a_gain_gives_orthogonal_weights(inputs: int, outputs: int) -> None:
+    weight = Network([Dense("a", inputs, outputs, gain=1.5)], Streams([3])).named_weights()["a.weight"][0]
+    product = weight @ weight.T if inputs < outputs else weight.T @ weight
+    torch.testing.assert_close(product, 1.5**2 * torch.eye(min(inputs, outputs)), rtol=0, atol=1e-5)
+
+
+def test_scale_shrinks_the_weight_and_not_the_bias() -> None:
+    plain = Network([Dense("a", 10, 4)], Streams([5])).named_weights()
+    small = Network([Dense("a", 10, 4, scale=0.1)], Streams([5])).named_weights()
+    torch.testing.assert_close(small["a.weight"], 0.1 * plain["a.weight"])
+    assert torch.equal(small["a.bias"], plain["a.bias"])

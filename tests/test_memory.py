@@ -1,0 +1,156 @@
+"""Episode memory against a plain list of episodes, and what sampling promises."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.memory import EpisodeMemory
+from models.streams import Streams
+
+
+class Plain:
+    """The same memory as lists: every episode is (number, length, score)."""
+
+    def __init__(self, capacity: int, unit: str, order: str):
+        self.capacity, self.unit, self.order = capacity, unit, order
+        self.episodes: list[tuple[int, int, float]] = []
+
+    def add(self, batch: list[tuple[int, int, float]]) -> None:
+        self.episodes = batch[::-1] + self.episodes
+        if self.order == "sorted":
+            self.episodes.sort(key=lambda episode: -episode[2])
+        while len(self.episodes) > 1 and self.size() > self.capacity:
+            self.episodes.pop()
+
+    def size(self) -> int:
+        return sum(length for _, length, _ in self.episodes) if self.unit == "steps" else len(self.episodes)
+
+
+def episode(number: int, length: int, score: float):
+    """Every step says which episode it belongs to and where it stands in it."""
+    steps = {"number": torch.full((length,), number), "place": torch.arange(length), "obs": torch.full((length, 2), float(number))}
+    return steps, score, {"last": torch.tensor([number, length])}
+
+
+def held(memory: EpisodeMemory, member: int) -> list[tuple[int, int, float]]:
+    """What is in memory, read from its steps; asserts that every episode is whole."""
+    found = []
+    for kept in memory.episodes[member]:
+        numbers, places = memory.fields["number"][member][kept.slots], memory.fields["place"][member][kept.slots]
+        assert places.tolist() == list(range(len(kept))) and len(set(numbers.tolist())) == 1
+        assert kept.extras["last"].tolist() == [int(numbers[0]), len(kept)]
+        assert torch.equal(memory.fields["obs"][member][kept.slots], numbers[:, None].float().expand(-1, 2))
+        found.append((int(numbers[0]), len(kept), kept.score))
+    return found
+
+
+# few different scores, so that ties are common
+batches = st.lists(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([-1.0, 0.0, 0.5, 2.0])), max_size=6), max_size=8)
+
+
+@given(batches, batches, st.integers(1, 60), st.sampled_from(["steps", "episodes"]), st.sampled_from(["sorted", "recent"]))
+def test_keeps_what_a_plain_list_keeps(first, second, capacity: int, unit: str, order: str) -> None:
+    """Best or latest first, whole episodes, within capacity, one always staying; each member for itself."""
+    memory = EpisodeMemory(2, capacity, unit, order)
+    number = 0
+    plain = [Plain(capacity, unit, order), Plain(capacity, unit, order)]
+    for member, drawn in (pair for both in zip(first, second, strict=False) for pair in enumerate(both)):
+        batch = []
+        for length, score in drawn:
+            batch.append((number, length, score))
+            number += 1
+        memory.add(member, [episode(*each) for each in batch])
+        plain[member].add(batch)
+        for m in range(2):
+            assert held(memory, m) == plain[m].episodes
+            assert memory.steps(m) == sum(length for _, length, _ in plain[m].episodes)
+    for m in range(2):
+        slots = [slot for kept in memory.episodes[m] for slot in kept.slots.tolist()]
+        assert len(set(slots)) == len(slots) and not set(slots) & set(memory._free[m].tolist())
+
+
+def test_ties_stay_in_order_of_arrival_latest_first() -> None:
+    memory = EpisodeMemory(1, 3, "episodes", "sorted")
+    memory.add(0, [episode(0, 2, 1.0), episode(1, 2, 1.0)])
+    memory.add(0, [episode(2, 2, 1.0), episode(3, 2, 1.0)])
+    assert [number for number, _, _ in held(memory, 0)] == [3, 2, 1]
+
+
+def test_one_episode_stays_however_long() -> None:
+    memory = EpisodeMemory(1, 10, "steps", "sorted")
+    memory.add(0, [episode(0, 5, 1.0), episode(1, 5000, 2.0)])
+    assert held(memory, 0) == [(1, 5000, 2.0)]
+
+
+def test_storage_is_used_again() -> None:
+    memory = EpisodeMemory(1, 100, "steps", "recent")
+    for number in range(2000):
+        memory.add(0, [episode(number, 50, 0.0)])
+    assert memory.fields["number"].shape[1] <= 4096
+
+
+@pytest.mark.parametrize("by", ["step", "episode"])
+def test_only_steps_in_memory_are_sampled(by: str) -> None:
+    memory = EpisodeMemory(2, 30, "steps", "recent")
+    for number in range(40):
+        memory.add(0, [episode(number, 1 + number % 9, 0.0)])
+        memory.add(1, [episode(1000 + number, 1 + number % 4, 0.0)])
+    slots = memory.sample(Streams([0, 1]), 20, 33, by)
+    assert slots.shape == (20, 2, 33)
+    for update in slots:
+        numbers, places = memory.gather(update, ["number", "place"])
+        for m in range(2):
+            alive = {number: length for number, length, _ in held(memory, m)}
+            assert all(place < alive[number] for number, place in zip(numbers[m].tolist(), places[m].tolist(), strict=True))
+
+
+@pytest.mark.parametrize(("by", "expected"), [("step", [1 / 20, 4 / 20, 15 / 20]), ("episode", [1 / 3, 1 / 3, 1 / 3])])
+def test_sampling_is_uniform(by: str, expected: list[float]) -> None:
+    memory = EpisodeMemory(1, 100, "steps", "recent")
+    memory.add(0, [episode(0, 1, 0.0), episode(1, 4, 0.0), episode(2, 15, 0.0)])
+    draws = 30_000
+    numbers, places = memory.gather(memory.sample(Streams([0]), 1, draws, by)[0], ["number", "place"])
+    counts = torch.zeros(3, 15).index_put((numbers[0], places[0]), torch.ones(draws), accumulate=True)
+    wanted = torch.zeros(3, 15)
+    for number, length in enumerate([1, 4, 15]):
+        wanted[number, :length] = expected[number] / length * draws
+    real = wanted > 0
+    assert counts[~real].sum() == 0
+    chi_square = ((counts - wanted)[real].square() / wanted[real]).sum()
+    assert 4 < chi_square < 44  # 19 degrees of freedom: 0.9999 and 0.001
+
+
+@given(batches, st.sampled_from(["steps", "episodes"]), st.sampled_from(["sorted", "recent"]))
+def test_a_restored_memory_samples_and_keeps_the_same(drawn, unit: str, order: str) -> None:
+    memory = EpisodeMemory(2, 25, unit, order)
+    number = 0
+    for batch in [[(3, 0.5)], *drawn]:
+        for member in range(2):
+            memory.add(member, [episode(number + i, length, score) for i, (length, score) in enumerate(batch)])
+            number += len(batch)
+    other = EpisodeMemory(2, 25, unit, order)
+    other.load_state_dict(memory.state_dict())
+    for _ in range(2):
+        for by in ("step", "episode"):
+            seen = []
+            for each in (memory, other):
+                slots = each.sample(Streams([5, 6]), 3, 10, by)
+                seen.append([each.gather(update, ["number", "place", "obs"]) for update in slots])
+            assert all(torch.equal(a, b) for ours, theirs in zip(*seen, strict=True) for a, b in zip(ours, theirs, strict=True))
+        assert [held(memory, m) for m in range(2)] == [held(other, m) for m in range(2)]
+        for each in (memory, other):  # and the next episodes push out the same ones
+            for member in range(2):
+                each.add(member, [episode(9000, 4, 0.5), episode(9001, 7, 0.5)])
+
+
+def test_padded_take_and_put_reach_every_step_once() -> None:
+    memory = EpisodeMemory(2, 100, "steps", "recent")
+    memory.add(0, [episode(0, 3, 0.0), episode(1, 1, 0.0)])
+    memory.add(1, [episode(2, 5, 0.0)])
+    slots, real = memory.padded()
+    assert real.sum(0).tolist() == [1, 3, 5]
+    assert memory.take("number", slots)[real].unique(return_counts=True)[1].tolist() == [3, 1, 5]
+    memory.put("place", slots[real], 10 * memory.take("place", slots)[real])
+    assert memory.fields["place"][1][memory.episodes[1][0].slots].tolist() == [0, 10, 20, 30, 40]
+    assert memory.fields["place"][0][memory.episodes[0][1].slots].tolist() == [0, 10, 20]

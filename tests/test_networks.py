@@ -1,0 +1,182 @@
+"""The family's networks against plain torch, and the published weights."""
+
+import dataclasses
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from helpers import build, config_of
+from models.agents.command_conditioned.networks import (
+    BehaviorNetwork,
+    ConvolutionalTrunk,
+    GatedNetwork,
+    HyperNetwork,
+    ValueNetwork,
+)
+from models.agents.command_conditioned.published import load_published
+from models.settings import SettingError
+from models.spaces import Discrete, Spaces
+from models.streams import Streams
+
+LANDER = Spaces((8,), Discrete(4), max_return=320.0)
+HIDDEN = (32, 128, 128, 128)
+
+
+def plain(network, member: int) -> dict[str, Tensor]:
+    """Weights of one member by name, as torch's own layers hold them: ``[out, in]``."""
+    return {name: (view[member].T if view.dim() == 3 else view[member]).detach() for name, view in network.named_weights().items()}
+
+
+def affine(weights: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    return F.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+
+class PublishedBehavior(nn.Module):
+    """The public code's network, written again in plain torch with its names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state_fc = nn.Sequential(nn.Linear(8, 32), nn.Tanh())
+        self.command_fc = nn.Sequential(nn.Linear(2, 32), nn.Sigmoid())
+        self.output_fc = nn.Sequential(
+            nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 4)
+        )
+
+    def forward(self, obs: Tensor, command: Tensor) -> Tensor:
+        return self.output_fc(self.state_fc(obs) * self.command_fc(command * torch.tensor([0.025, 0.01])))
+
+
+def published(seed: int = 0) -> tuple[PublishedBehavior, dict[str, Tensor]]:
+    torch.manual_seed(seed)
+    model = PublishedBehavior()
+    return model, {f"model.{name}": value for name, value in model.state_dict().items()}
+
+
+def lander(members: int = 2, **changes):
+    agent = build("UDRL", LANDER, list(range(members)), dataclasses.replace(config_of("UDRL", "lunarlander"), **changes))
+    agent._update_scale()
+    return agent
+
+
+# -- behaviour -------------------------------------------------------------------------------------------------------
+
+
+def test_the_published_size_and_order() -> None:
+    network = BehaviorNetwork(8, 2, 4, HIDDEN, Streams([0]))
+    assert network.size == 38_148
+    layers = ["state_fc.0", "command_fc.0", "output_fc.0", "output_fc.2", "output_fc.4", "output_fc.6"]
+    assert [layer.name for layer in network.layers] == layers
+    _, names = published()
+    assert list(plain(network, 0)) == [name.removeprefix("model.") for name in names]
+
+
+def test_initial_scales_are_the_published_ones() -> None:
+    weights = plain(BehaviorNetwork(8, 2, 4, HIDDEN, Streams([3])), 0)
+    for name, gain in [("state_fc.0", 1), ("command_fc.0", 1), *((f"output_fc.{i}", 2**0.5) for i in (0, 2, 4))]:
+        weight = weights[f"{name}.weight"]
+        small = min(weight.shape)
+        product = weight @ weight.T if weight.shape[0] == small else weight.T @ weight
+        torch.testing.assert_close(product, gain**2 * torch.eye(small), rtol=0, atol=1e-5)
+        bias = weights[f"{name}.bias"]
+        assert 0 < bias.abs().max() <= weight.shape[1] ** -0.5
+    last = weights["output_fc.6.weight"]
+    assert 0.95 * 128**-0.5 < last.abs().max() <= 128**-0.5
+    assert (last @ last.T - torch.diag((last @ last.T).diag())).abs().max() > 1e-3  # not orthogonal
+
+
+def test_published_weights_give_the_published_outputs() -> None:
+    model, state_dict = published()
+    agent = lander(members=3)
+    load_published(agent, {"optimizer.noise": torch.zeros(1), **state_dict})
+    obs, command = torch.randn(3, 50, 8), torch.rand(3, 50, 2) * torch.tensor([600.0, 900.0]) - torch.tensor([300.0, 0.0])
+    for m in range(3):
+        torch.testing.assert_close(agent(obs, command)[m], model(obs[m], command[m]), rtol=0, atol=1e-6)
+    with torch.no_grad():  # the views that acting keeps see the new weights too
+        torch.testing.assert_close(agent(obs, command)[1], model(obs[1], command[1]), rtol=0, atol=1e-6)
+
+
+def test_published_weights_that_do_not_fit_are_one_clear_line_and_change_nothing() -> None:
+    _, state_dict = published()
+    agent = lander()
+    before = agent.policy.flat.clone()
+    missing = {name: value for name, value in state_dict.items() if name != "model.output_fc.4.bias"}
+    for broken, line in [
+        (missing, r"model.output_fc.4.bias is missing"),
+        (state_dict | {"model.output_fc.8.weight": torch.zeros(4, 4)}, r"model.output_fc.8.weight fits no layer"),
+        (state_dict | {"model.output_fc.6.weight": torch.zeros(2, 128)}, r"model.output_fc.6.weight has shape \(2, 128\); needed: \(4, 128\)"),
+        (state_dict | {"model.state_fc.0.bias": torch.zeros(32, 1)}, r"shape \(32, 1\); needed: \(32,\)"),
+        ({}, "is missing"),
+    ]:
+        with pytest.raises(SettingError, match=line) as error:
+            load_published(agent, broken)
+        assert "\n" not in str(error.value)
+    assert torch.equal(agent.policy.flat, before)
+    with pytest.raises(SettingError, match="network is 'gated'"):
+        load_published(build("RCP-R", LANDER, [0]), state_dict)
+
+
+# -- hypernetwork ------------------------------------------------------------------------------------------------------
+
+
+def test_hypernetwork_is_a_network_with_generated_weights() -> None:
+    network = HyperNetwork(8, 2, 4, (6, 10, 5), Streams([0, 1]))
+    obs, command = torch.randn(2, 7, 8), torch.randn(2, 7, 2)
+    out = network(obs, command)
+    for m in range(2):
+        weights = plain(network, m)
+        for b in range(7):
+            x = affine(weights, "state_fc.0", obs[m, b]).tanh()
+            for i, (a, width) in enumerate([(6, 10), (10, 5), (5, 4)]):
+                matrix = affine(weights, f"weight_fc.{i}", command[m, b]).view(a, width)
+                x = x @ matrix + affine(weights, f"bias_fc.{i}", command[m, b])
+                x = x.relu() if i < 2 else x
+            torch.testing.assert_close(out[m, b], x, rtol=1e-5, atol=1e-5)
+    assert (out < 0).any()  # logits are not cut at zero
+
+
+def test_hypernetwork_starts_small_for_any_command() -> None:
+    agent = lander(network="hypernetwork")
+    assert agent.policy.size == 113_580
+    command = torch.tensor([[300.0, 900.0], [-300.0, 1.0], [0.0, 200.0], [320.0, 1.0]]).expand(2, -1, -1)
+    logits = agent(torch.randn(2, 4, 8), command)
+    assert logits.isfinite().all() and logits.abs().max() < 5 and logits.std() > 1e-3
+    assert logits.softmax(-1).max() < 0.95
+
+
+# -- gated, value, images ----------------------------------------------------------------------------------------------
+
+
+def test_gated_network() -> None:
+    network = GatedNetwork(8, 1, 4, (64, 64), Streams([0, 1]))
+    assert network.size == 5_252
+    obs, command = torch.randn(2, 7, 8), torch.randn(2, 7, 1)
+    for m in range(2):
+        weights, x = plain(network, m), obs[m]
+        for i in range(2):
+            x = affine(weights, f"layer_fc.{i}", x).relu() * torch.sigmoid(affine(weights, f"gate_fc.{i}", command[m]))
+        torch.testing.assert_close(network(obs, command)[m], affine(weights, "output_fc", x), rtol=1e-5, atol=1e-6)
+
+
+def test_value_network() -> None:
+    network = ValueNetwork(8, (128, 64), Streams([0, 1]))
+    assert network.size == 9_473
+    obs = torch.randn(2, 7, 8)
+    for m in range(2):
+        weights, x = plain(network, m), obs[m]
+        for i in range(2):
+            x = affine(weights, f"value_fc.{i}", x).relu()
+        torch.testing.assert_close(network(obs)[m], affine(weights, "value_fc.2", x)[:, 0], rtol=1e-5, atol=1e-6)
+
+
+def test_convolutional_trunk() -> None:
+    spaces = Spaces((8, 32, 32), Discrete(3), torch.uint8)
+    trunk = ConvolutionalTrunk(spaces, (32, 48, 96, 128), Streams([0, 1]))
+    assert trunk.features == 128 * 2 * 2
+    images = torch.randint(256, (2, 3, 8, 32, 32), dtype=torch.uint8)
+    for m in range(2):
+        x = images[m].float() / 255
+        for layer, (kernel, bias) in zip(trunk.layers, zip(*[iter(plain(trunk, m).values())] * 2, strict=True), strict=True):
+            x = F.conv2d(x, kernel.view(layer.outputs, -1, 3, 3), bias, stride=2, padding=1).relu()
+        torch.testing.assert_close(trunk(images)[m], x.flatten(1), rtol=1e-4, atol=1e-5)

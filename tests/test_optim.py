@@ -1,0 +1,96 @@
+"""Adam and clipping against torch's own, and each member by itself."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.optim import Adam, clip_gradients
+
+
+def gradients(steps: int, *shape: int) -> list[Tensor]:
+    """Of very different sizes, as in training, and exactly zero here and there."""
+    g = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(shape, generator=g) * 10.0 ** (step % 5 - 3) for step in range(steps)]
+    return [grad * (torch.rand(shape, generator=g) > 0.1) for grad in drawn]
+
+
+def descend(optimizer: torch.optim.Optimizer, param: Tensor, grads: list[Tensor]) -> Tensor:
+    for grad in grads:
+        param.grad = grad.clone()
+        optimizer.step()
+    return param.detach()
+
+
+def test_equals_torch() -> None:
+    start, grads = torch.randn(3, 37), gradients(50, 3, 37)
+    ours, theirs = start.clone().requires_grad_(), start.clone().requires_grad_()
+    descend(Adam([ours], 1e-2, betas=(0.8, 0.99), eps=1e-6), ours, grads)
+    descend(torch.optim.Adam([theirs], 1e-2, betas=(0.8, 0.99), eps=1e-6), theirs, grads)
+    assert (start - ours).abs().max() > 0.1
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-6)
+
+
+def test_a_step_size_per_member_is_each_alone_with_its_own() -> None:
+    rates, start, grads = [1e-1, 1e-3, 0.0], torch.randn(3, 37), gradients(20, 3, 37)
+    together = start.clone().requires_grad_()
+    descend(Adam([together], torch.tensor(rates)), together, grads)
+    for m, rate in enumerate(rates):
+        alone = start[m : m + 1].clone().requires_grad_()
+        descend(Adam([alone], torch.tensor([rate])), alone, [grad[m : m + 1] for grad in grads])
+        assert torch.equal(together[m], alone[0])
+    assert torch.equal(together[2], start[2]) and not torch.equal(together[1], start[1])
+
+
+def test_a_number_is_the_same_for_all() -> None:
+    start, grads = torch.randn(5, 33), gradients(20, 5, 33)
+    together = start.clone().requires_grad_()
+    descend(Adam([together], 1e-2), together, grads)
+    for m in range(5):
+        alone = start[m : m + 1].clone().requires_grad_()
+        descend(Adam([alone], 1e-2), alone, [grad[m : m + 1] for grad in grads])
+        assert torch.equal(together[m], alone[0])
+
+
+def test_a_parameter_without_gradient_is_left() -> None:
+    used, unused = torch.ones(1, 2, requires_grad=True), torch.ones(1, 2, requires_grad=True)
+    used.grad = torch.ones(1, 2)
+    Adam([used, unused], 1.0).step()
+    assert used.max() < 0.5 and torch.equal(unused.detach(), torch.ones(1, 2))
+
+
+def test_goes_on_from_its_state() -> None:
+    start, grads = torch.randn(2, 5), gradients(10, 2, 5)
+    whole = start.clone().requires_grad_()
+    descend(Adam([whole], 1e-2), whole, grads)
+    half = start.clone().requires_grad_()
+    first = Adam([half], 1e-2)
+    descend(first, half, grads[:5])
+    second = Adam([half], 0.5)
+    second.load_state_dict(first.state_dict())
+    descend(second, half, grads[5:])
+    assert torch.equal(whole, half)
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e4])
+def test_clipping_equals_torch_for_one_member(size: float) -> None:
+    ours = [torch.zeros(1, 7, requires_grad=True), torch.zeros(1, 4, 3, requires_grad=True)]
+    theirs = [param.clone().detach().requires_grad_() for param in ours]
+    for mine, other in zip(ours, theirs, strict=True):
+        mine.grad = size * torch.randn(mine.shape)
+        other.grad = mine.grad.clone()
+    norm, expected = clip_gradients(ours, 0.5), torch.nn.utils.clip_grad_norm_(theirs, 0.5)
+    torch.testing.assert_close(norm[0], expected)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.grad, other.grad)
+
+
+@pytest.mark.parametrize("huge", [1e6, float("inf"), float("nan")])
+def test_a_huge_member_leaves_the_others_alone(huge: float) -> None:
+    param = torch.zeros(3, 6, requires_grad=True)
+    param.grad = torch.full((3, 6), 0.1)
+    param.grad[1] = huge
+    norm = clip_gradients([param], 1.0)
+    assert torch.equal(param.grad[[0, 2]], torch.full((2, 6), 0.1))
+    assert norm[0] == pytest.approx(0.1 * 6**0.5)
+    if huge == 1e6:
+        assert param.grad[1].norm() == pytest.approx(1.0, rel=1e-4)
