@@ -61,7 +61,7 @@ def rollout(actor: Actor, environment: Environment, seeds: Tensor, keep: bool = 
     )
     obs = environment.reset(everyone, active)[:, :count]
     trace: list[tuple[Tensor, ...]] = []
-    running = active[:, :count]
+    running = torch.ones(seeds.shape, dtype=torch.bool)
     returns, lengths = torch.zeros(seeds.shape), torch.zeros(seeds.shape, dtype=torch.int64)
     while running.any():
         action = actor.act(obs)
@@ -79,6 +79,5 @@ def rollout(actor: Actor, environment: Environment, seeds: Tensor, keep: bool = 
         active[:, :count] = running
     if not keep:
         return Episodes(returns, lengths)
-
     columns = [torch.stack(column) for column in zip(*trace, strict=True)]
     return Trajectory(*columns, final_obs=obs, returns=returns)  # type: ignore[misc]  # six columns, in order
