@@ -14,7 +14,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from control.agent_module import AgentModule
 from control.run_config import as_dict
-from control.run_dir import MetricsFile
+from control.run_dir import MetricsFile, read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +36,7 @@ class RunLog(Callback):
         purge = None if resumed_epoch is None else resumed_epoch + 1
         folders = [run_dir] if len(seeds) == 1 else [run_dir / f"seed_{seed}" for seed in seeds]
         self.writers = [SummaryWriter(str(folder), purge_step=purge) for folder in folders]
-        self.last: dict[str, list[float]] = {}
+        self.last = self._latest(read_metrics(self.metrics.path)) if resumed_epoch is not None else {}
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         assert isinstance(module, AgentModule)
@@ -52,6 +52,17 @@ class RunLog(Callback):
         self.metrics.append(*rows)
         if GREEDY in columns and module.commanded:
             self._scatter(module)
+
+    def _latest(self, columns: dict[str, list[float]]) -> dict[str, list[float]]:
+        """The last number of every tag that each seed has one of, for a run that goes on."""
+        latest = {}
+        for tag, values in columns.items():
+            by_seed = {
+                int(seed): value for seed, value in zip(columns["seed"], values, strict=True) if not math.isnan(value)
+            }
+            if by_seed.keys() == set(self.seeds):
+                latest[tag] = [by_seed[seed] for seed in self.seeds]
+        return latest
 
     def _scatter(self, module: AgentModule) -> None:
         """`command/obtained_vs_commanded`: what the exploration episodes since the last evaluation were asked for and

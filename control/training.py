@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -60,8 +61,11 @@ def _fit(
     started = time.monotonic()
     stop = StopOnSignal()
     shown: list[pl.Callback] = [Progress(run.epochs, run.target_return, bool(run.print_statements)), Recorder(folder)]
-    with stop:
-        fit(module, folder, [*shown, *extra_callbacks, stop], checkpoint)
+    try:
+        with stop:
+            fit(module, folder, [*shown, *extra_callbacks, stop], checkpoint)
+    except StopNow:
+        raise KeyboardInterrupt from None
     _after(module, folder, time.monotonic() - started)
     module.environment.close()
     return 130 if stop.asked else 0
@@ -91,6 +95,9 @@ def fit(
     )  # fmt: skip
     if done is None or done < run.epochs:
         trainer.fit(module, ckpt_path=checkpoint.path if checkpoint else None, weights_only=True)
+    elif checkpoint:
+        module.load_state_dict(checkpoint.content["state_dict"])
+        module.on_load_checkpoint(checkpoint.content)
     log.finish(module)
 
 
@@ -110,11 +117,16 @@ def build_module(settings: Settings) -> AgentModule:
     return AgentModule(settings, environment)
 
 
+class StopNow(BaseException):
+    """The second Ctrl-C. Lightning would answer a KeyboardInterrupt with exit status 1."""
+
+
 class StopOnSignal(pl.Callback):
     """Ctrl-C and SIGTERM end the run after the epoch under way, with a checkpoint; a second Ctrl-C ends it at once."""
 
     def __init__(self) -> None:
         self.asked = False
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> None:
         self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -125,9 +137,13 @@ class StopOnSignal(pl.Callback):
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
-            raise KeyboardInterrupt
+            raise StopNow
         self.asked = True
         print("\nstopping after this epoch; once more to stop at once", file=sys.stderr, flush=True)
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        # Lightning has put a handler around ours by now that would end the run without its summary.
+        signal.signal(signal.SIGTERM, self._ask)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.asked:
@@ -152,14 +168,12 @@ class Recorder(pl.Callback):
 
 
 def _find_resumable(settings: Settings) -> tuple[Path | None, Checkpoint | None]:
-    """With --resume, the newest run of this folder that has a checkpoint."""
-    if not settings.run.resume:
+    """With --resume, the newest run of this folder; none where it ended before its first checkpoint, for an older one
+    is another run."""
+    folder = run_dir.newest(run_dir.parent(settings.run)) if settings.run.resume else None
+    if folder is None or not (path := folder / "checkpoints" / "last.ckpt").exists():
         return None, None
-    for folder in reversed(run_dir.versions(run_dir.parent(settings.run))):
-        path = folder / "checkpoints" / "last.ckpt"
-        if path.exists():
-            return folder, checkpoints.load(path)
-    return None, None
+    return folder, checkpoints.load(path)
 
 
 def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
