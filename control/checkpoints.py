@@ -1,10 +1,8 @@
 """Checkpoints: written whole or not at all, read without pickle's powers, checked before they are believed."""
 
 import os
-import pickle
 from pathlib import Path
 from typing import Any, NamedTuple
-from zipfile import BadZipFile
 
 import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
@@ -16,6 +14,7 @@ from models.settings import UserError
 
 OURS = "understudy"
 FORMAT = 1
+_WRITER_SIGNS = ("inline_container", "iostream", "PytorchStreamWriter", "failed writing")
 
 
 class CheckpointError(UserError):
@@ -31,13 +30,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             with replacing(Path(path)) as temporary:
                 torch.save(checkpoint, temporary)
         except (OSError, RuntimeError) as error:
-            # torch's zip writer wraps the reason (ENOSPC, for one) into a RuntimeError
-            full = isinstance(error, OSError) and error.errno in DISK or "write" in str(error).lower()
-            if not full:
+            # torch's zip writer hides why it could not write (ENOSPC, for one) behind its own RuntimeErrors
+            hidden = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _WRITER_SIGNS)
+            if not hidden and not (isinstance(error, OSError) and error.errno in DISK):
                 raise
+            reason = "the disk is full or failing" if hidden else _reason(error)
             raise CheckpointError(
-                f"checkpoint {str(path)!r} could not be written ({_reason(error)}); the previous one is kept: "
-                "make room and "
+                f"checkpoint {str(path)!r} could not be written ({reason}); the previous one is kept: make room and "
                 "go on with --resume"
             ) from error
 
@@ -73,7 +72,9 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
         raise CheckpointError(f"checkpoint {str(file)!r} does not exist{hint}")
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, BadZipFile, ValueError, KeyError, IndexError) as error:
+    except PermissionError:
+        raise
+    except Exception as error:  # of a damaged file anything can come
         raise CheckpointError(
             f"checkpoint {str(file)!r} is damaged or not a checkpoint ({_reason(error)}); allowed: a .ckpt file "
             "that trainer.py wrote"
@@ -83,11 +84,16 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
             f"checkpoint {str(file)!r} was not written by this program; allowed: a .ckpt file that trainer.py wrote"
         )
     ours = content[OURS]
-    if ours["format"] != FORMAT:
+    if ours.get("format") != FORMAT:
         raise CheckpointError(
-            f"checkpoint {str(file)!r} has format {ours['format']}; this version reads format {FORMAT}"
+            f"checkpoint {str(file)!r} has format {ours.get('format')}; this version reads format {FORMAT}"
         )
-    return Checkpoint(file, from_dict(ours["settings"]), list(ours["seeds"]), content)
+    try:
+        return Checkpoint(file, from_dict(ours["settings"]), list(ours["seeds"]), content)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"checkpoint {str(file)!r} is damaged ({type(error).__name__}: {_reason(error)})"
+        ) from error
 
 
 def _reason(error: Exception) -> str:

@@ -1,12 +1,21 @@
 """Tiny settings, and a training loop without Lightning, for tests of agents."""
 
 import dataclasses
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from conftest import ROOT
 from control.rollout import Episodes, RandomActor, rollout
+from control.run_dir import read_metrics
 from envs.base import Environment
 from envs.make import make_environment
 from models.agents import agent_class, default_config, implementations
@@ -78,3 +87,71 @@ def same_numbers(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     assert one.keys() == other.keys()
     different = [name for name in one if not torch.equal(one[name].nan_to_num(7e7), other[name].nan_to_num(7e7))]
     assert not different
+
+
+# -- whole runs --------------------------------------------------------------------------------------------------------
+
+SMALL_RUN = {
+    "gamename": "cartpole", "hidden_sizes": "12,16", "batch_size": 16, "num_grad_steps": 3, "num_rand_action_rollouts": 4,
+    "training_rollouts_per_worker": 3, "eval_every": 2, "eval_episodes": 2, "checkpoint_every": 2, "epochs": 5,
+}  # fmt: skip
+
+
+def flags(logdir: Path, *more: str, **changes: Any) -> list[str]:
+    """The command line of a run that takes a second."""
+    values = SMALL_RUN | {"logdir": logdir} | changes
+    return [word for name, value in values.items() for word in (f"--{name}", str(value))] + list(more)
+
+
+def run_folder(logdir: Path) -> Path:
+    """The newest version of the only run under ``logdir``."""
+    return sorted(logdir.glob("*/*/*/*/version_*"), key=lambda path: int(path.name.removeprefix("version_")))[-1]
+
+
+def learned(folder: Path) -> dict[str, list[float]]:
+    """Every column of a run's metrics that a clock does not decide."""
+    return {name: column for name, column in read_metrics(folder / "metrics.csv").items() if not name.startswith("time/")}
+
+
+def same_runs(one: Path, other: Path) -> None:
+    """The same numbers learned, and the same weights, optimisers and counters to the bit."""
+    ours, theirs = learned(one), learned(other)
+    assert ours.keys() == theirs.keys() and len(ours["epoch"]) > 0
+    assert [name for name in ours if not np.array_equal(ours[name], theirs[name], equal_nan=True)] == []
+    for name in ("last.ckpt", "best.ckpt"):
+        contents = [torch.load(folder / "checkpoints" / name, weights_only=True) for folder in (one, other)]
+        differences = list(different(*({key: content[key] for key in ("state_dict", "optimizer_states", "understudy")} for content in contents)))
+        assert [path for path in differences if not path.startswith("/understudy/settings/")] == []
+
+
+def different(one: Any, other: Any, path: str = "") -> Iterator[str]:
+    """Where two nests of mappings, lists, tensors and plain values differ."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        for key in one:
+            yield from different(one[key], other[key], f"{path}/{key}")
+    elif isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        for i, (ours, theirs) in enumerate(zip(one, other, strict=True)):
+            yield from different(ours, theirs, f"{path}/{i}")
+    elif isinstance(one, Tensor) and isinstance(other, Tensor):
+        if not torch.equal(one.nan_to_num(7e7), other.nan_to_num(7e7)):
+            yield path
+    elif one != other:
+        yield path
+
+
+def start(argv: Sequence[str], code: str = "") -> "subprocess.Popen[str]":
+    """``python trainer.py argv``, or ``code`` in its place, as a process of its own."""
+    first = ["-c", code] if code else ["trainer.py"]
+    return subprocess.Popen(
+        [sys.executable, *first, *argv], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[str]", seconds: float = 60) -> None:
+    """Until ``condition`` holds; fails when the process ends first or time runs out."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, f"ended with {process.returncode}: {process.communicate()}"
+        assert time.monotonic() < end, "took too long"
+        time.sleep(0.005)

@@ -1,0 +1,195 @@
+"""Checkpoints: none is believed before it is checked, and none is lost for want of room."""
+
+import errno
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import trainer
+from control import checkpoints, errors
+from control.checkpoints import OURS, AtomicCheckpointIO, CheckpointError
+from helpers import flags, run_folder
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run; its files are for reading."""
+    logdir = tmp_path_factory.mktemp("finished")
+    assert trainer.main(flags(logdir, epochs=2)) == 0
+    return run_folder(logdir)
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(CheckpointError) as error:
+        checkpoints.load(path)
+    line = errors.one_line(error.value)
+    assert line and str(path) in line and "\n" not in line
+    return line
+
+
+def test_knows_its_settings_weights_and_members(finished: Path) -> None:
+    checkpoint = checkpoints.load(finished / "checkpoints" / "last.ckpt")
+    assert checkpoint.settings.run.gamename == "cartpole" and checkpoint.settings.agent.hidden_sizes == (12, 16)
+    assert checkpoint.seeds == [25] and checkpoint.run_state["epoch"] == 2
+    assert set(checkpoint.agent_state()) >= {"policy.flat", "command_mean", "scale"}
+    assert checkpoints.load(finished).path.name == "best.ckpt"
+
+
+def test_best_keeps_no_memory_and_is_small(finished: Path) -> None:
+    best = checkpoints.load(finished / "checkpoints" / "best.ckpt")
+    assert best.run_state["agent"] is None
+    assert checkpoints.load(finished / "checkpoints" / "last.ckpt").run_state["agent"] is not None
+
+
+class Harm:
+    """Makes a file when unpickled."""
+
+    def __init__(self, path: Path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return (open, (self.path, "w"))
+
+
+def test_what_is_no_checkpoint_of_ours_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.ckpt"
+    assert "does not exist" in refused(path)
+    path.write_text("epoch,reward\n1,2\n")
+    assert "damaged or not a checkpoint" in refused(path)
+    path.write_bytes(b"")
+    assert "damaged or not a checkpoint" in refused(path)
+    path.write_bytes(os.urandom(2000))
+    assert "damaged or not a checkpoint" in refused(path)
+    for foreign in ({"state_dict": {"w": torch.zeros(2)}}, torch.zeros(3), {OURS: 7}, [1]):
+        torch.save(foreign, path)
+        assert "was not written by this program" in refused(path)
+    torch.save({"model": torch.nn.Linear(2, 2)}, path)
+    assert "damaged or not a checkpoint" in refused(path)
+
+
+@pytest.mark.parametrize("how", ["pickle", "torch", "legacy"])
+def test_code_in_a_checkpoint_is_not_run(tmp_path: Path, how: str) -> None:
+    path, harmed = tmp_path / "x.ckpt", tmp_path / "harmed"
+    if how == "pickle":
+        path.write_bytes(pickle.dumps({OURS: Harm(harmed)}))
+    else:
+        torch.save({OURS: Harm(harmed)}, path, _use_new_zipfile_serialization=how == "torch")
+    refused(path)
+    assert not harmed.exists()
+    torch.load(path, weights_only=False) if how != "pickle" else pickle.loads(path.read_bytes())
+    assert harmed.exists()  # it would have
+
+
+def test_a_truncated_or_garbled_one_is_refused_in_one_line(finished: Path, tmp_path: Path) -> None:
+    whole = (finished / "checkpoints" / "last.ckpt").read_bytes()
+    path = tmp_path / "last.ckpt"
+    generator = torch.Generator().manual_seed(0)
+    for cut in [1, 4, 100, *torch.randint(len(whole), (15,), generator=generator).tolist(), len(whole) - 1]:
+        path.write_bytes(whole[:cut])
+        assert "damaged or not a checkpoint" in refused(path)
+    for place in torch.randint(min(len(whole), 3000), (60,), generator=generator).tolist():
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        try:
+            checkpoints.load(path)  # one byte of a tensor may pass for another number
+        except Exception as error:
+            assert errors.one_line(error), f"byte {place}: {type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"format": 99}, "has format 99"),
+        ({"format": None}, "has format None"),
+        ({"seeds": None}, "is damaged"),
+        ({"settings": {"implementation": "UDRL", "learning_rat": 1}}, "learning_rat is unknown"),
+        ({"settings": {"implementation": "Nope"}}, "implementation is 'Nope'"),
+    ],
+)
+def test_another_format_or_unknown_settings_are_one_line(finished: Path, tmp_path: Path, change: dict, line: str) -> None:
+    content = torch.load(finished / "checkpoints" / "last.ckpt", weights_only=True)
+    content[OURS] |= change
+    torch.save(content, tmp_path / "x.ckpt")
+    with pytest.raises(Exception, match=line) as error:
+        checkpoints.load(tmp_path / "x.ckpt")
+    assert errors.one_line(error.value)
+
+
+def test_a_missing_one_names_its_neighbour(finished: Path) -> None:
+    assert "best.ckpt" in refused(finished / "checkpoints" / "lst.ckpt")
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+def full_disk(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """From the ``after``-th checkpoint on, the temporary file is /dev/full, which has room for nothing."""
+    real, count = checkpoints.replacing, iter(range(1000))
+
+    def replacing(path: Path):
+        context = real(path)
+
+        class Full:
+            def __enter__(self):
+                temporary = context.__enter__()
+                if next(count) >= after:
+                    temporary.symlink_to("/dev/full")
+                return temporary
+
+            def __exit__(self, *exception):
+                return context.__exit__(*exception)
+
+        return Full()
+
+    monkeypatch.setattr(checkpoints, "replacing", replacing)
+
+
+def test_the_previous_checkpoint_survives_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "last.ckpt"
+    AtomicCheckpointIO().save_checkpoint({"weights": torch.ones(50_000)}, path)
+    before = path.read_bytes()
+    full_disk(monkeypatch, after=0)
+    for size in (3, 50_000):
+        with pytest.raises(CheckpointError, match="the previous one is kept") as error:
+            AtomicCheckpointIO().save_checkpoint({"weights": torch.zeros(size)}, path)
+        assert "\n" not in str(errors.one_line(error.value))
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["last.ckpt"]
+
+
+def test_a_run_on_a_full_disk_ends_with_one_line_and_goes_on_later(
+    logdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patched:
+        full_disk(patched, after=3)  # best and last of epoch 2, best or last of epoch 4
+        assert trainer.main(flags(logdir, epochs=6)) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: checkpoint ") and "--resume" in shown and shown.count("\n") == 1
+    folder = run_folder(logdir)
+    assert checkpoints.load(folder / "checkpoints" / "last.ckpt").run_state["epoch"] in (2, 4)
+    assert trainer.main(flags(logdir, "--resume", epochs=6)) == 0
+    assert run_folder(logdir) == folder
+    assert checkpoints.load(folder / "checkpoints" / "last.ckpt").run_state["epoch"] == 6
+
+
+def test_metrics_on_a_full_disk_are_one_line(
+    logdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from control.run_dir import MetricsFile
+
+    def full(self, *rows) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(MetricsFile, "append", full)
+    assert trainer.main(flags(logdir)) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: disk full") and shown.count("\n") == 1
+
+
+def test_leftovers_of_a_kill_do_not_disturb(finished: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    (copy / "checkpoints" / ".last.ckpt.4711.tmp").write_bytes(b"half")
+    assert checkpoints.load(copy).path.name == "best.ckpt"
