@@ -1,0 +1,136 @@
+"""What every benchmark shares: one thread, CPU time, interleaved repeats, a table, and JSON. Import it first."""
+
+import argparse
+import datetime
+import json
+import operator
+import os
+import platform
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+# Before torch is imported; and a checkout that was never installed works too.
+os.environ["OMP_NUM_THREADS"] = "1"
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+T = TypeVar("T")
+_HOLDS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One measured number. ``against`` says what it is compared with; ``bar`` is what is demanded, as ``(">=", 5)``."""
+
+    value: float
+    unit: str
+    against: str | None = None
+    bar: tuple[str, float] | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Empty where nothing is demanded."""
+        if self.bar is None:
+            return ""
+        sign, limit = self.bar
+        return f"{'holds' if _HOLDS[sign](self.value, limit) else 'MISSED'}: {sign} {limit:g}"
+
+
+@dataclass
+class Meter:
+    """CPU seconds (all threads of this process) by name, from calls of wrapped methods. Nested names count twice."""
+
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def wrap(self, owner: Any, method: str, name: str) -> None:
+        """Replace ``owner.method`` by one that adds the time of each call to ``name``."""
+        inner = getattr(owner, method)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.process_time()
+            try:
+                return inner(*args, **kwargs)
+            finally:
+                self.seconds[name] += time.process_time() - start
+
+        setattr(owner, method, timed)
+
+    def take(self) -> dict[str, float]:
+        """What was collected since the last call."""
+        taken, self.seconds = dict(self.seconds), defaultdict(float)
+        return taken
+
+
+def cpu_seconds(work: Callable[[], Any]) -> float:
+    """CPU seconds of one call, all threads of this process."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def interleave(contenders: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, list[T]]:
+    """What each contender gave in ``repeats`` rounds, after one that is thrown away.
+
+    The order turns every round, so that a machine that slows down slows all of them.
+    """
+    gathered: dict[str, list[T]] = {name: [] for name in contenders}
+    for round_ in range(repeats + 1):
+        names = list(contenders) if round_ % 2 else list(reversed(contenders))
+        for name in names:
+            outcome = contenders[name]()
+            if round_:
+                gathered[name].append(outcome)
+    return gathered
+
+
+def median_ratio(numerators: list[float], denominators: list[float]) -> float:
+    """Median over rounds of the ratio within a round."""
+    return statistics.median(a / b for a, b in zip(numerators, denominators, strict=True))
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """Knows ``--json`` and ``--quick``."""
+    flags = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    flags.add_argument("--json", action="store_true", help="one JSON object on stdout; the table goes to stderr")
+    flags.add_argument("--quick", action="store_true", help="shows that it runs; its numbers mean nothing")
+    return flags
+
+
+def machine() -> str:
+    """When and on what, without names of machines."""
+    import torch
+
+    return (
+        f"{datetime.date.today()}: {os.cpu_count()} {platform.machine()} cores, load average {os.getloadavg()[0]:.1f}, "
+        f"{platform.system()}, Python {platform.python_version()}, torch {torch.__version__}, "
+        f"{torch.get_num_threads()} thread; seconds are CPU time"
+    )
+
+
+def report(title: str, results: Mapping[str, Result], as_json: bool) -> None:
+    """The table on stdout; with ``as_json`` the table on stderr and ``{name: {value, unit, against}}`` on stdout."""
+    out = sys.stderr if as_json else sys.stdout
+    rows = [(name, f"{r.value:.4g}" if abs(r.value) < 100 else f"{r.value:,.0f}", r.unit, r.verdict, r.against or "")
+            for name, r in results.items()]  # fmt: skip
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    print(f"{title}\n{machine()}", file=out)
+    for name, value, unit, verdict, against in rows:
+        line = f"{name:<{widths[0]}}  {value:>{widths[1]}} {unit:<{widths[2]}}  {verdict:<{widths[3]}}  {against}"
+        print(line.rstrip(), file=out)
+    if as_json:
+        plain = {name: {"value": r.value, "unit": r.unit, "against": _against(r)} for name, r in results.items()}
+        print(json.dumps(plain, indent=1))
+
+
+def _against(result: Result) -> str | None:
+    """The comparison in words, with what is demanded in front."""
+    if result.bar is None:
+        return result.against
+    return f"{result.bar[0]} {result.bar[1]:g}: {result.against}"

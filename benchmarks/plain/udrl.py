@@ -1,0 +1,129 @@
+"""Upside-Down RL as a plain program: one environment, one observation at a time, samples fetched one by one.
+
+The yardstick of ../udrl.py: what one would write without batching anything, and how the first public implementation
+works. Same network, settings and commands as ours; no logging and no validation.
+"""
+
+from collections.abc import Mapping
+
+import gymnasium as gym
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
+
+BATCH, ROLLOUTS = 768, 20
+CAPACITY, LAST_FEW, MAX_RETURN = 100_000, 75, 320.0
+LEARNING_RATE, CLIP = 3.5e-4, 100.0
+SCALES = (0.025, 0.01)  # of the return and the horizon
+
+Episode = dict[str, np.ndarray]
+
+
+class BehaviorPolicy(nn.Module):
+    """``tanh(W_s obs) * sigmoid(W_c command)``, three ReLU layers, four logits: 38 148 parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state_fc = nn.Sequential(nn.Linear(8, 32), nn.Tanh())
+        self.command_fc = nn.Sequential(nn.Linear(2, 32), nn.Sigmoid())
+        self.output_fc = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(),
+                                       nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 4))  # fmt: skip
+        self.register_buffer("scale", torch.tensor(SCALES), persistent=False)
+
+    def forward(self, obs: Tensor, command: Tensor) -> Tensor:
+        return self.output_fc(self.state_fc(obs) * self.command_fc(command * self.scale))
+
+    def take_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Take over those of `models.layers.Network.named_weights` (member 0)."""
+        self.load_state_dict(
+            {name: values[0].T if values.dim() == 3 else values[0] for name, values in weights.items()}
+        )
+
+
+class SortedSteps(Dataset):
+    """Steps in arrays, those of the best episodes first; an item is one step as a dict of tensors."""
+
+    def __init__(self) -> None:
+        self.fields: Episode = {}
+
+    def __len__(self) -> int:
+        return len(self.fields["cum_rew"])
+
+    def __getitem__(self, i: int) -> dict[str, Tensor]:
+        return {name: torch.as_tensor(values[i]) for name, values in self.fields.items()}
+
+    def add(self, episode: Episode) -> None:
+        if not self.fields:
+            self.fields = episode
+            return
+        place = np.searchsorted(-self.fields["cum_rew"], -episode["cum_rew"][0])
+        for name, values in episode.items():
+            self.fields[name] = np.insert(self.fields[name], place, values, axis=0)[:CAPACITY]
+
+    def commands(self) -> tuple[float, float, float]:
+        """Mean and deviation of the best returns, mean length of their episodes."""
+        best, first = np.unique(self.fields["cum_rew"], return_index=True)
+        best, first = best[-LAST_FEW:], first[-LAST_FEW:]
+        return float(best.mean()), float(best.std()), float(round(self.fields["rollout_length"][first].mean()))
+
+
+class PlainLoop:
+    """`updates`, then `rollouts`, is one epoch."""
+
+    def __init__(self) -> None:
+        self.policy, self.memory = BehaviorPolicy(), SortedSteps()
+        self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=LEARNING_RATE)
+        self.env = gym.make("LunarLander-v3")
+        self.random = np.random.default_rng(0)
+
+    def updates(self, count: int) -> None:
+        draws = RandomSampler(self.memory, replacement=True, num_samples=count * BATCH)
+        for batch in DataLoader(self.memory, batch_sampler=BatchSampler(draws, BATCH, drop_last=False)):
+            logits = self.policy(batch["obs"], torch.stack([batch["rtg"], batch["horizon"]], dim=1))
+            loss = F.cross_entropy(logits, batch["action"])
+            self.optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.policy.parameters(), CLIP)
+            self.optimizer.step()
+
+    def rollouts(self) -> int:
+        """Plays and remembers; returns environment steps."""
+        commands = self.memory.commands()
+        episodes = [self._episode(*commands) for _ in range(ROLLOUTS)]
+        for episode in episodes:
+            self.memory.add(episode)
+        return sum(len(episode["action"]) for episode in episodes)
+
+    @torch.no_grad()
+    def _episode(self, mean: float, spread: float, horizon: float) -> Episode:
+        wanted = min(self.random.uniform(mean, mean + spread), MAX_RETURN)
+        seen, after, acts, rewards, done = [], [], [], [], False
+        obs, _ = self.env.reset(seed=int(self.random.integers(2**31)))
+        while not done:
+            logits = self.policy(
+                torch.as_tensor(obs).unsqueeze(0), torch.tensor([[wanted, horizon]], dtype=torch.float32)
+            )
+            act = int(torch.distributions.Categorical(logits=logits).sample())
+            seen.append(obs)
+            obs, reward, terminated, truncated, _ = self.env.step(act)
+            after.append(obs)
+            acts.append(act)
+            rewards.append(reward)
+            wanted, horizon, done = min(wanted - reward, MAX_RETURN), max(horizon - 1, 1), terminated or truncated
+        return episode_of(np.stack(seen), np.stack(after), np.array(acts), np.array(rewards, np.float32))
+
+
+def episode_of(obs: np.ndarray, after: np.ndarray, acts: np.ndarray, rewards: np.ndarray) -> Episode:
+    """All that is stored of an episode of T steps, each ``[T, ...]``."""
+    steps = len(acts)
+    return {
+        "obs": obs,
+        "obs2": after,
+        "action": acts,
+        "rtg": np.cumsum(rewards[::-1], dtype=np.float32)[::-1].copy(),
+        "cum_rew": np.full(steps, rewards.sum(), np.float32),
+        "horizon": np.arange(steps, 0, -1, dtype=np.float32),
+        "rollout_length": np.full(steps, steps, np.float32),
+    }

@@ -1,0 +1,256 @@
+"""Speed of Upside-Down RL on LunarLander, one thread: epoch, update, rollout, and what Lightning costs.
+
+    python benchmarks/udrl.py [--json] [--quick] [--checkpoint last.ckpt]
+
+Everything is CPU time of this process, so that other jobs on the machine matter little; what is compared is measured
+in turns in the same run.
+"""
+
+import contextlib
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import common  # first: one thread, and the project on the path
+import gymnasium as gym
+import numpy as np
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from common import Meter, Result, cpu_seconds, interleave, median_ratio
+from gymnasium.envs.box2d.lunar_lander import heuristic
+from plain.udrl import BATCH, ROLLOUTS, BehaviorPolicy, PlainLoop
+from torch import Tensor
+
+from control import checkpoints
+from control.rollout import rollout
+from control.run_config import Settings, from_dict
+from control.training import build_module, train
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    updates: int = 100  # an epoch
+    early: int = 5  # rounds
+    trained: int = 3
+    short: int = 9  # rounds of what takes less than a second
+    shown: int = 20  # times 20 episodes of LunarLander's own controller
+    fitted: int = 30  # epochs of updates on them
+    fit: int = 30  # epochs under Lightning
+
+    def settings(self, **changes: Any) -> Settings:
+        """UDRL as published, without its epoch of random actions."""
+        fixed = {"gamename": "lunarlander", "random_action_epochs": 0, "num_grad_steps": self.updates}
+        return from_dict(fixed | changes)
+
+
+QUICK = Size(updates=3, early=1, trained=1, short=1, shown=1, fitted=2, fit=2)
+
+
+class HeuristicActor:
+    """The controller that ships with LunarLander: it lands."""
+
+    def __init__(self, env: gym.Env):
+        self.env = env
+
+    def act(self, obs: Tensor) -> Tensor:
+        return torch.tensor([[heuristic(self.env, row) for row in obs[0].numpy()]])
+
+    def advance(self, reward: Tensor) -> None:
+        pass
+
+
+class Contest:
+    """The project's module and the plain loop with the same network weights and the same steps in memory.
+
+    Early: 50 random episodes and a fresh policy that crashes within a hundred steps. Trained: weights and memory of a
+    checkpoint; or episodes of LunarLander's own controller and a policy fitted to them, which flies for longer.
+    """
+
+    def __init__(self, state: str, size: Size, checkpoint: str | None):
+        self.module, self.plain, self.updates = build_module(size.settings()), PlainLoop(), size.updates
+        self.meter = Meter()
+        self.meter.wrap(self.module, "_rollout", "rollout")
+        if state == "trained" and checkpoint:
+            self._resume(checkpoint)
+        elif state == "trained":
+            self._learn_to_fly(size)
+        else:
+            self.module.on_train_start()
+        self.plain.policy.take_weights(self.module.agent.policy.named_weights())
+        self._copy_memory()
+        self.meter.take()
+
+    def _resume(self, path: str) -> None:
+        checkpoint = checkpoints.load(path)
+        self.module.agent.load_state_dict(checkpoint.agent_state())
+        self.module.agent.load_resume_state(checkpoint.run_state["agent"])
+
+    def _learn_to_fly(self, size: Size) -> None:
+        actor, streams = HeuristicActor(self.plain.env), self.module.rollout_streams
+        for _ in range(size.shown):
+            trajectory = rollout(actor, self.module.environment, streams.episode_seeds(ROLLOUTS))
+            self.module.agent.observe(trajectory)
+        for _ in range(size.fitted):
+            self.module.agent.learn()
+
+    def _copy_memory(self) -> None:
+        memory = self.module.agent.memory
+        for episode in memory.episodes[0]:
+            steps = {name: values[0][episode.slots].numpy() for name, values in memory.fields.items()}
+            lengths = np.full(len(episode), len(episode), np.float32)
+            after = np.roll(steps["obs"], -1, 0)
+            self.plain.memory.add({**steps, "obs2": after, "rollout_length": lengths})
+
+    def ours(self) -> tuple[float, float, int]:
+        """An epoch: CPU seconds apart from rollouts, in rollouts, and environment steps."""
+        before = int(self.module.env_steps)
+        total = cpu_seconds(lambda: self.module.training_step(None, 0))
+        rolled = self.meter.take()["rollout"]
+        return total - rolled, rolled, int(self.module.env_steps) - before
+
+    def theirs(self) -> tuple[float, float, int]:
+        """The same of the plain loop."""
+        updating = cpu_seconds(lambda: self.plain.updates(self.updates))
+        start = time.process_time()
+        steps = self.plain.rollouts()
+        return updating, time.process_time() - start, steps
+
+
+def epochs(state: str, size: Size, checkpoint: str | None = None) -> dict[str, Result]:
+    """Whole epochs of both, brought to the same number of steps: theirs plays other episodes than ours."""
+    contest = Contest(state, size, checkpoint)
+    rounds = interleave({"ours": contest.ours, "plain": contest.theirs}, getattr(size, state))
+    steps = statistics.fmean(steps for runs in rounds.values() for _, _, steps in runs)
+    seconds = {name: [rest + rolled / n * steps for rest, rolled, n in runs] for name, runs in rounds.items()}
+    rates = {name: [n / rolled for _, rolled, n in runs] for name, runs in rounds.items()}
+    middle = {name: statistics.median(values) for name, values in seconds.items()}
+    pace = {name: statistics.median(values) for name, values in rates.items()}
+    faster = {"epoch": median_ratio(seconds["plain"], seconds["ours"]),
+              "rollout": median_ratio(rates["ours"], rates["plain"])}  # fmt: skip
+    loop, work = "the plain loop", f"{size.updates} updates of {BATCH}, {ROLLOUTS} episodes"
+    return {
+        f"epoch_{state}_steps": Result(steps, "environment steps", "20 episodes, mean of both"),
+        f"epoch_{state}_plain": Result(middle["plain"], "s an epoch", work),
+        f"epoch_{state}": Result(middle["ours"], "s an epoch", "the same, with validation loss and statistics"),
+        f"epoch_{state}_speedup": Result(faster["epoch"], "times", loop, (">=", 5)),
+        f"rollout_{state}_plain": Result(pace["plain"], "steps/s", "one observation at a time"),
+        f"rollout_{state}": Result(pace["ours"], "steps/s", "20 episodes side by side"),
+        f"rollout_{state}_speedup": Result(faster["rollout"], "times", loop, (">=", 3)),
+    }  # fmt: skip
+
+
+def simulator(repeats: int) -> dict[str, Result]:
+    """Random actions in the environment alone, resets included."""
+    env, rates = gym.make("LunarLander-v3"), []
+    env.action_space.seed(0)
+    for seed in range(repeats):
+        steps, start = 0, time.process_time()
+        for episode in range(20):
+            env.reset(seed=100 * seed + episode)
+            done = False
+            while not done:
+                _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+                steps, done = steps + 1, terminated or truncated
+        rates.append(steps / (time.process_time() - start))
+    return {
+        "rollout_simulator": Result(statistics.median(rates), "steps/s", "random actions and no policy, an upper bound")
+    }
+
+
+def bare_updates(count: int) -> Callable[[], float]:
+    """``count`` times forward, backward and Adam on one fixed batch; nothing is sampled, clipped or logged."""
+    policy = BehaviorPolicy()
+    optimizer = torch.optim.Adam(policy.parameters(), lr=3.5e-4)
+    obs, command, actions = torch.randn(BATCH, 8), torch.rand(BATCH, 2) * 100, torch.randint(4, (BATCH,))
+
+    def work() -> None:
+        for _ in range(count):
+            optimizer.zero_grad()
+            F.cross_entropy(policy(obs, command), actions).backward()
+            optimizer.step()
+
+    return lambda: cpu_seconds(work)
+
+
+def updates(size: Size) -> dict[str, Result]:
+    module = build_module(size.settings())
+    module.on_train_start()
+    rounds = interleave(
+        {"ours": lambda: cpu_seconds(module.agent.learn), "bare": bare_updates(size.updates)}, size.short
+    )
+    rate = {name: size.updates / statistics.median(seconds) for name, seconds in rounds.items()}
+    return {
+        "update_bare": Result(rate["bare"], "updates/s", "forward, backward, torch's Adam on one fixed batch of 768"),
+        "update": Result(rate["ours"], "updates/s", "the same with sampling, clipping and statistics"),
+        "update_slowdown": Result(median_ratio(rounds["ours"], rounds["bare"]), "times", "bare updates", ("<=", 1.3)),
+    }
+
+
+class LightningClock(pl.Callback):
+    """CPU seconds from the end of the first epoch to that of the last, and where they went.
+
+    ``own`` is the module's training and validation steps; ``callbacks`` what ours do with an epoch's numbers (log,
+    progress, checkpoint files); the rest is Lightning's.
+    """
+
+    def __init__(self) -> None:
+        self.meter, self.total, self.parts = Meter(), 0.0, {}
+
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        for step in ("training_step", "validation_step"):
+            self.meter.wrap(module, step, "own")
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if callback is not self:
+                self.meter.wrap(callback, "on_train_epoch_end", "callbacks")
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if trainer.current_epoch == 1:
+            self.meter.take()
+            self.total = -time.process_time()
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.total += time.process_time()
+        self.parts = self.meter.take()
+
+
+def lightning(size: Size) -> dict[str, Result]:
+    """A real run of short, early epochs, the worst case for a fixed cost an epoch."""
+    count, clock = size.fit, LightningClock()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(open(os.devnull, "w")):
+        train(size.settings(epochs=count + 1, logdir=folder), (clock,))
+    own, callbacks = clock.parts["own"], clock.parts["callbacks"]
+    rest = clock.total - own - callbacks
+    each, whole = 1e3 / count, "an epoch under trainer.fit"
+    return {
+        "fit_epoch": Result(each * clock.total, "ms an epoch", f"trainer.fit, mean of {count} early epochs"),
+        "fit_own_work": Result(each * own, "ms an epoch", "learn, rollout, observe, evaluate"),
+        "fit_callbacks": Result(each * callbacks, "ms an epoch", "metrics.csv, TensorBoard, progress, checkpoints"),
+        "fit_lightning": Result(each * rest, "ms an epoch", "all the rest"),
+        "fit_lightning_share": Result(100 * rest / clock.total, "%", whole, ("<", 5)),
+        "fit_callbacks_share": Result(100 * callbacks / clock.total, "%", whole),
+    }
+
+
+def main() -> None:
+    parser = common.parser(__doc__.splitlines()[0])
+    parser.add_argument("--checkpoint", help="last.ckpt of a UDRL run on lunarlander, for the trained state")
+    options = parser.parse_args()
+    size = QUICK if options.quick else Size()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
+        results = epochs("early", size) | epochs("trained", size, options.checkpoint)
+        results |= simulator(size.early) | updates(size) | lightning(size)
+    common.report("Upside-Down RL on LunarLander", results, options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
