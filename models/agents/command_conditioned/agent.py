@@ -239,7 +239,7 @@ class Agent(nn.Module):
         for m in range(self.members):
             ended = torch.stack([episode.extras["terminated"] for episode in memory.episodes[m]])
             last[m] = last[m] * scale[m] * ~ended * float(config.bootstrap_truncation)
-            # A lander that climbs until the time limit ends where the network only extrapolates, and
+            # Where an episode is cut off the network may only extrapolate (a lander can climb for ever), and
             # bootstrapping from that feeds on itself; no value lies outside the returns seen.
             seen = memory.fields["rtg"][m][memory.index(m)]
             values[m] = (values[m] * scale[m]).clamp(seen.min(), seen.max())

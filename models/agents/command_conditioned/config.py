@@ -97,7 +97,7 @@ class Config:
         "return", "advantage = discounted return - V [C], or TD(lambda) return - V", choices=("return", "lambda")
     )
     bootstrap_truncation: bool = setting(
-        False, "after a time limit count V of the final observation, which diverges on LunarLander; else 0 [C]"
+        True, "a time limit is no end: the value of the final observation follows it; else 0 [C]"
     )
     val_func_update_interval: int = setting(5, "one value update for every so many policy updates [C]", minimum=1)
     value_hidden_sizes: tuple[int, ...] = setting(
