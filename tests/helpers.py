@@ -24,13 +24,15 @@ from models.streams import Streams
 
 # What makes a run small, for those fields that a family has. The batch is odd, so that vector tails are exercised.
 TINY: dict[str, Any] = {
-    "batch_size": 33, "num_grad_steps": 4, "num_rand_action_rollouts": 5, "training_rollouts_per_worker": 3, "last_few": 4,
+    "batch_size": 33, "num_grad_steps": 4, "num_rand_action_rollouts": 5,
+    "training_rollouts_per_worker": 3, "last_few": 4,
     "value_hidden_sizes": (12, 8), "conv_channels": (4, 8), "random_action_epochs": 0,
 }  # fmt: skip
 # Families' other networks and ways, tested beside every implementation: id -> (implementation, settings).
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "UDRL-hypernetwork": ("UDRL", {"network": "hypernetwork"}),
-    "UDRL-by-episode": ("UDRL", {"sample_by": "episode", "eval_command": "sampled", "buffer_unit": "episodes", "buffer_size": 7}),
+    "UDRL-by-episode": ("UDRL", {"sample_by": "episode", "eval_command": "sampled", "buffer_unit": "episodes",
+                                 "buffer_size": 7}),
     "RCP-A-lambda": ("RCP-A", {"advantage_target": "lambda", "advantage_command": "quantile", "sample_by": "episode"}),
 }  # fmt: skip
 CASES = {name: (name, {}) for name in implementations()} | VARIANTS
@@ -92,8 +94,8 @@ def same_numbers(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 # -- whole runs --------------------------------------------------------------------------------------------------------
 
 SMALL_RUN = {
-    "gamename": "cartpole", "hidden_sizes": "12,16", "batch_size": 16, "num_grad_steps": 3, "num_rand_action_rollouts": 4,
-    "training_rollouts_per_worker": 3, "eval_every": 2, "eval_episodes": 2, "checkpoint_every": 2, "epochs": 5,
+    "gamename": "cartpole", "hidden_sizes": "12,16", "batch_size": 16, "num_grad_steps": 3,
+    "num_rand_action_rollouts": 4, "training_rollouts_per_worker": 3, "eval_every": 2, "eval_episodes": 2, "checkpoint_every": 2, "epochs": 5,
 }  # fmt: skip
 
 
@@ -110,7 +112,9 @@ def run_folder(logdir: Path) -> Path:
 
 def learned(folder: Path) -> dict[str, list[float]]:
     """Every column of a run's metrics that a clock does not decide."""
-    return {name: column for name, column in read_metrics(folder / "metrics.csv").items() if not name.startswith("time/")}
+    return {
+        name: column for name, column in read_metrics(folder / "metrics.csv").items() if not name.startswith("time/")
+    }
 
 
 def same_runs(one: Path, other: Path) -> None:
@@ -120,7 +124,14 @@ def same_runs(one: Path, other: Path) -> None:
     assert [name for name in ours if not np.array_equal(ours[name], theirs[name], equal_nan=True)] == []
     for name in ("last.ckpt", "best.ckpt"):
         contents = [torch.load(folder / "checkpoints" / name, weights_only=True) for folder in (one, other)]
-        differences = list(different(*({key: content[key] for key in ("state_dict", "optimizer_states", "understudy")} for content in contents)))
+        differences = list(
+            different(
+                *(
+                    {key: content[key] for key in ("state_dict", "optimizer_states", "understudy")}
+                    for content in contents
+                )
+            )
+        )
         assert [path for path in differences if not path.startswith("/understudy/settings/")] == []
 
 

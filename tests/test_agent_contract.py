@@ -40,7 +40,9 @@ def test_actions_have_the_shape_and_range_of_the_space(case: str, kind: str) -> 
             if isinstance(spaces.actions, Discrete):
                 assert action.min() >= 0 and action.max() < spaces.actions.n
             else:
-                assert (action >= torch.tensor(spaces.actions.low)).all() and (action <= torch.tensor(spaces.actions.high)).all()
+                assert (action >= torch.tensor(spaces.actions.low)).all() and (
+                    action <= torch.tensor(spaces.actions.high)
+                ).all()
 
 
 @pytest.mark.parametrize("game", ["probe-3", "pendulum"])
@@ -62,7 +64,7 @@ def test_learn_gives_one_finite_number_a_member(case: str, game: str) -> None:
 @pytest.mark.parametrize("game", GAMES)
 @pytest.mark.parametrize("case", CASES)
 def test_a_member_alone_is_the_same_to_the_bit(case: str, game: str) -> None:
-    """Three epochs of learning, acting and evaluating; in company other episodes last longer and other numbers are drawn."""
+    """Three epochs of learning, acting and evaluating, though in company other episodes last longer."""
     seeds = [25, 26, 7]
     together = Loop(case, game, seeds)
     together.warm_up(1)

@@ -109,7 +109,9 @@ def test_a_truncated_or_garbled_one_is_refused_in_one_line(finished: Path, tmp_p
         ({"settings": {"implementation": "Nope"}}, "implementation is 'Nope'"),
     ],
 )
-def test_another_format_or_unknown_settings_are_one_line(finished: Path, tmp_path: Path, change: dict, line: str) -> None:
+def test_another_format_or_unknown_settings_are_one_line(
+    finished: Path, tmp_path: Path, change: dict, line: str
+) -> None:
     content = torch.load(finished / "checkpoints" / "last.ckpt", weights_only=True)
     content[OURS] |= change
     torch.save(content, tmp_path / "x.ckpt")

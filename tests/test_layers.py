@@ -20,7 +20,9 @@ def test_dense_is_linear_for_every_member(inputs: int, outputs: int, batch: int)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 31, 768])
-@pytest.mark.parametrize(("inputs", "outputs"), [(8, 32), (1, 32), (2, 32), (32, 128), (128, 4), (64, 1), (3, 2), (128, 128)])
+@pytest.mark.parametrize(
+    ("inputs", "outputs"), [(8, 32), (1, 32), (2, 32), (32, 128), (128, 4), (64, 1), (3, 2), (128, 128)]
+)
 def test_a_member_alone_is_the_same_to_the_bit(inputs: int, outputs: int, batch: int) -> None:
     def run(x, weight, bias):
         # nothing stands in front of a layer with one input, observation or command, that would take its gradient
@@ -47,7 +49,9 @@ def test_convolution_is_conv2d_for_every_member(channels: int, out: int, size: i
     kernel, bias = torch.randn(2, out, channels, 3, 3), torch.randn(2, out)
     ours = convolution(x, kernel.flatten(2).transpose(1, 2), bias)
     for m in range(2):
-        torch.testing.assert_close(ours[m], F.conv2d(x[m], kernel[m], bias[m], stride=2, padding=1), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            ours[m], F.conv2d(x[m], kernel[m], bias[m], stride=2, padding=1), rtol=1e-4, atol=1e-5
+        )
 
 
 def test_weights_are_views_in_the_order_of_the_layers() -> None:

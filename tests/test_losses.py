@@ -8,7 +8,10 @@ import torch
 from models.losses import cross_entropy, exponential_weights, squared_error
 
 ONE_MEMBER = {
-    "cross_entropy": (cross_entropy, lambda g: (torch.randn(3, 7, 4, generator=g), torch.randint(4, (3, 7), generator=g))),
+    "cross_entropy": (
+        cross_entropy,
+        lambda g: (torch.randn(3, 7, 4, generator=g), torch.randint(4, (3, 7), generator=g)),
+    ),
     "squared_error": (squared_error, lambda g: (torch.randn(3, 7, 2, generator=g), torch.randn(3, 7, 2, generator=g))),
     "exponential_weights": (lambda v: exponential_weights(v, 0.7, 3.0), lambda g: (torch.randn(3, 7, generator=g),)),
 }

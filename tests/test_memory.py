@@ -29,7 +29,11 @@ class Plain:
 
 def episode(number: int, length: int, score: float):
     """Every step says which episode it belongs to and where it stands in it."""
-    steps = {"number": torch.full((length,), number), "place": torch.arange(length), "obs": torch.full((length, 2), float(number))}
+    steps = {
+        "number": torch.full((length,), number),
+        "place": torch.arange(length),
+        "obs": torch.full((length, 2), float(number)),
+    }
     return steps, score, {"last": torch.tensor([number, length])}
 
 
@@ -46,10 +50,14 @@ def held(memory: EpisodeMemory, member: int) -> list[tuple[int, int, float]]:
 
 
 # few different scores, so that ties are common
-batches = st.lists(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([-1.0, 0.0, 0.5, 2.0])), max_size=6), max_size=8)
+batches = st.lists(
+    st.lists(st.tuples(st.integers(1, 40), st.sampled_from([-1.0, 0.0, 0.5, 2.0])), max_size=6), max_size=8
+)
 
 
-@given(batches, batches, st.integers(1, 60), st.sampled_from(["steps", "episodes"]), st.sampled_from(["sorted", "recent"]))
+@given(
+    batches, batches, st.integers(1, 60), st.sampled_from(["steps", "episodes"]), st.sampled_from(["sorted", "recent"])
+)
 def test_keeps_what_a_plain_list_keeps(first, second, capacity: int, unit: str, order: str) -> None:
     """Best or latest first, whole episodes, within capacity, one always staying; each member for itself."""
     memory = EpisodeMemory(2, capacity, unit, order)
@@ -102,7 +110,9 @@ def test_only_steps_in_memory_are_sampled(by: str) -> None:
         numbers, places = memory.gather(update, ["number", "place"])
         for m in range(2):
             alive = {number: length for number, length, _ in held(memory, m)}
-            assert all(place < alive[number] for number, place in zip(numbers[m].tolist(), places[m].tolist(), strict=True))
+            assert all(
+                place < alive[number] for number, place in zip(numbers[m].tolist(), places[m].tolist(), strict=True)
+            )
 
 
 @pytest.mark.parametrize(("by", "expected"), [("step", [1 / 20, 4 / 20, 15 / 20]), ("episode", [1 / 3, 1 / 3, 1 / 3])])
@@ -137,7 +147,9 @@ def test_a_restored_memory_samples_and_keeps_the_same(drawn, unit: str, order: s
             for each in (memory, other):
                 slots = each.sample(Streams([5, 6]), 3, 10, by)
                 seen.append([each.gather(update, ["number", "place", "obs"]) for update in slots])
-            assert all(torch.equal(a, b) for ours, theirs in zip(*seen, strict=True) for a, b in zip(ours, theirs, strict=True))
+            assert all(
+                torch.equal(a, b) for ours, theirs in zip(*seen, strict=True) for a, b in zip(ours, theirs, strict=True)
+            )
         assert [held(memory, m) for m in range(2)] == [held(other, m) for m in range(2)]
         for each in (memory, other):  # and the next episodes push out the same ones
             for member in range(2):

@@ -26,7 +26,10 @@ HIDDEN = (32, 128, 128, 128)
 
 def plain(network, member: int) -> dict[str, Tensor]:
     """Weights of one member by name, as torch's own layers hold them: ``[out, in]``."""
-    return {name: (view[member].T if view.dim() == 3 else view[member]).detach() for name, view in network.named_weights().items()}
+    return {
+        name: (view[member].T if view.dim() == 3 else view[member]).detach()
+        for name, view in network.named_weights().items()
+    }
 
 
 def affine(weights: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
@@ -41,7 +44,13 @@ class PublishedBehavior(nn.Module):
         self.state_fc = nn.Sequential(nn.Linear(8, 32), nn.Tanh())
         self.command_fc = nn.Sequential(nn.Linear(2, 32), nn.Sigmoid())
         self.output_fc = nn.Sequential(
-            nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 4)
+            nn.Linear(32, 128),
+            nn.ReLU(),
+            nn.Linear(128, 128),
+            nn.ReLU(),
+            nn.Linear(128, 128),
+            nn.ReLU(),
+            nn.Linear(128, 4),
         )
 
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
@@ -55,7 +64,9 @@ def published(seed: int = 0) -> tuple[PublishedBehavior, dict[str, Tensor]]:
 
 
 def lander(members: int = 2, **changes):
-    agent = build("UDRL", LANDER, list(range(members)), dataclasses.replace(config_of("UDRL", "lunarlander"), **changes))
+    agent = build(
+        "UDRL", LANDER, list(range(members)), dataclasses.replace(config_of("UDRL", "lunarlander"), **changes)
+    )
     agent._update_scale()
     return agent
 
@@ -90,7 +101,10 @@ def test_published_weights_give_the_published_outputs() -> None:
     model, state_dict = published()
     agent = lander(members=3)
     load_published(agent, {"optimizer.noise": torch.zeros(1), **state_dict})
-    obs, command = torch.randn(3, 50, 8), torch.rand(3, 50, 2) * torch.tensor([600.0, 900.0]) - torch.tensor([300.0, 0.0])
+    obs, command = (
+        torch.randn(3, 50, 8),
+        torch.rand(3, 50, 2) * torch.tensor([600.0, 900.0]) - torch.tensor([300.0, 0.0]),
+    )
     for m in range(3):
         torch.testing.assert_close(agent(obs, command)[m], model(obs[m], command[m]), rtol=0, atol=1e-6)
     with torch.no_grad():  # the views that acting keeps see the new weights too
@@ -105,7 +119,10 @@ def test_published_weights_that_do_not_fit_are_one_clear_line_and_change_nothing
     for broken, line in [
         (missing, r"model.output_fc.4.bias is missing"),
         (state_dict | {"model.output_fc.8.weight": torch.zeros(4, 4)}, r"model.output_fc.8.weight fits no layer"),
-        (state_dict | {"model.output_fc.6.weight": torch.zeros(2, 128)}, r"model.output_fc.6.weight has shape \(2, 128\); needed: \(4, 128\)"),
+        (
+            state_dict | {"model.output_fc.6.weight": torch.zeros(2, 128)},
+            r"model.output_fc.6.weight has shape \(2, 128\); needed: \(4, 128\)",
+        ),
         (state_dict | {"model.state_fc.0.bias": torch.zeros(32, 1)}, r"shape \(32, 1\); needed: \(32,\)"),
         ({}, "is missing"),
     ]:
@@ -177,6 +194,8 @@ def test_convolutional_trunk() -> None:
     images = torch.randint(256, (2, 3, 8, 32, 32), dtype=torch.uint8)
     for m in range(2):
         x = images[m].float() / 255
-        for layer, (kernel, bias) in zip(trunk.layers, zip(*[iter(plain(trunk, m).values())] * 2, strict=True), strict=True):
+        for layer, (kernel, bias) in zip(
+            trunk.layers, zip(*[iter(plain(trunk, m).values())] * 2, strict=True), strict=True
+        ):
             x = F.conv2d(x, kernel.view(layer.outputs, -1, 3, 3), bias, stride=2, padding=1).relu()
         torch.testing.assert_close(trunk(images)[m], x.flatten(1), rtol=1e-4, atol=1e-5)

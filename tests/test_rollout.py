@@ -36,7 +36,9 @@ class Scripted:
         reward = torch.where(active, 100.0 * (self.seeds % 10_000) + self.age, 0.0)
         self.age = self.age + active
         ended = active & (self.age == self.seeds % 10_000)
-        return Step(self.age.float()[..., None], reward, ended & (self.seeds < TRUNCATES), ended & (self.seeds >= TRUNCATES))
+        return Step(
+            self.age.float()[..., None], reward, ended & (self.seeds < TRUNCATES), ended & (self.seeds >= TRUNCATES)
+        )
 
     def close(self) -> None:
         pass

@@ -1,0 +1,215 @@
+"""UDRL and RCP: what is commanded, what is remembered, what is fitted."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers import build, config_of, tiny
+from models.losses import cross_entropy, exponential_weights
+from models.spaces import Continuous, Discrete, Spaces
+from models.streams import Streams
+from models.trajectory import Trajectory
+
+SPACES = Spaces((2,), Discrete(3), max_return=50.0)
+
+
+def trajectory(rewards: list[list[float]], terminated: list[bool], members: int = 1) -> Trajectory:
+    """Episodes with these rewards; observation and action say which step it is. All members the same."""
+    lengths = torch.tensor([len(episode) for episode in rewards])
+    steps, count = int(lengths.max()), len(rewards)
+    valid = torch.arange(steps)[:, None] < lengths
+    reward = torch.zeros(steps, count)
+    for e, episode in enumerate(rewards):
+        reward[: len(episode), e] = torch.tensor(episode)
+    last = torch.arange(steps)[:, None] == lengths - 1
+    ended = last & torch.tensor(terminated)
+    age = torch.arange(steps)[:, None].expand(steps, count)
+    obs = torch.stack([age, torch.arange(count).expand(steps, count)], -1).float()
+
+    def each(x: Tensor) -> Tensor:
+        return x.unsqueeze(1).expand(steps, members, *x.shape[1:]).clone()
+
+    final = torch.stack([lengths, torch.arange(count)], -1).float().expand(members, -1, -1).clone()
+    return Trajectory(each(obs), each(age % 3), each(reward), each(ended), each(last & ~ended), each(valid), final,
+                      reward.sum(0).expand(members, -1).clone())  # fmt: skip
+
+
+THREE = trajectory([[1.0, 2.0, 3.0], [10.0], [0.0, -4.0]], [True, True, False])
+
+
+def remembered(agent, *names: str) -> list[list[list[float]]]:
+    """Fields of every episode in memory, best or latest first."""
+    return [
+        [agent.memory.fields[name][0][episode.slots].tolist() for name in names] for episode in agent.memory.episodes[0]
+    ]
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_step_is_remembered_with_what_was_still_to_come() -> None:
+    agent = build("UDRL", SPACES, [0], tiny("UDRL", discount=0.5))
+    agent.observe(THREE)
+    best, middle, worst = remembered(agent, "rtg", "horizon", "cum_rew", "action")
+    assert best == [[10.0], [1.0], [10.0], [0]]
+    assert middle == [[1 + 0.5 * 2 + 0.25 * 3, 2 + 0.5 * 3, 3.0], [3.0, 2.0, 1.0], [6.0] * 3, [0, 1, 2]]
+    assert worst == [[-2.0, -4.0], [2.0, 1.0], [-4.0] * 2, [0, 1]]
+
+
+# -- commands --------------------------------------------------------------------------------------------------------
+
+
+def test_udrl_commands_the_best_episodes() -> None:
+    agent = build("UDRL", SPACES, [0], tiny("UDRL", last_few=2))
+    agent.observe(THREE)  # returns 6, 10, -4; the best two have mean 8, deviation 2, mean length 2
+    now = agent.commands_now()
+    assert now["return"].tolist() == [8.0] and now["horizon"].tolist() == [2.0]
+    exploring = agent.begin(2000, Streams([1]), sample=True).command[0]
+    assert agent.commands == ["rtg", "horizon"] and (exploring[:, 1] == 2).all()
+    assert 8 <= exploring[:, 0].min() < 8.05 and 9.95 < exploring[:, 0].max() < 10
+    assert exploring[:, 0].mean() == pytest.approx(9, abs=0.1)
+    bound = agent.begin(5, Streams([1]), sample=False, evaluate=True).command[0]
+    assert bound.tolist() == [[8.0, 2.0]] * 5
+    sampled = build("UDRL", SPACES, [0], tiny("UDRL", last_few=2, eval_command="sampled"))
+    sampled.observe(THREE)
+    assert sampled.begin(50, Streams([1]), sample=False, evaluate=True).command[0, :, 0].std() > 0.1
+    lower = build("UDRL", SPACES, [0], tiny("UDRL", last_few=2, desire_mu_minus_std=True))
+    lower.observe(THREE)
+    assert lower.commands_now()["return"].tolist() == [6.0]
+
+
+def test_udrl_counts_down_and_never_asks_for_more_than_there_is() -> None:
+    agent = build("UDRL", SPACES, [0])
+    agent.observe(THREE)
+    actor = agent.begin(2, Streams([0]), sample=True, command={"return": 45.0, "horizon": 3.0})
+    actor.advance(torch.tensor([[5.0, -20.0]]))
+    assert actor.command[0].tolist() == [[40.0, 2.0], [50.0, 2.0]]
+    actor.advance(torch.tensor([[0.0, 1.0]]))
+    actor.advance(torch.tensor([[0.0, 1.0]]))
+    assert actor.command[0].tolist() == [[40.0, 1.0], [48.0, 1.0]]  # a horizon of at least one step
+    assert actor.commanded_returns.tolist() == [[45.0, 45.0]]
+
+
+def test_rcp_r_commands_around_the_best_of_the_latest_rollouts_and_holds_it() -> None:
+    agent = build("RCP-R", SPACES, [0], tiny("RCP-R", discount=1.0))
+    agent.observe(trajectory([[100.0]], [True]))
+    agent.observe(THREE)
+    deviation = torch.tensor([6.0, 10.0, -4.0]).std(correction=0).item()
+    assert agent.commands == ["rtg"] and agent.commands_now()["return"].tolist() == [10.0]
+    actor = agent.begin(4000, Streams([0]), sample=True)
+    drawn = actor.command[0, :, 0].clone()
+    assert drawn.mean() == pytest.approx(10, abs=0.3) and drawn.std() == pytest.approx(deviation, rel=0.05)
+    actor.advance(torch.ones(1, 4000))
+    assert torch.equal(actor.command[0, :, 0], drawn)
+
+
+def test_rcp_a_draws_its_command_at_every_step_and_keeps_an_override() -> None:
+    agent = build("RCP-A", SPACES, [0])
+    agent.command_mean.fill_(3.0)
+    agent.command_spread.fill_(2.0)
+    actor = agent.begin(3000, Streams([0]), sample=True)
+    obs = torch.zeros(1, 3000, 2)
+    actor.act(obs)
+    first = actor.command.clone()
+    actor.act(obs)
+    assert (actor.command != first).float().mean() > 0.99
+    assert actor.command.mean() == pytest.approx(3, abs=0.15) and actor.command.std() == pytest.approx(2, rel=0.05)
+    fixed = agent.begin(4, Streams([0]), sample=True, command={"advantage": 7.0})
+    fixed.act(obs[:, :4])
+    assert (fixed.command == 7.0).all() and fixed.commanded_returns is None
+
+
+def test_commands_are_scaled_as_set_or_from_the_data() -> None:
+    fixed = build("UDRL", SPACES, [0], tiny("UDRL", reward_scale=0.025, horizon_scale=0.01))
+    fixed.observe(THREE)
+    torch.testing.assert_close(fixed.scale, torch.tensor([[0.025, 0.01]]))
+    automatic = build("UDRL", SPACES, [0])
+    automatic.observe(THREE)
+    assert automatic.scale.tolist() == [[5 / 16, 5 / 4]]  # largest return 10 -> 16, longest episode 3 -> 4
+    assert automatic.forward(torch.zeros(1, 4, 2), torch.full((1, 4, 2), 300.0)).isfinite().all()
+
+
+# -- actions ---------------------------------------------------------------------------------------------------------
+
+
+def test_actions_are_drawn_from_the_policy_or_its_greatest() -> None:
+    agent = build("UDRL", SPACES, [0, 1])
+    agent.observe(trajectory([[1.0, 2.0]], [True], members=2))
+    obs = torch.randn(2, 1, 2).expand(2, 3000, 2)
+    command = {"return": 1.0, "horizon": 2.0}
+    drawn = agent.begin(3000, Streams([0, 1]), sample=True, command=command).act(obs)
+    logits = agent(obs, torch.tensor([1.0, 2.0]).expand(2, 3000, 2))
+    for m in range(2):
+        shares = drawn[m].bincount(minlength=3) / 3000
+        torch.testing.assert_close(shares, logits[m, 0].softmax(0), rtol=0, atol=0.035)
+    assert torch.equal(agent.begin(3000, Streams([0, 1]), sample=False, command=command).act(obs), logits.argmax(-1))
+
+
+def test_continuous_actions_are_the_mean_and_noise_within_the_bounds() -> None:
+    spaces = Spaces((2,), Continuous((-1.0, 0.0), (1.0, 10.0)))
+    agent = build("UDRL", spaces, [0], tiny("UDRL", action_noise=0.5))
+    agent.observe(dataclasses.replace(THREE, action=torch.zeros(3, 1, 3, 2)))
+    obs = torch.randn(1, 1, 2).expand(1, 5000, 2)
+    greedy = agent.begin(5000, Streams([0]), sample=False, command={"return": 1.0, "horizon": 1.0}).act(obs)
+    mean = agent(obs, torch.ones(1, 5000, 2)).clamp(-1, 1) * torch.tensor([1.0, 5.0]) + torch.tensor([0.0, 5.0])
+    torch.testing.assert_close(greedy, mean)
+    noisy = agent.begin(5000, Streams([0]), sample=True, command={"return": 1.0, "horizon": 1.0}).act(obs)
+    if mean.abs()[0, 0, 0] < 0.3:
+        assert (noisy - greedy)[..., 0].std() == pytest.approx(0.15, rel=0.05)  # 0.3 * 0.5 half-widths of 1
+    assert noisy[..., 1].min() >= 0 and noisy[..., 1].max() <= 10 and (noisy - greedy)[..., 1].std() > 0.5
+
+
+# -- losses ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["UDRL", "RCP-R", "RCP-A"])
+def test_the_policy_loss_is_the_weighted_cross_entropy_of_what_was_done(case: str) -> None:
+    agent = build(case, SPACES, [0])
+    agent.observe(THREE)
+    if agent.value:
+        agent._refresh_advantages()
+    slots = agent.memory.index(0).unsqueeze(0)
+    loss, plain = agent._policy_loss(slots)
+    obs, action, *command = agent.memory.gather(slots, ["obs", "action", *agent.commands])
+    each = cross_entropy(agent(obs, torch.stack(command, -1)), action)
+    weights = torch.ones_like(each)
+    if case != "UDRL":
+        (by,) = agent.memory.gather(slots, ["advantage" if agent.value else "cum_rew"])
+        weights = exponential_weights(by, agent.config.beta, agent.config.max_weight)
+        assert weights.std() > 0
+    torch.testing.assert_close(loss, (each * weights).mean(1))
+    torch.testing.assert_close(plain, each.mean(1))
+    assert plain.item() == pytest.approx(math.log(3), abs=0.6)
+
+
+@pytest.mark.parametrize("bootstrap", [True, False])
+def test_advantages_follow_the_value_of_a_cut_off_episode_and_not_of_an_ended_one(bootstrap: bool) -> None:
+    config = dataclasses.replace(
+        config_of("RCP-A"), hidden_sizes=(8, 8), value_hidden_sizes=(8,), discount=0.5, td_lambda=0.25,
+        use_lambda_td=True, advantage_target="return", advantage_command="max", bootstrap_truncation=bootstrap,
+    )  # fmt: skip
+    agent = build("RCP-A", SPACES, [0], config)
+    agent.observe(THREE)
+    agent._refresh_advantages()
+    seen = [1 + 0.5 * 2 + 0.25 * 3, 2 + 0.5 * 3, 3.0, 10.0, -2.0, -4.0]
+    with torch.no_grad():
+
+        def value(age: float, episode: float, low: float = min(seen), high: float = max(seen)) -> float:
+            raw = agent._value(torch.tensor([[[float(age), float(episode)]]])) * agent._value_scale()
+            return float(raw.clamp(low, high))
+
+        behind = value(2, 2) if bootstrap else 0.0
+        # episode by episode, latest first: the third was cut off, the second and first ended
+        v = [[value(age, episode) for age in range(length)] for episode, length in ((2, 2), (1, 1), (0, 3))]
+    done = [[0 + 0.5 * (-4 + 0.5 * behind), -4 + 0.5 * behind], [10.0], [1 + 0.5 * (2 + 0.5 * 3), 2 + 0.5 * 3, 3.0]]
+    expected = [sum(pair) for pair in zip(sum(done, []), [-x for x in sum(v, [])], strict=True)]
+    order = {0.0: 2, 1.0: 1, 2.0: 0}
+    found: dict[int, list[float]] = {}
+    for episode in agent.memory.episodes[0]:
+        number = order[agent.memory.fields["obs"][0][episode.slots][0, 1].item()]
+        found[number] = agent.memory.fields["advantage"][0][episode.slots].tolist()
+    assert sum((found[i] for i in range(3)), []) == pytest.approx(expected, abs=1e-4)
+    assert agent.command_mean.item() == pytest.approx(max(expected), abs=1e-4)

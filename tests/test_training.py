@@ -1,0 +1,259 @@
+"""Whole runs through the command: what they write, when they stop, what they warn of."""
+
+import math
+import signal
+import time
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import trainer
+from control import config
+from control.run_dir import read_metrics
+from control.training import build_module
+from helpers import CASES, flags, learned, run_folder, start, wait_until
+
+Shown = pytest.CaptureFixture[str]
+
+ALWAYS = {
+    "train/policy_loss", "rollout/return_mean", "rollout/return_std", "rollout/return_max", "rollout/return_min",
+    "rollout/length", "time/rollout", "time/update", "gradient_steps",
+}  # fmt: skip
+EVALUATED = {"eval/return_greedy", "eval/return_sampled", "time/eval"}
+OWN = {
+    "UDRL": {"command/return", "command/horizon", "train/val_loss"},
+    "RCP-R": {"command/return", "train/val_loss"},
+    "RCP-A": {"command/advantage", "train/value_loss"},
+}
+BARE = list(dict.fromkeys(implementation for implementation, _ in CASES.values()))
+HIDDEN = {"UDRL": "12,16", "RCP-R": "16,16", "RCP-A": "16,16"}
+
+
+def events(folder: Path) -> EventAccumulator:
+    accumulator = EventAccumulator(str(folder), size_guidance={"images": 0, "scalars": 0})
+    accumulator.Reload()
+    return accumulator
+
+
+# -- what a run writes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_a_run_writes_what_it_promises(name: str, logdir: Path, capsys: Shown) -> None:
+    argv = flags(logdir, implementation=name, hidden_sizes=HIDDEN.get(name, "16,16"), epochs=5, seed=3)
+    assert trainer.main(argv) == 0
+    folder = logdir / "cartpole" / "debug" / name / "seed_3" / "version_0"
+    assert {"config.yaml", "metrics.csv", "checkpoints", "curve.png"} <= {path.name for path in folder.iterdir()}
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"last.ckpt", "best.ckpt"}
+
+    metrics = read_metrics(folder / "metrics.csv")
+    assert set(metrics) == {"epoch", "env_steps", "seed"} | ALWAYS | EVALUATED | OWN.get(name, set())
+    assert metrics["epoch"] == [1, 2, 3, 4, 5] and metrics["seed"] == [3] * 5
+    assert metrics["gradient_steps"] == [3, 6, 9, 12, 15]
+    for tag, column in metrics.items():
+        measured = [not math.isnan(value) for value in column]
+        assert measured == [tag not in EVALUATED or epoch % 2 == 0 for epoch in metrics["epoch"]], tag
+    # every step counts: of four random episodes and of three an epoch, each as long as its return in this game
+    steps = np.diff([0, *metrics["env_steps"]])
+    assert (steps[1:] == np.multiply(3, metrics["rollout/length"][1:]).round()).all()
+    assert metrics["rollout/length"] == metrics["rollout/return_mean"]
+    assert all(low <= mean <= high for low, mean, high in zip(
+        *(metrics[f"rollout/return_{which}"] for which in ("min", "mean", "max")), strict=True))  # fmt: skip
+
+    shown = capsys.readouterr().out
+    for line in ("epoch 1/5", "epoch 4/5", "greedy", str(folder), "--eval_agent", "tensorboard"):
+        assert line in shown
+    assert "--resume" not in shown and "warning" not in shown.lower()
+
+
+def test_tensorboard_shows_the_same_numbers_settings_and_the_scatter(logdir: Path) -> None:
+    assert trainer.main(flags(logdir)) == 0
+    folder = run_folder(logdir)
+    shown, metrics = events(folder), read_metrics(folder / "metrics.csv")
+    for tag in set(metrics) - {"epoch", "seed"}:
+        scalars = shown.Scalars(tag)
+        expected = [(e, v) for e, v in zip(metrics["epoch"], metrics[tag], strict=True) if not math.isnan(v)]
+        assert [scalar.step for scalar in scalars] == [epoch for epoch, _ in expected]
+        np.testing.assert_allclose([scalar.value for scalar in scalars], [value for _, value in expected], rtol=1e-6)
+    assert [image.step for image in shown.Images("command/obtained_vs_commanded")] == [2, 4]
+    assert shown.Scalars("hparam/eval_return_greedy")[0].value == pytest.approx(metrics["eval/return_greedy"][3])
+    plugins = shown.SummaryMetadata("_hparams_/session_start_info").plugin_data
+    assert plugins.plugin_name == "hparams" and b"batch_size" in plugins.content
+
+
+def test_config_yaml_makes_the_same_run_again(logdir: Path, tmp_path: Path) -> None:
+    argv = flags(logdir, "--command.return", "31.5", "--lr", "0.002", "--no_expo_weighting")
+    assert trainer.main(argv) == 0
+    first = run_folder(logdir)
+    settings = config.parse(argv)
+    assert config.from_dict(yaml.safe_load((first / "config.yaml").read_text())) == config.Settings(
+        settings.run, settings.agent, settings.command
+    )
+    assert trainer.main(["--config", str(first / "config.yaml"), "--logdir", str(tmp_path / "again")]) == 0
+    assert _equal(first, tmp_path / "again")
+
+
+def _equal(first: Path, logdir: Path) -> bool:
+    ours, theirs = learned(first), learned(run_folder(logdir))
+    return all(np.array_equal(ours[name], theirs[name], equal_nan=True) for name in ours)
+
+
+def test_a_second_run_overwrites_nothing(logdir: Path) -> None:
+    assert trainer.main(flags(logdir)) == 0
+    first = run_folder(logdir)
+    before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
+    assert trainer.main(flags(logdir)) == 0
+    assert run_folder(logdir).name == "version_1" and _equal(first, logdir)
+    assert before == {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
+
+
+def test_no_checkpoint_writes_none(logdir: Path, capsys: Shown) -> None:
+    assert trainer.main(flags(logdir, "--no_checkpoint")) == 0
+    assert not list(run_folder(logdir).rglob("*.ckpt")) and "--eval_agent" not in capsys.readouterr().out
+
+
+def test_several_seeds_in_one_program_are_each_alone(logdir: Path, tmp_path: Path) -> None:
+    """All the way through Lightning: rows of member 26 are those of a run with seed 26."""
+    assert trainer.main(flags(logdir, num_seeds=3)) == 0
+    assert trainer.main(flags(tmp_path / "alone", seed=26)) == 0
+    folder = run_folder(logdir)
+    assert folder.parent.name == "seed_25-27" and {path.name for path in folder.glob("seed_*")} == {
+        "seed_25",
+        "seed_26",
+        "seed_27",
+    }
+    together, alone = learned(folder), learned(run_folder(tmp_path / "alone"))
+    rows = [row for row, seed in enumerate(together["seed"]) if seed == 26]
+    assert len(rows) == 5
+    for name, column in alone.items():
+        assert np.array_equal([together[name][row] for row in rows], column, equal_nan=True), name
+    assert "hparam/eval_return_greedy" in events(folder / "seed_26").Tags()["scalars"]
+
+
+# -- stopping, reloading, failing ------------------------------------------------------------------------------------
+
+
+def test_stops_at_the_target_return(logdir: Path, capsys: Shown) -> None:
+    assert trainer.main(flags(logdir, target_return=1.0, epochs=50)) == 0
+    assert read_metrics(run_folder(logdir) / "metrics.csv")["epoch"] == [1, 2]
+    assert "reached the target 1.0" in capsys.readouterr().out
+    assert (run_folder(logdir) / "checkpoints" / "last.ckpt").exists()
+    assert trainer.main(flags(logdir, target_return=1e6, epochs=3)) == 0
+    assert len(read_metrics(run_folder(logdir) / "metrics.csv")["epoch"]) == 3
+
+
+def test_reload_takes_the_weights_and_nothing_else(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
+    assert trainer.main(flags(logdir)) == 0
+    last = run_folder(logdir) / "checkpoints" / "last.ckpt"
+    assert trainer.main(flags(tmp_path / "b", reload=last, epochs=1, lr=1e-12)) == 0
+    theirs = torch.load(last, weights_only=True)
+    ours = torch.load(run_folder(tmp_path / "b") / "checkpoints" / "last.ckpt", weights_only=True)
+    torch.testing.assert_close(
+        ours["state_dict"]["agent.policy.flat"], theirs["state_dict"]["agent.policy.flat"], rtol=0, atol=1e-9
+    )
+    assert ours["understudy"]["epoch"] == 1 and ours["optimizer_states"][0]["param_groups"][0]["step_count"] == 3
+    capsys.readouterr()
+    assert trainer.main(flags(tmp_path / "c", reload=last, hidden_sizes="8,8")) == 2
+    shown = capsys.readouterr().err
+    assert "other shapes" in shown and shown.count("\n") == 1 and not (tmp_path / "c").exists()
+
+
+class Spoiled(gym.Env):
+    """Pays NaN at the ``at``-th step."""
+
+    observation_space = gym.spaces.Box(-1, 1, (3,))
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, at: int = 7):
+        self.at = at
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.age = 0
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self.age += 1
+        reward = float("nan") if self.age == self.at else 1.0
+        return np.zeros(3, np.float32), reward, self.age == 9, False, {}
+
+
+def test_a_nan_reward_is_one_line(logdir: Path, capsys: Shown) -> None:
+    gym.register("Spoiled-v0", Spoiled)
+    try:
+        assert trainer.main(flags(logdir, gamename="Spoiled-v0")) == 2
+    finally:
+        del gym.registry["Spoiled-v0"]
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: environment Spoiled-v0") and "reward is nan" in shown and shown.count("\n") == 1
+
+
+# -- warnings --------------------------------------------------------------------------------------------------------
+
+
+def warned(logdir: Path, epochs: int, capsys: Shown, spoil) -> list[str]:
+    """The warnings of a module whose epochs report the losses that ``spoil`` makes of it."""
+    module = build_module(config.parse(flags(logdir, num_seeds=2)))
+    for epoch in range(1, epochs + 1):
+        module.epoch = epoch
+        module._warn(spoil(module))
+    return [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+
+
+def test_warns_once_of_a_policy_that_stays_uniform(logdir: Path, capsys: Shown) -> None:
+    def losses(away: float):
+        return lambda module: torch.tensor([0.3, math.log(2) + away])
+
+    assert warned(logdir, 9, capsys, losses(0.001)) == []
+    lines = warned(logdir, 30, capsys, losses(-0.001))
+    assert len(lines) == 1 and "ln(2) = 0.693" in lines[0] and "not learning" in lines[0]
+    assert warned(logdir, 30, capsys, losses(0.05)) == []
+
+
+def test_warns_once_of_nan(logdir: Path, capsys: Shown) -> None:
+    def weights(module) -> torch.Tensor:
+        with torch.no_grad():
+            module.agent.policy.flat[1, 5] = float("nan")
+        return torch.tensor([0.3, 0.3])
+
+    lines = warned(logdir, 5, capsys, weights)
+    assert len(lines) == 1 and "policy.flat are no longer finite (epoch 1)" in lines[0]
+    lines = warned(logdir, 5, capsys, lambda module: torch.tensor([0.3, float("nan")]))
+    assert len(lines) == 1 and "seed 26" in lines[0]
+
+
+# -- signals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_with_checkpoint_and_summary(number: signal.Signals, logdir: Path) -> None:
+    process = start(flags(logdir, epochs=1_000_000, checkpoint_every=1_000_000))
+    wait_until(lambda: any(len(p.read_text().splitlines()) > 3 for p in logdir.rglob("metrics.csv")), process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    folder = run_folder(logdir)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err and "stopping after this epoch" in err
+    epochs = read_metrics(folder / "metrics.csv")["epoch"]
+    assert f"{epochs[-1]} epochs," in out and f"--resume goes on from epoch {epochs[-1]}" in out
+    assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["understudy"]["epoch"] == epochs[-1]
+
+
+def test_a_second_ctrl_c_ends_at_once(logdir: Path) -> None:
+    # one epoch of a minute of gradient steps
+    process = start(flags(logdir, num_grad_steps=200_000))
+    assert process.stderr is not None
+    wait_until(lambda: any(logdir.rglob("events*")), process)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    while "stopping" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err and err.strip().endswith("interrupted")
