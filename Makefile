@@ -63,7 +63,7 @@ types: setup  ## type check
 	@$(RUN) -m mypy
 
 bench: setup  ## every benchmark, one after another
-	@set -e; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(RUN) "$$file" $(ARGS); done
+	@set -e; for file in $(filter-out benchmarks/common.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(RUN) "$$file" $(ARGS); done
 
 tensorboard: setup  ## TensorBoard over all runs
 	@$(RUN) -m tensorboard.main --logdir exp_dir $(ARGS)

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from envs.base import Environment
+from envs.base import Environment, Step
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
 from models.trajectory import Trajectory
@@ -51,33 +51,43 @@ def rollout(actor: Actor, environment: Environment, seeds: Tensor, keep: bool = 
     environment whose episode is over is not stepped again; the policy still sees all E rows, so that a row's result
     never depends on how many are left.
     """
-    count = seeds.shape[1]
-    active = torch.zeros(environment.members, environment.envs, dtype=torch.bool)
-    active[:, :count] = True
-    everyone = torch.zeros(environment.members, environment.envs, dtype=torch.int64)
-    everyone[:, :count] = seeds
-    actions = torch.zeros(
-        environment.members, environment.envs, *environment.spaces.action_shape, dtype=environment.spaces.action_dtype
-    )
-    obs = environment.reset(everyone, active)[:, :count]
+    few = _FirstFew(environment, seeds.shape[1]) if seeds.shape[1] < environment.envs else environment
+    obs = few.reset(seeds)
     trace: list[tuple[Tensor, ...]] = []
     running = torch.ones(seeds.shape, dtype=torch.bool)
     returns, lengths = torch.zeros(seeds.shape), torch.zeros(seeds.shape, dtype=torch.int64)
     while running.any():
         action = actor.act(obs)
-        actions[:, :count] = action
-        step = environment.step(actions, active)
-        reward, terminated = step.reward[:, :count], step.terminated[:, :count]
-        truncated = step.truncated[:, :count]
+        step = few.step(action, running)
         if keep:
-            trace.append((obs, action, reward, terminated, truncated, running))
-        returns += reward
+            trace.append((obs, action, step.reward, step.terminated, step.truncated, running))
+        returns += step.reward
         lengths += running
-        actor.advance(reward)
-        obs = step.obs[:, :count]
-        running = running & ~(terminated | truncated)
-        active[:, :count] = running
+        actor.advance(step.reward)
+        obs = step.obs
+        running = running & ~(step.terminated | step.truncated)
     if not keep:
         return Episodes(returns, lengths)
     columns = [torch.stack(column) for column in zip(*trace, strict=True)]
     return Trajectory(*columns, final_obs=obs, returns=returns)  # type: ignore[misc]  # six columns, in order
+
+
+class _FirstFew:
+    """The first environments of every member as if there were no others."""
+
+    def __init__(self, environment: Environment, count: int):
+        self.environment, self.count = environment, count
+
+    def reset(self, seeds: Tensor) -> Tensor:
+        everyone = torch.ones(seeds.shape, dtype=torch.bool)
+        return self.environment.reset(self._widen(seeds), self._widen(everyone))[:, : self.count]
+
+    def step(self, actions: Tensor, active: Tensor) -> Step:
+        step = self.environment.step(self._widen(actions), self._widen(active))
+        n = self.count
+        return Step(step.obs[:, :n], step.reward[:, :n], step.terminated[:, :n], step.truncated[:, :n])
+
+    def _widen(self, values: Tensor) -> Tensor:
+        wide = values.new_zeros(values.shape[0], self.environment.envs, *values.shape[2:])
+        wide[:, : self.count] = values
+        return wide

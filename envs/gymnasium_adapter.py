@@ -106,7 +106,7 @@ class GymnasiumEnvironment:
         """Actions as the environment's own space has them, one item a row; never a view of the caller's tensor."""
         space, numbers = self._action_space, actions.detach().numpy()
         if isinstance(space, gym.spaces.Discrete):
-            return list(numbers.reshape(-1) + space.start)
+            return (numbers.reshape(-1) + space.start).tolist()  # a Discrete space is slow with NumPy's integers
         assert isinstance(space, Box)
         return numbers.reshape(-1, *space.shape).astype(space.dtype, copy=True)
 
