@@ -95,7 +95,8 @@ def same_numbers(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 
 SMALL_RUN = {
     "gamename": "cartpole", "hidden_sizes": "12,16", "batch_size": 16, "num_grad_steps": 3,
-    "num_rand_action_rollouts": 4, "training_rollouts_per_worker": 3, "eval_every": 2, "eval_episodes": 2, "checkpoint_every": 2, "epochs": 5,
+    "num_rand_action_rollouts": 4, "training_rollouts_per_worker": 3, "eval_every": 2, "eval_episodes": 2,
+    "checkpoint_every": 2, "epochs": 5,
 }  # fmt: skip
 
 

@@ -17,7 +17,8 @@ def load_published(agent: Agent, state_dict: Mapping[str, Tensor]) -> None:
     """Copy the public code's weights, the ``state_dict`` of one of its checkpoints, into every member of ``agent``.
 
     They are called ``model.state_fc.0``, ``model.command_fc.0`` and ``model.output_fc.{0,2,4,6}``, ``.weight``
-    ``[out, in]`` and ``.bias``. Neither commands nor their scales are among them: scales come from ``reward_scale`` and ``horizon_scale``.
+    ``[out, in]`` and ``.bias``. Neither commands nor their scales are among them: scales come from ``reward_scale``
+    and ``horizon_scale``.
     Raises SettingError, and changes nothing, where a name is missing or unknown or a shape does not fit.
     """
     if not isinstance(agent.policy, BehaviorNetwork) or agent.trunk is not None:
