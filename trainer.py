@@ -13,6 +13,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Do what the flags ask and return the exit status: 0; 2 for what the user can put right; 130 after Ctrl-C."""
     # Two OpenMP threads on busy cores were up to 20 times slower; torch reads this when it is first imported.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Else matrix products round by where memory happens to lie, and a seed differs alone and in company.
+    os.environ.setdefault("MKL_CBWR", "AUTO")
     try:
         return run(config.parse(argv))
     except KeyboardInterrupt:

@@ -95,6 +95,8 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise SettingError(f"resume: another process is writing {str(folder)!r}; wait for it or stop it") from error
+        for left in [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]:
+            left.unlink()  # half a file of a process that was killed
         yield
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 # Before torch is imported: idle OpenMP threads spin and take the cores from the other test workers.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["SDL_VIDEODRIVER"] = "dummy"
+os.environ["MKL_CBWR"] = "AUTO"  # as trainer.py sets it
 
 import pytest
 from hypothesis import settings

@@ -1,0 +1,121 @@
+"""Every command in the documentation runs, scaled down, in the order in which a reader would type it."""
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import trainer
+from conftest import ROOT
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+PAGES += sorted(ROOT.glob("experiments/**/*.md"))
+TINY = (
+    "--epochs 1 --num_grad_steps 1 --batch_size 8 --eval_every 1 --eval_episodes 1 --num_rand_action_rollouts 2 "
+    "--training_rollouts_per_worker 2"
+)
+# Said for people to type once; what they install or start is not for a test.
+SETUP = ("source ", "sudo apt-get install ", "pip install ", "uv ", "git clone ", "cd ", "ray start ", ".ci/run")
+SLOW = ("takecover", "--gamename halfcheetah", "bohb", "pbt", "optuna", "benchmarks/")
+
+
+def commands(page: Path) -> list[str]:
+    """The lines of a page's bash blocks, continued lines joined, comments gone."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [line for line in (re.sub(r"\s+#\s.*", "", line).strip() for line in lines) if line and line[0] != "#"]
+
+
+def scaled(command: str) -> str:
+    """The same command made small: the last of a repeated flag counts."""
+    if command.startswith("make ") or " make " in command:
+        return command.replace("make ", "make -n ", 1)
+    if "tensorboard" in command:
+        return command.replace("tensorboard", "python -m tensorboard.main --inspect", 1)
+    if "trainer.py" in command and "--eval_agent" in command:
+        return f"{command} --num_eval_episodes 1"
+    if "--plot" in command or "--help" in command or "ray_address" in command:
+        return command if "ray_address" not in command else "true"
+    if "--use_tune" in command:
+        return f"{command} {TINY} --num_samples 1"
+    if "trainer.py" in command:
+        return f"{command} {TINY} --no_record"
+    if "bash_train.sh" in command:
+        names = command.split("./bash_train.sh")[0]
+        return command if "--help" in command else f"{'' if 'SEEDS' in names else 'SEEDS=25 '}{command} {TINY}"
+    if "benchmarks/" in command:
+        return f"{command} --quick"
+    return command
+
+
+def slow(command: str) -> bool:
+    return any(word in command for word in SLOW)
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that looks like a checkout but whose exp_dir is its own."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for path in ROOT.iterdir():
+        if path.name not in (".git", ".venv", "exp_dir", ".lock"):
+            (folder / path.name).symlink_to(path)
+    return folder
+
+
+def run(command: str, folder: Path) -> None:
+    words = shlex.split(command)
+    if words[:2] == ["python", "trainer.py"] and "--use_tune" not in words:
+        # in this process, where torch is imported already
+        with contextlib.chdir(folder):
+            assert trainer.main(words[2:]) == 0, command
+        return
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": tools, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def check_page(page: Path, folder: Path, slow_ones: bool) -> None:
+    for command in commands(page):
+        if command.startswith(SETUP) or slow(command) != slow_ones:
+            continue
+        if "bash_train.sh" in command and shutil.which("parallel") is None:
+            continue
+        run(scaled(command), folder)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_runs(page: Path, workplace: Path) -> None:
+    check_page(page, workplace, slow_ones=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_slow_command_runs(page: Path, workplace: Path) -> None:
+    check_page(page, workplace, slow_ones=True)
+
+
+def test_the_readme_has_commands() -> None:
+    assert sum("trainer.py" in command for command in commands(ROOT / "README.md")) >= 8
+
+
+def test_extras_named_in_the_documentation_exist() -> None:
+    known = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    for page in PAGES:
+        for names in re.findall(r"pip install -e '?\.\[([\w,]+)\]", page.read_text()):
+            assert set(names.split(",")) <= known, f"{page.name}: {names}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+?)(?:#[\w-]+)?\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"

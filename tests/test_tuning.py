@@ -1,0 +1,350 @@
+"""Hyperparameter search: the space and its errors, a trial that goes on from a checkpoint, and searches end to end."""
+
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trainer
+from conftest import ROOT
+from control import config
+from control.search_results import METRIC, SAMPLED, Search
+from control.search_space import Dimension, Space, search_space, trial_settings
+from control.tuning import PERTURBED
+from models.agents import default_config, implementations
+from models.settings import SettingError, UserError, kinds
+
+TINY = ("--gamename cartpole --num_rand_action_rollouts 4 --training_rollouts_per_worker 4 --num_grad_steps 4 "
+        "--eval_every 1 --eval_episodes 2 --batch_size 16").split()  # fmt: skip
+SPACE = "lr: {logspace: [-4, -2, 11]}\nbatch_size: [16, 32]\nhidden_sizes: [[8], [8, 8]]\n"
+
+
+def settings(*argv: str) -> config.Settings:
+    return config.parse(["--use_tune", *argv])
+
+
+def space_of(tmp_path: Path, text: str, *argv: str) -> Space:
+    file = tmp_path / "space.yaml"
+    file.write_text(text)
+    return search_space(settings("--search_space", str(file), *argv))
+
+
+# -- the space -------------------------------------------------------------------------------------------------
+
+
+def test_a_space_is_read_as_flags_are(tmp_path: Path) -> None:
+    text = (
+        "lr: {loguniform: [1e-4, 1e-2]}\nbatch_size: [16, 32]\nhidden_sizes: [[8], [8, 16], 32]\n"
+        "reward_scale: [null, 0.5]\nlast_few: {randint: [1, 9]}\nsample_by: {choice: [step, episode]}\n"
+        "seed: [1, 2]\nexpo_weighting: [true, false]\n"
+    )
+    space = space_of(tmp_path, text)
+    assert space["lr"] == Dimension("lr", "loguniform", (1e-4, 1e-2))
+    assert space["hidden_sizes"].values == ((8,), (8, 16), (32,))
+    assert space["hidden_sizes"].labels == ["8", "8 16", "32"]
+    assert space["reward_scale"].values == (None, 0.5)
+    assert space["expo_weighting"].values == (True, False)
+    raw = {"lr": 0.00123456789, "batch_size": 16, "hidden_sizes": "8 16", "reward_scale": "null", "last_few": 3,
+           "sample_by": "episode", "seed": 2, "expo_weighting": True}  # fmt: skip
+    values = raw | {"lr": 0.00123457, "hidden_sizes": (8, 16), "reward_scale": None}
+    assert space.decode(raw) == values
+    assert trial_settings(settings(), values).agent.hidden_sizes == (8, 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("learning_rat: [1]", "learning_rat is unknown; did you mean 'lr'?"),
+        ("lr: [0.1, -1]", "lr is -1.0; allowed: greater than 0"),
+        ("lr: [fast]", "lr is 'fast'; allowed: greater than 0"),
+        ("lr: []", "lr has no choices"),
+        ("lr: 0.1", "lr is '0.1'; allowed: a list of choices, or one of uniform"),
+        ("lr: {loguniform: [0, 1]}", "lr: loguniform is [0, 1]; allowed: [low, high], both above 0"),
+        ("lr: {uniform: [1, 0.5]}", "lr: uniform is [1, 0.5]; allowed: [low, high], the lower first"),
+        ("lr: {uniform: [-1, 1]}", "lr is -1.0; allowed: greater than 0"),
+        ("lr: {logunifrom: [1, 2]}", "lr: 'logunifrom' is unknown"),
+        ("lr: {logspace: [-4, -2]}", "lr: logspace is [-4, -2]; allowed: [exponent, exponent, count]"),
+        ("lr: {uniform: 3}", "lr: uniform is '3'; allowed: [low, high]"),
+        ("lr: {uniform: [.nan, 1]}", "lr: uniform is [.nan, 1]"),
+        ("lr: [[0.1, 0.2]]", "lr: the choice ['0.1', '0.2'] is not a single value"),
+        ("batch_size: {uniform: [1, 5]}", "batch_size is a whole number; use randint or lograndint instead of uniform"),
+        ("batch_size: {randint: [0, 5]}", "batch_size is 0; allowed: integer, at least 1"),
+        ("hidden_sizes: {randint: [1, 5]}", "hidden_sizes is no number; give a list of choices instead of randint"),
+        ("network: [behaviour]", "network is 'behaviour'; allowed: behavior, hypernetwork, gated; did you mean"),
+        ("epochs: [1, 2]", "epochs is no hyperparameter of UDRL; give it as a flag"),
+        ("no_expo_weighting: [true]", "no_expo_weighting is no setting; write expo_weighting: [true, false]"),
+        ("- lr", "allowed: a mapping"),
+        ("", "allowed: a mapping"),
+        ("lr: [1", "not valid YAML, line 1"),
+    ],
+)
+def test_a_bad_space_is_one_line(tmp_path: Path, text: str, error: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        space_of(tmp_path, text)
+    assert error in str(caught.value)
+    assert str(tmp_path / "space.yaml") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", implementations())
+def test_there_is_a_published_space(name: str) -> None:
+    space = search_space(settings("--implementation", name))
+    assert "lr" in space.names and "/" in space.source
+
+
+def test_what_is_given_is_not_searched_in_the_published_space() -> None:
+    assert {"lr", "batch_size"} <= set(search_space(settings()).names)
+    assert not {"lr", "batch_size"} & set(search_space(settings("--lr", "0.1", "--batch_size", "8")).names)
+
+
+def test_the_published_grid_of_step_sizes() -> None:
+    lr = search_space(settings())["lr"]
+    grid = {lr.decode(10 ** (-4 + k / 1000)) for k in range(2001)}
+    assert len(grid) == 101 and min(grid) == 1e-4 and max(grid) == 1e-2
+    assert float(f"{10**-3.98:.6g}") in grid
+
+
+@given(st.sampled_from(["uniform", "loguniform", "randint", "lograndint"]), st.floats(-1e6, 1e6))
+def test_numbers_are_brought_back_into_their_range(kind: str, raw: float) -> None:
+    value = Dimension("x", kind, (2, 40)).decode(raw)
+    assert 2 <= value <= 40
+    assert isinstance(value, int) or not kind.endswith("randint")
+
+
+def test_what_pbt_perturbs_exists() -> None:
+    assert set(PERTURBED) <= {n for name in implementations() for n in kinds(type(default_config(name, "")))}
+
+
+# -- what was found --------------------------------------------------------------------------------------------
+
+
+def test_results_are_on_disk_at_every_moment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    space = space_of(tmp_path, SPACE)
+    search = Search(settings("--epochs", "40", "--num_samples", "3"), space, tmp_path)
+    raw = {"lr": 1e-3, "batch_size": 16, "hidden_sizes": "8"}
+    for number, greedy, epoch in [(1, 5.0, 10), (2, 7.0, 10), (1, 6.0, 20), (2, 3.0, 40)]:
+        search.start(number, raw)
+        search.report(number, raw | {"batch_size": 32}, {METRIC: greedy, SAMPLED: 1.0, "epoch": epoch, "env_steps": 9})
+    search.end(2)
+    search.start(3, raw)
+    search.end(3, "out of memory")
+    rows = list(csv.DictReader(open(tmp_path / "results.csv")))
+    assert [(row["trial"], row["status"], row[METRIC], row["best_epoch"]) for row in rows] == [
+        ("2", "finished", "7.0", "10"), ("1", "running", "6.0", "20"), ("3", "failed", "", "")]  # fmt: skip
+    best = config.parse(["--config", str(tmp_path / "best.yaml")])
+    assert (best.agent.hidden_sizes, best.agent.batch_size, best.run.use_tune) == ((8,), 32, False)
+    assert search.finish(interrupted=True) == 130
+    said = capsys.readouterr().out
+    assert "trial 3: failed: out of memory" in said and f"--config {tmp_path / 'best.yaml'}" in said
+
+
+def test_all_failed_is_one_error(tmp_path: Path) -> None:
+    search = Search(settings(), space_of(tmp_path, "lr: [0.1]"), tmp_path)
+    search.start(1, {"lr": 0.1})
+    search.end(1, "no memory")
+    with pytest.raises(UserError, match="all 1 trials failed; the first: no memory"):
+        search.finish(interrupted=False)
+
+
+# -- a trial ---------------------------------------------------------------------------------------------------
+
+
+def test_a_trial_goes_on_from_a_checkpoint_as_if_never_paused(tmp_path: Path) -> None:
+    from control.trial import run_trial
+
+    def trial(folder: str, epochs: int, start_from: Path | None, *argv: str) -> list[dict[str, float]]:
+        reports: list[dict[str, float]] = []
+        ours = settings(*TINY, "--epochs", str(epochs), "--checkpoint_every", "1", *argv)
+        run_trial(trial_settings(ours, {}), tmp_path / folder, start_from, reports.append)
+        return reports
+
+    whole = trial("whole", 4, None)
+    last = tmp_path / "paused" / "checkpoints" / "last.ckpt"
+    assert trial("paused", 2, None) + trial("paused", 4, last) == whole
+    assert [report["epoch"] for report in whole] == [1, 2, 3, 4]
+    assert trial("other", 6, last, "--lr", "0.1") != trial("same", 6, last)
+    assert "epoch 6/6" in (tmp_path / "same" / "log.txt").read_text()
+
+
+def test_a_trial_takes_weights_from_another_but_not_its_step_size(tmp_path: Path) -> None:
+    from control import checkpoints
+    from control.trial import run_trial
+
+    first = trial_settings(settings(*TINY, "--epochs", "1"), {})
+    run_trial(first, tmp_path / "a", None, lambda metrics: None)
+    source = tmp_path / "a" / "checkpoints" / "last.ckpt"
+    run_trial(first.replace(epochs=2, lr=0.5), tmp_path / "b", source, lambda metrics: None)
+    groups = checkpoints.load(tmp_path / "b" / "checkpoints" / "last.ckpt").content["optimizer_states"][0]
+    assert groups["param_groups"][0]["lr"] == 0.5
+
+
+# -- errors before anything starts -----------------------------------------------------------------------------
+
+
+def refused(*argv: str) -> str:
+    """What is said on stderr when a search is refused with exit status 2."""
+    import contextlib
+    import io
+
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        assert trainer.main(["--use_tune", *argv]) == 2
+    assert said.getvalue().count("\n") == 1
+    return said.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("argv", "error"),
+    [
+        (["--epochs", "5"], "epochs is 5, below eval_every 10"),
+        (["--tune_algorithm", "pbt", "--no_checkpoint"], "--no_checkpoint and --tune_algorithm pbt exclude each other"),
+        (["--tune_algorithm", "ash"], "tune_algorithm is 'ash'; allowed: asha, optuna, bohb, pbt"),
+    ],
+)
+def test_what_goes_wrong_only_in_a_search(argv: list[str], error: str) -> None:
+    assert error in refused(*argv)
+
+
+@pytest.mark.parametrize(("module", "algorithm", "extra"), [("ray", "asha", "tune"), ("optuna", "optuna", "tune"),
+                                                            ("hpbandster", "bohb", "bohb")])  # fmt: skip
+def test_a_missing_library_names_its_extra(
+    module: str, algorithm: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if module != "ray":
+        pytest.importorskip("ray")
+    monkeypatch.setitem(sys.modules, module, None)
+    assert f"'{module}' is not installed; in the project's folder: pip install -e '.[{extra}]'" in refused(
+        "--tune_algorithm", algorithm
+    )
+
+
+def test_a_cluster_that_is_not_there_is_one_line(logdir: Path) -> None:
+    pytest.importorskip("ray")
+    assert "ray_address is '127.0.0.1:1': no cluster can be joined there" in refused(
+        "--ray_address", "127.0.0.1:1", "--logdir", str(logdir)
+    )
+    assert "allowed: host:port" in refused("--ray_address", "ray://here:1", "--logdir", str(logdir))
+    assert not logdir.exists()
+
+
+# -- whole searches --------------------------------------------------------------------------------------------
+
+
+def start(tmp_path: Path, text: str, *argv: str) -> "subprocess.Popen[str]":
+    pytest.importorskip("ray")
+    (tmp_path / "space.yaml").write_text(text)
+    where = tmp_path / "here"
+    where.mkdir()
+    command = [sys.executable, str(ROOT / "trainer.py"), "--use_tune", "--search_space", str(tmp_path / "space.yaml")]
+    return subprocess.Popen(
+        [*command, *TINY, *argv], cwd=where, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def searched(tmp_path: Path, text: str, *argv: str, seconds: int = 300) -> tuple[int, str, str]:
+    process = start(tmp_path, text, *argv)
+    try:
+        out, err = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def rows(tmp_path: Path) -> Sequence[dict[str, str]]:
+    (file,) = (tmp_path / "here").glob("exp_dir/*/*/*/tune/version_0/results.csv")
+    return list(csv.DictReader(open(file)))
+
+
+def test_a_search(tmp_path: Path) -> None:
+    code, out, err = searched(tmp_path, SPACE, "--num_samples", "2", "--epochs", "2", "--max_concurrent_trials", "1")
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) < 25
+    here = tmp_path / "here"
+    assert os.listdir(here) == ["exp_dir"]
+    folder = here / "exp_dir" / "cartpole" / "debug" / "UDRL" / "tune" / "version_0"
+    assert sorted(os.listdir(folder)) == ["best.yaml", "results.csv", "trial_1", "trial_2"]
+    found = rows(tmp_path)
+    assert [row["status"] for row in found] == ["finished"] * 2 and found[0]["epoch"] == "2"
+    assert (here / found[0]["checkpoint"]).exists()
+    best = config.parse(["--config", str(folder / "best.yaml")])
+    assert str(best.agent.lr) == found[0]["lr"] and not best.run.use_tune
+    assert best == config.parse(["--config", str(folder / f"trial_{found[0]['trial']}" / "config.yaml")])
+    assert "next:" in out and "python trainer.py --config" in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["optuna", "bohb", "pbt"])
+def test_every_algorithm_searches(algorithm: str, tmp_path: Path) -> None:
+    if algorithm == "bohb":
+        pytest.importorskip("hpbandster")
+    code, out, err = searched(
+        tmp_path, SPACE, "--num_samples", "3", "--epochs", "4", "--max_concurrent_trials", "2",
+        "--tune_algorithm", algorithm,
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    assert len(rows(tmp_path)) == 3
+    assert {row["status"] for row in rows(tmp_path)} <= {"finished", "stopped early"}
+
+
+@pytest.mark.slow
+def test_a_failed_trial_stops_no_other(tmp_path: Path) -> None:
+    text = "seed: [1, 2, 3, 4]\ndesire_cum_rew: [true, false]\n"
+    code, out, err = searched(tmp_path, text, "--num_samples", "4", "--epochs", "1", "--max_concurrent_trials", "2")
+    assert (code, err) == (0, "")
+    assert re.search(r"trial \d: failed: desire_rtg and desire_cum_rew exclude each other", out)
+    assert {row["status"] for row in rows(tmp_path)} == {"finished", "failed"}
+
+
+@pytest.mark.slow
+def test_all_trials_failed_is_one_line(tmp_path: Path) -> None:
+    code, out, err = searched(tmp_path, "desire_cum_rew: [true]\n", "--num_samples", "1", "--epochs", "1")
+    assert code == 2
+    assert err.count("\n") == 1 and err.startswith("error: all 1 trials failed; the first: desire_rtg and")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_writes_what_is_known(number: int, tmp_path: Path) -> None:
+    process = start(tmp_path, SPACE, "--num_samples", "3", "--epochs", "100000", "--max_concurrent_trials", "1")
+    assert process.stdout
+    try:
+        while "best so far" not in process.stdout.readline():
+            assert process.poll() is None
+        process.send_signal(number)
+        before = time.monotonic()
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, err) == (130, "")
+    assert time.monotonic() - before < 30
+    assert "interrupted: 1 trials" in out
+    assert rows(tmp_path)[0]["status"] == "interrupted"
+
+
+@pytest.mark.slow
+def test_a_search_joins_a_cluster_of_two_nodes_and_leaves_it_running(tmp_path: Path) -> None:
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=1)
+        code, out, err = searched(
+            tmp_path, SPACE, "--num_samples", "3", "--epochs", "2", "--ray_address", cluster.address
+        )
+        assert (code, err) == (0, "")
+        assert [row["status"] for row in rows(tmp_path)] == ["finished"] * 3
+        ray.init(address=cluster.address, log_to_driver=False)
+        assert len([node for node in ray.nodes() if node["Alive"]]) == 2
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
