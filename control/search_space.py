@@ -7,6 +7,7 @@ A file has one line a hyperparameter, with a list of choices or one range:
     hidden_sizes: [[32], [64, 128]]
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from control.flags import Flag, flags, named, read_values
-from control.run_config import Settings
+from control.run_config import RunConfig, Settings, as_dict, from_dict
 from models.agents import family_config
 from models.settings import SettingError, nearest
 
@@ -46,7 +47,7 @@ class Dimension:
         return [value if isinstance(value, bool | int | float | str) else _text(value) for value in self.values]
 
     def decode(self, raw: Any) -> Any:
-        """The setting that a label, or a number from anywhere, stands for. Numbers have six digits, so that they can be read."""
+        """The setting that a label, or a number from anywhere, stands for; numbers in six digits, to be readable."""
         if self.kind == "choice":
             return self.values[self.labels.index(raw)]
         return self._on_grid(self.clamp(raw)) if self.count else self.clamp(raw)
@@ -109,6 +110,17 @@ def search_space(settings: Settings) -> Space:
             f"{path}: nothing is left to search" + ("" if given else "; all of it is set by flags or --config")
         )
     return Space(tuple(dimensions), str(path))
+
+
+def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
+    """The settings of one ordinary run with these hyperparameters: nothing of the search is left in them.
+
+    Raises SettingError where the values do not go together.
+    """
+    tuning = {
+        field.name: field.default for field in dataclasses.fields(RunConfig) if field.metadata["section"] == "tuning"
+    }
+    return from_dict(as_dict(settings) | tuning | dict(values))
 
 
 def _published(implementation: str) -> Path:

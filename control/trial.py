@@ -1,0 +1,92 @@
+"""One trial of a search: an ordinary training run that reports its evaluations. Knows no Ray."""
+
+import contextlib
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
+
+from control import checkpoints, errors
+from control.agent_module import AgentModule
+from control.logs import RunLog
+from control.progress import Progress
+from control.run_config import Settings, to_yaml
+from control.run_dir import atomic_write_text
+from control.search_results import METRIC, SAMPLED
+from control.training import build_module, fit, quiet
+
+Reporter = Callable[[dict[str, float]], None]
+
+
+class TrialFailed(Exception):
+    """A trial that cannot go on; the text is one line, the rest is in its log."""
+
+
+class Report(CheckpointCallback):
+    """Hands each evaluation to ``report``. A checkpoint to Lightning, because those come last: ``last.ckpt`` is
+    written by then."""
+
+    def __init__(self, folder: Path, report: Reporter):
+        self.folder, self.report = folder, report
+        self.lr: list[list[float]] = []
+
+    def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
+        assert isinstance(module, AgentModule)
+        self.lr = [[group["lr"] for group in optimizer.param_groups] for optimizer in module.agent.optimizers]
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """After a checkpoint of another trial: this one's own step size, and the best that is in this one's folder."""
+        assert isinstance(module, AgentModule)
+        for optimizer, rates in zip(module.agent.optimizers, self.lr, strict=True):
+            for group, lr in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = lr
+        best = self.folder / "checkpoints" / "best.ckpt"
+        module.best = checkpoints.load(best).run_state["best"] if best.exists() else float("-inf")
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, AgentModule)
+        if METRIC not in module.row:
+            return
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, RunLog):
+                for writer in callback.writers:
+                    writer.flush()  # a scheduler may end this process any moment
+        names = (METRIC, SAMPLED, "rollout/return_mean")
+        metrics = {name: float(module.row[name].mean()) for name in names}
+        self.report(metrics | {"epoch": module.epoch, "env_steps": int(module.env_steps.sum())})
+
+
+def run_trial(settings: Settings, folder: Path, start_from: Path | None, report: Reporter) -> None:
+    """Train in ``folder``, going on from the checkpoint ``start_from`` where there is one.
+
+    What the run prints is in ``log.txt`` there. Raises TrialFailed.
+    """
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    atomic_write_text(folder / "config.yaml", to_yaml(settings))
+    with (
+        open(folder / "log.txt", "a", encoding="utf-8", buffering=1) as log,
+        contextlib.redirect_stdout(log),
+        contextlib.redirect_stderr(log),
+    ):
+        try:
+            _train(settings, folder, start_from, report)
+        except Exception as error:
+            traceback.print_exc()
+            line = errors.one_line(error) or f"{type(error).__name__}: {error}".splitlines()[0]
+            raise TrialFailed(line) from None
+
+
+def _train(settings: Settings, folder: Path, start_from: Path | None, report: Reporter) -> None:
+    torch.set_num_threads(1)
+    quiet()
+    run = settings.run
+    module = build_module(settings)
+    try:
+        progress = Progress(run.epochs, run.target_return, bool(run.print_statements))
+        checkpoint = checkpoints.load(start_from) if start_from else None
+        fit(module, folder, [progress], checkpoint, after=[Report(folder, report)])
+    finally:
+        module.environment.close()
