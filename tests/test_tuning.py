@@ -250,7 +250,7 @@ def start(tmp_path: Path, text: str, *argv: str) -> "subprocess.Popen[str]":
     )
 
 
-def searched(tmp_path: Path, text: str, *argv: str, seconds: int = 300) -> tuple[int, str, str]:
+def searched(tmp_path: Path, text: str, *argv: str, seconds: int = 900) -> tuple[int, str, str]:
     process = start(tmp_path, text, *argv)
     try:
         out, err = process.communicate(timeout=seconds)
