@@ -17,12 +17,14 @@ from models.settings import SettingError, UserError
 _PACKAGES = Path(__file__).resolve().parent.parent
 _REACH_SECONDS = 5.0
 _ANSWER_SECONDS = 20.0
-# Read by Ray when it is first imported. Its reports, its usage statistics and its copies of every metric are off.
+# Read by Ray when it is first imported. Its reports, its usage statistics and its copies of every metric are off, and
+# trials have the priority of an ordinary run, not the lowest but four.
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_DEDUP_LOGS": "0",
+    "RAY_worker_niceness": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -46,8 +48,8 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     # The code travels with the search, so that every node runs this very version; what it imports must be there.
     code = {"py_modules": [str(_PACKAGES / name) for name in ("models", "envs", "control")],
-            "env_vars": {"OMP_NUM_THREADS": "1"}}  # fmt: skip
-    common = {"runtime_env": code, "log_to_driver": False, "logging_level": logging.CRITICAL}
+            "env_vars": {"OMP_NUM_THREADS": "1", "MKL_CBWR": "AUTO"}}  # fmt: skip
+    common: dict[str, Any] = {"runtime_env": code, "log_to_driver": False, "logging_level": logging.CRITICAL}
     temporary = tempfile.mkdtemp(prefix="ray-") if address is None else None
     try:
         if address is None:

@@ -216,7 +216,8 @@ def _searcher(settings: Settings) -> Any:
 def _scheduler(job: Job) -> Any:
     from ray.tune import schedulers
 
-    run, time = job.settings.run, {"time_attr": "epoch"}
+    run = job.settings.run
+    time: dict[str, Any] = {"time_attr": "epoch"}
     if run.tune_algorithm == "optuna":
         return schedulers.FIFOScheduler()
     if run.tune_algorithm == "asha":

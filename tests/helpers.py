@@ -22,11 +22,12 @@ from models.agents import agent_class, default_config, implementations
 from models.spaces import Spaces
 from models.streams import Streams
 
-# What makes a run small, for those fields that a family has. The batch is odd, so that vector tails are exercised.
+# What makes a run small, for those fields that a family has. Batch and widths are odd, so that vector tails are
+# exercised.
 TINY: dict[str, Any] = {
     "batch_size": 33, "num_grad_steps": 4, "num_rand_action_rollouts": 5,
     "training_rollouts_per_worker": 3, "last_few": 4,
-    "value_hidden_sizes": (12, 8), "conv_channels": (4, 8), "random_action_epochs": 0,
+    "value_hidden_sizes": (11, 7), "conv_channels": (4, 8), "random_action_epochs": 0,
 }  # fmt: skip
 # Families' other networks and ways, tested beside every implementation: id -> (implementation, settings).
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -48,7 +49,7 @@ def config_of(case: str, game: str = "", **changes: Any) -> Any:
 
 def tiny(case: str, game: str = "", **changes: Any) -> Any:
     """The smallest settings that still learn something."""
-    hidden = tuple(12 + 4 * i for i in range(len(default_config(CASES[case][0], game).hidden_sizes)))
+    hidden = tuple(11 + 4 * i for i in range(len(default_config(CASES[case][0], game).hidden_sizes)))
     return config_of(case, game, **({"hidden_sizes": hidden} | TINY | changes))
 
 
