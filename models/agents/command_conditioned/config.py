@@ -123,7 +123,7 @@ _RCP = {
 
 IMPLEMENTATIONS: dict[str, dict[str, object]] = {
     "UDRL": {},
-    "RCP-R": _RCP | {"reward_scale": 1.0},
+    "RCP-R": _RCP,
     "RCP-A": _RCP
     | {
         "desire_rtg": False,
