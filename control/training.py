@@ -26,8 +26,10 @@ from models.settings import SettingError, UserError
 from models.streams import Streams
 
 # What a resumed run may change: how long, how often, and what is shown; never what is learned.
-CHANGEABLE = ("epochs", "target_return", "checkpoint_every", "no_checkpoint", "recording_epoch_interval",
-              "record_n_rollouts_per_epoch", "record", "num_workers", "print_statements", "resume", "logdir", "display")  # fmt: skip
+CHANGEABLE = (
+    "epochs", "target_return", "checkpoint_every", "no_checkpoint", "recording_epoch_interval", "num_workers",
+    "record_n_rollouts_per_epoch", "record", "print_statements", "resume", "logdir", "display",
+)  # fmt: skip
 
 
 def train(settings: Settings, extra_callbacks: tuple[pl.Callback, ...] = ()) -> int:

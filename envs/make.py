@@ -15,9 +15,9 @@ def make_environment(
     """``members * envs`` environments of that name (see `envs.names.resolve`).
 
     ``num_workers`` processes step them, 1 meaning this one; probes are tensor programs and always stay here, as
-    do environments made to ``render`` (those have ``frame(member, env)``). ``time_limit`` truncates their episodes after
-    so many steps, in place of their own limit; probes keep theirs. Raises SettingError for a name that
-    is unknown or an environment that cannot be had.
+    do environments made to ``render`` (those have ``frame(member, env)``). ``time_limit`` truncates their episodes
+    after so many steps, in place of their own limit; probes keep theirs. Raises SettingError for a name that is
+    unknown or an environment that cannot be had.
     """
     game = resolve(name)
     if time_limit is not None:
