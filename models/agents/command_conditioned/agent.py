@@ -65,6 +65,7 @@ class Agent(nn.Module):
         ):
             self.register_buffer(name, torch.zeros(self.members))
         self.register_buffer("scale", torch.ones(self.members, len(self.commands)))
+        self._update_scale()
         self.bounds: Bounds | None = Bounds(spaces.actions) if isinstance(spaces.actions, Continuous) else None
 
     # -- acting ------------------------------------------------------------------------------------------------
