@@ -151,7 +151,7 @@ class Search:
             print(f"  python trainer.py --config {self.folder / 'best.yaml'}")
             if best.checkpoint:
                 print(f"  python trainer.py --eval_agent {best.checkpoint}")
-        print(f"  tensorboard --logdir {self.folder}", flush=True)
+        print(f"  python -m tensorboard.main --logdir {self.folder}", flush=True)
 
     def _text(self, trial: Trial) -> str:
         varied = [name for name in self.space.names if self.space[name].values[1:]]
