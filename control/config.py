@@ -3,9 +3,10 @@
 Merged in this order: the family's defaults, the implementation's, what the game needs, YAML (``--config``), flags.
 """
 
+import contextlib
 import dataclasses
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,14 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     if "version" in asked:
         print(f"understudy {version()}")
         raise SystemExit(0)
+    if [name for name, _ in typed].count("config") > 1:
+        raise SettingError("--config is given twice; allowed: one file")
     file = one_word("config", asked["config"]) if "config" in asked else ""
     written = read_yaml(file) if file else []
     typed = [(name, words) for name, words in typed if name not in ("config", "help")]
     first = dict(written) | asked
-    implementation, game = _which(first)
+    with _naming(file, dict(written), asked):
+        implementation, game = _which(first)
     if "help" in asked:
         from control.help import help_text
 
@@ -49,10 +53,22 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     words = named(written, known, implementation, f"{file}: ") | from_flags
     if evaluating:
         words = {name: words[name] for name in words if name in from_flags or _for_evaluation(known[name])}
-    values = read_values(words, known)
-    settings = _settings(values, game, evaluating)
-    _check_together(settings.run, from_flags, known)
+    with _naming(file, words, from_flags):
+        values = read_values(words, known)
+        settings = _settings(values, game, evaluating)
+        _check_together(settings.run, from_flags, known)
     return settings
+
+
+@contextlib.contextmanager
+def _naming(file: str, words: Container[str], from_flags: Container[str]) -> Iterator[None]:
+    """Errors about a setting that the file gave, and no flag, with the file's name in front."""
+    try:
+        yield
+    except SettingError as error:
+        if error.name in words and error.name not in from_flags:
+            raise SettingError(f"{file}: {error}", error.name) from error
+        raise
 
 
 def _which(words: Mapping[str, list[str]]) -> tuple[str, str]:
@@ -60,7 +76,10 @@ def _which(words: Mapping[str, list[str]]) -> tuple[str, str]:
     from envs.names import resolve
 
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
-    family_config(implementation)
+    try:
+        family_config(implementation)
+    except SettingError as error:
+        raise SettingError(str(error), "implementation") from error
     return implementation, resolve(one_word("gamename", words.get("gamename", [RunConfig.gamename]))).name
 
 
@@ -81,6 +100,8 @@ def _for_evaluation(flag: Flag) -> bool:
 
 def _check_together(run: RunConfig, typed: Collection[str], known: Mapping[str, Flag]) -> None:
     """What no single setting can know: conflicts, flags without effect, files that are not there."""
+    if run.exp_name in (".", ".."):
+        raise SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name")
     for one, other in CONFLICTS:
         if getattr(run, one) and getattr(run, other):
             raise SettingError(f"--{one} and --{other} exclude each other")
@@ -94,7 +115,7 @@ def _check_together(run: RunConfig, typed: Collection[str], known: Mapping[str, 
         value = getattr(run, name)
         for path in (value,) if isinstance(value, str) else value or ():
             if not Path(path).exists():
-                raise SettingError(f"{name} is {path!r}: no such file or folder")
+                raise SettingError(f"{name} is {path!r}: no such file or folder", name)
 
 
 def version() -> str:

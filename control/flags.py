@@ -14,11 +14,12 @@ from typing import Any
 
 from control.run_config import COMMANDS, Command, RunConfig
 from models.agents import default_config, implementations
-from models.settings import Kind, SettingError, allowed, kinds, refused
+from models.settings import Kind, SettingError, allowed, closest, kinds, refused
 
 Pair = tuple[str, list[str]]
 """The name of a setting and the words given for it, none for a bare flag."""
 
+FLAG_ONLY = ("config", "help", "version")
 NULL = ("null", "none", "~", "")
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 # What people type who come from other projects.
@@ -74,11 +75,17 @@ def _flags_of(config: Any, section: str = "") -> Iterator[Flag]:
 
 
 def split(argv: Sequence[str]) -> list[Pair]:
-    """``--a=1 --b --c 2 3`` as ``[("a", ["1"]), ("b", []), ("c", ["2", "3"])]``; ``-h`` is ``--help``."""
+    """``--a=1 --b --c 2 3`` as ``[("a", ["1"]), ("b", []), ("c", ["2", "3"])]``; ``-h`` is ``--help``.
+
+    Raises SettingError for words before the first flag, a setting with one dash, and bytes that are no UTF-8.
+    """
     pairs: list[Pair] = []
     for word in argv:
         if word == "-h":
             word = "--help"
+        meant = _with_one_dash(word, first=not pairs)
+        if meant:
+            raise SettingError(f"{word!r} is not a flag; did you mean '--{meant}'?")
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
             pairs.append((name, [value] if equals else []))
@@ -86,7 +93,25 @@ def split(argv: Sequence[str]) -> list[Pair]:
             pairs[-1][1].append(word)
         else:
             raise SettingError(f"{word!r} is not a flag; flags start with --")
+    _check_readable(pairs)
     return pairs
+
+
+def _with_one_dash(word: str, first: bool) -> str | None:
+    """The setting meant by ``-seed`` or, where no text can stand, ``-sed``. Numbers have one dash too."""
+    name = word[1:].partition("=")[0]
+    if not word.startswith("-") or word.startswith("--") or not name[:1].isalpha():
+        return None
+    known = [*flags_of_all(""), *FLAG_ONLY]
+    return name if name in known else closest(name, known) if first else None
+
+
+def _check_readable(pairs: Iterable[Pair]) -> None:
+    """Refuse bytes that are no UTF-8: Python keeps them as lone surrogates, which no file of ours can hold."""
+    for name, words in pairs:
+        for word in (name, *words):
+            if any("\ud800" <= character <= "\udfff" for character in word):
+                raise SettingError(f"{name} is {word!r}; allowed: text in UTF-8", name)
 
 
 def read_yaml(path: str) -> list[Pair]:
@@ -105,14 +130,21 @@ def read_yaml(path: str) -> list[Pair]:
         raise SettingError(f"config is {path!r}: not valid YAML{where}: {problem or 'unreadable'}") from error
     if content is not None and not isinstance(content, dict):
         raise SettingError(f"config is {path!r}: allowed: a mapping, one 'name: value' a line")
-    return list(_flatten(content or {}))
+    pairs = list(_flatten(content or {}, path))
+    _check_readable(pairs)
+    return pairs
 
 
-def _flatten(mapping: Mapping[str, Any]) -> Iterator[Pair]:
+def _flatten(mapping: Mapping[str, Any], path: str) -> Iterator[Pair]:
     for name, value in mapping.items():
         if name == "command" and isinstance(value, dict):
-            yield from _flatten({f"command.{key}": item for key, item in value.items()})
-        elif name != "command" or value not in NULL:
+            yield from _flatten({f"command.{key}": item for key, item in value.items()}, path)
+        elif name == "command" and value not in NULL:
+            shown = " ".join(map(str, value)) if isinstance(value, list) else value
+            raise SettingError(f"{path}: command is {shown!r}; allowed: a mapping of {', '.join(COMMANDS)}")
+        elif isinstance(value, dict):
+            raise SettingError(f"{path}: {name} is a mapping; settings are flat, one 'name: value' a line")
+        elif name != "command":
             yield name, [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
@@ -121,7 +153,7 @@ def one_word(name: str, words: Sequence[str]) -> str:
     if not words:
         raise SettingError(f"--{name} needs a value")
     if len(words) > 1:
-        raise SettingError(f"{name} is {' '.join(words)!r}; allowed: one value")
+        raise SettingError(f"{name} is {' '.join(words)!r}; allowed: one value", name)
     return words[0]
 
 
@@ -149,11 +181,13 @@ def _unknown(name: str, known: Mapping[str, Flag], implementation: str, prefix: 
     owners = [other for other in implementations() if name in flags(other, "")]
     if owners:
         return SettingError(f"{prefix}{name} is a setting of {', '.join(owners)}, not of {implementation}")
-    if name.startswith("command."):
+    if name in FLAG_ONLY:
+        return SettingError(f"{prefix}{name} is unknown")
+    if name == "command" or name.startswith("command."):
         return SettingError(f"{prefix}{name} is unknown; allowed: {', '.join(f'command.{key}' for key in COMMANDS)}")
     switches = [f"no_{other}" for other, flag in known.items() if flag.default is True]
     meanings = {alias: to for alias, to in SYNONYMS.items() if to in known}
-    meanings |= {other: other for other in [*known, *switches, "config", "help", "version"]}
+    meanings |= {other: other for other in [*known, *switches, *(FLAG_ONLY if prefix == "--" else ())]}
     close = difflib.get_close_matches(name.lower(), meanings, n=1, cutoff=0.6)
     dashes = "--" if prefix == "--" else ""
     hint = f"; did you mean '{dashes}{meanings[close[0]]}'?" if close else "; see --help"

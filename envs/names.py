@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.settings import SettingError, nearest
+from models.settings import SettingError, closest
 
 PROBE_PREFIX = "probe-"
 
@@ -85,7 +85,8 @@ def _import_for_ids(module: str, name: str) -> None:
         importlib.import_module(module)
     # What an unknown module raises while it is imported is its own affair; the user wants one line.
     except Exception as error:
-        raise SettingError(f"gamename is {name!r}: module {module} cannot be imported ({first_line(error)})") from error
+        line = f"gamename is {name!r}: module {module} cannot be imported ({first_line(error)})"
+        raise SettingError(line, "gamename") from error
 
 
 def _registered(bare: str) -> str | None:
@@ -114,8 +115,20 @@ def _only_raises(entry_point: Any) -> bool:
 def _unknown(name: str) -> SettingError:
     from gymnasium.envs.registration import registry
 
-    known = [*GAMES, *(gym_id for gym_id, spec in registry.items() if not _only_raises(spec.entry_point))]
-    return SettingError(f"gamename is {name!r}; allowed: {', '.join(GAMES)}, or any Gymnasium id{nearest(name, known)}")
+    ids = {gym_id: spec.entry_point for gym_id, spec in registry.items() if not _only_raises(spec.entry_point)}
+    module, _, bare = name.rpartition(":")
+    # What the module itself registered first: its name in front would make any of its ids look similar.
+    close = closest(bare, [gym_id for gym_id, entry_point in ids.items() if module and _within(entry_point, module)])
+    near = f"{module}:{close}" if close else closest(bare, [*GAMES, *ids])
+    hint = f"; did you mean '{near}'? Allowed:" if near else "; allowed:"
+    listed = ", ".join(game.name for game in _TABLE if not game.is_probe)
+    return SettingError(f"gamename is {name!r}{hint} {listed}, or any Gymnasium id", "gamename")
+
+
+def _within(entry_point: Any, module: str) -> bool:
+    """Whether an environment is defined in a module or in its package."""
+    where = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
+    return where.split(":")[0].split(".")[0] == module.split(".")[0]
 
 
 def first_line(error: BaseException) -> str:

@@ -23,7 +23,14 @@ class UserError(Exception):
 
 
 class SettingError(UserError, ValueError):
-    """A setting that is unknown, of the wrong type, out of range or at odds with another."""
+    """A setting that is unknown, of the wrong type, out of range or at odds with another.
+
+    ``name`` is the one setting at fault, where it is one, so that whoever knows can add which file it came from.
+    """
+
+    def __init__(self, line: str, name: str = ""):
+        super().__init__(line)
+        self.name = name
 
 
 def setting(
@@ -39,8 +46,8 @@ def setting(
     section: str = "",
 ) -> Any:
     """A dataclass field with help and range. Bounds and choices hold for each item of a tuple; None is never
-    bounded. ``above`` and ``below`` exclude the bound itself; ``empty`` permits the empty tuple; ``section`` is
-    the heading under which ``--help`` lists it."""
+    bounded. ``above`` and ``below`` exclude the bound itself; ``empty`` permits the empty tuple and the
+    empty text; ``section`` is the heading under which ``--help`` lists it."""
     bounds = {"above": above, "minimum": minimum, "below": below, "maximum": maximum}
     choices = tuple(choices) if choices is not None else ()
     metadata = {"help": help, "choices": choices, "empty": empty, "section": section, **bounds}
@@ -75,7 +82,8 @@ def _kind(hint: Any) -> Kind:
 def check(config: Any) -> None:
     """Hold every field of a dataclass instance against its type and range.
 
-    Raises SettingError ("lr is -1.0; allowed: greater than 0") at the first that fails; NaN and infinity always do.
+    Raises SettingError ("lr is -1.0; allowed: number, greater than 0") at the first that fails; NaN, infinity and
+    empty text always do.
     """
     for field in dataclasses.fields(config):
         check_value(field.name, getattr(config, field.name), kinds(type(config))[field.name], field.metadata)
@@ -91,19 +99,19 @@ def refused(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> Setti
     """The error that says what ``name`` is and what it may be."""
     shown = list(value) if isinstance(value, tuple) else value
     near = nearest(value, meta.get("choices", ())) if isinstance(value, str) else ""
-    return SettingError(f"{name} is {shown!r}; allowed: {allowed(kind, meta)}{near}")
+    return SettingError(f"{name} is {shown!r}; allowed: {allowed(kind, meta)}{near}", name)
 
 
 def allowed(kind: Kind, meta: Mapping[str, Any]) -> str:
     """What a field accepts, in words: "integer, at least 1", "list of numbers, each greater than 0; or null"."""
     bounds = [f"{words} {meta[bound]}" for bound, words in _BOUNDS.items() if meta.get(bound) is not None]
+    if kind.item is str and not meta.get("choices") and not meta.get("empty"):
+        bounds.append("not empty")
     if kind.many:
         bounds = [f"each {words}" for words in bounds]
     noun = ", ".join(map(str, meta.get("choices", ()))) or _NOUNS[kind.item]
     if kind.many:
         noun = f"list of {noun}s" if noun in _NOUNS.values() else f"list of {noun}"
-    if noun == "number" and bounds:
-        noun = ""
     return ", ".join(filter(None, [noun, *bounds])) + ("; or null" if kind.optional else "")
 
 
@@ -113,9 +121,15 @@ _BOUNDS = {"above": "greater than", "minimum": "at least", "below": "less than",
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` with the closest of ``names``, or ``""`` when none is close."""
+    close = closest(name, names)
+    return f"; did you mean '{close}'?" if close else ""
+
+
+def closest(name: str, names: Iterable[str]) -> str | None:
+    """The most similar of ``names``, case aside; None when none is close."""
     by_lower = {other.lower(): other for other in names}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.55)
-    return f"; did you mean '{by_lower[close[0]]}'?" if close else ""
+    return by_lower[close[0]] if close else None
 
 
 def _fits(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
@@ -133,6 +147,8 @@ def _item_fits(value: Any, item: type, meta: Mapping[str, Any]) -> bool:
     if type(value) is not item and not (item is float and type(value) is int):
         return False
     if isinstance(value, float) and not math.isfinite(value):
+        return False
+    if isinstance(value, str) and not value.strip() and not meta.get("empty"):
         return False
     if meta.get("choices") and value not in meta["choices"]:
         return False

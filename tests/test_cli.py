@@ -67,8 +67,20 @@ def test_help_shows_every_setting_with_its_default(name: str, capsys: pytest.Cap
     for field in config.as_dict(settings):
         assert f"--{field}" in shown
     assert f"hyperparameters of {name}:" in shown
-    assert f"Adam's step size [C] (default: {settings.agent.lr}; allowed: greater than 0)" in shown
+    assert f"Adam's step size [C] (default: {settings.agent.lr}; allowed: number, greater than 0)" in shown
     assert "lunarlander-sparse" in shown and ", ".join(implementations()) in shown
+
+
+def test_help_is_as_wide_as_the_terminal_up_to_110_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for columns, widest in (("72", 72), ("300", 110)):
+        monkeypatch.setenv("COLUMNS", columns)
+        with pytest.raises(SystemExit):
+            trainer.main(["--help"])
+        shown = capsys.readouterr().out.split("examples:")[0]
+        assert widest - 15 < max(map(len, shown.splitlines())) <= widest
+        assert "[R] Kumar et al. 2019" in " ".join(shown.split())
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,13 +110,13 @@ def test_ways_to_say_it(argv: list[str], field: str, value: Any) -> None:
         ("--batch_size 1 2", "batch_size is '1 2'; allowed: one value"),
         ("--batch_size", "--batch_size needs a value; allowed: integer, at least 1"),
         ("--hidden_sizes 64,x", "hidden_sizes is '64,x'; allowed: list of integers, each at least 1"),
-        ("--lr nan", "lr is 'nan'; allowed: greater than 0"),
+        ("--lr nan", "lr is 'nan'; allowed: number, greater than 0"),
         ("--seed -1", "seed is -1; allowed: integer, at least 0"),
         ("--num_workers 0", "num_workers is 0; allowed: integer, at least 1"),
         ("--epochs 0", "epochs is 0; allowed: integer, at least 1"),
         ("--display maybe", "display is 'maybe'; allowed: true or false"),
         ("--no_display maybe", "no_display is 'maybe'; allowed: true or false"),
-        ("--command.horizon 0", "command.horizon is 0.0; allowed: greater than 0; or null"),
+        ("--command.horizon 0", "command.horizon is 0.0; allowed: number, greater than 0; or null"),
         ("--implementation RCPA", "implementation is 'RCPA'; allowed: UDRL, RCP-R, RCP-A; did you mean 'RCP-A'?"),
         ("--config nowhere.yaml", "config is 'nowhere.yaml': No such file or directory"),
         ("--reload nowhere.ckpt", "reload is 'nowhere.ckpt': no such file or folder"),
@@ -126,22 +126,44 @@ def test_ways_to_say_it(argv: list[str], field: str, value: Any) -> None:
         ("--num_samples 3", "--num_samples has no effect without --use_tune"),
         (f"--eval_agent {__file__} --lr 1", "--lr has no effect with --eval_agent: the checkpoint holds it"),
         ("train", "'train' is not a flag; flags start with --"),
+        ("-seed 3", "'-seed' is not a flag; did you mean '--seed'?"),
+        ("-sed 3", "'-sed' is not a flag; did you mean '--seed'?"),
+        ("--epochs 3 -seed=3", "'-seed=3' is not a flag; did you mean '--seed'?"),
+        ("--lr x", "lr is 'x'; allowed: number, greater than 0"),
+        ("--logdir=", "logdir is ''; allowed: text, not empty"),
+        ("--exp_name=", "exp_name is ''; allowed: text, not empty"),
+        ("--exp_name ..", "exp_name is '..'; allowed: the name of a folder"),
+        ("--exp_name a\udcff", "exp_name is 'a\\udcff'; allowed: text in UTF-8"),
+        ("--config a.yaml --config b.yaml", "--config is given twice; allowed: one file"),
+        ("--command 3", "--command is unknown; allowed: command.return, command.horizon, command.advantage"),
     ],
 )
 def test_wrong_flags_get_one_line(argv: str, line: str) -> None:
-    assert line_of(argv.split()) == line
+    assert line_of(argv.split()).startswith(line)  # upper ends of ranges are not this test's affair
 
 
 def test_an_unknown_game_gets_the_nearest() -> None:
-    assert line_of(["--gamename", "lunarlandr"]).endswith("did you mean 'lunarlander'?")
+    assert line_of(["--gamename", "lunarlandr"]).startswith("gamename is 'lunarlandr'; did you mean 'lunarlander'?")
+
+
+def test_text_may_begin_with_a_dash() -> None:
+    assert parse(["--exp_name", "-quick"]).run.exp_name == "-quick"
 
 
 @pytest.mark.parametrize(
     ("text", "line"),
     [
         ("learning_rat: 1", "{file}: learning_rat is unknown; did you mean 'lr'?"),
-        ("lr: -1", "lr is -1.0; allowed: greater than 0"),
-        ("lr: [1, 2]", "lr is '1 2'; allowed: one value"),
+        ("epochs: hello", "{file}: epochs is 'hello'; allowed: integer, at least 1"),
+        ("implementation: PPO", "{file}: implementation is 'PPO'; allowed: UDRL, RCP-R, RCP-A"),
+        ("reload: no.ckpt", "{file}: reload is 'no.ckpt': no such file or folder"),
+        ("help: 1", "{file}: help is unknown"),
+        ("config: other.yaml", "{file}: config is unknown"),
+        ("command: 3", "{file}: command is '3'; allowed: a mapping of return, horizon, advantage"),
+        ("agent: {lr: 0.1}", "{file}: agent is a mapping; settings are flat, one 'name: value' a line"),
+        ('exp_name: "\\udcff"', "exp_name is '\\udcff'; allowed: text in UTF-8"),
+        ("lr: -1", "{file}: lr is -1.0; allowed: number, greater than 0"),
+        ("lr: [1, 2]", "{file}: lr is '1 2'; allowed: one value"),
         ("- lr", "config is '{file}': allowed: a mapping, one 'name: value' a line"),
         ("a: b: c", "config is '{file}': not valid YAML, line 1: mapping values are not allowed here"),
         (
@@ -153,7 +175,12 @@ def test_an_unknown_game_gets_the_nearest() -> None:
 )
 def test_wrong_yaml_gets_one_line(tmp_path: Path, text: str, line: str) -> None:
     file = yaml_file(tmp_path, text)
-    assert line_of(["--config", file]) == line.replace("{file}", file)
+    assert line_of(["--config", file]).startswith(line.replace("{file}", file))
+
+
+def test_a_wrong_flag_beside_yaml_is_the_flags_fault(tmp_path: Path) -> None:
+    file = yaml_file(tmp_path, "epochs: 5")
+    assert line_of(["--config", file, "--epochs", "0"]) == "epochs is 0; allowed: integer, at least 1"
 
 
 def test_yaml_that_is_no_text_gets_one_line(tmp_path: Path) -> None:
@@ -208,6 +235,7 @@ def values_of(kind: Kind, meta: Any) -> st.SearchStrategy[Any]:
         item = st.booleans()
     elif kind.item is str:
         item = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")))
+        item = item.filter(lambda text: text.strip() not in ("", ".", ".."))
     else:
         bounds = (meta.get("above"), meta.get("minimum"), meta.get("below"), meta.get("maximum"))
         above, minimum, below, maximum = bounds
