@@ -27,18 +27,20 @@ refuse() {
     exit 2
 }
 
-# value_of FLAG DEFAULT ARGS...: what ARGS gives for FLAG, as `--flag value` or `--flag=value`; the last one counts.
-value_of() {
-    local flag=$1 value=$2
-    shift 2
-    while [ $# -gt 0 ]; do
-        case $1 in
-            "$flag="*) value=${1#*=} ;;
-            "$flag") value=${2:-} ;;
-        esac
-        shift
-    done
-    printf '%s\n' "$value"
+# The flags read by trainer.py itself, which trains nothing here: logdir and the folder of the runs, a line each.
+read_flags='
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import trainer
+from control import run_dir
+def show(settings):
+    print(settings.run.logdir, os.path.dirname(run_dir.parent(settings.run)), sep="\n")
+    return 0
+trainer.run = show
+sys.exit(trainer.main(sys.argv[2:]))'
+
+has_metrics() {
+    [ -n "$(find "$1" -name metrics.csv -print 2>/dev/null | head -n 1)" ]
 }
 
 # A folder for each set of flags: GNU parallel resumes by job number, the same seed only under the same call.
@@ -72,6 +74,7 @@ for flag in "$@"; do
     case $flag in
         -h | --help) usage && exit 0 ;;
         --resume) resume=1 ;;
+        --version) refuse "$flag is not for here; ask trainer.py" ;;
         --seed | --seed=*) refuse "$flag is not for here; give seeds as SEEDS=\"25 26\" ./bash_train.sh" ;;
     esac
 done
@@ -97,11 +100,15 @@ if [ -z "${PYTHON:-}" ]; then
 fi
 command -v "$PYTHON" >/dev/null || refuse "PYTHON is '$PYTHON', which is no program"
 
+largest=$(echo "$seeds" | tr ' ' '\n' | sort -n | tail -n 1)
+read_back=$("$PYTHON" -c "$read_flags" "$BASH_TRAIN_ROOT" "$@" --seed "$largest") || exit 2
+logdir=${read_back%$'\n'*}
+runs=${read_back#*$'\n'}
+
 identity=()
 for flag in "$@"; do
     [ "$flag" = --resume ] || identity+=("$flag")
 done
-logdir=$(value_of --logdir exp_dir "$@")
 BASH_TRAIN_LOGS=$logdir/bash_train/$(folder_name ${identity[@]+"${identity[@]}"})
 mkdir -p "$BASH_TRAIN_LOGS" 2>/dev/null || refuse "logdir is '$logdir'; no folder can be written there"
 BASH_TRAIN_FLAGS=$([ $# -eq 0 ] || printf '%q ' "$@")
@@ -142,9 +149,7 @@ if [ -n "$unfinished" ]; then
         echo "  seed $seed: $(tail -n 1 "$log" 2>/dev/null) [$log]" >&2
     done
 fi
-runs=$logdir/$(value_of --gamename lunarlander "$@")/$(value_of --exp_name debug "$@")
-runs=$runs/$(value_of --implementation UDRL "$@")
-[ -d "$runs" ] || runs=$logdir # names set in a YAML file
-printf 'Figure and table over the seeds: %q %q --plot %q\n' "$PYTHON" "$BASH_TRAIN_ROOT/trainer.py" "$runs"
+! has_metrics "$runs" ||
+    printf 'Figure and table over the seeds: %q %q --plot %q\n' "$PYTHON" "$BASH_TRAIN_ROOT/trainer.py" "$runs"
 [ -z "$interrupted" ] || exit 130
 [ -z "$unfinished" ]

@@ -16,6 +16,8 @@ SCRIPT = ROOT / "bash_train.sh"
 
 STAND_IN = """#!{python}
 import os, sys, time
+if sys.argv[1] == "-c":
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 seed = sys.argv[-1]
 print("threads", os.environ["OMP_NUM_THREADS"])
 print("argv", sys.argv[1:])
@@ -32,6 +34,9 @@ if os.environ.get("WAIT"):
         print("checkpoint written")
         sys.exit(130)
 open("finished_" + seed, "a").write("once ")
+if os.environ.get("RUNS"):
+    os.makedirs(os.environ["RUNS"], exist_ok=True)
+    open(os.path.join(os.environ["RUNS"], "metrics.csv"), "w").close()
 """
 
 
@@ -81,15 +86,32 @@ def test_five_seeds_by_default_and_every_flag_as_it_was(environment: dict[str, s
         argv = [str(ROOT / "trainer.py"), "--exp_name", odd, "--no_checkpoint", "--gamename=cartpole"]
         assert log_of(tmp_path, seed) == f"threads 1\nargv {[*argv, '--seed', str(seed)]}\n"
     assert list(tmp_path.glob("exp_dir/bash_train/*/joblog.tsv"))
-    assert "--plot exp_dir" in done.stdout
+    assert "--plot" not in done.stdout, "there is no run to plot"
 
 
 @needs_parallel
 def test_plot_command_names_the_folder_of_the_runs(environment: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "out" / "cartpole" / "two words" / "RCP-A").mkdir(parents=True)
-    flags = ["--logdir", "out", "--gamename=cartpole", "--exp_name", "two words", "--implementation", "RCP-A"]
-    done = call(environment, *flags, SEEDS="1")
-    assert done.stdout.splitlines()[-1].endswith(r"--plot out/cartpole/two\ words/RCP-A")
+    (tmp_path / "run.yaml").write_text("implementation: RCP-A\n")
+    flags = ["--logdir", "out here", "--gamename=CartPole-v1", "--exp_name", "two words", "--config", "run.yaml"]
+    done = call(environment, *flags, SEEDS="1", RUNS="out here/cartpole/two_words/RCP-A/seed_1/version_0")
+    assert done.stdout.splitlines()[-1].endswith(r"--plot out\ here/cartpole/two_words/RCP-A")
+
+
+@needs_parallel
+@pytest.mark.parametrize(
+    ("flags", "variables", "line"),
+    [
+        (["--lrr", "1"], {}, "error: --lrr is unknown; did you mean '--lr'?\n"),
+        (["--config", "no.yaml"], {}, "error: config is 'no.yaml': No such file or directory\n"),
+        ([], {"SEEDS": "1 99999999999999999999"}, "error: seed is 99999999999999999999; allowed: integer, at least 0"),
+    ],
+)
+def test_a_flag_that_trainer_refuses_starts_no_seed(
+    environment: dict[str, str], tmp_path: Path, flags: list[str], variables: dict[str, str], line: str
+) -> None:
+    done = call(environment, *flags, **variables)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith(line)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "python"] == []
 
 
 @needs_parallel
