@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader
 from control.checkpoints import FORMAT, OURS
 from control.rollout import Actor, Episodes, RandomActor, rollout
 from control.run_config import Settings, as_dict
-from envs.base import Environment
+from envs.base import Environment, EnvironmentFault
 from models.agents import agent_class
+from models.settings import UserError
 from models.spaces import Discrete
 from models.streams import Streams
 from models.trajectory import Trajectory
@@ -138,6 +139,9 @@ class AgentModule(pl.LightningModule):
     def _rollout(self, actor: Actor, count: int) -> Trajectory:
         trajectory = rollout(actor, self.environment, self.rollout_streams.episode_seeds(count))
         assert isinstance(trajectory, Trajectory)
+        if not torch.isfinite(trajectory.returns).all():
+            name = self.settings.run.gamename
+            raise EnvironmentFault(f"environment {name}: the rewards of an episode add up to more than a float holds")
         self.env_steps = self.env_steps + trajectory.lengths.sum(1)
         return trajectory
 
@@ -179,9 +183,17 @@ class AgentModule(pl.LightningModule):
                     "the policy is uniform and "
                     "not learning; look at the command scales (reward_scale, horizon_scale) and lr"
                 )
-        for name, weights in self.agent.named_parameters():
-            if not torch.isfinite(weights.sum()):
-                self._warn_once(f"weights of {name} are no longer finite (epoch {self.epoch}); the run cannot recover")
+        sound = torch.ones(len(self.seeds), dtype=torch.bool)
+        for weights in self.agent.parameters():
+            sound &= torch.isfinite(weights.detach().sum(1))
+        for seed, fine in zip(self.seeds, sound.tolist(), strict=True):
+            if not fine:
+                self._warn_once(f"seed {seed}: weights are no longer finite (epoch {self.epoch}); it cannot recover")
+        if not sound.any():
+            raise UserError(
+                f"the weights are no longer finite (epoch {self.epoch}), so training stops; earlier checkpoints are "
+                "kept: a smaller lr or command scale may help"
+            )
 
     def _warn_once(self, text: str) -> None:
         key = text.split(" (")[0].split(" since")[0]

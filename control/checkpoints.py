@@ -1,6 +1,7 @@
 """Checkpoints: written whole or not at all, read without pickle's powers, checked before they are believed."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,8 +10,8 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from control.errors import DISK
 from control.run_config import Settings, from_dict
-from control.run_dir import replacing
-from models.settings import UserError
+from control.run_dir import replacing, versions
+from models.settings import SettingError, UserError
 
 OURS = "understudy"
 FORMAT = 1
@@ -59,26 +60,21 @@ class Checkpoint(NamedTuple):
         return {name.removeprefix("agent."): value for name, value in self.content["state_dict"].items()}
 
 
-def load(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read a checkpoint with ``weights_only=True``; CheckpointError where it is none of ours. A run folder means its
-    best, or its last where no evaluation has been."""
-    file = Path(path)
-    if file.is_dir():
-        candidates = [file / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
-        file = next((candidate for candidate in candidates if candidate.exists()), candidates[0])
-    if not file.exists():
-        near = sorted(file.parent.glob("*.ckpt")) if file.parent.is_dir() else []
-        hint = f"; there is {near[0].name!r} beside it" if near else ""
-        raise CheckpointError(f"checkpoint {str(file)!r} does not exist{hint}")
+def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
+    """Read a checkpoint with ``weights_only=True``; CheckpointError where it is none of ours.
+
+    A folder means the best checkpoint of that run (the newest, where it holds several versions), or its last where no
+    evaluation has been. ``resume`` also demands what only a ``last.ckpt`` has: memory and random streams.
+    """
+    file = _file(Path(path))
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's advice on pickles we refuse anyway
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except PermissionError:
         raise
     except Exception as error:  # of a damaged file anything can come
-        raise CheckpointError(
-            f"checkpoint {str(file)!r} is damaged or not a checkpoint ({_reason(error)}); allowed: a .ckpt file "
-            "that trainer.py wrote"
-        ) from error
+        raise _damaged(file, error, resume) from error
     if not isinstance(content, dict) or not isinstance(content.get(OURS), dict):
         raise CheckpointError(
             f"checkpoint {str(file)!r} was not written by this program; allowed: a .ckpt file that trainer.py wrote"
@@ -88,12 +84,42 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
         raise CheckpointError(
             f"checkpoint {str(file)!r} has format {ours.get('format')}; this version reads format {FORMAT}"
         )
-    try:
-        return Checkpoint(file, from_dict(ours["settings"]), list(ours["seeds"]), content)
-    except (KeyError, TypeError, AttributeError) as error:
+    if resume and ours.get("agent") is None:
         raise CheckpointError(
-            f"checkpoint {str(file)!r} is damaged ({type(error).__name__}: {_reason(error)})"
-        ) from error
+            f"checkpoint {str(file)!r} holds weights but no memory, so no run can resume from it; --reload takes it"
+        )
+    try:
+        found = Checkpoint(file, from_dict(ours["settings"]), list(ours["seeds"]), content)
+        assert isinstance(ours["epoch"], int) and found.agent_state()
+    except (KeyError, TypeError, AttributeError, AssertionError, SettingError) as error:
+        raise _damaged(file, error, resume) from error
+    return found
+
+
+def _file(path: Path) -> Path:
+    """The checkpoint that a file or folder stands for."""
+    if not path.is_dir():
+        if path.exists():
+            return path
+        near = sorted(path.parent.glob("*.ckpt")) if path.parent.is_dir() else []
+        hint = f"; there is {near[0].name!r} beside it" if near else ""
+        raise CheckpointError(f"checkpoint {str(path)!r} does not exist{hint}")
+    places = [path, path / "checkpoints", *(version / "checkpoints" for version in reversed(versions(path)))]
+    for place in places:
+        for name in ("best.ckpt", "last.ckpt"):
+            if (place / name).is_file():
+                return place / name
+    raise CheckpointError(f"folder {str(path)!r} holds no checkpoint; allowed: a .ckpt file, or the folder of a run")
+
+
+def _damaged(file: Path, error: Exception, resume: bool) -> CheckpointError:
+    reason = "it holds no plain tensors" if "eights" in str(error)[:20] else _reason(error)
+    best = file.with_name("best.ckpt")
+    way_out = f"; {str(best)!r} may serve with --reload" if resume and best.exists() else ""
+    return CheckpointError(
+        f"checkpoint {str(file)!r} is damaged or not a checkpoint ({reason}); "
+        f"allowed: a .ckpt file that trainer.py wrote{way_out}"
+    )
 
 
 def _reason(error: Exception) -> str:

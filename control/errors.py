@@ -24,6 +24,11 @@ def one_line(error: BaseException) -> str | None:
         return f"disk full{where}; make room and go on with --resume"
     if isinstance(error, OSError) and error.errno in ACCESS and error.filename is not None:
         return f"cannot use {str(error.filename)!r}: {error.strerror}"
+    if isinstance(error, MemoryError) or isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
+        return (
+            "out of memory; smaller values of batch_size, hidden_sizes, buffer_size, num_seeds or "
+            "training_rollouts_per_worker need less"
+        )
     if isinstance(error, ModuleNotFoundError) and error.name:
         return _missing(error.name.split(".")[0])
     return None

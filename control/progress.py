@@ -35,7 +35,10 @@ class Progress(pl.Callback):
             self.bar.set_postfix_str(f"return {row['rollout/return_mean']:.0f}, loss {row['train/policy_loss']:.3f}")
         evaluated = "eval/return_greedy" in row
         if evaluated or self.verbose or module.epoch == self._first + 1:
-            self._line(module, row)
+            try:
+                self._line(module, row)
+            except BrokenPipeError:  # nobody reads on (head, less): end with a checkpoint
+                trainer.should_stop = True
         if evaluated and self.target_return is not None and row["eval/return_greedy"] >= self.target_return:
             tqdm.write(f"greedy return {row['eval/return_greedy']:.1f} reached the target {self.target_return}")
             trainer.should_stop = True

@@ -27,8 +27,12 @@ class RunConfig:
     implementation: str = _run("UDRL", "the learning algorithm")
     gamename: str = _run("lunarlander", "the environment: one of the games, or any Gymnasium id")
     exp_name: str = _run("debug", "name of the experiment, a folder")
-    seed: int = _run(25, "seed of the run; of its first member where num_seeds is above 1", minimum=0)
-    num_seeds: int = _run(1, "independent runs trained in one program, with seeds seed, seed + 1, ...", minimum=1)
+    seed: int = _run(
+        25, "seed of the run; of its first member where num_seeds is above 1", minimum=0, maximum=2**63 - 1
+    )
+    num_seeds: int = _run(
+        1, "independent runs trained in one program, with seeds seed, seed + 1, ...", minimum=1, maximum=4096
+    )
     num_workers: int = _run(1, "processes that step environments; 1 steps them in this process", minimum=1)
     time_limit: int | None = _run(
         None, "steps after which episodes are truncated; null is the environment's own", minimum=1

@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -36,17 +36,19 @@ def train(settings: Settings, extra_callbacks: tuple[pl.Callback, ...] = ()) -> 
     """Train as `settings` say and print where everything is. Returns 0, or 130 where Ctrl-C ended it."""
     torch.set_num_threads(1)
     quiet()
-    folder, checkpoint = _find_resumable(settings)
-    if checkpoint:
-        settings = _resumed_settings(settings, checkpoint)
+    folder = _find_resumable(settings)
+    if folder:
+        with run_dir.locked(folder):  # before reading: nobody may write on while this run makes up its mind
+            checkpoint = checkpoints.load(folder / "checkpoints" / "last.ckpt", resume=True)
+            module = build_module(_resumed_settings(settings, checkpoint))
+            return _fit(module, folder, checkpoint, extra_callbacks)
     weights = checkpoints.load(settings.run.reload) if settings.run.reload else None
-    run = settings.run
-    module = build_module(settings)
+    module = build_module(settings.replace(resume=False))
     if weights:
         _reload(module, weights)
-    folder = folder or run_dir.create(run)
+    folder = run_dir.create(settings.run)
     with run_dir.locked(folder):
-        return _fit(module, folder, checkpoint, extra_callbacks)
+        return _fit(module, folder, None, extra_callbacks)
 
 
 def _fit(
@@ -68,9 +70,9 @@ def _fit(
             fit(module, folder, [*shown, *extra_callbacks, stop], checkpoint)
     except StopNow:
         raise KeyboardInterrupt from None
-    _after(module, folder, time.monotonic() - started)
+    finished = _after(module, folder, time.monotonic() - started)
     module.environment.close()
-    return 130 if stop.asked else 0
+    return 0 if finished and not stop.asked else 130
 
 
 def fit(
@@ -169,13 +171,18 @@ class Recorder(pl.Callback):
                 record(module.agent, run.gamename, path, streams, command=module.settings.command)
 
 
-def _find_resumable(settings: Settings) -> tuple[Path | None, Checkpoint | None]:
-    """With --resume, the newest run of this folder; none where it ended before its first checkpoint, for an older one
-    is another run."""
-    folder = run_dir.newest(run_dir.parent(settings.run)) if settings.run.resume else None
-    if folder is None or not (path := folder / "checkpoints" / "last.ckpt").exists():
-        return None, None
-    return folder, checkpoints.load(path)
+def _find_resumable(settings: Settings) -> Path | None:
+    """With --resume, the newest run of this folder. None where it ended before its first checkpoint: an older one is
+    another run."""
+    if not settings.run.resume:
+        return None
+    older: list[Path] = run_dir.versions(run_dir.parent(settings.run))
+    having = [folder for folder in older if (folder / "checkpoints" / "last.ckpt").exists()]
+    if older and older[-1] not in having:
+        kept = f"; {having[-1].name}, which has one, is another run and stays as it is" if having else ""
+        print(f"{older[-1].name} ended before its first checkpoint, so this starts anew{kept}")
+        return None
+    return older[-1] if older else None
 
 
 def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
@@ -188,8 +195,8 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
                 f"{name} is {now[name]!r}, but the run to resume has {before[name]!r}; leave it out, or start a "
                 "new run without --resume"
             )
-    changes = {name: now[name] for name in CHANGEABLE if name in settings.given or name in ("resume", "logdir")}
-    return checkpoint.settings.replace(**changes)
+    changes = {name: now[name] for name in CHANGEABLE if name in settings.given or name == "logdir"}
+    return checkpoint.settings.replace(**changes | {"resume": False})
 
 
 def _reload(module: AgentModule, checkpoint: Checkpoint) -> None:
@@ -206,30 +213,21 @@ def _reload(module: AgentModule, checkpoint: Checkpoint) -> None:
     module.agent.load_state_dict(weights)
 
 
-def _after(module: AgentModule, folder: Path, seconds: float) -> None:
-    """Figure and video, and the summary a person reads at the end: what came out, where it is, what to type next."""
-    from control.plotting import learning_curve
-
+def _after(module: AgentModule, folder: Path, seconds: float) -> bool:
+    """Figure and video, and the summary a person reads at the end: what came out, where it is, what to type next.
+    False where Ctrl-C cut the figure or the video short."""
     run = module.settings.run
     lines: list[tuple[str, object]] = []
-    if (folder / "metrics.csv").exists() and module.epoch > 0:
-        lines.append(("figure", learning_curve(folder)))
-    if run.record and module.epoch > 0:
-        video = folder / "videos" / "final.mp4"
-        try:
-            total = record(
-                module.agent,
-                run.gamename,
-                video,
-                Streams.named(module.seeds, "final video"),
-                command=module.settings.command,
-            )
-            lines.append(("video", f"{video} (greedy, return {total:.0f})"))
-        except UserError as error:
-            print(f"warning: no video: {error}")
+    try:
+        for line in _pictures(module, folder):
+            lines.append(line)
+        finished = True
+    except KeyboardInterrupt:
+        finished = False
     best = folder / "checkpoints" / "best.ckpt"
     kept = best if best.exists() else folder / "checkpoints" / "last.ckpt"
-    print(f"\n{module.epoch} epochs, {int(module.env_steps.sum()):,} environment steps in {seconds / 60:.1f} minutes")
+    spent = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.0f} seconds"
+    print(f"\n{module.epoch} epochs, {int(module.env_steps.sum()):,} environment steps in {spent}")
     for name, value in [("run", folder), *lines]:
         print(f"  {name:<12}{value}")
     if kept.exists():
@@ -242,6 +240,26 @@ def _after(module: AgentModule, folder: Path, seconds: float) -> None:
         print(f"  {python} trainer.py --eval_agent {kept} --num_eval_episodes 1 --record")
     if module.epoch < run.epochs:
         print(f"  the same command with --resume goes on from epoch {module.epoch}")
+    return finished
+
+
+def _pictures(module: AgentModule, folder: Path) -> Iterator[tuple[str, str]]:
+    """Make the run's figure and, if wanted, its final video; yields what the summary says of each."""
+    from control.plotting import learning_curve
+
+    if module.epoch == 0:
+        return
+    run = module.settings.run
+    if (folder / "metrics.csv").exists():
+        yield "figure", str(learning_curve(folder))
+    if run.record:
+        video = folder / "videos" / "final.mp4"
+        streams = Streams.named(module.seeds, "final video")
+        try:
+            total = record(module.agent, run.gamename, video, streams, command=module.settings.command)
+            yield "video", f"{video} (greedy, return {total:.0f})"
+        except UserError as error:
+            print(f"warning: no video: {error}")
 
 
 def _python() -> str:

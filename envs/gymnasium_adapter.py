@@ -136,6 +136,10 @@ def _open(game: Game, render: bool) -> gym.Env:
     """One instance with its wrappers; SettingError where it, or a package it needs, is missing."""
     if os.environ.get("SDL_VIDEODRIVER") == "":
         os.environ["SDL_VIDEODRIVER"] = "dummy"  # SDL takes the empty name for an unknown driver and fails
+    if render:
+        # Pictures are drawn off screen; without a desktop SDL would complain on stderr in words like our errors.
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     if render and sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo's own default draws through a display
     kwargs = {**game.kwargs, **({"render_mode": "rgb_array"} if render else {})}

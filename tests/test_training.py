@@ -13,10 +13,11 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import trainer
-from control import config
+from control import checkpoints, config
 from control.run_dir import read_metrics
 from control.training import build_module
 from helpers import CASES, flags, learned, run_folder, start, wait_until
+from models.settings import UserError
 
 Shown = pytest.CaptureFixture[str]
 
@@ -222,9 +223,66 @@ def test_warns_once_of_nan(logdir: Path, capsys: Shown) -> None:
         return torch.tensor([0.3, 0.3])
 
     lines = warned(logdir, 5, capsys, weights)
-    assert len(lines) == 1 and "policy.flat are no longer finite (epoch 1)" in lines[0]
+    assert len(lines) == 1 and lines[0].startswith("warning: seed 26: weights are no longer finite (epoch 1)")
     lines = warned(logdir, 5, capsys, lambda module: torch.tensor([0.3, float("nan")]))
     assert len(lines) == 1 and "seed 26" in lines[0]
+
+
+def test_weights_that_are_all_nan_end_the_run_and_spare_the_checkpoints(logdir: Path, capsys: Shown) -> None:
+    def weights(module) -> torch.Tensor:
+        with torch.no_grad():
+            module.agent.policy.flat.fill_(float("nan"))
+        return torch.tensor([float("nan")] * 2)
+
+    with pytest.raises(UserError, match="no longer finite"):
+        warned(logdir, 1, capsys, weights)
+
+
+class Endless(Spoiled):
+    """Every reward is finite, their sum is not."""
+
+    def step(self, action):
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs, 3e38, terminated, truncated, info
+
+
+def test_returns_beyond_a_float_are_one_line(logdir: Path, capsys: Shown) -> None:
+    gym.register("Endless-v0", Endless, max_episode_steps=5)
+    try:
+        assert trainer.main(flags(logdir, gamename="Endless-v0")) == 2
+    finally:
+        del gym.registry["Endless-v0"]
+    assert "add up to more than a float holds" in capsys.readouterr().err
+
+
+def test_best_ckpt_cannot_be_resumed_and_says_what_can(logdir: Path, capsys: Shown) -> None:
+    assert trainer.main(flags(logdir)) == 0
+    folder = run_folder(logdir) / "checkpoints"
+    (folder / "last.ckpt").write_bytes((folder / "best.ckpt").read_bytes())
+    assert trainer.main([*flags(logdir), "--resume"]) == 2
+    shown = capsys.readouterr().err
+    assert "holds weights but no memory" in shown and "--reload" in shown and shown.count("\n") == 1
+
+
+def test_a_folder_stands_for_its_newest_run(logdir: Path) -> None:
+    assert trainer.main(flags(logdir)) == 0 and trainer.main(flags(logdir)) == 0
+    newest = run_folder(logdir)
+    for folder in (newest, newest / "checkpoints", newest.parent):
+        assert checkpoints.load(folder).path == newest / "checkpoints" / "best.ckpt"
+    with pytest.raises(UserError, match="holds no checkpoint"):
+        checkpoints.load(logdir)
+
+
+def test_resuming_is_not_a_setting_of_the_run(logdir: Path) -> None:
+    assert trainer.main([*flags(logdir), "--resume"]) == 0
+    assert yaml.safe_load((run_folder(logdir) / "config.yaml").read_text())["resume"] is False
+
+
+def test_resume_says_when_it_starts_anew(logdir: Path, capsys: Shown) -> None:
+    assert trainer.main(flags(logdir)) == 0 and trainer.main([*flags(logdir), "--no_checkpoint"]) == 0
+    capsys.readouterr()
+    assert trainer.main([*flags(logdir), "--resume"]) == 0
+    assert "version_1 ended before its first checkpoint, so this starts anew; version_0" in capsys.readouterr().out
 
 
 # -- signals ---------------------------------------------------------------------------------------------------------

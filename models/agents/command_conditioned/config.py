@@ -61,7 +61,7 @@ class Config:
 
     # Learning
     lr: float = setting(3.5e-4, "Adam's step size [C]", above=0)
-    batch_size: int = setting(768, "steps in a batch [C]", minimum=1)
+    batch_size: int = setting(768, "steps in a batch [C]", minimum=1, maximum=1_000_000)
     num_grad_steps: int = setting(100, "gradient steps an epoch [C]", minimum=1)
     grad_clip_val: float = setting(100.0, "largest norm of a member's gradient [C]", above=0)
     sample_by: str = setting(
@@ -82,7 +82,7 @@ class Config:
     buffer_size: int = setting(100_000, "capacity of the memory [C: 500 episodes of 200 steps]", minimum=1)
     num_rand_action_rollouts: int = setting(50, "random episodes before training [C]", minimum=1)
     random_action_epochs: int = setting(1, "epochs whose rollouts act at random [C]", minimum=0)
-    training_rollouts_per_worker: int = setting(20, "episodes an epoch, side by side [C]", minimum=1)
+    training_rollouts_per_worker: int = setting(20, "episodes an epoch, side by side [C]", minimum=1, maximum=4096)
     action_noise: float = setting(
         1.0, "factor on the logits before sampling; deviation is 0.3 of this for continuous actions [C]", above=0
     )
