@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from control.plotting import learning_curve, on_grid, plot, smooth
+from control import plotting
+from control.panels import clip_below, label_ends, on_grid, robust_floor, smooth, spread
+from control.plotting import learning_curve, plot
 from control.results import find_groups, read_runs, summarise
 from models.settings import SettingError
 
@@ -18,11 +20,16 @@ EPOCHS = 40
 
 
 def write_run(
-    logdir: Path, implementation: str = "UDRL", seeds: Sequence[int] = (25,), version: int = 0, top: float = 100.0
+    logdir: Path,
+    implementation: str = "UDRL",
+    seeds: Sequence[int] = (25,),
+    version: int = 0,
+    top: float = 100.0,
+    game: str = "lunarlander",
 ) -> Path:
     """A run folder whose exploring return rises to `top + seed` in a straight line over its epochs."""
     name = f"seed_{seeds[0]}" + (f"-{seeds[-1]}" if len(seeds) > 1 else "")
-    folder = logdir / "lunarlander" / "debug" / implementation / name / f"version_{version}"
+    folder = logdir / game / "debug" / implementation / name / f"version_{version}"
     folder.mkdir(parents=True)
     lines = ["epoch,env_steps,seed,train/policy_loss,rollout/return_mean,eval/return_greedy,command/return"]
     for epoch in range(EPOCHS):
@@ -148,11 +155,91 @@ def test_nothing_to_plot_is_said(tmp_path: Path) -> None:
         plot([tmp_path], x="time")
 
 
-def test_figure_that_cannot_be_written(logdir: Path) -> None:
+@pytest.mark.parametrize("name", ["file/plot.png", "folder.png/plot.json/../plot.png"])
+def test_figure_that_cannot_be_written_is_said_before_the_table(
+    logdir: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = write_run(logdir)
     (logdir / "file").write_text("")
+    (logdir / "folder.png" / "plot.json").mkdir(parents=True)
     with pytest.raises(SettingError, match="plot_out is .*cannot be written"):
-        plot([run], out=logdir / "file" / "plot.png")
+        plot([run], out=logdir / name)
+    assert capsys.readouterr().out == "" and not (logdir / "folder.png" / "plot.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("out", "written", "start"),
+    [
+        ("a.pdf", "a.pdf", b"%PDF"),
+        ("a.SVG", "a.SVG", b"<?xml"),
+        ("there.v1", "there.v1/plot.png", b"\x89PNG"),
+        ("new", "new/plot.png", b"\x89PNG"),
+    ],
+)
+def test_formats_and_folders_of_the_figure(logdir: Path, out: str, written: str, start: bytes) -> None:
+    (logdir / "there.v1").mkdir(parents=True)
+    plot([write_run(logdir)], out=logdir / out)
+    assert (logdir / written).read_bytes().startswith(start)
+
+
+def test_another_format_is_refused(logdir: Path) -> None:
+    with pytest.raises(SettingError, match=r"plot_out is 'a.jpg'; allowed: a folder, or a file ending in .png, .pdf"):
+        plot([write_run(logdir)], out=Path("a.jpg"))
+
+
+def test_each_game_has_its_own_row_of_panels(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for game, implementation in (("lunarlander", "UDRL"), ("lunarlander", "RCP-A"), ("takecover", "RCP-A")):
+        write_run(logdir, implementation, game=game)
+    drawn = []
+    monkeypatch.setattr(plotting, "_draw_panel", lambda axis, row, tag, x, colours: drawn.append((list(row), colours)))
+    plot([logdir])
+    both, one = ["RCP-A", "UDRL"], ["RCP-A"]
+    assert [row for row, _ in drawn] == [both] * 3 + [one] * 3
+    assert all(set(colours) == {"UDRL", "RCP-A"} for _, colours in drawn), "a colour means the same in every row"
+
+
+def test_several_games_are_one_figure(logdir: Path) -> None:
+    for game in ("lunarlander", "takecover"):
+        write_run(logdir, game=game)
+    plot([logdir])
+    assert is_png(logdir / "plot.png")
+
+
+def test_one_collapse_does_not_flatten_the_rest() -> None:
+    assert robust_floor(np.array([*np.linspace(-200, 250, 99), -1936])) == -200
+    for kept in (np.linspace(-200, 250, 100), np.array([-1936.0, 100, 200]), np.array([20.0] + [500] * 99)):
+        assert robust_floor(kept) is None
+    many = np.concatenate([np.full(10, -1936.0), np.linspace(-200, 250, 90)])
+    assert robust_floor(many) is None, "what happens often is to be seen"
+
+
+def test_what_is_clipped_is_said_in_the_panel() -> None:
+    with plotting._style() as plt:
+        axis = plt.figure().subplots()
+        values = np.array([*np.linspace(-200, 250, 99), -1936])
+        axis.plot(values)
+        clip_below(axis, values)
+        low, high = axis.get_ylim()
+        plt.close("all")
+    assert -250 < low < -200 and high > 250
+    assert [text.get_text() for text in axis.texts] == ["not shown: 1 of 100 values, down to -1936"]
+
+
+def test_labels_stay_beside_their_ends() -> None:
+    with plotting._style() as plt:
+        axis = plt.figure().subplots()
+        axis.set(xlim=(0, 1), ylim=(0, 10))
+        label_ends(axis, [(1, y, name, "k") for y, name in ((9, "far"), (2, "b"), (1.9, "a"))])
+        heights = {text.get_text(): text.get_position()[1] for text in axis.texts}
+        plt.close("all")
+    assert heights == pytest.approx({"far": 0.9, "b": 0.23, "a": 0.16})
+
+
+@pytest.mark.parametrize("wanted", [[0.5], [0.0, 0.0, 0.0], [0.2, 0.21, 0.9], [0.99, 1.0, 3.0], [0.5] * 40])
+def test_spread_keeps_order_gaps_and_the_panel(wanted: list[float]) -> None:
+    heights = spread(np.array(wanted), 0.07)
+    gap = min(0.07, 1 / max(1, len(wanted) - 1))
+    assert np.all(np.diff(heights) >= gap - 1e-9) and heights.min() >= -1e-9 and heights.max() <= 1 + 1e-9
 
 
 def test_summary_is_plain_json(logdir: Path) -> None:
