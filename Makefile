@@ -42,7 +42,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 train: setup  ## first landing: UDRL on LunarLander, ten minutes at most, then a figure and a video
-	@$(RUN) trainer.py --exp_name first-landing --epochs 400 --record $(ARGS)
+	@$(RUN) trainer.py --exp_name first-landing --epochs 600 --record $(ARGS)
 
 test: setup  ## the quick test suite
 	@$(RUN) -m pytest -n auto --maxprocesses 4 $(ARGS)

@@ -118,7 +118,7 @@ export -f train_seed
 # Seeds outlive a GNU parallel that was killed outright; a second process on the same run would spoil it.
 for seed in $seeds; do
     pid=$(cat "$BASH_TRAIN_LOGS/seed_$seed.pid" 2>/dev/null || true)
-    case "$(ps -p "${pid:-0}" -o args= 2>/dev/null || true) " in
+    case "$(ps -ww -p "${pid:-0}" -o args= 2>/dev/null || true) " in
         *" --seed $seed "*) refuse "seed $seed is still training, as process $pid; wait or: kill -INT $pid" ;;
     esac
 done

@@ -253,11 +253,13 @@ def _pictures(module: AgentModule, folder: Path) -> Iterator[tuple[str, str]]:
     if (folder / "metrics.csv").exists():
         yield "figure", str(learning_curve(folder))
     if run.record:
-        video = folder / "videos" / "final.mp4"
+        video, best = folder / "videos" / "final.mp4", folder / "checkpoints" / "best.ckpt"
         streams = Streams.named(module.seeds, "final video")
+        if best.exists():
+            module.agent.load_state_dict(checkpoints.load(best).agent_state())
         try:
             total = record(module.agent, run.gamename, video, streams, command=module.settings.command)
-            yield "video", f"{video} (greedy, return {total:.0f})"
+            yield "video", f"{video} (the best agent, greedy; return {total:.0f})"
         except UserError as error:
             print(f"warning: no video: {error}")
 

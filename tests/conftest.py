@@ -1,6 +1,7 @@
 """What every test may count on: one thread a process, no display, the same hypothesis examples each time."""
 
 import os
+import signal
 from pathlib import Path
 
 # Before torch is imported: idle OpenMP threads spin and take the cores from the other test workers.
@@ -10,6 +11,11 @@ os.environ["MKL_CBWR"] = "AUTO"  # as trainer.py sets it
 
 import pytest
 from hypothesis import settings
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, nohup the hang-up, and what they start
+# inherits that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -168,9 +168,10 @@ def start_and_wait(environment: dict[str, str]) -> tuple[subprocess.Popen[str], 
         text=True,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 90
     while len(waiting := list(folder.glob("waiting_*"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
+    assert len(waiting) == 2
     return process, [int(path.read_text()) for path in waiting]
 
 
@@ -178,7 +179,7 @@ def start_and_wait(environment: dict[str, str]) -> tuple[subprocess.Popen[str], 
 def test_ctrl_c_lets_every_seed_write_its_checkpoint(environment: dict[str, str], tmp_path: Path) -> None:
     process, _ = start_and_wait(environment)
     os.killpg(process.pid, signal.SIGINT)
-    errors = process.communicate(timeout=30)[1]
+    errors = process.communicate(timeout=90)[1]
     assert process.returncode == 130
     assert errors.count("checkpoint written") == 2
     assert call(environment, "--resume", SEEDS="1 2").returncode == 0
@@ -190,7 +191,7 @@ def test_after_sigkill_no_run_gets_a_second_writer(environment: dict[str, str], 
     """Killed outright, GNU parallel leaves its jobs behind; they are named instead of joined by others."""
     process, seeds = start_and_wait(environment)
     os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=90)
     try:
         done = call(environment, "--resume", SEEDS="1 2")
         assert done.returncode == 2 and "seed 1 is still training, as process" in done.stderr

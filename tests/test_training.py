@@ -312,6 +312,6 @@ def test_a_second_ctrl_c_ends_at_once(logdir: Path) -> None:
     while "stopping" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Traceback" not in err and err.strip().endswith("interrupted")

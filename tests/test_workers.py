@@ -145,7 +145,7 @@ def test_workers_end_with_their_parent(blow, tmp_path):
         pids = [int(word) for word in parent.stdout.readline().split()]
         assert len(pids) == 2 and not any(map(gone, pids))
         parent.send_signal(blow)
-        parent.wait(10)
+        parent.wait(60)
     assert wait_until_gone(pids)
 
 
