@@ -167,7 +167,7 @@ def test_killed_and_resumed_is_the_same_run(case: str, logdir: Path, tmp_path: P
 def test_fifty_random_kills(logdir: Path, tmp_path: Path) -> None:
     """`make soak`: about ten minutes. Kills fall anywhere from the first import to the last checkpoint; SOAK_KILLS says
     how many instead of fifty."""
-    changes = {"epochs": 300, "checkpoint_every": 7, "eval_every": 5, "lr": 3e-3}
+    changes = {"epochs": 400, "checkpoint_every": 3, "eval_every": 5, "lr": 3e-3}
     wanted = int(os.environ.get("SOAK_KILLS", 50))
     assert trainer.main(flags(tmp_path / "whole", **changes)) == 0
     draws = random.Random(0)
@@ -176,7 +176,7 @@ def test_fifty_random_kills(logdir: Path, tmp_path: Path) -> None:
         process = start(flags(logdir, "--resume", **changes))
         if draws.random() < 0.8:  # the rest fall into imports and the start
             process.stdout.readline()  # what the run prints first comes with its first epoch
-        time.sleep(draws.uniform(0, 0.3))
+        time.sleep(draws.uniform(0, 0.8))  # a dozen epochs, so that the kills wander through the run
         process.kill()
         _, err = process.communicate()
         assert process.returncode in (0, -signal.SIGKILL), err
