@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from models.settings import UserError
@@ -55,7 +54,3 @@ class Environment(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-def zeros_like_spaces(spaces: Spaces, members: int, envs: int) -> Tensor:
-    return torch.zeros(members, envs, *spaces.obs_shape, dtype=spaces.obs_dtype)
