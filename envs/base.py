@@ -19,12 +19,16 @@ class Step:
 
     ``obs [M, E, *O]`` is the observation *after* the step, the final one of the episode where it ended;
     ``reward [M, E]`` float32; ``terminated`` and ``truncated`` ``[M, E]`` bool, apart from each other.
+    ``discount [M, E]`` float32 is the factor the environment itself gives for bootstrapping from the value of the next
+    state (dm_env's word), 0 where nothing is to come; None means 0 where terminated, else 1. Rows of inactive
+    environments hold anything there.
     """
 
     obs: Tensor
     reward: Tensor
     terminated: Tensor
     truncated: Tensor
+    discount: Tensor | None = None
 
     @property
     def done(self) -> Tensor:

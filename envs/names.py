@@ -19,6 +19,8 @@ class Game:
     ``gym_id`` is the Gymnasium id, ``module:id`` where a module must be imported first; empty for probes.
     ``max_return`` is a bound no episode's return exceeds, None where none is known: commands are clipped to it.
     ``kwargs`` go to ``gymnasium.make``; ``wrappers`` are classes of ``envs/wrappers.py``, applied in order.
+    ``dynamics`` is ``module:class`` of the game as a tensor program (`envs.tensor.Dynamics`, made with the same
+    ``kwargs``), empty where there is none; it takes the place of the Gymnasium id except where frames are drawn.
     """
 
     name: str
@@ -26,6 +28,7 @@ class Game:
     max_return: float | None = None
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     wrappers: tuple[str, ...] = ()
+    dynamics: str = ""
 
     @property
     def is_probe(self) -> bool:
@@ -38,8 +41,9 @@ _TABLE = (
     Game("lunarlander-sparse", "LunarLander-v3", 320.0, wrappers=("SparseReward",)),
     # One point a frame alive; 2100 frames (60 s) is the time limit of the task as published, absent from the id.
     Game("takecover", "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1", 2100.0, {"max_episode_steps": 2100}),
-    Game("cartpole", "CartPole-v1", 500.0),
-    Game("acrobot", "Acrobot-v1"),
+    Game("cartpole", "CartPole-v1", 500.0, dynamics="envs.cartpole:CartPole"),
+    Game("cartpole-200", "CartPole-v0", 200.0, {"max_episode_steps": 200}, dynamics="envs.cartpole:CartPole"),
+    Game("acrobot", "Acrobot-v1", dynamics="envs.acrobot:Acrobot"),
     Game("mountaincar", "MountainCar-v0"),
     Game("mountaincar-continuous", "MountainCarContinuous-v0", 100.0),
     Game("pendulum", "Pendulum-v1", 0.0),

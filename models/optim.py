@@ -36,9 +36,7 @@ class Adam(Optimizer):
                 if param.grad is None:
                     continue
                 mean, square = self._moments(param)
-                mean.mul_(beta1).add_(param.grad * (1 - beta1))
-                square.mul_(beta2).add_(param.grad.square().mul_(1 - beta2))
-                update = mean / square.sqrt().div_(root2).add_(group["eps"])
+                update = _direction(param.grad, mean, square, group["betas"], root2, group["eps"])
                 param.sub_(update.mul_(_per_member(lr, param) / correction1))
 
     def _moments(self, param: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,6 +45,66 @@ class Adam(Optimizer):
             state["mean"] = torch.zeros_like(param)
             state["square"] = torch.zeros_like(param)
         return state["mean"], state["square"]
+
+
+def _direction(
+    grad: Tensor, mean: Tensor, square: Tensor, betas: tuple[float, float], root2: float | Tensor, eps: float
+) -> Tensor:
+    """The moments brought up to date in place, and the step they call for before its size and first correction."""
+    mean.mul_(betas[0]).add_(grad * (1 - betas[0]))
+    square.mul_(betas[1]).add_(grad.square().mul_(1 - betas[1]))
+    return mean / square.sqrt().div_(root2).add_(eps)
+
+
+class StaggeredAdam:
+    """Adam whose members may start at different times: each has its own count, and with it its own bias correction.
+
+    One parameter ``[M, D]``. A member's numbers are those of `Adam` from its own first update on. Not a
+    `torch.optim.Optimizer`: that class loads torch's compiler and hooks into every step, which at these sizes costs
+    a tenth of it.
+    """
+
+    def __init__(self, param: Tensor, lr: Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8):
+        self.param, self.lr, self.betas, self.eps = param, lr, betas, eps
+        self.mean, self.square = torch.zeros_like(param), torch.zeros_like(param)
+        self.count = torch.zeros(param.shape[0], dtype=torch.int64)
+        self._tables = (torch.ones(1), torch.ones(1))
+
+    @torch.no_grad()
+    def update(self, grad: Tensor, learning: Tensor | None = None) -> None:
+        """One step by ``grad [M, D]`` of the members in ``learning [M]`` bool (None: everybody); the others keep
+        weights and moments to the bit."""
+        moved = (self.param, self.mean, self.square)
+        before = None if learning is None else [tensor.clone() for tensor in moved]
+        self.count += 1 if learning is None else learning
+        first, root2 = self._corrections()
+        update = _direction(grad, self.mean, self.square, self.betas, root2, self.eps)
+        self.param.sub_(update.mul_(self.lr.unsqueeze(1) * first))
+        if learning is not None and before is not None:
+            for now, then in zip(moved, before, strict=True):
+                now[~learning] = then[~learning]
+
+    def keep(self, param: Tensor, members: Tensor) -> None:
+        """Go on with ``members`` only, whose parameters are now ``param``."""
+        self.param, self.lr = param, self.lr[members]
+        self.mean, self.square, self.count = self.mean[members], self.square[members], self.count[members]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"mean": self.mean, "square": self.square, "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.mean, self.square, self.count = state["mean"], state["square"], state["count"]
+
+    def _corrections(self) -> tuple[Tensor, Tensor]:
+        """``1 / (1 - beta1**count)`` and ``sqrt(1 - beta2**count)`` as ``[M, 1]``, read from tables of floats."""
+        most = int(self.count.max())
+        if most >= len(self._tables[0]):
+            powers = range(1, 2 * most + 1024)
+            self._tables = (
+                torch.tensor([1.0] + [1 / (1 - self.betas[0] ** k) for k in powers]),
+                torch.tensor([1.0] + [(1 - self.betas[1] ** k) ** 0.5 for k in powers]),
+            )
+        return self._tables[0][self.count].unsqueeze(1), self._tables[1][self.count].unsqueeze(1)
 
 
 def _per_member(value: float | Tensor, like: Tensor) -> float | Tensor:

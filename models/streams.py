@@ -58,6 +58,10 @@ class Streams:
         """New streams seeded by one draw from each of these."""
         return Streams(self.integers(2**31 - 1).tolist())
 
+    def keep(self, members: Sequence[int]) -> None:
+        """Go on with the streams of ``members`` only."""
+        self.generators = [self.generators[m] for m in members]
+
     def get_state(self) -> Tensor:
         """The state of all generators as one uint8 tensor ``[M, bytes]``."""
         return torch.stack([g.get_state() for g in self.generators])

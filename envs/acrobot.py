@@ -1,0 +1,76 @@
+"""Acrobot as a tensor program: the equations of Gymnasium 1.4.0's Acrobot-v1 in float64, within rounding.
+
+Two links of 1 m and 1 kg hang from a fixed joint; actions 0, 1, 2 apply -1, 0, +1 N m between them for 0.2 s, one step
+of the classical Runge-Kutta method. Equations as in Sutton & Barto, "Reinforcement Learning" (section 11.3 of the first
+edition, Gymnasium's ``book``), no noise. A step pays -1, the one that brings the tip 1 m above the joint 0, which
+terminates. Initial states are uniform as Gymnasium's but from `envs.seeded`, not from NumPy's stream, and not rounded
+to float32: the same seed starts another episode there. Swings are chaotic, so rounding parts the two in time: the
+same states give the same step, not the same hundredth step.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from envs.seeded import uniform
+from models.spaces import Discrete, Spaces
+
+_GRAVITY, _SECONDS = 9.8, 0.2
+_TORQUES = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
+# Angles wrap into [-pi, pi], speeds stop at these bounds (rad/s): one table for both, so that neither slices the state.
+_TURN = torch.tensor([2 * math.pi, 2 * math.pi, math.inf, math.inf], dtype=torch.float64)
+_TURN_BACK = torch.tensor([2 * math.pi, 2 * math.pi, 0.0, 0.0], dtype=torch.float64)
+_FASTEST = torch.tensor([math.inf, math.inf, 4 * math.pi, 9 * math.pi], dtype=torch.float64)
+_SLOWEST = -_FASTEST
+_START = 0.1
+
+
+class Acrobot:
+    """State ``[..., 4]`` float64: angle of the first link from hanging down, angle of the second from the first (rad),
+    and their speeds (rad/s). Observation ``[..., 6]``: cosine and sine of the first angle, of the second, speeds."""
+
+    def __init__(self, max_episode_steps: int = 500) -> None:
+        self.spaces = Spaces((6,), Discrete(3), torch.float32, max_episode_steps)
+
+    def initial(self, seeds: Tensor) -> Tensor:
+        """Uniform on [-0.1, 0.1) in each of the four numbers."""
+        return (uniform(seeds, 4) * 2 - 1) * _START
+
+    def observe(self, state: Tensor) -> Tensor:
+        angles, speeds = state.split(2, -1)
+        sides = torch.stack((angles.cos(), angles.sin()), -1).flatten(-2)
+        return torch.cat((sides, speeds), -1).float()
+
+    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        torque = torch.take(_TORQUES, actions)
+        k1 = _rates(state, torque)
+        k2 = _rates(state + k1 * (_SECONDS / 2), torque)
+        k3 = _rates(state + k2 * (_SECONDS / 2), torque)
+        k4 = _rates(state + k3 * _SECONDS, torque)
+        state = state + (k1 + (k2 + k3) * 2 + k4) * (_SECONDS / 6)
+        state = state - (state / _TURN).round() * _TURN_BACK
+        state = torch.clamp(state, _SLOWEST, _FASTEST)
+        first, second = state[..., 0], state[..., 1]
+        terminated = first.cos() + (first + second).cos() < -1.0
+        return state, terminated.float() - 1.0, terminated, None
+
+    def keep(self, members: Tensor) -> "Acrobot":
+        return self
+
+
+def _rates(state: Tensor, torque: Tensor) -> Tensor:
+    """Time derivatives ``[..., 4]`` of the state under the torque ``[...]``.
+
+    The book's d1, d2, phi1, phi2 with its masses and lengths of 1, centres of mass at 0.5, moments of inertia 1 put in,
+    and cos(x - pi/2) = sin(x).
+    """
+    first, second, speed1, speed2 = state.unbind(-1)
+    cos, half_sin = second.cos(), second.sin() * 0.5
+    d1, d2 = cos + 3.5, cos * 0.5 + 1.25
+    phi2 = (first + second).sin() * (0.5 * _GRAVITY)
+    phi1 = first.sin() * (1.5 * _GRAVITY) + phi2 - half_sin * speed2 * (speed2 + speed1 * 2)
+    ratio = d2 / d1
+    rate2 = (torque + ratio * phi1 - half_sin * speed1 * speed1 - phi2) / (1.25 - d2 * ratio)
+    rate1 = -(d2 * rate2 + phi1) / d1
+    return torch.stack((speed1, speed2, rate1, rate2), -1)

@@ -1,0 +1,69 @@
+"""A population of synthetic environments as one environment: member m is stepped by networks of its own."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from envs import seeded
+from models.proxies.synthetic.networks import Program
+from models.spaces import Spaces
+
+ENDS_ABOVE = 0.5  # the done network's output above which an episode ends, as published
+
+Starts = Callable[[Tensor], Tensor]
+"""Seeds ``[..., M, E]`` to first observations ``[..., M, E, S]`` of the real environment."""
+
+
+class SyntheticDynamics:
+    """`envs.tensor.Dynamics` of learned networks; the state is what is seen, ``[M, E, S]``.
+
+    Episodes start where the real environment's do (``starts``), or from the learned initial-state network on normal
+    noise drawn from the seed. They end where the done network says more than 0.5. With ``raw_done`` the discount is
+    1 - d for the raw d, as in the published replay memory; else 0 at an end and 1 elsewhere. Nothing is clipped, so
+    states may leave every range and a poor stand-in may give infinities.
+    """
+
+    def __init__(self, program: Program, spaces: Spaces, starts: Starts):
+        self.program, self.starts = program, starts
+        config = program.networks.config
+        self.bandit, self.raw_done = config.proxy == "bandit", config.raw_done
+        limit = 1 if self.bandit else config.max_steps or spaces.max_episode_steps
+        self.spaces = replace(spaces, max_episode_steps=limit, max_return=None)
+
+    def initial(self, seeds: Tensor) -> Tensor:
+        latent = self.program.networks.latent
+        if not latent:
+            return self.starts(seeds)
+        noise = seeded.normal(seeds, latent).float()
+        by_member = noise.movedim(-3, 0).flatten(1, -2)  # [M, blocks * E, latent]
+        states = self.program.first_states(by_member)
+        shape = (seeds.shape[-2], *seeds.shape[:-2], seeds.shape[-1], states.shape[-1])
+        return states.reshape(shape).movedim(0, -3)
+
+    def observe(self, state: Tensor) -> Tensor:
+        return state
+
+    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        out = self.program.step(state, actions)
+        ends = out.done > ENDS_ABOVE
+        return out.next_state, out.reward, ends, 1 - out.done if self.raw_done and not self.bandit else None
+
+    def keep(self, members: Tensor) -> "SyntheticDynamics":
+        return SyntheticDynamics(self.program.keep(members), self.spaces, self.starts)
+
+
+def starts_of(environment: object, draws: int = 4096) -> Starts:
+    """First observations of a real environment as a function of seeds.
+
+    Of a tensor program, its own; of any other, one of ``draws`` observations collected by resetting it beforehand.
+    """
+    dynamics = getattr(environment, "dynamics", None)
+    if dynamics is not None:
+        return lambda seeds: dynamics.observe(dynamics.initial(seeds))
+    members, envs = environment.members, environment.envs  # type: ignore[attr-defined]
+    rounds = -(-draws // (members * envs))
+    seeds = torch.arange(rounds * members * envs).view(rounds, members, envs)
+    bank = torch.cat([environment.reset(round_).flatten(0, 1) for round_ in seeds])  # type: ignore[attr-defined]
+    return lambda seeds: bank[(seeded.uniform(seeds, 1)[..., 0] * len(bank)).long()]

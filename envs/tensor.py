@@ -1,0 +1,103 @@
+"""Environments as tensor programs: dynamics say what one step does, `TensorEnvironment` keeps the episodes."""
+
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from envs.base import EnvironmentFault, Step
+from models.spaces import Spaces
+
+
+class Dynamics(Protocol):
+    """How an environment moves, without memory of its own: states go in and come out.
+
+    Everything is a new tensor or the one given, never one written into. ``spaces`` includes the time limit, which
+    `TensorEnvironment` applies. Dynamics may have parameters for every member (a learned environment); those that
+    have none serve any number of members.
+    """
+
+    @property
+    def spaces(self) -> Spaces: ...
+
+    def initial(self, seeds: Tensor) -> Tensor:
+        """States that start an episode, each a function of its seed: ``seeds [..., M, E]`` int64 to ``[..., M, E, K]``.
+
+        Leading axes are a block of ticks at once, cheaper than tick by tick."""
+        ...
+
+    def observe(self, state: Tensor) -> Tensor:
+        """What is seen of states ``[..., M, E, K]``: ``[..., M, E, *O]`` in the dtype of ``spaces``."""
+        ...
+
+    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """``state [M, E, K]``, ``actions [M, E(, A)]`` to the next state, reward ``[M, E]`` float32, terminated
+        ``[M, E]`` bool, and the discount ``[M, E]`` of `Step`, None where it only says the same as terminated."""
+        ...
+
+    def keep(self, members: Tensor) -> "Dynamics":
+        """The same for some of the members, ``members [M']`` int64; without parameters of members, itself."""
+        ...
+
+
+class TensorEnvironment:
+    """``[M, E]`` episodes of one `Dynamics`; see `envs.base.Environment` for the contract.
+
+    ``time_limit`` in steps replaces that of the dynamics (None: theirs). As with Gymnasium's TimeLimit, the step that
+    reaches it is truncated even where it also terminates. ``state [M, E, K]`` and ``age [M, E]`` int64, the steps since
+    the reset, are replaced at every step and never written into. Rewards and states are not checked for NaN.
+    """
+
+    def __init__(self, dynamics: Dynamics, members: int, envs: int, time_limit: int | None = None) -> None:
+        self.dynamics, self.members, self.envs = dynamics, members, envs
+        self.spaces = dynamics.spaces
+        if time_limit is not None:
+            self.spaces = replace(self.spaces, max_episode_steps=time_limit)
+        self._limit = self.spaces.max_episode_steps
+        self._started = False
+        self.age = torch.zeros(members, envs, dtype=torch.int64)
+        # A state for those never reset too: they are stepped along with the rest, and must be numbers.
+        self.state = dynamics.initial(torch.zeros_like(self.age))
+
+    def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
+        """Start episodes from ``seeds [M, E]``, only those in ``where [M, E]``; the observations of all."""
+        return self.put(self.dynamics.initial(seeds), where)
+
+    def put(self, state: Tensor, where: Tensor | None = None) -> Tensor:
+        """`reset` to given states ``[M, E, K]``, such as a tick of a block that ``dynamics.initial`` drew beforehand.
+
+        ``state`` is kept, not copied, where it takes the place of all.
+        """
+        self._started = True
+        if where is None:
+            self.state, self.age = state, torch.zeros_like(self.age)
+        else:
+            self.state, self.age = torch.where(where[..., None], state, self.state), self.age * ~where
+        return self.dynamics.observe(self.state)
+
+    def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
+        """One step of those in ``active [M, E]`` bool (None: all, the cheapest). Raises EnvironmentFault where no
+        episode was ever started."""
+        if not self._started:
+            raise EnvironmentFault(f"environment {type(self.dynamics).__name__} was stepped before its first reset")
+        state, reward, terminated, discount = self.dynamics.step(self.state, actions)
+        if active is None:
+            self.state, self.age = state, self.age + 1
+        else:
+            # Chosen, not multiplied by the mask: what an inactive row would become may be infinite.
+            self.state, self.age = torch.where(active[..., None], state, self.state), self.age + active
+            reward, terminated = torch.where(active, reward, 0.0), terminated & active
+        truncated = torch.zeros_like(terminated) if self._limit is None else self.age >= self._limit
+        if active is not None:
+            truncated = truncated & active
+        return Step(self.dynamics.observe(self.state), reward, terminated, truncated, discount)
+
+    def keep(self, members: Tensor) -> "TensorEnvironment":
+        """A new environment of the members ``[M']`` int64 alone, their episodes where they are; this one is left."""
+        kept = TensorEnvironment(self.dynamics.keep(members), len(members), self.envs, self._limit)
+        kept.state, kept.age, kept._started = self.state[members], self.age[members], self._started
+        return kept
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,205 @@
+"""Double deep Q-learning, plain or dueling, for M members in lock-step."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.agents.ddqn.config import Config
+from models.agents.ddqn.networks import QNetwork, q_network
+from models.agents.ddqn.replay import Replay
+from models.agents.ddqn.variation import draw, groups, shape_of
+from models.optim import StaggeredAdam
+from models.settings import SettingError
+from models.spaces import Discrete, Spaces
+from models.streams import Streams
+
+TICKS = 128  # ticks whose random numbers are drawn at once
+
+
+class Agent(nn.Module):
+    """``act / observe / learn``, one tick of all members after another. E is ``config.num_envs``.
+
+    Target: ``r + discount * Q_target(s', argmax_a Q(s', a))``, zero behind the end of an episode; a time limit is no
+    end. Mean squared error, Adam, and a soft target update after every gradient step. Member m explores, remembers
+    and learns by its own streams; with ``vary_hp`` it has its own hyperparameters, drawn from its seed. Members must
+    then come from one group of `variation.groups`.
+    """
+
+    action_kinds = (Discrete,)
+    groups = staticmethod(groups)
+
+    def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
+        super().__init__()
+        if spaces.is_image or not isinstance(spaces.actions, Discrete):
+            raise SettingError("DDQN takes vectors of observations and discrete actions")
+        self.config, self.spaces, self.seeds = config, spaces, list(seeds)
+        self.own = [draw(config, seed) for seed in seeds]
+        self.shape = shape_of(config, self.own[0])
+        if any(shape_of(config, own) != self.shape for own in self.own):
+            raise ValueError("members of different shapes; train each group of `groups` by itself")
+        self.obs_size, self.actions = spaces.obs_shape[0], spaces.actions.n
+        self.network = q_network(config, self.shape, self.obs_size, self.actions)
+        start = self.network.initial(Streams.named(seeds, "weights"), [own.hidden_size for own in self.own])
+        self.online = nn.Parameter(start, requires_grad=False)
+        self.target = nn.Parameter(start.clone(), requires_grad=False)
+        self.optimizer = StaggeredAdam(self.online, torch.tensor([own.lr for own in self.own]))
+        sizes = torch.tensor([own.batch_size for own in self.own])
+        rows = torch.arange(self.shape.batch_size) < sizes[:, None]
+        self.share = rows / sizes[:, None]  # each row's part of the mean, zero for padding
+        self._padded = not bool(rows.all())
+        self.memory = Replay(config.rb_size, len(seeds), self.obs_size)
+        self.streams = Streams.named(seeds, "exploration and replay")
+        self.envs = config.num_envs
+        self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # finished
+        self.ticks = 0
+        self.budget = 1  # steps the training is to last, for eps_fraction; set by whoever trains
+        self._epsilons = torch.tensor([config.eps_init])
+        self._block_state = self.streams.get_state()
+        self._views()
+
+    @property
+    def members(self) -> int:
+        return len(self.seeds)
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """None for Lightning to step; `resume_state` holds the moments."""
+        return []
+
+    def _views(self) -> None:
+        self._online, self._target = self.network.views(self.online), self.network.views(self.target)
+
+    # -- acting -------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def greedy(self, obs: Tensor) -> Tensor:
+        """``obs [M, E, O]`` -> the best actions ``[M, E]`` int64; of equal values the first."""
+        values, _ = self.network.forward(self._online, obs.transpose(1, 2))
+        return values.max(1).indices
+
+    def act(self, obs: Tensor) -> Tensor:
+        """Epsilon-greedy actions ``[M, E]`` for ``obs [M, E, O]``; opens a tick."""
+        tick = self.ticks % TICKS
+        if tick == 0:
+            self._draw()
+        self.ticks += 1
+        explore = self._explore[:, tick] < self.epsilon().unsqueeze(1)
+        return torch.where(explore, self._random[:, tick], self.greedy(obs))
+
+    def epsilon(self) -> Tensor:
+        """Probability of a random action now, ``[M]``."""
+        config = self.config
+        if config.eps_fraction is not None:
+            done = min(1.0, (self.ticks - 1) * self.envs / (config.eps_fraction * self.budget))
+            now = config.eps_init + (config.eps_min - config.eps_init) * done
+            return torch.full((self.members,), now)
+        if (most := int(self.episodes.max())) >= len(self._epsilons):
+            powers = [max(config.eps_min, config.eps_init * config.eps_decay**k) for k in range(2 * most + 64)]
+            self._epsilons = torch.tensor(powers)
+        return self._epsilons[self.episodes]
+
+    def _draw(self) -> None:
+        """The random numbers of the next TICKS ticks; of what they are drawn from, the state to resume from."""
+        self._block_state = self.streams.get_state()
+        uniform = self.streams.uniform(2, TICKS, self.envs)
+        self._explore = uniform[:, 0]
+        self._random = (uniform[:, 1] * self.actions).to(torch.int64).clamp_(max=self.actions - 1)
+        self._replay = self.streams.uniform(TICKS, self.config.updates_per_step, self.shape.batch_size)
+
+    # -- remembering and learning ---------------------------------------------------------------------------------
+
+    def observe(self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor) -> None:
+        """Remember a step of every environment: ``[M, E, ...]``; ``discount`` is 0 behind an end, ``done`` an
+        episode's last step."""
+        self.memory.add(obs, action, next_obs, reward, discount)
+        self.episodes += done.sum(1)
+
+    def learning(self) -> Tensor:
+        """Who has seen enough to learn, ``[M]`` bool."""
+        return (self.episodes >= self.config.init_episodes) & (self.memory.size >= max(1, self.config.fill))
+
+    @torch.no_grad()
+    def learn(self) -> Tensor:
+        """The gradient steps this tick owes. Returns the loss of the last one ``[M]``, NaN for those that wait."""
+        able = self.learning()
+        if not able.any():
+            return torch.full((self.members,), torch.nan)
+        learning = None if able.all() else able
+        tick = (self.ticks - 1) % TICKS
+        for update in range(self.config.updates_per_step):
+            loss = self._update(self._replay[:, tick, update], learning)
+        return loss if learning is None else loss.masked_fill(~able, torch.nan)
+
+    def _update(self, uniform: Tensor, learning: Tensor | None) -> Tensor:
+        obs, next_obs, action, reward, discount = self.memory.sample(uniform)
+        rows = self.share.unsqueeze(1) if self._padded else None
+        best = self.network.forward(self._online, next_obs, rows)[0].max(1, keepdim=True).indices
+        later = self.network.forward(self._target, next_obs, rows)[0].gather(1, best).squeeze(1)
+        goal = torch.addcmul(reward, discount, later, value=self.config.discount)
+        values, trace = self.network.forward(self._online, obs, rows)
+        chosen = (action.unsqueeze(1) == torch.arange(self.actions).view(1, -1, 1)).float()
+        error = (values * chosen).sum(1) - goal
+        weighted = error * self.share
+        gradient = chosen * (2 * weighted).unsqueeze(1)
+        before = None if learning is None else self.target[~learning]
+        self.optimizer.update(self.network.backward(self._online, obs, trace, gradient, rows), learning)
+        self.target.lerp_(self.online, self.config.tau)
+        if before is not None:
+            self.target[~learning] = before  # type: ignore[index]  # learning is not None
+        return (weighted * error).sum(1)
+
+    # -- the company of members -----------------------------------------------------------------------------------
+
+    def keep(self, members: Tensor) -> None:
+        """Go on with ``members`` (indices ``[M']``) only."""
+        chosen = members.tolist()
+        self.seeds, self.own = [self.seeds[m] for m in chosen], [self.own[m] for m in chosen]
+        self.online = nn.Parameter(self.online[members], requires_grad=False)
+        self.target = nn.Parameter(self.target[members], requires_grad=False)
+        self.optimizer.keep(self.online, members)
+        self.share, self.episodes = self.share[members], self.episodes[members]
+        self.memory.keep(members)
+        self.streams.keep(chosen)
+        self._block_state = self._block_state[members]
+        if self.ticks:
+            self._explore, self._random = self._explore[members], self._random[members]
+            self._replay = self._replay[members]
+        self._views()
+
+    def with_weights(self, online: Tensor) -> "Policy":
+        """Greedy play by ``online [M', D]``."""
+        return Policy(self.network, online)
+
+    def resume_state(self) -> dict[str, Any]:
+        """All that weights do not hold."""
+        return {
+            "optimizer": self.optimizer.state_dict(), "memory": self.memory.state(), "episodes": self.episodes, "ticks": self.ticks, "streams": self._block_state,
+        }  # fmt: skip
+
+    def load_resume_state(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.memory.load_state(state["memory"])
+        self.episodes, self.ticks = state["episodes"], state["ticks"]
+        self.streams.set_state(state["streams"])
+        if self.ticks:
+            self._draw()
+
+    def hyperparameters(self) -> list[dict[str, Any]]:
+        """What each member drew."""
+        return [{name: getattr(own, name) for name in own.vary} for own in self.own]
+
+
+
+class Policy:
+    """Greedy play of M trained networks, without memory or optimiser."""
+
+    def __init__(self, network: QNetwork, online: Tensor):
+        self.network, self.online, self.members = network, online, len(online)
+        self._views = network.views(online)
+
+    @torch.no_grad()
+    def greedy(self, obs: Tensor) -> Tensor:
+        """``obs [M, E, O]`` -> actions ``[M, E]``."""
+        return self.network.forward(self._views, obs.transpose(1, 2))[0].max(1).indices

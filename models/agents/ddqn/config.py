@@ -1,0 +1,79 @@
+"""Settings of the DDQN family. This file is the only home of their defaults; it imports no torch.
+
+Sources: [H] van Hasselt, Guez & Silver 2016, "Deep Reinforcement Learning with Double Q-learning", arXiv 1509.06461.
+[W] Wang et al. 2016, "Dueling Network Architectures", arXiv 1511.06581. [F] Ferreira et al. 2022, "Learning Synthetic
+Environments and Reward Networks", arXiv 2202.02790, and its public code, whose names the settings keep.
+"""
+
+from dataclasses import dataclass
+
+from models.settings import setting
+
+LEARNS_FROM = "steps"  # updates between environment steps, not between whole episodes
+VARIED = ("lr", "batch_size", "hidden_size", "hidden_layer")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters of DDQN and DuelingDDQN. `IMPLEMENTATIONS` holds what the dueling form changes."""
+
+    # Network
+    head: str = setting(
+        "plain", "plain: one network; dueling: features, then a value and an advantage [W]", choices=("plain", "dueling")
+    )
+    hidden_size: int = setting(64, "units of each hidden layer [F]", minimum=1, maximum=65_536)
+    hidden_layer: int = setting(1, "hidden layers [F]", minimum=1, maximum=16)
+    activation_fn: str = setting(
+        "relu", "activation of the hidden layers", choices=("relu", "leakyrelu", "tanh", "prelu", "identity")
+    )
+    feature_dim: int = setting(128, "width of features and of both streams, dueling only [F]", minimum=1, maximum=65_536)
+    dueling_mean: str = setting(
+        "row",
+        "subtract the advantages' mean over the actions of each row [W], or over the whole batch too, as [F] does",
+        choices=("row", "batch"),
+    )
+
+    # Learning
+    lr: float = setting(1e-3, "Adam's step size", above=0)
+    batch_size: int = setting(32, "transitions in a batch", minimum=1, maximum=1_000_000)
+    discount: float = setting(0.99, "discount of later rewards", minimum=0, maximum=1)
+    tau: float = setting(0.01, "share of the online network that enters the target network an update", minimum=0, maximum=1)
+    rb_size: int = setting(100_000, "transitions the replay memory holds", minimum=1)
+    fill: int = setting(0, "transitions in memory before the first update", minimum=0)
+    init_episodes: int = setting(1, "episodes before the first update [F]", minimum=0)
+    updates_per_step: int = setting(1, "gradient steps for each step of the environments", minimum=1)
+
+    # Exploration and collection
+    eps_init: float = setting(1.0, "probability of a random action in the first episode", minimum=0, maximum=1)
+    eps_min: float = setting(0.01, "its lower bound", minimum=0, maximum=1)
+    eps_decay: float = setting(0.9, "its factor from episode to episode [F]", minimum=0, maximum=1)
+    eps_fraction: float | None = setting(
+        None,
+        "let it fall linearly from eps_init to eps_min over this share of the training; null: by episodes",
+        above=0,
+        maximum=1,
+    )
+    num_envs: int = setting(1, "environments an agent steps side by side, one update for all", minimum=1, maximum=4096)
+
+    # One value an agent
+    vary_hp: bool = setting(False, "draw what `vary` names for each agent: lr, batch and width log-uniform in [x/3, 3x]")
+    vary: tuple[str, ...] = setting(VARIED, "what vary_hp draws [F]", choices=VARIED)
+
+
+IMPLEMENTATIONS: dict[str, dict[str, object]] = {"DDQN": {}, "DuelingDDQN": {"head": "dueling"}}
+
+# The 200-step CartPole and Acrobot at the published settings for training on the real environment.
+ENVIRONMENT_PRESETS: dict[tuple[str, str], dict[str, object]] = {}
+
+
+def problems(config: Config) -> str | None:
+    """What is wrong with a combination of settings, as one line; None where nothing is."""
+    if config.batch_size > config.rb_size:
+        return f"batch_size is {config.batch_size}, but rb_size is {config.rb_size}; allowed: a batch_size up to rb_size"
+    if config.fill > config.rb_size:
+        return f"fill is {config.fill}, but rb_size is {config.rb_size}; allowed: a fill up to rb_size"
+    if config.num_envs > config.rb_size:
+        return f"num_envs is {config.num_envs}, but rb_size is {config.rb_size}; allowed: num_envs up to rb_size"
+    if config.eps_min > config.eps_init:
+        return f"eps_min is {config.eps_min}, but eps_init is {config.eps_init}; allowed: an eps_min up to eps_init"
+    return None

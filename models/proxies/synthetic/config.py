@@ -1,0 +1,182 @@
+"""Settings of synthetic environments and of the search for them. The only home of their defaults; imports no torch.
+
+Sources: [F] Ferreira et al. 2022, "Learning Synthetic Environments and Reward Networks for Reinforcement Learning",
+arXiv 2202.02790, and its public code. [L] Liesen et al. 2024, "Discovering Minimal Reinforcement Learning
+Environments", arXiv 2406.12589. Where neither is named, the value was found here: docs/synthetic_environments.md.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.settings import SettingError, nearest, setting
+
+_proxy = functools.partial(setting, section="stand-in")
+_search = functools.partial(setting, section="search")
+_inner = functools.partial(setting, section="inner loop")
+_choice = functools.partial(setting, section="choosing the winner")
+
+LEARNS_FROM = "evolution"
+PROXIES = ("mdp", "bandit")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A population of synthetic environments, and how its members train and test fresh agents."""
+
+    # The stand-in
+    proxy: str = _proxy(
+        "mdp",
+        "mdp: next state, reward and end are three networks [F]; bandit: episodes of one step, an initial-state and a "
+        "reward network [L]",
+        choices=PROXIES,
+    )
+    preset: str = _proxy(
+        "recipe",
+        "recipe: what works here; paper: the published loop with its tuned values (figure 2); paper_varied: its loop "
+        "with varied agents (figure 3) [F]",
+        choices=("recipe", "paper", "paper_varied"),
+    )
+    proxy_hidden_size: int = _proxy(128, "units of each hidden layer of its networks [F]", minimum=1, maximum=65_536)
+    proxy_hidden_layer: int = _proxy(1, "hidden layers of its networks [F]", minimum=1, maximum=16)
+    proxy_activation_fn: str = _proxy(
+        "leakyrelu",
+        "their activation; prelu keeps its slope of 0.25, which the published search never moves either [F]",
+        choices=("relu", "leakyrelu", "tanh", "prelu", "identity"),
+    )
+    proxy_init: str = _proxy(
+        "torch",
+        "torch: uniform as in torch.nn.Linear [F]; normal: N(0, 1/inputs) and zero biases",
+        choices=("torch", "normal"),
+    )
+    learned_reset: bool = _proxy(
+        False, "first states from a network on normal noise; else from the real environment [F]. A bandit always does"
+    )
+    latent_size: int | None = _proxy(None, "numbers of that noise; null is the size of an observation", minimum=1)
+    max_steps: int | None = _proxy(None, "steps of an episode at most; null is the real environment's limit [F]", minimum=1)
+    raw_done: bool = _proxy(
+        False, "bootstrap by 1 - d with d the done network's raw output, as published [F]; else by whether d is over 0.5"
+    )
+
+    # The search
+    strategy: str = _search(
+        "openai_es", "nes as published [F], openai_es with Adam, or snes [L]", choices=("nes", "openai_es", "snes")
+    )
+    population: int = _search(64, "perturbed stand-ins a generation; both of a mirrored pair count", minimum=1)
+    generations: int = _search(60, "generations at most", minimum=1)
+    noise_std: float = _search(0.05, "standard deviation of the perturbations", above=0)
+    step_size: float = _search(0.02, "step of the outer loop: factor (nes), Adam's (openai_es), of the mean (snes)", above=0)
+    score_transform: int = _search(7, "how nes turns scores into weights, rule 0 to 7 [F]", minimum=0, maximum=7)
+    nes_step_size: bool = _search(False, "nes: divide the step by the number of perturbations [F]")
+    mirrored: bool = _search(True, "perturb in both directions")
+    weight_decay: float = _search(0.0, "share of the weights lost a generation (nes), or its L2 gradient", minimum=0, maximum=1)
+    common_random_numbers: bool = _search(
+        True, "all stand-ins of a generation get agents of the same seeds and the same tests"
+    )
+    initial_draws: int = _search(1, "initial stand-ins drawn; the search starts from the best", minimum=1)
+    initial_members: int = _search(16, "perturbed copies that score each of them", minimum=1)
+
+    # The inner loop
+    agents_per_proxy: int = _inner(2, "fresh agents that train on each stand-in", minimum=1)
+    inner_rule: str = _inner(
+        "budget",
+        "end an agent's training after inner_steps, or before: when its returns no longer change (plateau [F]), when "
+        "tests on the real environment reach solved_reward (tests [F])",
+        choices=("budget", "plateau", "tests"),
+    )
+    inner_steps: int = _inner(3000, "steps on the stand-in an agent trains for, at most", minimum=1)
+    train_episodes: int | None = _inner(None, "episodes an agent trains for, at most [F]; null: any number", minimum=1)
+    early_out_num: int = _inner(10, "episodes over which returns are averaged for the rule [F]", minimum=1)
+    early_out_virtual_diff: float = _inner(0.01, "plateau: relative change of that average [F]", above=0)
+    plateau_floor: int = _inner(0, "plateau: steps before it may end a training", minimum=0)
+    test_episodes: int = _inner(8, "greedy episodes on the real environment that score an agent", minimum=1)
+    test_limit: int | None = _inner(None, "steps of these at most; null is the environment's limit", minimum=1)
+
+    # Choosing the winner
+    solved_reward: float | None = _choice(None, "mean return that counts as solved; null: none does")
+    quit_when_solved: bool = _choice(False, "end the search when the centre's agents reach solved_reward [F]")
+    center_agents: int = _choice(16, "fresh agents that score the unperturbed centre", minimum=1)
+    center_every: int = _choice(5, "generations between these scores", minimum=1)
+    keep_best: int = _choice(6, "best centres that are tested again in the end", minimum=1)
+    retest_agents: int = _choice(32, "fresh agents of that second test, for each centre", minimum=1)
+    report_agents: int = _choice(64, "further fresh agents, for the winner's reported score", minimum=1)
+    deploy_steps: int | None = _choice(
+        None, "steps an agent trains for in these two tests and in use; null is inner_steps", minimum=1
+    )
+
+
+IMPLEMENTATIONS: dict[str, dict[str, object]] = {"SE": {}}
+
+# (preset, proxy) -> settings of the stand-in, of the search and of the inner agent
+_PRESETS: dict[tuple[str, str], dict[str, object]] = {
+    ("recipe", "mdp"): {"vary_hp": True, "vary": ("lr",)},
+    ("recipe", "bandit"): {
+        "proxy_hidden_size": 32, "proxy_activation_fn": "relu", "proxy_init": "normal",
+        "strategy": "snes", "step_size": 1.0, "generations": 100, "initial_draws": 32,
+        "agents_per_proxy": 1, "deploy_steps": 10_000,
+        "vary_hp": True, "vary": ("lr",),
+        "num_envs": 10, "fill": 300, "init_episodes": 0, "rb_size": 2000, "eps_fraction": 0.5,
+    },
+    ("paper", "mdp"): {
+        "raw_done": True, "strategy": "nes", "population": 32, "common_random_numbers": False,
+        "agents_per_proxy": 1, "inner_rule": "plateau", "inner_steps": 1_000_000, "train_episodes": 1000,
+        "test_episodes": 10, "center_agents": 16, "center_every": 1, "early_out_num": 10,
+        "keep_best": 1, "quit_when_solved": True,
+    },
+}  # fmt: skip
+_PRESETS["paper_varied", "mdp"] = _PRESETS["paper", "mdp"] | {"generations": 50}
+
+# The published values that differ from game to game, and the agents': (preset, proxy, game).
+_BY_GAME: dict[tuple[str, str, str], dict[str, object]] = {
+    ("recipe", "mdp", "cartpole"): {"max_steps": 200},
+    ("paper", "mdp", "cartpole"): {
+        "proxy_hidden_size": 83, "noise_std": 0.0124, "step_size": 0.148, "score_transform": 3, "generations": 200,
+        "quit_when_solved": False, "max_steps": 200, "test_limit": 200,
+        "batch_size": 199, "discount": 0.988, "lr": 0.000304, "tau": 0.00848, "eps_init": 0.809, "eps_min": 0.0371,
+        "eps_decay": 0.961, "activation_fn": "tanh", "hidden_size": 57, "hidden_layer": 1, "init_episodes": 1,
+    },
+    ("paper", "mdp", "acrobot"): {
+        "proxy_hidden_size": 167, "proxy_activation_fn": "prelu", "noise_std": 0.0114, "step_size": 0.727,
+        "score_transform": 3, "generations": 200, "quit_when_solved": False, "max_steps": 500,
+        "batch_size": 149, "discount": 0.991, "lr": 0.00222, "tau": 0.0209, "eps_init": 0.904, "eps_min": 0.0471,
+        "eps_decay": 0.899, "activation_fn": "leakyrelu", "hidden_size": 112, "hidden_layer": 1, "init_episodes": 20,
+    },
+    ("paper_varied", "mdp", "cartpole"): {"max_steps": 200, "test_limit": 200},
+    ("paper_varied", "mdp", "acrobot"): {"max_steps": 500},
+}  # fmt: skip
+for _game in ("cartpole", "acrobot"):
+    _BY_GAME["paper_varied", "mdp", _game] |= {
+        "noise_std": 0.05, "step_size": 1.0, "score_transform": 7, "vary_hp": True,
+        "batch_size": 128, "hidden_size": 128, "hidden_layer": 2, "init_episodes": 10,
+    }  # fmt: skip
+SOLVED = {"cartpole": 195.0, "cartpole-200": 195.0, "acrobot": -100.0}
+
+
+def presets(values: Mapping[str, Any], game: str) -> dict[str, object]:
+    """What preset, proxy and game change of the defaults of stand-in, search and inner agent. ``values`` are the
+    settings given so far. Raises SettingError for a combination that does not exist."""
+    preset, proxy = values.get("preset", Config.preset), values.get("proxy", Config.proxy)
+    if (preset, proxy) not in _PRESETS:
+        known = [name for name, kind in _PRESETS if kind == proxy] or list(dict(_PRESETS))
+        if proxy not in PROXIES:
+            raise SettingError(f"proxy is {proxy!r}; allowed: {', '.join(PROXIES)}{nearest(str(proxy), PROXIES)}", "proxy")
+        raise SettingError(
+            f"preset is {preset!r}; allowed for a {proxy}: {', '.join(known)}{nearest(str(preset), known)}", "preset"
+        )
+    base = "cartpole" if game == "cartpole-200" else game
+    solved = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
+    return _PRESETS[preset, proxy] | _BY_GAME.get((preset, proxy, base), {}) | solved
+
+
+def problems(config: Config) -> str | None:
+    """What is wrong with a combination of settings, as one line; None where nothing is."""
+    if config.mirrored and config.population % 2:
+        return f"population is {config.population}; allowed with mirrored: an even number"
+    if config.inner_rule == "tests" and config.solved_reward is None:
+        return "inner_rule is 'tests', but solved_reward is null; allowed: a solved_reward to test for"
+    if config.quit_when_solved and config.solved_reward is None:
+        return "quit_when_solved is on, but solved_reward is null; allowed: a solved_reward to quit at"
+    if config.proxy == "bandit" and config.inner_rule == "plateau":
+        return "inner_rule is 'plateau', but proxy is 'bandit', whose episodes have one step; allowed: budget, tests"
+    return None

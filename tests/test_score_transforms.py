@@ -1,0 +1,192 @@
+"""The eight rules against the published values and tables worked by hand, and what holds of each for any fitness."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from control.score_transforms import (
+    KINDS,
+    NEEDS_CENTRE,
+    centred_ranks,
+    failures_last,
+    nes_utilities,
+    shared_utilities,
+    transform,
+    without_failures,
+)
+from models.settings import SettingError
+
+NAN, INF = float("nan"), float("inf")
+TYPE_2 = [1, 0.606, 0.376, 0.213, 0.086, -0.017, -0.105, -0.181, *[-0.247] * 8]
+TYPE_3 = [1, 0.685, 0.5, 0.369, 0.268, 0.185, 0.114, 0.054, *[0] * 8]
+
+numbers = st.floats(-1e9, 1e9, width=32)
+fitnesses = st.lists(numbers, min_size=1, max_size=20)
+failures = st.sampled_from([NAN, INF, -INF, 1e39])
+mixed = st.lists(numbers | failures, min_size=1, max_size=20)
+
+
+def weights(kind: int, fitness: list[float], centre: float | None = 0.0) -> Tensor:
+    return transform(kind, torch.tensor(fitness, dtype=torch.float64), centre)
+
+
+def near(actual: Tensor, expected: list[float], atol: float = 1e-8) -> None:
+    torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("kind, table", [(2, TYPE_2), (3, TYPE_3)])
+def test_published_values_for_sixteen(kind: int, table: list[float]) -> None:
+    shuffled = torch.randperm(16, generator=torch.Generator().manual_seed(0))
+    near(transform(kind, -shuffled.float()), [table[rank] for rank in shuffled], atol=5.1e-4)
+
+
+def test_sum_of_type_3_for_sixteen() -> None:
+    assert float(weights(3, list(range(16))).sum()) == pytest.approx(3.174, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    "kind, expected",
+    [
+        (0, [0.25, 1, 0, 0.5]),
+        (1, [1 / 3, 1, 0, 2 / 3]),
+        (2, [-1 / (4 * math.log(3) / math.log(4.5) - 1), 1, -1 / (4 * math.log(3) / math.log(4.5) - 1)]),
+        (3, [0, 1, 0, math.log(1.5) / math.log(3)]),
+        (4, [0, 1, 0, 0]),
+        (5, [0, 1, 0, 0]),
+        (6, [0, 1, 0, 1 / 3]),
+        (7, [0, 0.75, 0, 0.25]),
+    ],
+)
+def test_four_members_by_hand(kind: int, expected: list[float]) -> None:
+    """Fitness 1, 4, 0, 2 about a centre of 1. Kind 2: the last two share -1/n, so the second best has the rest."""
+    if kind == 2:
+        expected = [*expected, -sum(expected)]
+    near(weights(kind, [1, 4, 0, 2], 1.0), expected)
+
+
+@pytest.mark.parametrize("kind, expected", [(5, 0.0), (6, 0.0), (7, 0.0)])
+def test_nobody_above_the_centre(kind: int, expected: float) -> None:
+    near(weights(kind, [1, 4, 0], 4.0), [expected] * 3)
+    near(weights(kind, [1, 4, 0], 4.0 - 5e-7), [expected] * 3)
+    assert float(weights(kind, [1, 4, 0], 4.0 - 2e-6)[1]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("kind, expected", [(0, 0), (1, 1), (2, 0), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1)])
+def test_one_member(kind: int, expected: float) -> None:
+    near(weights(kind, [5.0], 1.0), [expected])
+
+
+@pytest.mark.parametrize(
+    "kind, expected",
+    [
+        (0, [0, 0, 0]),
+        (1, [1, 0.5, 0]),
+        (3, [1, math.log(1.25) / math.log(2.5), 0]),
+        (4, [1, 0, 0]),
+        (5, [1, 0, 0]),
+        (6, [1, 1, 1]),
+        (7, [1 / 3, 1 / 3, 1 / 3]),
+    ],
+)
+def test_all_equal_go_by_index(kind: int, expected: list[float]) -> None:
+    near(weights(kind, [7, 7, 7], 5.0), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_failed_weigh_nothing(kind: int) -> None:
+    near(weights(kind, [NAN, INF, -INF]), [0, 0, 0])
+
+
+@pytest.mark.parametrize("kind", sorted(NEEDS_CENTRE))
+def test_a_failed_centre_counts_as_the_worst_member(kind: int) -> None:
+    for failed in (NAN, INF, -INF):
+        assert torch.equal(weights(kind, [1, 4, NAN, 2], failed), weights(kind, [1, 4, NAN, 2], 1.0))
+    with pytest.raises(ValueError, match=f"score transformation {kind} needs the score of the centre"):
+        weights(kind, [1, 2], None)
+
+
+@pytest.mark.parametrize("kind", [-1, 8])
+def test_unknown_kind(kind: int) -> None:
+    with pytest.raises(SettingError, match=f"score_transform is {kind}; allowed: integer, at least 0, at most 7"):
+        weights(kind, [1, 2])
+
+
+@given(st.sampled_from(KINDS), mixed, numbers | failures)
+def test_finite_and_in_order_with_the_failed_last(kind: int, fitness: list[float], centre: float) -> None:
+    out, rank = weights(kind, fitness, centre), failures_last(torch.tensor(fitness, dtype=torch.float64))
+    assert out.isfinite().all()
+    better = rank[:, None] > rank[None, :]
+    assert not (better & (out[:, None] < out[None, :])).any()
+
+
+@given(st.sampled_from(KINDS), fitnesses, numbers, st.randoms(use_true_random=False))
+def test_order_of_the_members_does_not_matter(kind: int, fitness: list[float], centre: float, random) -> None:
+    distinct = fitness if kind in (0, 6, 7) else list(dict.fromkeys(fitness))
+    order = list(range(len(distinct)))
+    random.shuffle(order)
+    moved = weights(kind, [distinct[i] for i in order], centre)
+    torch.testing.assert_close(moved, weights(kind, distinct, centre)[order], rtol=1e-12, atol=0)
+
+
+@given(mixed.filter(lambda fitness: any(abs(f) < 2e9 for f in fitness)), numbers)
+def test_sums_and_largest(fitness: list[float], centre: float) -> None:
+    value, sound = without_failures(torch.tensor(fitness, dtype=torch.float64))
+    assert float(weights(0, fitness).max()) <= 1 and float(weights(0, fitness).min()) == 0
+    for kind in (1, 3, 4):
+        assert float(weights(kind, fitness).max()) == 1
+    assert float(weights(1, fitness).sum()) == pytest.approx(max(len(fitness) / 2, 1))
+    assert float(weights(2, fitness).sum()) == pytest.approx(0, abs=1e-9)
+    assert float(weights(4, fitness).sum()) == 1
+    above = bool((value > centre + 1e-6).any())
+    assert float(weights(5, fitness, centre).sum()) == float(above)
+    assert float(weights(6, fitness, centre).max()) == float(above)
+    assert float(weights(7, fitness, centre).sum()) == pytest.approx(float(above))
+    assert not weights(6, fitness, centre)[~sound].any()
+
+
+@given(st.integers(1, 200))
+def test_nes_utilities_sum_to_zero_and_fall(n: int) -> None:
+    utilities = nes_utilities(n)
+    assert float(utilities.sum()) == pytest.approx(0, abs=1e-12)
+    assert (utilities.diff() <= 0).all() and float(utilities.min()) >= -1 / n - 1e-15
+
+
+def test_utilities_by_hand() -> None:
+    near(nes_utilities(2), [0.5, -0.5])
+    best, second = math.log(3) / math.log(4.5) - 0.25, math.log(1.5) / math.log(4.5) - 0.25
+    near(nes_utilities(4), [best, second, -0.25, -0.25])
+    both = (best + second) / 2
+    near(shared_utilities(torch.tensor([NAN, 3.0, 3.0, -INF])), [-0.25, both, both, -0.25])
+    near(shared_utilities(torch.tensor([2.0, 9.0, 1.0, NAN])), [second, best, -0.25, -0.25])
+    near(shared_utilities(torch.tensor([7.0, 7.0, 7.0])), [0, 0, 0])
+
+
+def test_centred_ranks_by_hand() -> None:
+    near(centred_ranks(torch.tensor([3.0, 1.0, 2.0])), [0.5, -0.5, 0])
+    near(centred_ranks(torch.tensor([3.0, 1.0, 3.0, NAN, INF])), [0.375, 0, 0.375, -0.375, -0.375])
+    near(centred_ranks(torch.tensor([3.0])), [0])
+    near(centred_ranks(torch.tensor([4.0, 4.0])), [0, 0])
+
+
+@given(mixed)
+def test_ranks_and_utilities_keep_order_and_equality(fitness: list[float]) -> None:
+    tensor = torch.tensor(fitness, dtype=torch.float64)
+    rank = failures_last(tensor)
+    for out in (centred_ranks(tensor), shared_utilities(tensor)):
+        assert float(out.sum()) == pytest.approx(0, abs=1e-9) and float(out.abs().max()) <= 1
+        assert not ((rank[:, None] > rank[None, :]) & (out[:, None] < out[None, :])).any()
+        assert not ((rank[:, None] == rank[None, :]) & (out[:, None] != out[None, :])).any()
+    assert float(centred_ranks(tensor).abs().max()) <= 0.5
+
+
+def test_failures_take_the_worst_sound_value() -> None:
+    value, sound = without_failures(torch.tensor([3.0, NAN, -2.0, INF, -INF]))
+    near(value, [3, -2, -2, -2, -2])
+    assert sound.tolist() == [True, False, True, False, False]
+    value, sound = without_failures(torch.tensor([NAN, INF]))
+    near(value, [0, 0])
+    assert not sound.any()

@@ -1,0 +1,277 @@
+"""Each strategy against an update worked by hand, on a bowl with a known best point, and through a restart."""
+
+import io
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from control.score_transforms import failures_last
+from control.strategies import NES, SNES, STRATEGIES, OpenAIES, Strategy, make_strategy
+from models.settings import SettingError
+
+NAN, INF = float("nan"), float("inf")
+SETTINGS: dict[str, Any] = {
+    "population": 4,
+    "noise_std": 0.5,
+    "step_size": 1.0,
+    "score_transform": 3,
+    "mirrored": True,
+    "weight_decay": 0.0,
+    "nes_step_size": False,
+}
+CENTRE, NOISE = torch.tensor([10.0, 20.0]), torch.tensor([[1.0, 2.0], [3.0, -1.0]])
+FITNESS = torch.tensor([1.0, 3.0, 2.0, 0.0])  # plus and minus of the first row, then of the second
+BEST = torch.linspace(-1, 1, 20)
+
+
+def make(name: str, centre: Tensor = CENTRE, **changes: Any) -> Any:
+    return make_strategy(name, centre, **{**SETTINGS, **changes})
+
+
+def told(strategy: Any, fitness: Tensor = FITNESS, noise: Tensor = NOISE, score: float | None = None) -> Tensor:
+    """The centre after one generation."""
+    strategy.ask(noise)
+    strategy.tell(fitness, score)
+    return strategy.centre
+
+
+def climb(strategy: Strategy, generations: int, seed: int = 0) -> float:
+    """Maximise -|x - BEST|^2; returns the distance from the best point at the end."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(generations):
+        candidates = strategy.ask(torch.randn(strategy.rows, 20, generator=generator))
+        score = float(-(strategy.centre - BEST).square().sum())
+        strategy.tell(-(candidates - BEST).square().sum(1), score)
+    return float((strategy.centre - BEST).norm())
+
+
+@pytest.mark.parametrize(
+    "name, mirrored, changes, accuracy",
+    [
+        ("nes", True, {"score_transform": 7}, 0.2),
+        ("nes", False, {"score_transform": 7}, 0.2),
+        ("nes", True, {"score_transform": 3, "step_size": 0.3}, 0.3),
+        ("nes", False, {"score_transform": 2, "step_size": 8.0, "nes_step_size": True}, 0.3),
+        ("openai_es", True, {"step_size": 0.02}, 0.05),
+        ("openai_es", False, {"step_size": 0.02}, 0.15),
+        ("snes", True, {"noise_std": 0.3}, 1e-3),
+        ("snes", False, {"noise_std": 0.3}, 1e-3),
+    ],
+)
+def test_finds_the_best_point(name: str, mirrored: bool, changes: dict[str, Any], accuracy: float) -> None:
+    strategy = make(name, torch.zeros(20), **{"population": 32, "mirrored": mirrored, "noise_std": 0.05, **changes})
+    assert float(BEST.norm()) > 2.7
+    assert climb(strategy, 200) < accuracy
+
+
+def test_candidates_and_their_order() -> None:
+    pairs = torch.tensor([[10.5, 21], [9.5, 19], [11.5, 19.5], [8.5, 20.5]])
+    for name in STRATEGIES:
+        strategy = make(name)
+        assert strategy.rows == 2 and torch.equal(strategy.ask(NOISE), pairs)
+        single = make(name, mirrored=False, population=2)
+        assert single.rows == 2 and torch.equal(single.ask(NOISE), pairs[::2])
+        assert torch.equal(single.ask(NOISE), pairs[::2]), "asking twice changes nothing"
+
+
+def test_nes_by_hand() -> None:
+    """Pair scores 3 (by the minus, so its noise turns round) and 2: weights 1 and -1 under transformation 2."""
+    decayed = make("nes", score_transform=2, step_size=2.0, weight_decay=0.1)
+    torch.testing.assert_close(told(decayed), torch.tensor([9 - 1 * (1 + 3), 18 - 1 * (2 - 1.0)]))
+    divided = make("nes", score_transform=2, step_size=2.0, weight_decay=0.1, nes_step_size=True)
+    torch.testing.assert_close(told(divided), torch.tensor([9 - 0.5 * 4, 18 - 0.5 * 1]))
+
+
+def test_nes_without_mirroring_by_hand() -> None:
+    strategy = make("nes", score_transform=2, mirrored=False, population=2)
+    torch.testing.assert_close(told(strategy, torch.tensor([1.0, 3.0])), torch.tensor([10 + 0.5 * 2, 20 - 0.5 * 3]))
+
+
+def test_nes_keeps_the_sign_of_a_drawn_pair() -> None:
+    drawn = told(make("nes", score_transform=4), torch.tensor([5.0, 5.0, 1.0, 1.0]))
+    torch.testing.assert_close(drawn, torch.tensor([10.5, 21.0]))
+
+
+def test_nes_hands_the_score_of_the_centre_on() -> None:
+    assert torch.equal(told(make("nes", score_transform=7), score=3.0), CENTRE)
+    torch.testing.assert_close(told(make("nes", score_transform=7), score=2.0), torch.tensor([9.5, 19.0]))
+    with pytest.raises(ValueError, match="needs the score of the centre"):
+        told(make("nes", score_transform=7))
+
+
+def test_openai_es_gradient_and_first_step_by_hand() -> None:
+    """Ranks -1/6, 1/2, 1/6, -1/2, so the pairs weigh -2/3 and 2/3; two pairs times noise_std make 1."""
+    strategy = make("openai_es", step_size=0.25, weight_decay=0.01)
+    expected = torch.tensor([4 / 3 - 0.1, -2 - 0.2], dtype=torch.float64)
+    torch.testing.assert_close(strategy.gradient(NOISE, FITNESS), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(told(strategy), torch.tensor([10.25, 19.75]))
+    single = make("openai_es", mirrored=False, population=2)
+    expected = torch.tensor([0.5 * 2, -0.5 * 3], dtype=torch.float64)
+    torch.testing.assert_close(single.gradient(NOISE, torch.tensor([1.0, 3.0])), expected)
+
+
+def test_openai_es_is_adam_on_its_gradient() -> None:
+    strategy, generator = make("openai_es", step_size=0.1), torch.Generator().manual_seed(0)
+    theirs = CENTRE.double().requires_grad_()
+    adam = torch.optim.Adam([theirs], lr=0.1)
+    for _ in range(20):
+        noise, fitness = torch.randn(2, 2, generator=generator), torch.randn(4, generator=generator)
+        theirs.grad = -strategy.gradient(noise, fitness)
+        adam.step()
+        told(strategy, fitness, noise)
+    assert float((strategy.centre - CENTRE).abs().min()) > 0.1
+    torch.testing.assert_close(strategy.centre.double(), theirs.detach(), rtol=0, atol=2e-5)
+
+
+def test_snes_by_hand() -> None:
+    """Utilities -1/2 and 1/2 for two candidates; squares of the noise minus 1 are (0, 3) and (8, 0)."""
+    strategy = make("snes", mirrored=False, population=2, weight_decay=0.1)
+    torch.testing.assert_close(told(strategy, torch.tensor([1.0, 3.0])), torch.tensor([9.5, 18 - 0.75]))
+    rate = (3 + math.log(2)) / (5 * math.sqrt(2))
+    expected = [0.5 * math.exp(rate / 2 * 4), 0.5 * math.exp(-rate / 2 * 1.5)]
+    torch.testing.assert_close(strategy.noise_std, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_snes_mirrored_is_snes_on_the_candidates() -> None:
+    """Four rows that happen to be two and their opposites."""
+    mirrored = SNES(CENTRE, population=4, noise_std=0.5, step_size=1.0, sigma_step_size=0.3)
+    plain = SNES(CENTRE, population=4, noise_std=0.5, step_size=1.0, sigma_step_size=0.3, mirrored=False)
+    rows = torch.stack((NOISE, -NOISE), dim=1).flatten(0, 1)
+    torch.testing.assert_close(told(mirrored), told(plain, noise=rows))
+    torch.testing.assert_close(mirrored.noise_std, plain.noise_std)
+    best, second = math.log(3) / math.log(4.5), math.log(1.5) / math.log(4.5)  # of row 0's minus and row 1's plus
+    expected = [10 + 0.5 * (-best + second * 3), 20 + 0.5 * (-best * 2 - second)]
+    torch.testing.assert_close(mirrored.centre, torch.tensor(expected))
+
+
+def test_a_plateau_moves_only_what_orders_equal_members() -> None:
+    flat = torch.full((4,), 9.3)
+    assert torch.equal(told(make("openai_es"), flat), CENTRE)
+    assert torch.equal(told(make("snes"), flat), CENTRE)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_what_tell_returns(name: str) -> None:
+    strategy = make(name)
+    strategy.ask(NOISE)
+    numbers = strategy.tell(torch.tensor([NAN, 1.0, 2.0, INF]))
+    assert set(numbers) == {"update_norm", "noise_std", "failed"} and numbers["failed"] == 2
+    assert numbers["update_norm"] == pytest.approx(float((strategy.centre - CENTRE).norm()), rel=1e-5)
+    assert numbers["noise_std"] == (pytest.approx(float(strategy.noise_std.mean())) if name == "snes" else 0.5)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_goes_on_from_its_state_to_the_bit(name: str) -> None:
+    settings = {"population": 8, "noise_std": 0.1, "weight_decay": 0.01}
+    whole, half = make(name, torch.zeros(20), **settings), make(name, torch.zeros(20), **settings)
+    climb(whole, 4), climb(half, 4)
+    file = io.BytesIO()
+    torch.save(half.state_dict(), file)
+    kept = half.centre.clone()
+    half.state_dict()["centre"].zero_()
+    assert torch.equal(half.centre, kept), "a state is a copy"
+    file.seek(0)
+    restored = make(name, torch.ones(20), **settings)
+    restored.load_state_dict(torch.load(file, weights_only=True))
+    climb(whole, 4, seed=1), climb(restored, 4, seed=1)
+    assert not torch.equal(whole.centre, kept) and torch.equal(whole.centre, restored.centre)
+    for name, value in whole.state_dict().items():
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(restored.state_dict()[name]))
+
+
+def test_a_foreign_state_is_refused() -> None:
+    with pytest.raises(ValueError, match="state holds"):
+        make("snes").load_state_dict(make("nes").state_dict())
+    with pytest.raises(ValueError, match=r"centre has shape \(3,\); expected \(2,\)"):
+        make("nes").load_state_dict(make("nes", torch.zeros(3)).state_dict())
+
+
+@pytest.mark.parametrize("failure", [NAN, INF, -INF])
+@pytest.mark.parametrize("name, kind", [*(("nes", kind) for kind in range(8)), ("openai_es", 0), ("snes", 0)])
+def test_a_failed_member_is_the_worst_one(name: str, kind: int, failure: float) -> None:
+    """As if it had scored as the worst sound one or less; its mirror image may still be the best."""
+    strategy, other = make(name, score_transform=kind), make(name, score_transform=kind)
+    moved = told(strategy, torch.tensor([1.0, failure, failure, 3.0]), score=0.5)
+    assert moved.isfinite().all() and not torch.equal(moved, CENTRE)
+    # Both failed members share the last rank, so equal scores below all others stand for them.
+    assert torch.equal(moved, told(other, torch.tensor([1.0, 0.5, 0.5, 3.0]), score=0.5))
+
+
+def test_a_pair_that_failed_is_the_worst_pair() -> None:
+    """Transformation 2 weighs the other pair 1 and this one -1, with the sign of its plus."""
+    moved = told(make("nes", score_transform=2), torch.tensor([NAN, INF, 0.0, -5.0]))
+    torch.testing.assert_close(moved, torch.tensor([10 + 0.5 * (3 - 1), 20 + 0.5 * (-1 - 2)]))
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_with_all_failed_nothing_moves(name: str) -> None:
+    strategy = make(name, weight_decay=0.1)
+    told(strategy)
+    before = strategy.state_dict()
+    strategy.ask(NOISE)
+    numbers = strategy.tell(torch.tensor([NAN, INF, -INF, NAN]))
+    assert numbers["failed"] == 4 and numbers["update_norm"] == 0
+    assert all(torch.equal(torch.as_tensor(v), torch.as_tensor(before[k])) for k, v in strategy.state_dict().items())
+
+
+@pytest.mark.parametrize("mirrored", [True, False])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_population_of_two_goes_towards_the_better(name: str, mirrored: bool) -> None:
+    strategy = make(name, population=2, mirrored=mirrored)
+    noise = torch.tensor([[1.0, 1.0], [-1.0, -1.0]])[: strategy.rows]
+    assert (told(strategy, torch.tensor([1.0, 2.0]), noise) < CENTRE).all()
+    assert strategy.centre.isfinite().all()
+
+
+def test_the_callers_tensors_are_left_alone() -> None:
+    centre, noise = CENTRE.clone(), NOISE.clone()
+    strategy = make("nes", centre)
+    strategy.ask(noise)
+    noise.zero_()
+    strategy.tell(FITNESS)
+    assert torch.equal(centre, CENTRE) and not torch.equal(strategy.centre, CENTRE)
+    assert strategy.centre.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "name, changes, line",
+    [
+        ("ness", {}, "strategy is 'ness'; allowed: nes, openai_es, snes; did you mean 'nes'?"),
+        ("nes", {"population": 5}, "population is 5; allowed: even integer, at least 2, when mirrored"),
+        ("snes", {"population": 0}, "population is 0; allowed: integer, at least 1"),
+        ("nes", {"noise_std": 0.0}, "noise_std is 0.0; allowed: number, greater than 0"),
+        ("nes", {"step_size": -1.0}, "step_size is -1.0; allowed: number, greater than 0"),
+        ("nes", {"score_transform": 8}, "score_transform is 8; allowed: integer, at least 0, at most 7"),
+        ("nes", {"weight_decay": 1.0}, "weight_decay is 1.0; allowed: number, at least 0, less than 1"),
+    ],
+)
+def test_settings_out_of_range(name: str, changes: dict[str, Any], line: str) -> None:
+    with pytest.raises(SettingError) as error:
+        make(name, **changes)
+    assert str(error.value) == line and error.value.name == line.split()[0]
+
+
+def test_an_odd_population_is_fine_without_mirroring() -> None:
+    assert make("nes", population=5, mirrored=False).rows == 5
+
+
+def test_misuse_is_refused() -> None:
+    strategy = make("nes")
+    with pytest.raises(RuntimeError, match="tell without ask"):
+        strategy.tell(FITNESS)
+    with pytest.raises(ValueError, match=r"noise has shape \(4, 2\); expected \(2, 2\)"):
+        strategy.ask(torch.zeros(4, 2))
+    strategy.ask(NOISE)
+    with pytest.raises(ValueError, match=r"fitness has shape \(2,\); expected \(4,\)"):
+        strategy.tell(FITNESS[:2])
+    strategy.tell(FITNESS)
+    with pytest.raises(RuntimeError, match="tell without ask"):
+        strategy.tell(FITNESS)
+
+
+def test_names_make_their_classes() -> None:
+    assert [type(make(name)) for name in ("nes", "openai_es", "snes")] == [NES, OpenAIES, SNES]
+    assert torch.equal(failures_last(torch.tensor([1.0, NAN])), torch.tensor([1.0, -INF], dtype=torch.float64))

@@ -1,0 +1,371 @@
+"""Tensor environments: against Gymnasium's, alone and in company, and the random numbers that start them."""
+
+import math
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+
+from envs import seeded
+from envs.acrobot import Acrobot
+from envs.base import EnvironmentFault, Step
+from envs.cartpole import CartPole
+from envs.gymnasium_adapter import GymnasiumEnvironment
+from envs.make import make_dynamics, make_environment
+from envs.names import GAMES, resolve
+from envs.tensor import TensorEnvironment
+from models.spaces import Discrete, Spaces
+
+GAME_IDS = {"cartpole": "CartPole-v1", "cartpole-200": "CartPole-v0", "acrobot": "Acrobot-v1"}
+NAMES = list(GAME_IDS)
+ANGLES = {"cartpole": [], "cartpole-200": [], "acrobot": [0, 1]}
+STARTS = {"cartpole": 0.05, "cartpole-200": 0.05, "acrobot": 0.1}
+
+
+def seeds_of(members: int, envs: int, first: int = 0) -> Tensor:
+    return torch.arange(first, first + members * envs).view(members, envs)
+
+
+def actions_of(name: str, steps: int, members: int, envs: int, seed: int = 0) -> Tensor:
+    n = make_environment(name, 1, 1).spaces.actions.n
+    return torch.randint(n, (steps, members, envs), generator=torch.Generator().manual_seed(seed))
+
+
+def made(name: str, members: int = 1, envs: int = 1) -> TensorEnvironment:
+    environment = make_environment(name, members, envs)
+    assert isinstance(environment, TensorEnvironment)
+    return environment
+
+
+def theirs_from(name: str, state: Tensor) -> gym.Env:
+    """Gymnasium's environment at the start of an episode from our state."""
+    env = gym.make(GAME_IDS[name], disable_env_checker=True)
+    env.reset(seed=0)
+    env.unwrapped.state = state.numpy().copy()
+    return env
+
+
+def same_place(name: str, ours: Tensor, theirs: np.ndarray) -> None:
+    """States equal up to rounding, angles up to whole turns too."""
+    difference = ours.numpy() - theirs
+    for i in ANGLES[name]:
+        difference[i] = math.remainder(difference[i], 2 * math.pi)
+    assert (np.abs(difference) <= 1e-12 * np.maximum(1, np.abs(theirs))).all()
+
+
+def same_step(name: str, ours: Step, obs: np.ndarray, reward: float, terminated: bool, truncated: bool) -> None:
+    seen = ours.obs[0, 0].numpy()
+    assert seen.dtype == obs.dtype == np.float32
+    # An ulp, or less than float64 rounding of numbers about 1 where the number itself is next to nothing.
+    assert (np.abs(seen - obs) <= np.maximum(np.spacing(np.abs(obs)), 1e-12)).all()
+    assert ours.reward.dtype == torch.float32 and ours.reward.item() == reward
+    assert (ours.terminated.item(), ours.truncated.item()) == (terminated, truncated)
+    assert ours.discount is None
+
+
+def number(size: float) -> st.SearchStrategy[float]:
+    return st.floats(-size, size)
+
+
+STATES = {
+    "cartpole": st.tuples(number(2.4), number(10), number(0.21), number(10)),
+    "acrobot": st.tuples(number(math.pi), number(math.pi), number(4 * math.pi), number(9 * math.pi)),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_one_step_equals_gymnasiums(name: str) -> None:
+    ours, theirs = made(name), gym.make(GAME_IDS[name], disable_env_checker=True)
+    n = ours.spaces.actions.n
+
+    @settings(max_examples=300, deadline=None)
+    @given(STATES[name], st.integers(0, n - 1))
+    def check(state: tuple[float, ...], action: int) -> None:
+        theirs.reset(seed=0)
+        theirs.unwrapped.state = np.array(state)
+        ours.put(torch.tensor(state, dtype=torch.float64)[None, None])
+        expected = theirs.step(action)[:4]
+        step = ours.step(torch.tensor([[action]]))
+        same_place(name, ours.state[0, 0], theirs.unwrapped.state)
+        same_step(name, step, *expected)
+
+    check()
+
+
+@pytest.mark.parametrize(("column", "bound"), [(0, 2.4), (2, 12 * 2 * math.pi / 360)])
+@pytest.mark.parametrize("side", [-1, 1])
+def test_the_bounds_themselves_are_within(column: int, bound: float, side: int) -> None:
+    for size, out in ((np.nextafter(bound, 0), False), (bound, False), (np.nextafter(bound, 9), True)):
+        state = torch.zeros(4, dtype=torch.float64)
+        state[column] = side * size
+        ours, theirs = made("cartpole"), theirs_from("cartpole", state)
+        ours.put(state[None, None])
+        assert ours.step(torch.tensor([[1]])).terminated.item() is theirs.step(1)[2] is out
+
+
+def good(name: str, environment: TensorEnvironment) -> int:
+    """Holds the pole up for as long as anyone looks; turns the second link faster, which swings the tip up."""
+    state = environment.state[0, 0]
+    if name == "acrobot":
+        return 2 if state[3] > 0 else 0
+    return int(state @ torch.tensor([0.5, 1.0, 10.0, 2.0], dtype=torch.float64) > 0)
+
+
+def lengths_beside_gymnasium(name: str, policy: str, seeds: int, put_right: bool) -> list[int]:
+    """Whole episodes, compared at every step; ``put_right`` gives Gymnasium our state once it is found equal."""
+    ours, lengths = made(name), []
+    for seed in range(seeds):
+        ours.reset(torch.tensor([[seed]]))
+        theirs, done = theirs_from(name, ours.state[0, 0]), False
+        actions = actions_of(name, 500, 1, 1, seed)[:, 0, 0].tolist()
+        while not done:
+            action = good(name, ours) if policy == "good" else actions[int(ours.age)]
+            expected = theirs.step(action)[:4]
+            step = ours.step(torch.tensor([[action]]))
+            same_place(name, ours.state[0, 0], theirs.unwrapped.state)
+            same_step(name, step, *expected)
+            if put_right:
+                theirs.unwrapped.state = ours.state[0, 0].numpy().copy()
+            done = expected[2] or expected[3]
+        lengths.append(int(ours.age))
+    return lengths
+
+
+@pytest.mark.parametrize("name", ["cartpole", "cartpole-200"])
+def test_whole_random_cartpole_episodes_equal_gymnasiums(name: str) -> None:
+    assert len(set(lengths_beside_gymnasium(name, "random", 30, put_right=False))) > 10
+
+
+@pytest.mark.parametrize("policy", ["random", "good"])
+@pytest.mark.parametrize("name", NAMES)
+def test_long_episodes_equal_gymnasiums(name: str, policy: str) -> None:
+    """Put right after each step: an upright pole and a swinging link let rounding grow within hundreds of them."""
+    lengths = lengths_beside_gymnasium(name, policy, 3, put_right=True)
+    if name == "acrobot":
+        assert max(lengths) == 500 if policy == "random" else max(lengths) < 500
+    else:
+        assert max(lengths) < 100 if policy == "random" else lengths == [GAMES[name].max_return] * 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_spaces_equal_gymnasiums(name: str) -> None:
+    ours, theirs = made(name).spaces, GymnasiumEnvironment(GAMES[name], 1, 1).spaces
+    assert ours == theirs
+    assert resolve(GAME_IDS[name]) is GAMES[name]
+
+
+def test_the_last_step_may_terminate_and_be_truncated_at_once() -> None:
+    ours = make_environment("cartpole", 1, 1, time_limit=1)
+    theirs = gym.make("CartPole-v1", max_episode_steps=1, disable_env_checker=True)
+    theirs.reset(seed=0)
+    theirs.unwrapped.state = np.array([2.39, 10.0, 0.0, 0.0])
+    ours.put(torch.tensor([[[2.39, 10.0, 0.0, 0.0]]], dtype=torch.float64))
+    expected = theirs.step(1)[:4]
+    assert expected[2:] == (True, True)
+    same_step("cartpole", ours.step(torch.tensor([[1]])), *expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_member_alone_is_what_it_is_in_a_batch(name: str) -> None:
+    batch, steps = made(name, 5, 7), 60
+    actions, chosen = actions_of(name, steps, 5, 7), [(slice(2, 3), slice(0, 7)), (slice(4, 5), slice(6, 7))]
+    alone = [made(name, 1, e.stop - e.start) for _, e in chosen]
+    start = batch.reset(seeds_of(5, 7))
+    for (m, e), one in zip(chosen, alone, strict=True):
+        assert torch.equal(one.reset(seeds_of(5, 7)[m, e]), start[m, e])
+    for action in actions:
+        together = batch.step(action)
+        for (m, e), one in zip(chosen, alone, strict=True):
+            single = one.step(action[m, e])
+            assert torch.equal(one.state, batch.state[m, e])
+            for key in ("obs", "reward", "terminated", "truncated"):
+                assert torch.equal(getattr(single, key), getattr(together, key)[m, e])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inactive_rows_hold_their_last_values(name: str) -> None:
+    environment = made(name, 2, 3)
+    before = environment.reset(seeds_of(2, 3))
+    active = torch.tensor([[True, False, True], [False, True, False]])
+    state, age = environment.state, environment.age
+    for action in actions_of(name, 30, 2, 3):
+        step = environment.step(action, active)
+        assert torch.equal(environment.state[~active], state[~active]) and not environment.age[~active].any()
+        assert torch.equal(step.obs[~active], before[~active])
+        assert not step.reward[~active].any() and not step.done[~active].any()
+    assert (environment.state != state).any(-1)[active].all() and (environment.age == age + 30 * active).all()
+    after = environment.reset(seeds_of(2, 3, 50), where=~active)
+    assert torch.equal((after != step.obs).any(-1), ~active)
+    assert torch.equal(environment.age, 30 * active)
+
+
+class Blowing:
+    """States that double until they overflow; what comes then is infinite."""
+
+    spaces = Spaces((1,), Discrete(2), max_episode_steps=3)
+
+    def initial(self, seeds: Tensor) -> Tensor:
+        return torch.full((*seeds.shape, 1), 2.0**127)
+
+    def observe(self, state: Tensor) -> Tensor:
+        return state
+
+    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        state = state * 2
+        return state, state[..., 0], torch.ones_like(actions, dtype=torch.bool), torch.full(actions.shape, 0.25)
+
+    def keep(self, members: Tensor) -> "Blowing":
+        return self
+
+
+def test_infinite_numbers_of_inactive_rows_stay_out() -> None:
+    environment = TensorEnvironment(Blowing(), 1, 2)
+    environment.reset(seeds_of(1, 2))
+    step = environment.step(torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[False, True]]))
+    assert step.obs[0, :, 0].tolist() == [2.0**127, math.inf]
+    assert step.reward.tolist() == [[0.0, math.inf]] and step.terminated.tolist() == [[False, True]]
+    assert step.discount is not None and step.discount[0, 1] == 0.25
+
+
+def test_what_was_returned_or_put_is_never_overwritten() -> None:
+    environment = made("cartpole", 1, 2)
+    given_state = environment.dynamics.initial(seeds_of(1, 2, 9))
+    kept = [given_state, environment.put(given_state), environment.state]
+    for _ in range(2):
+        step = environment.step(torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[True, False]]))
+        kept += [step.obs, step.reward, step.terminated, environment.state, environment.age]
+    copies = [each.clone() for each in kept]
+    environment.reset(seeds_of(1, 2), torch.tensor([[True, False]]))
+    environment.step(torch.ones(1, 2, dtype=torch.int64))
+    assert all(torch.equal(copy, each) for copy, each in zip(copies, kept, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_put_of_a_block_is_reset_tick_by_tick(name: str) -> None:
+    seeds = torch.stack([seeds_of(3, 2, 100 * tick) for tick in range(5)])
+    one, two = made(name, 3, 2), made(name, 3, 2)
+    where = torch.tensor([[True, False], [False, True], [True, True]])
+    for tick, state in enumerate(one.dynamics.initial(seeds)):
+        chosen = None if tick == 0 else where
+        assert torch.equal(one.put(state, chosen), two.reset(seeds[tick], chosen))
+        action = torch.ones(3, 2, dtype=torch.int64)
+        assert torch.equal(one.step(action).obs, two.step(action).obs)
+        assert torch.equal(one.age, two.age)
+    assert torch.equal(one.age, torch.where(where, 1, 5))
+
+
+def test_keep_goes_on_with_some_members() -> None:
+    whole = TensorEnvironment(CartPole(), 4, 2, time_limit=12)
+    whole.reset(seeds_of(4, 2))
+    actions = actions_of("cartpole", 12, 4, 2)
+    for action in actions[:5]:
+        whole.step(action)
+    members = torch.tensor([3, 1])
+    kept = whole.keep(members)
+    assert (kept.members, kept.envs, kept.spaces.max_episode_steps) == (2, 2, 12)
+    for action in actions[5:]:
+        some, everyone = kept.step(action[members]), whole.step(action)
+        assert torch.equal(some.obs, everyone.obs[members]) and torch.equal(some.truncated, everyone.truncated[members])
+    assert some.truncated.all() and (kept.age == 12).all()
+    unstarted = TensorEnvironment(CartPole(), 2, 1).keep(torch.tensor([0]))
+    with pytest.raises(EnvironmentFault, match="before its first reset"):
+        unstarted.step(torch.zeros(1, 1, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("limit", [1, 7])
+def test_time_limits(limit: int) -> None:
+    environments = [
+        make_environment("acrobot", 1, 2, num_workers=2, time_limit=limit),
+        TensorEnvironment(Acrobot(), 1, 2, limit),
+        TensorEnvironment(make_dynamics("acrobot", limit), 1, 2),
+    ]
+    for environment in environments:
+        assert isinstance(environment, TensorEnvironment) and environment.spaces.max_episode_steps == limit
+        environment.reset(seeds_of(1, 2))
+        for t in range(limit):
+            step = environment.step(torch.zeros(1, 2, dtype=torch.int64))
+            assert (step.truncated == (t + 1 == limit)).all() and not step.terminated.any()
+        environment.close()
+
+
+def test_no_limit_means_none() -> None:
+    class Endless(CartPole):
+        def __init__(self) -> None:
+            self.spaces = Spaces((4,), Discrete(2))
+
+    environment = TensorEnvironment(Endless(), 1, 1)
+    environment.reset(seeds_of(1, 1))
+    environment.age += 10_000
+    assert not environment.step(torch.zeros(1, 1, dtype=torch.int64)).truncated.any()
+
+
+def test_which_games_have_dynamics() -> None:
+    assert [name for name in GAMES if make_dynamics(name)] == NAMES
+    assert isinstance(make_dynamics("CartPole-v0", 9), CartPole) and make_dynamics("Blackjack-v1") is None
+    assert isinstance(make_environment("cartpole", 1, 1, render=True), GymnasiumEnvironment)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_initial_states_are_uniform_and_of_their_seed_alone(name: str) -> None:
+    dynamics, bound = make_dynamics(name), STARTS[name]
+    assert dynamics is not None
+    state = dynamics.initial(seeds_of(500, 20))
+    assert state.dtype == torch.float64 and state.abs().max() <= bound
+    for column in state.flatten(0, 1).T:
+        assert stats.kstest(column.numpy(), stats.uniform(-bound, 2 * bound).cdf).pvalue > 1e-3
+    assert torch.equal(dynamics.initial(torch.tensor([[777]])), state[38:39, 17:18])
+    assert torch.equal(made(name, 1, 1).reset(torch.tensor([[777]])), dynamics.observe(state[38:39, 17:18]))
+    assert len(state.view(-1, 4).unique(dim=0)) == 10_000
+
+
+DRAWS = {"uniform": (seeded.uniform, stats.uniform, 1 / 2, 1 / 12), "normal": (seeded.normal, stats.norm, 0.0, 1.0)}
+
+
+@pytest.mark.parametrize("first", [0, 2**31 - 20_000, -(2**63)])
+@pytest.mark.parametrize("kind", DRAWS)
+def test_seeded_numbers_are_what_they_are_called(kind: str, first: int) -> None:
+    draw, distribution, mean, variance = DRAWS[kind]
+    drawn = draw(torch.arange(20_000) + first, 5)
+    assert drawn.shape == (20_000, 5) and drawn.dtype == torch.float64
+    sigma = (variance / drawn.numel()) ** 0.5
+    assert abs(drawn.mean().item() - mean) < 4 * sigma and abs(drawn.var().item() / variance - 1) < 0.02
+    for column in drawn.T:
+        assert stats.kstest(column.numpy(), distribution.cdf).pvalue > 1e-3
+    pairs = {"seeds": (drawn[:-1], drawn[1:]), "columns": (drawn[:, :-1], drawn[:, 1:]), "far": (drawn[:-8], drawn[8:])}
+    for one, other in pairs.values():
+        both = torch.stack((one.flatten(), other.flatten()))
+        assert abs(torch.corrcoef(both)[0, 1].item()) < 4 / one.numel() ** 0.5
+        size = torch.corrcoef((both - mean).square())[0, 1]
+        assert abs(size.item()) < 4 / one.numel() ** 0.5
+    assert kind == "normal" or (drawn.min() >= 0 and drawn.max() < 1)
+
+
+@pytest.mark.parametrize("kind", DRAWS)
+def test_seeded_numbers_depend_on_their_seed_and_column_alone(kind: str) -> None:
+    draw, seeds = DRAWS[kind][0], torch.arange(3 * 5 * 7).view(3, 5, 7) * 7919
+    drawn = draw(seeds, 6)
+    assert torch.equal(draw(seeds[2, 4, 6], 6), drawn[2, 4, 6])
+    assert torch.equal(draw(seeds[1:2, 3:4, 2:3], 2), drawn[1:2, 3:4, 2:3, :2])
+    assert draw(seeds, 0).shape == (3, 5, 7, 0)
+
+
+def test_uniform_and_normal_of_a_seed_are_unrelated() -> None:
+    seeds = torch.arange(20_000)
+    together = torch.cat((seeded.uniform(seeds, 3), seeded.normal(seeds, 3), seeded.normal(seeds, 3).square()), 1)
+    between = torch.corrcoef(together.T)[:3, 3:]
+    assert between.abs().max() < 4.5 / len(seeds) ** 0.5
+
+
+def test_seeded_hash_is_splitmix64s() -> None:
+    """The first outputs of the published generator from seed 1234567, which adds the golden ratio and mixes."""
+    state = 1234567 + seeded._GOLDEN * torch.arange(1, 4)
+    assert [number % 2**64 for number in seeded._mix(state).tolist()] == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+    ]
