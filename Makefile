@@ -21,7 +21,7 @@ endif
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup train test slow soak lint format types bench tensorboard clean
+.PHONY: help setup train demo test slow soak lint format types bench tensorboard clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -43,6 +43,9 @@ $(STAMP): pyproject.toml
 
 train: setup  ## first landing: UDRL on LunarLander, ten minutes at most, then a figure and a video
 	@$(RUN) trainer.py --exp_name first-landing --epochs 600 --record $(ARGS)
+
+demo: setup  ## learn a stand-in for CartPole, train an agent on it alone, land it on the real one: three minutes
+	@$(RUN) trainer.py --implementation SE --gamename cartpole --proxy bandit --exp_name demo --generations 60 --record $(ARGS)
 
 test: setup  ## the quick test suite
 	@$(RUN) -m pytest -n auto --maxprocesses 4 $(ARGS)

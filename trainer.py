@@ -40,7 +40,10 @@ def run(settings: config.Settings) -> int:
         return plot([Path(folder) for folder in settings.run.plot], out)
     if settings.run.eval_agent:
         from control.evaluation import evaluate_checkpoint
+        from control.proxy_evaluation import evaluate_stand_in, is_stand_in
 
+        if is_stand_in(settings.run.eval_agent):
+            return evaluate_stand_in(settings)
         return evaluate_checkpoint(settings)
     if settings.run.use_tune:
         from control.tuning import tune

@@ -1,66 +1,56 @@
-"""The LightningModule that wraps any agent: one epoch is `learn`, then a set of whole episodes side by side."""
+"""The LightningModule of agents that learn from whole episodes: an epoch is `learn`, then episodes side by side."""
 
 import math
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytorch_lightning as pl
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
-from control.checkpoints import FORMAT, OURS
 from control.rollout import Actor, Episodes, RandomActor, rollout
-from control.run_config import Settings, as_dict
+from control.run_config import Settings
+from control.run_module import GREEDY, RunModule, check_actions, finite, rounds, seeds_of
 from envs.base import Environment, EnvironmentFault
+from envs.make import make_environment
 from models.agents import agent_class
-from models.settings import UserError
 from models.spaces import Discrete
 from models.streams import Streams
 from models.trajectory import Trajectory
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _STUCK_EPOCHS, _STUCK_WITHIN = 10, 0.005
 
 
-class AgentModule(pl.LightningModule):
+class AgentModule(RunModule):
     """Trains M members (seeds ``seed, seed + 1, ...``) of one agent in one environment.
 
-    The module owns the loop and the whole state a resumed run needs. A Lightning epoch has one batch; its training
-    step does the epoch's gradient steps (the agent's own optimisers, handed to Lightning for checkpoints) and its
-    rollouts, so that Lightning's cost is paid once an epoch. ``row`` collects what the epoch measured, ``{tag:
-    [M]}``, for whoever logs it.
+    Its training step does the epoch's gradient steps (the agent's own optimisers, handed to Lightning for
+    checkpoints) and its rollouts.
     """
 
+    ways = ("greedy", "sampled")  # of evaluating
+    advice = "a smaller lr or command scale may help"
+
     def __init__(self, settings: Settings, environment: Environment):
-        super().__init__()
-        self.automatic_optimization = False
         run = settings.run
-        self.settings, self.environment = settings, environment
-        self.seeds = [run.seed + member for member in range(run.num_seeds)]
+        super().__init__(settings, seeds_of(run))
+        self.environment = environment
         self.agent = agent_class(run.implementation)(settings.agent, environment.spaces, self.seeds)
         self.rollout_streams = Streams.named(self.seeds, "rollout")
         self.evaluation_streams = Streams.named(self.seeds, "evaluation")
-        self.env_steps = torch.zeros(len(self.seeds), dtype=torch.int64)
-        self.gradient_steps = 0
-        self.epoch = 0  # of the row being collected; survives a resume as Lightning's own counter does
-        self.best = -math.inf
-        self.row: dict[str, Tensor] = {}
         self.commanded: list[tuple[Tensor, Tensor]] = []  # (commanded, obtained) returns since the last evaluation
-        self.keep_memory = True
         self._stuck = 0
-        self._warned: set[str] = set()
 
     # -- Lightning's hooks ------------------------------------------------------------------------------------
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
         return self.agent.optimizers
 
-    def train_dataloader(self) -> DataLoader:
-        return DataLoader([0])  # type: ignore[arg-type]  # a list is a dataset
-
-    val_dataloader = train_dataloader
-
     def on_train_start(self) -> None:
+        super().on_train_start()
         if self.epoch == 0:
             self._warm_up()
 
@@ -88,15 +78,37 @@ class AgentModule(pl.LightningModule):
             self.row[f"eval/return_{name}"] = self.evaluate(self.settings.run.eval_episodes, sample).returns.mean(1)
         self._time("eval", time.perf_counter() - start)
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint[OURS] = {
-            "format": FORMAT,
-            "settings": as_dict(self.settings),
-            "seeds": self.seeds,
-            "epoch": self.epoch,
-            "env_steps": self.env_steps,
-            "gradient_steps": self.gradient_steps,
-            "best": self.best,
+    # -- the run's side -----------------------------------------------------------------------------------------
+
+    def headline(self) -> str:
+        return f"return {self._mean('rollout/return_mean'):.0f}, loss {self._mean('train/policy_loss'):.3f}"
+
+    def report(self) -> list[str] | None:
+        if not self.has_something_to_say():
+            return None
+        parts = [self.steps_text(), f"return {self._mean('rollout/return_mean'):7.1f}"]
+        if GREEDY in self.row:
+            parts.append(f"greedy {self._mean(GREEDY):7.1f}")
+            parts.append(f"sampled {self._mean('eval/return_sampled'):7.1f}")
+        return [*parts, f"loss {self._mean('train/policy_loss'):.3f}"]
+
+    def figures(self) -> dict[str, list["Figure"]]:
+        """What the exploration episodes since the last evaluation were asked for and got."""
+        if GREEDY not in self.row or not self.commanded:
+            return {}
+        commanded, obtained = (torch.cat(part, dim=1).numpy() for part in zip(*self.commanded, strict=True))
+        self.commanded = []
+        figures = [_command_scatter(*pair) for pair in zip(commanded, obtained, strict=True)]
+        return {"command/obtained_vs_commanded": figures}
+
+    def player(self) -> Any:
+        return self.agent
+
+    def close(self) -> None:
+        self.environment.close()
+
+    def own_state(self) -> dict[str, Any]:
+        return {
             "rollout_streams": self.rollout_streams.get_state(),
             "evaluation_streams": self.evaluation_streams.get_state(),
             "commanded": self.commanded,
@@ -104,14 +116,11 @@ class AgentModule(pl.LightningModule):
             "agent": self.agent.resume_state() if self.keep_memory else None,
         }
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        ours = checkpoint[OURS]
-        self.epoch, self.gradient_steps, self.best = ours["epoch"], ours["gradient_steps"], ours["best"]
-        self.env_steps = ours["env_steps"]
-        self.rollout_streams.set_state(ours["rollout_streams"])
-        self.evaluation_streams.set_state(ours["evaluation_streams"])
-        self.commanded, self._stuck = list(ours["commanded"]), ours["stuck"]
-        self.agent.load_resume_state(ours["agent"])
+    def load_own_state(self, state: dict[str, Any]) -> None:
+        self.rollout_streams.set_state(state["rollout_streams"])
+        self.evaluation_streams.set_state(state["evaluation_streams"])
+        self.commanded, self._stuck = list(state["commanded"]), state["stuck"]
+        self.agent.load_resume_state(state["agent"])
 
     # -- episodes ---------------------------------------------------------------------------------------------
 
@@ -119,14 +128,14 @@ class AgentModule(pl.LightningModule):
         """`episodes` episodes a member under the evaluation command, `sample` or greedy; nothing is remembered of
         them."""
         parts = []
-        for count in _rounds(episodes, self.environment.envs):
+        for count in rounds(episodes, self.environment.envs):
             streams = self.evaluation_streams
             actor = self.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=self.settings.command)
             parts.append(rollout(actor, self.environment, streams.episode_seeds(count), keep=False))
         return Episodes(torch.cat([p.returns for p in parts], 1), torch.cat([p.lengths for p in parts], 1))
 
     def _warm_up(self) -> None:
-        for count in _rounds(self.settings.agent.num_rand_action_rollouts, self.environment.envs):
+        for count in rounds(self.settings.agent.num_rand_action_rollouts, self.environment.envs):
             actor = RandomActor(self.environment.spaces, count, self.rollout_streams.fork())
             self.agent.observe(self._rollout(actor, count))
 
@@ -162,16 +171,12 @@ class AgentModule(pl.LightningModule):
         if commanded is not None:
             self.commanded.append((commanded, trajectory.returns))
 
-    def _time(self, name: str, seconds: float) -> None:
-        self.row[f"time/{name}"] = torch.full((len(self.seeds),), seconds)
+    def _mean(self, tag: str) -> float:
+        return float(self.row[tag].mean())
 
     def _warn(self, policy_loss: Tensor) -> None:
         """Say once what a person would otherwise find out hours later: dead policies and NaN weights."""
-        for seed, loss in zip(self.seeds, policy_loss.tolist(), strict=True):
-            if not math.isfinite(loss):
-                self._warn_once(
-                    f"seed {seed}: the policy loss is {loss} since epoch {self.epoch}; a smaller lr or scale may help"
-                )
+        self._warn_of_loss("policy loss", policy_loss)
         actions = self.environment.spaces.actions
         if isinstance(actions, Discrete):
             uniform = math.log(actions.n)
@@ -183,25 +188,27 @@ class AgentModule(pl.LightningModule):
                     "the policy is uniform and "
                     "not learning; look at the command scales (reward_scale, horizon_scale) and lr"
                 )
-        sound = torch.ones(len(self.seeds), dtype=torch.bool)
-        for weights in self.agent.parameters():
-            sound &= torch.isfinite(weights.detach().sum(1))
-        for seed, fine in zip(self.seeds, sound.tolist(), strict=True):
-            if not fine:
-                self._warn_once(f"seed {seed}: weights are no longer finite (epoch {self.epoch}); it cannot recover")
-        if not sound.any():
-            raise UserError(
-                f"the weights are no longer finite (epoch {self.epoch}), so training stops; earlier checkpoints are "
-                "kept: a smaller lr or command scale may help"
-            )
-
-    def _warn_once(self, text: str) -> None:
-        key = text.split(" (")[0].split(" since")[0]
-        if key not in self._warned:
-            self._warned.add(key)
-            print(f"warning: {text}", flush=True)
+        self._check_weights(finite(self.agent.parameters(), len(self.seeds)))
 
 
-def _rounds(episodes: int, envs: int) -> list[int]:
-    """`episodes` in rounds of at most `envs`."""
-    return [min(envs, episodes - done) for done in range(0, episodes, envs)]
+def build(settings: Settings) -> AgentModule:
+    """The module of a run with its environments; SettingError where agent and environment do not fit."""
+    run, config = settings.run, settings.agent
+    rows = max(config.training_rollouts_per_worker, run.eval_episodes)
+    environment = make_environment(run.gamename, run.num_seeds, rows, run.num_workers, time_limit=run.time_limit)
+    check_actions(run, environment.spaces, agent_class(run.implementation), environment.close)
+    return AgentModule(settings, environment)
+
+
+def _command_scatter(commanded: np.ndarray, obtained: np.ndarray) -> "Figure":
+    """Obtained over commanded returns ``[N]``, with the diagonal an obedient agent keeps to."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4, 4), dpi=80, layout="constrained")
+    axis = figure.subplots()
+    low, high = min(commanded.min(), obtained.min()), max(commanded.max(), obtained.max())
+    axis.plot([low, high], [low, high], color="0.7", linewidth=1)
+    axis.scatter(commanded, obtained, s=8, alpha=0.5)
+    axis.set_xlabel("commanded return")
+    axis.set_ylabel("obtained return")
+    return figure

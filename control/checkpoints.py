@@ -52,7 +52,7 @@ class Checkpoint(NamedTuple):
 
     @property
     def run_state(self) -> dict[str, Any]:
-        """What `AgentModule` added of its own."""
+        """What `RunModule` and its subclass added of their own."""
         return self.content[OURS]
 
     def agent_state(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
         raise CheckpointError(
             f"checkpoint {str(file)!r} has format {ours.get('format')}; this version reads format {FORMAT}"
         )
-    if resume and ours.get("agent") is None:
+    if resume and not ours.get("whole", ours.get("agent") is not None):
         raise CheckpointError(
             f"checkpoint {str(file)!r} holds weights but no memory, so no run can resume from it; --reload takes it"
         )
@@ -94,6 +94,12 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
     except (KeyError, TypeError, AttributeError, AssertionError, SettingError) as error:
         raise _damaged(file, error, resume) from error
     return found
+
+
+def kept(folder: Path) -> Path | None:
+    """The best checkpoint of the run in ``folder``, its last where no evaluation has been; None where it has none."""
+    paths = [folder / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
+    return next((path for path in paths if path.exists()), None)
 
 
 def _file(path: Path) -> Path:

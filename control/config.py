@@ -10,9 +10,20 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from control.flags import NULL, Flag, flags, flags_of_all, named, one_word, read_values, read_yaml, split
+from control.flags import (
+    NULL,
+    Flag,
+    flags,
+    flags_of_all,
+    for_fresh_agents,
+    named,
+    one_word,
+    read_values,
+    read_yaml,
+    split,
+)  # fmt: skip
 from control.run_config import RunConfig, Settings, as_dict, build, check_command, from_dict, to_yaml
-from models.agents import family_config
+from models.registry import family_config, learns_from, stand_ins
 from models.settings import SettingError
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "to_yaml"]
@@ -21,6 +32,15 @@ CONFLICTS = [("eval_agent", "use_tune"), ("eval_agent", "plot"), ("use_tune", "p
              ("eval_agent", "resume"), ("eval_agent", "reload"), ("use_tune", "resume")]  # fmt: skip
 # A flag of these sections does nothing unless the one named here is given too.
 SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot"}
+# Words that choose the defaults of a stand-in and of its agent.
+CHOOSING = ("preset", "proxy", "agent")
+# Settings of a run that another way of learning has no use for, and what it has instead.
+USELESS = {
+    "evolution": {"epochs": "generations", "steps_per_epoch": "inner_steps", "eval_every": "center_every",
+                  "eval_episodes": "test_episodes", "reload": "", "time_limit": "test_limit"},
+    "episodes": {"steps_per_epoch": "", "agent": "implementation"},
+    "steps": {"agent": "implementation"},
+}  # fmt: skip
 MUST_EXIST = ("eval_agent", "reload", "search_space", "plot")
 
 
@@ -42,13 +62,15 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     first = dict(written) | asked
     with _naming(file, dict(written), asked):
         implementation, game = _which(first)
+        choosing = [name for name in CHOOSING if name in first and implementation in stand_ins()]
+        choices = {name: one_word(name, first[name]) for name in choosing}
     if "help" in asked:
         from control.help import help_text
 
-        print(help_text(flags(implementation, game), implementation))
+        print(help_text(flags(implementation, game, choices), implementation))
         raise SystemExit(0)
     evaluating = " ".join(first.get("eval_agent", [])).lower() not in NULL
-    known = flags_of_all(game) if evaluating else flags(implementation, game)
+    known = flags_of_all(game) if evaluating else flags(implementation, game, choices)
     from_flags = named(typed, known, implementation, "--")
     words = named(written, known, implementation, f"{file}: ") | from_flags
     if evaluating:
@@ -89,8 +111,10 @@ def _settings(values: dict[str, Any], game: str, evaluating: bool) -> Settings:
     command = {name.removeprefix("command."): value for name, value in command.items()}
     values["gamename"] = game
     if evaluating:
+        fresh = for_fresh_agents()
+        changed = {name: value for name, value in values.items() if name in fresh}
         run = {name: value for name, value in values.items() if hasattr(RunConfig, name)}
-        return Settings(build(RunConfig(), run), None, check_command(command), given)
+        return Settings(build(RunConfig(), run), None, check_command(command), given, changed=changed)
     return dataclasses.replace(from_dict(values | {"command": command}), given=given)
 
 
@@ -105,11 +129,16 @@ def _check_together(run: RunConfig, typed: Collection[str], known: Mapping[str, 
     for one, other in CONFLICTS:
         if getattr(run, one) and getattr(run, other):
             raise SettingError(f"--{one} and --{other} exclude each other")
+    fresh = for_fresh_agents()
+    useless = USELESS[learns_from(run.implementation)] if not run.eval_agent else {}
     for name in typed:
+        if name in useless:
+            near = f"; did you mean '--{useless[name]}'?" if useless[name] else ""
+            raise SettingError(f"--{name} has no effect with {run.implementation}{near}", name)
         switch = SWITCHES.get(known[name].section)
         if switch and not getattr(run, switch) and not name.startswith("command."):
             raise SettingError(f"--{name} has no effect without --{switch}")
-        if run.eval_agent and not _for_evaluation(known[name]):
+        if run.eval_agent and not _for_evaluation(known[name]) and name not in fresh:
             raise SettingError(f"--{name} has no effect with --eval_agent: the checkpoint holds it")
     for name in MUST_EXIST:
         value = getattr(run, name)

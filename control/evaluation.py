@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from control import checkpoints
 from control.agent_module import AgentModule
@@ -12,7 +11,8 @@ from control.recording import record
 from control.rollout import Episodes
 from control.run_config import Settings
 from control.statistics import interval, iqm, mean
-from control.training import build_module
+from control.step_module import StepModule
+from control.training import build_module, prepare
 from models.settings import SettingError
 from models.streams import Streams
 
@@ -23,29 +23,32 @@ _FROM_NOW = ("num_workers", "num_eval_episodes", "evaluation", "record")
 def evaluate_checkpoint(settings: Settings) -> int:
     """Play `num_eval_episodes` episodes for each member of the checkpoint and print a table; with ``--record`` also a
     video of one episode. Episode seeds come from ``--seed`` (25 by default), not from the run's. Returns 0."""
-    torch.set_num_threads(1)
+    prepare()
     assert settings.run.eval_agent
     checkpoint = checkpoints.load(settings.run.eval_agent)
     module = restore(checkpoint, settings)
     run = module.settings.run
     print(f"{run.implementation} on {run.gamename}, epoch {module.epoch}: {checkpoint.path}")
-    print(f"command {_command(module)}; {run.num_eval_episodes} episodes a seed\n")
-    ways = ("greedy", "sampled") if run.evaluation == "both" else (run.evaluation,)
+    followed = f"command {_command(module)}; " if isinstance(module, AgentModule) else ""
+    print(f"{followed}{run.num_eval_episodes} episodes a seed\n")
+    ways = module.ways if run.evaluation == "both" else (run.evaluation,)
     print(f"{'':<10}{'seed':<7}{'mean':>8}{'std':>8}  {'IQM [95 % interval]':<26}{'length':>7}")
     for way in ways:
         _table(way, module.seeds, module.evaluate(run.num_eval_episodes, sample=way == "sampled"))
     if run.record:
         path = _video_path(checkpoint)
-        streams = Streams.named(module.seeds, f"video {settings.run.seed}")
+        player = module.player()
+        streams = Streams.named(module.seeds[: player.members], f"video {settings.run.seed}")
         total = record(
-            module.agent, run.gamename, path, streams, sample=ways == ("sampled",), command=module.settings.command
-        )
+            player, run.gamename, path, streams, sample=ways == ("sampled",), command=module.settings.command,
+            time_limit=run.time_limit,
+        )  # fmt: skip
         print(f"\nvideo: {path} (return {total:.0f})")
-    module.environment.close()
+    module.close()
     return 0
 
 
-def restore(checkpoint: Checkpoint, now: Settings) -> AgentModule:
+def restore(checkpoint: Checkpoint, now: Settings) -> AgentModule | StepModule:
     """The trained agent with environments to evaluate it in. Of ``now`` only what concerns evaluation counts.
 
     Raises SettingError where ``now`` names another implementation or game than the checkpoint's.
@@ -62,13 +65,20 @@ def restore(checkpoint: Checkpoint, now: Settings) -> AgentModule:
     module = build_module(
         then.replace(**changes, eval_episodes=min(_ENVS, now.run.num_eval_episodes), command=then.command | now.command)
     )
-    wanted, given = module.agent.state_dict(), checkpoint.agent_state()
+    assert isinstance(module, AgentModule | StepModule)
+    if now.run.evaluation not in ("both", *module.ways):
+        module.close()
+        raise SettingError(
+            f"evaluation is {now.run.evaluation!r}, which has no effect with {then.run.implementation}; allowed: "
+            f"{', '.join(module.ways)}"
+        )
+    wanted, given = module.state_dict(), checkpoint.content["state_dict"]
     if {name: value.shape for name, value in wanted.items()} != {name: value.shape for name, value in given.items()}:
         raise checkpoints.CheckpointError(
             f"checkpoint {str(checkpoint.path)!r} does not fit {then.run.gamename} as installed here: its "
             "networks have other shapes"
         )
-    module.agent.load_state_dict(given)
+    module.load_state_dict(given)
     module.epoch = checkpoint.run_state["epoch"]
     module.evaluation_streams = Streams.named(
         [now.run.seed + member for member in range(len(module.seeds))], "evaluating a checkpoint"

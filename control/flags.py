@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from control.run_config import COMMANDS, Command, RunConfig
-from models.agents import default_config, implementations
+from models.registry import default_configs, family_config, implementations, inner_agents
 from models.settings import Kind, SettingError, allowed, closest, kinds, refused
 
 Pair = tuple[str, list[str]]
@@ -25,7 +25,7 @@ SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "o
 # What people type who come from other projects.
 SYNONYMS = {
     "learning_rate": "lr", "gamma": "discount", "env": "gamename", "env_id": "gamename", "environment": "gamename",
-    "game": "gamename", "algorithm": "implementation", "agent": "implementation", "workers": "num_workers",
+    "game": "gamename", "algorithm": "implementation", "workers": "num_workers",
     "num_epochs": "epochs", "output_dir": "logdir", "log_dir": "logdir", "checkpoint": "eval_agent",
     "layers": "hidden_sizes", "return": "command.return", "lambda": "td_lambda",
 }  # fmt: skip
@@ -49,13 +49,19 @@ class Flag:
         return hint | None if self.kind.optional else hint
 
 
-def flags(implementation: str, game: str) -> dict[str, Flag]:
-    """Every setting of an implementation by name, with its default on that game."""
+def flags(implementation: str, game: str, given: Mapping[str, str] | None = None) -> dict[str, Flag]:
+    """Every setting of an implementation by name, with its default on that game. ``given`` are words that choose
+    other defaults: a stand-in's ``preset``, ``proxy`` and ``agent``."""
+    given = given or {}
     found = {flag.name: flag for flag in _flags_of(RunConfig())}
     for name, field in COMMANDS.items():
         flag = Flag(f"command.{name}", kinds(Command)[field.name], field.metadata, None, field.metadata["section"])
         found[flag.name] = flag
-    for flag in _flags_of(default_config(implementation, game), f"hyperparameters of {implementation}"):
+    inner = given.get("agent", RunConfig.agent)
+    agent, proxy = default_configs(implementation, game, given, inner)
+    own = list(_flags_of(proxy)) if proxy is not None else []
+    own += _flags_of(agent, f"hyperparameters of {inner if proxy is not None else implementation}")
+    for flag in own:
         if flag.name in found:
             raise RuntimeError(f"{flag.name} is a setting of {implementation} and of every run")
         found[flag.name] = flag
@@ -65,6 +71,11 @@ def flags(implementation: str, game: str) -> dict[str, Flag]:
 def flags_of_all(game: str) -> dict[str, Flag]:
     """Every setting of every implementation."""
     return {name: flag for implementation in implementations() for name, flag in flags(implementation, game).items()}
+
+
+def for_fresh_agents() -> set[str]:
+    """The hyperparameters of agents that can train on a stand-in."""
+    return {name for agent in inner_agents() for name in kinds(family_config(agent).Config)}
 
 
 def _flags_of(config: Any, section: str = "") -> Iterator[Flag]:

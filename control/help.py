@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from control.flags import Flag
-from models.agents import family_config, implementations
+from models.registry import family_config, implementations
 from models.settings import allowed
 
 HEAD = """Train, evaluate, tune and plot agents.

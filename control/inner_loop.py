@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from control.interaction import Interaction
-from control.rollout import rollout
+from control.rollout import GreedyActor, rollout
 from control.stopping import Plateau, Rule, Solved
 from envs.base import Environment
 from envs.make import make_environment
@@ -81,15 +81,21 @@ def train(interaction: Interaction, ticks: int, rule: Rule | None = None, episod
         ended = interaction.tick()
         if ended is None:
             continue
-        counts.index_add_(0, at[ended.members], torch.ones_like(ended.members) * running[ended.members])
-        through = torch.zeros_like(ended.members, dtype=torch.bool) if rule is None else rule(interaction, ended)
+        ended = ended.of(running)  # a rule may be costly; nobody asks it about agents that are through
+        who = ended.members
+        if len(who) == 0:
+            continue
+        counts.index_add_(0, at[who], torch.ones_like(who))
+        through = torch.zeros_like(who, dtype=torch.bool) if rule is None else rule(interaction, ended)
         if episodes is not None:
-            through |= counts[at[ended.members]] >= episodes
-        for m in ended.members[through & running[ended.members]].tolist():
+            through |= counts[at[who]] >= episodes
+        if not through.any():
+            continue
+        for m in who[through].tolist():
             result[at[m]], spent[at[m]], running[m] = agent.online[m], ended.tick * agent.envs, False
         if not running.any():
             break
-        if through.any() and running.sum() < _COMPACT * len(running):
+        if interaction.is_tensor and running.sum() < _COMPACT * len(running):
             keep = running.nonzero()[:, 0]
             interaction.keep(keep)
             if rule is not None:
@@ -101,19 +107,8 @@ def train(interaction: Interaction, ticks: int, rule: Rule | None = None, episod
 
 def test(agent: Any, environment: Environment, seeds: Tensor) -> tuple[Tensor, int]:
     """Greedy episodes from ``seeds [M, K]``: returns ``[M, K]`` and the steps they took in all."""
-    episodes = rollout(_Greedy(agent), environment, seeds, keep=False)
+    episodes = rollout(GreedyActor(agent), environment, seeds, keep=False)
     return episodes.returns, int(episodes.lengths.sum())
-
-
-class _Greedy:
-    def __init__(self, agent: Any):
-        self.agent = agent
-
-    def act(self, obs: Tensor) -> Tensor:
-        return self.agent.greedy(obs)
-
-    def advance(self, reward: Tensor) -> None:
-        pass
 
 
 class InnerLoop:
@@ -128,6 +123,7 @@ class InnerLoop:
         self.starts: Starts = starts_of(real)
         real.close()
         self.networks = Networks(config, self.spaces)
+        self._rule_steps = 0  # real steps of the tests that a rule asked for, of the group under way
 
     def run(
         self, proxies: Tensor | None, seeds: Sequence[int], steps: int | None = None, test_limit: int | None = None,
@@ -155,7 +151,7 @@ class InnerLoop:
     def _run_group(
         self, proxies: Tensor | None, seeds: list[int], steps: int | None, test_limit: int | None, rule: str | None
     ) -> Outcome:
-        started = time.perf_counter()
+        started, self._rule_steps = time.perf_counter(), 0
         config = self.config
         agent = self.agent_class(self.agent_config, self.spaces, seeds)
         interaction = Interaction(agent, self._stage(proxies, agent), Streams.named(seeds, "episodes"))
@@ -163,9 +159,24 @@ class InnerLoop:
         trained = train(interaction, ticks, self._rule(rule or config.inner_rule, seeds), config.train_episodes)
         middle = time.perf_counter()
         returns, test_steps = self._test(trained.agent, seeds, test_limit or config.test_limit)
+        test_steps += self._rule_steps
         return Outcome(
             returns, trained.steps, trained.episodes, test_steps, middle - started, time.perf_counter() - middle
         )
+
+    def train(
+        self, proxies: Tensor | None, seeds: list[int], steps: int | None = None, rule: str | None = None
+    ) -> Trained:
+        """Train agents of one shape, as `run` does, without a test."""
+        config = self.config
+        interaction = self.begin(proxies, seeds)
+        ticks = -(-(steps or config.inner_steps) // interaction.agent.envs)
+        return train(interaction, ticks, self._rule(rule or config.inner_rule, seeds), config.train_episodes)
+
+    def begin(self, proxies: Tensor | None, seeds: list[int]) -> Interaction:
+        """Fresh agents of ``seeds [N]`` before their first step on ``proxies [N, D]``, or on the real environment."""
+        agent = self.agent_class(self.agent_config, self.spaces, seeds)
+        return Interaction(agent, self._stage(proxies, agent), Streams.named(seeds, "episodes"))
 
     def _stage(self, proxies: Tensor | None, agent: Any) -> Environment:
         if proxies is None:
@@ -199,7 +210,9 @@ class InnerLoop:
         agent = interaction.agent
         few = agent.with_weights(agent.online[members])
         seeds = [derive(agent.seeds[m], int(agent.episodes[m])) for m in members.tolist()]
-        return self._test(few, seeds, self.config.test_limit)[0].mean(1)
+        returns, steps = self._test(few, seeds, self.config.test_limit)
+        self._rule_steps += steps
+        return returns.mean(1)
 
 
 def derive(seed: int, episode: int) -> int:

@@ -22,6 +22,11 @@ class Ended:
     lengths: Tensor
     tick: int
 
+    def of(self, which: Tensor) -> "Ended":
+        """Those of the members in ``which [M]`` bool alone."""
+        mine = which[self.members]
+        return Ended(self.members[mine], self.returns[mine], self.lengths[mine], self.tick)
+
 
 class Interaction:
     """Ticks of ``act, step, observe, learn`` for all members; an environment whose episode ended starts anew at once.

@@ -2,24 +2,15 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
-from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from control.agent_module import AgentModule
 from control.run_config import as_dict
 from control.run_dir import MetricsFile, read_metrics
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-GREEDY = "eval/return_greedy"
+from control.run_module import RunModule
 
 
 class RunLog(Callback):
@@ -39,19 +30,27 @@ class RunLog(Callback):
         self.last = self._latest(read_metrics(self.metrics.path)) if resumed_epoch is not None else {}
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        assert isinstance(module, AgentModule)
+        assert isinstance(module, RunModule)
         columns = {tag: values.tolist() for tag, values in module.row.items()}
-        self.last |= columns
+        self.last |= {tag: column for tag, column in columns.items() if not any(map(math.isnan, column))}
         steps = module.env_steps.tolist()
         rows = []
         for m, (seed, writer) in enumerate(zip(self.seeds, self.writers, strict=True)):
-            values = {tag: column[m] for tag, column in columns.items()} | {"gradient_steps": module.gradient_steps}
+            values = {"gradient_steps": module.gradient_steps} | {tag: column[m] for tag, column in columns.items()}
             rows.append({"epoch": module.epoch, "env_steps": steps[m], "seed": seed} | values)
             for tag, value in (values | {"env_steps": steps[m]}).items():
-                writer.add_scalar(tag, value, module.epoch)
+                if not math.isnan(value):
+                    writer.add_scalar(tag, value, module.epoch)
         self.metrics.append(*rows)
-        if GREEDY in columns and module.commanded:
-            self._scatter(module)
+        self._draw(module)
+
+    def _draw(self, module: RunModule) -> None:
+        for tag, figures in module.figures().items():
+            for writer, figure in zip(self.writers, figures, strict=True):
+                writer.add_figure(tag, figure, module.epoch)
+        if module.score() is not None:
+            for tag, numbers in module.histograms().items():
+                self.writers[0].add_histogram(tag, numbers, module.epoch)
 
     def _latest(self, columns: dict[str, list[float]]) -> dict[str, list[float]]:
         """The last number of every tag that each seed has one of, for a run that goes on."""
@@ -64,20 +63,7 @@ class RunLog(Callback):
                 latest[tag] = [by_seed[seed] for seed in self.seeds]
         return latest
 
-    def _scatter(self, module: AgentModule) -> None:
-        """`command/obtained_vs_commanded`: what the exploration episodes since the last evaluation were asked for and
-        got."""
-        commanded = torch.cat([c for c, _ in module.commanded], dim=1)
-        obtained = torch.cat([o for _, o in module.commanded], dim=1)
-        for m, writer in enumerate(self.writers):
-            writer.add_figure(
-                "command/obtained_vs_commanded",
-                _command_scatter(commanded[m].numpy(), obtained[m].numpy()),
-                module.epoch,
-            )
-        module.commanded = []
-
-    def finish(self, module: AgentModule) -> None:
+    def finish(self, module: RunModule) -> None:
         """Settings and final metrics for TensorBoard's HPARAMS page, then close."""
         from torch.utils.tensorboard.summary import hparams
 
@@ -85,7 +71,7 @@ class RunLog(Callback):
                     for name, value in as_dict(module.settings).items()}  # fmt: skip
         for m, writer in enumerate(self.writers):
             final = {"hparam/" + tag.replace("/", "_"): self.last[tag][m]
-                     for tag in (GREEDY, "eval/return_sampled", "rollout/return_mean") if tag in self.last}  # fmt: skip
+                     for tag in module.final_tags if tag in self.last}  # fmt: skip
             experiment, start, end = hparams(settings, final)
             for summary in (experiment, start, end):
                 writer._get_file_writer().add_summary(summary)
@@ -94,42 +80,23 @@ class RunLog(Callback):
             writer.close()
 
 
-def _command_scatter(commanded: np.ndarray, obtained: np.ndarray) -> "Figure":
-    """Obtained over commanded returns ``[N]``, with the diagonal an obedient agent keeps to."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4, 4), dpi=80, layout="constrained")
-    axis = figure.subplots()
-    low, high = min(commanded.min(), obtained.min()), max(commanded.max(), obtained.max())
-    axis.plot([low, high], [low, high], color="0.7", linewidth=1)
-    axis.scatter(commanded, obtained, s=8, alpha=0.5)
-    axis.set_xlabel("commanded return")
-    axis.set_ylabel("obtained return")
-    return figure
-
-
 class Checkpoints(CheckpointCallback):
-    """``last.ckpt`` every so many epochs and at the end, with all that a resumed run needs; ``best.ckpt`` by the mean
-    greedy evaluation over members, weights and optimiser only."""
+    """``last.ckpt`` every so many epochs and at the end, with all that a resumed run needs; ``best.ckpt`` by the
+    module's score, without what only a resumed run needs."""
 
     def __init__(self, folder: Path, every: int):
         self.folder, self.every = folder, every
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        assert isinstance(module, AgentModule)
-        greedy = module.row.get(GREEDY)
-        if greedy is not None and _better(greedy, module.best):
-            module.best = float(greedy.mean())
+        assert isinstance(module, RunModule)
+        score = module.score()
+        if score is not None and math.isfinite(score) and score > module.best:
+            module.best = score
             self._save(trainer, module, "best.ckpt", keep_memory=False)
         if module.epoch % self.every == 0 or trainer.should_stop or module.epoch == trainer.max_epochs:
             self._save(trainer, module, "last.ckpt", keep_memory=True)
 
-    def _save(self, trainer: pl.Trainer, module: AgentModule, name: str, keep_memory: bool) -> None:
+    def _save(self, trainer: pl.Trainer, module: RunModule, name: str, keep_memory: bool) -> None:
         module.keep_memory = keep_memory
         trainer.save_checkpoint(self.folder / name)
         module.keep_memory = True
-
-
-def _better(greedy: Tensor, best: float) -> bool:
-    mean = float(greedy.mean())
-    return math.isfinite(mean) and mean > best

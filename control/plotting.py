@@ -22,7 +22,7 @@ from control.panels import (
 from control.results import RETURNS, SHORT, Group, Run, find_groups, read_runs, summarise, table
 from models.settings import SettingError
 
-LOSSES = {"train/policy_loss": "Policy loss", "train/value_loss": "Value loss"}
+LOSSES = {"train/policy_loss": "Policy loss", "train/value_loss": "Value loss", "train/loss": "Loss"}
 FORMATS = (".png", ".pdf", ".svg")
 STYLE: Any = {
     "axes.spines.top": False,

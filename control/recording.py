@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,13 +17,15 @@ _FRAMES_PER_SECOND = 50
 
 
 def record(
-    agent, name: str, path: Path, streams: Streams, *, sample: bool = False, command: dict[str, float] | None = None
-) -> float:
+    agent: Any, name: str, path: Path, streams: Streams, *, sample: bool = False,
+    command: dict[str, float] | None = None, time_limit: int | None = None,
+) -> float:  # fmt: skip
     """Write one episode of the first member of ``agent`` in environment ``name`` to ``path`` (mp4); returns its return.
 
-    Raises UserError where no ffmpeg can be had or the environment cannot be drawn.
+    ``agent`` has ``members`` and ``begin``; ``streams`` are as many as its members. Raises UserError where no ffmpeg
+    can be had or the environment cannot be drawn.
     """
-    environment = make_environment(name, agent.members, 1, render=True)
+    environment = make_environment(name, agent.members, 1, render=True, time_limit=time_limit)
     try:
         frames, total = _play(agent, environment, streams, sample, command or {})
         write_video(path, frames)
@@ -32,7 +35,7 @@ def record(
 
 
 def _play(
-    agent, environment: Environment, streams: Streams, sample: bool, command: dict[str, float]
+    agent: Any, environment: Environment, streams: Streams, sample: bool, command: dict[str, float]
 ) -> tuple[list[np.ndarray], float]:
     actor = agent.begin(1, streams.fork(), sample=sample, evaluate=True, command=command)
     seeds = streams.episode_seeds(1)

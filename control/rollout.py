@@ -1,7 +1,7 @@
 """Whole episodes, side by side: every member's E environments advance together until the last one ends."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -31,6 +31,25 @@ class RandomActor:
             return self.streams.integers(self.actions.n, self.envs)
         low, high = torch.tensor(self.actions.low), torch.tensor(self.actions.high)
         return low + (high - low) * self.streams.uniform(self.envs, self.actions.size)
+
+    def advance(self, reward: Tensor) -> None:
+        pass
+
+
+class GreedyActor:
+    """Greedy play of anything with ``members`` and ``greedy(obs [M, E, ...]) -> actions [M, E]``.
+
+    It has `begin`, so that it also stands where an agent of whole episodes is expected.
+    """
+
+    def __init__(self, agent: Any):
+        self.agent, self.members = agent, agent.members
+
+    def begin(self, envs: int, streams: Streams, **how: Any) -> "GreedyActor":
+        return self
+
+    def act(self, obs: Tensor) -> Tensor:
+        return self.agent.greedy(obs)
 
     def advance(self, reward: Tensor) -> None:
         pass

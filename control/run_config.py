@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from models.agents import default_config, family_config
+from models.registry import default_configs, family_config
 from models.settings import SettingError, check, check_value, kinds, nearest, setting
 
 _run = functools.partial(setting, section="run")
@@ -24,7 +24,8 @@ _figure = functools.partial(setting, section="figures")
 class RunConfig:
     """Everything about a run that is not a hyperparameter of the agent. The defaults have no other home."""
 
-    implementation: str = _run("UDRL", "the learning algorithm")
+    implementation: str = _run("UDRL", "the learning algorithm, or SE to learn a synthetic environment")
+    agent: str = _run("DDQN", "agent that trains on a stand-in (SE)")
     gamename: str = _run("lunarlander", "the environment: one of the games, or any Gymnasium id")
     exp_name: str = _run("debug", "name of the experiment, a folder")
     seed: int = _run(
@@ -33,7 +34,10 @@ class RunConfig:
     num_seeds: int = _run(
         1, "independent runs trained in one program, with seeds seed, seed + 1, ...", minimum=1, maximum=4096
     )
-    num_workers: int = _run(1, "processes that step environments; 1 steps them in this process", minimum=1)
+    num_workers: int = _run(
+        1, "processes that step environments or, of SE, train its population (Ray); 1 is this process", minimum=1
+    )
+    ray_address: str | None = _run(None, "Ray cluster to join (host:port or auto); null starts one here")
     time_limit: int | None = _run(
         None, "steps after which episodes are truncated; null is the environment's own", minimum=1
     )
@@ -43,7 +47,10 @@ class RunConfig:
     display: bool = _run(False, "accepted for old scripts and without effect: nothing needs a display")
 
     epochs: int = _training(2000, "epochs to train, each some gradient steps and then some episodes", minimum=1)
-    target_return: float | None = _training(None, "stop early once greedy evaluation reaches this return; null never")
+    steps_per_epoch: int = _training(500, "steps of an epoch, for agents that learn step by step", minimum=1)
+    target_return: float | None = _training(
+        None, "stop early once greedy evaluation (of SE: fresh agents of the centre) reaches this return; null never"
+    )
     eval_every: int = _training(10, "epochs between evaluations", minimum=1)
     eval_episodes: int = _training(10, "episodes of each evaluation while training", minimum=1)
     recording_epoch_interval: int = _training(-1, "epochs between videos; 0 or less records none")
@@ -55,6 +62,8 @@ class RunConfig:
 
     eval_agent: str | None = _evaluation(None, "evaluate this checkpoint and end; it knows its agent and environment")
     num_eval_episodes: int = _evaluation(100, "episodes --eval_agent plays", minimum=1)
+    num_agents: int = _evaluation(10, "fresh agents --eval_agent trains on a stand-in", minimum=1)
+    real_baseline: bool = _evaluation(True, "train as many on the real environment, to compare")
     evaluation: str = _evaluation("both", "how --eval_agent acts", choices=("greedy", "sampled", "both"))
 
     use_tune: bool = _tuning(False, "search hyperparameters with Ray Tune instead of one run")
@@ -62,7 +71,6 @@ class RunConfig:
     tune_algorithm: str = _tuning("asha", "how trials are chosen, stopped", choices=("asha", "optuna", "bohb", "pbt"))
     num_samples: int = _tuning(16, "trials", minimum=1)
     max_concurrent_trials: int | None = _tuning(None, "trials at the same time; null is one a core", minimum=1)
-    ray_address: str | None = _tuning(None, "Ray cluster to join (host:port or auto); null starts one here")
 
     plot: tuple[str, ...] | None = _figure(None, "draw and tabulate these run folders, and end")
     plot_out: str | None = _figure(None, "file of the figure; null is beside the runs")
@@ -84,15 +92,19 @@ COMMANDS = {field.name.rstrip("_"): field for field in dataclasses.fields(Comman
 class Settings:
     """All settings of one invocation.
 
-    ``agent`` is the `Config` of the implementation's family; None with ``--eval_agent``, where the checkpoint knows.
-    ``command`` holds only what was overridden, such as ``{"return": 250.0}``. ``given`` names what was set by flag
-    or YAML (``"command"`` for any command).
+    ``agent`` is the `Config` of the implementation's family, of a stand-in the one of its inner agent; None with
+    ``--eval_agent``, where the checkpoint knows. ``proxy`` is the `Config` of a stand-in, else None. ``changed`` are,
+    with ``--eval_agent``, hyperparameters for agents that train on a stand-in. ``command`` holds only what was
+    overridden, such as ``{"return": 250.0}``. ``given`` names what was set by flag or YAML (``"command"`` for any
+    command).
     """
 
     run: RunConfig
     agent: Any
     command: dict[str, float] = dataclasses.field(default_factory=dict)
     given: frozenset[str] = frozenset()
+    proxy: Any = None
+    changed: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def replace(self, **changes: Any) -> "Settings":
         """A copy with fields of run or agent, or ``command``, changed by name. Raises SettingError as ever.
@@ -101,14 +113,18 @@ class Settings:
         """
         command = check_command(changes.pop("command", self.command))
         run = build(self.run, {name: changes.pop(name) for name in list(changes) if name in kinds(RunConfig)})
+        own = kinds(type(self.proxy)) if self.proxy is not None else {}
+        of_proxy = {name: changes.pop(name) for name in list(changes) if name in own}
+        proxy = build(self.proxy, of_proxy) if of_proxy else self.proxy
         agent = build(self.agent, changes) if changes else self.agent
-        return Settings(run, agent, command, self.given)
+        return Settings(run, agent, command, self.given, proxy, self.changed)
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
     """The written form: flat, plain types only (tuples as lists), ``command`` a mapping."""
     agent = dataclasses.asdict(settings.agent) if settings.agent is not None else {}
-    values = dataclasses.asdict(settings.run) | agent | {"command": dict(settings.command)}
+    proxy = dataclasses.asdict(settings.proxy) if settings.proxy is not None else {}
+    values = dataclasses.asdict(settings.run) | proxy | agent | {"command": dict(settings.command)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
@@ -118,11 +134,22 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     command = values.pop("command", None) or {}
     run_values = {name: values.pop(name) for name in list(values) if name in kinds(RunConfig)}
     run = build(RunConfig(), run_values)
-    agent = build(default_config(run.implementation, run.gamename), values)
-    problem = getattr(family_config(run.implementation), "problems", lambda config: None)(agent)
+    agent, proxy = default_configs(run.implementation, run.gamename, values, run.agent)
+    own = kinds(type(proxy)) if proxy is not None else {}
+    if proxy is not None:
+        if run.target_return is not None:
+            values = {"quit_when_solved": True} | values | {"solved_reward": run.target_return}
+        proxy = build(proxy, {name: values.pop(name) for name in list(values) if name in own})
+        _check_problems(run.implementation, proxy)
+    agent = build(agent, values)
+    _check_problems(run.agent if proxy is not None else run.implementation, agent)
+    return Settings(run, agent, check_command(command), proxy=proxy)
+
+
+def _check_problems(implementation: str, config: Any) -> None:
+    problem = getattr(family_config(implementation), "problems", lambda config: None)(config)
     if problem:
         raise SettingError(problem)
-    return Settings(run, agent, check_command(command))
 
 
 def build(config: Any, values: Mapping[str, Any]) -> Any:

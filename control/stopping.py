@@ -25,8 +25,13 @@ class Recent:
         self.counts = torch.zeros(members, dtype=torch.int64)
 
     def add(self, members: Tensor, values: Tensor) -> None:
-        self.values[members, self.counts[members] % self.values.shape[1]] = values.double()
-        self.counts[members] += 1
+        """``values [N]`` of ``members [N]``, ascending; a member comes up as often as it has new numbers."""
+        size = self.values.shape[1]
+        new = torch.bincount(members, minlength=len(self.counts))
+        nth = torch.arange(len(members)) - torch.searchsorted(members, members)  # of the member's own
+        latest = nth >= new[members] - size
+        self.values[members[latest], ((self.counts[members] + nth) % size)[latest]] = values[latest].double()
+        self.counts += new
 
     def mean(self, members: Tensor, first: int, last: int) -> Tensor:
         """Mean of the latest entries from the ``last`` one back to before the ``first``: ``mean(m, 0, 10)`` is that of
@@ -43,7 +48,7 @@ class Recent:
 
 class Plateau:
     """Through when the mean return of the latest ``number`` episodes differs from that of the ``number`` before by
-    less than ``difference``, relatively; not before ``initial + number`` episodes and ``floor`` ticks.
+    less than ``difference``, relatively; not before ``initial + number`` episodes and ``floor`` steps.
 
     Source: Ferreira et al. 2022, section 3, and the public code: at least ``initial + number + 1`` episodes.
     """
@@ -58,7 +63,7 @@ class Plateau:
         now, before = self.returns.mean(who, 0, n), self.returns.mean(who, n, 2 * n)
         flat = (now - before).abs() / (before.abs() + 1e-9) < self.difference
         enough = self.returns.counts[who] > self.initial + n
-        return flat & enough & (ended.tick >= self.floor)
+        return flat & enough & (ended.tick * interaction.agent.envs >= self.floor)
 
     def keep(self, members: Tensor) -> None:
         self.returns.keep(members)
@@ -84,8 +89,14 @@ class Solved:
 
     def __call__(self, interaction: Interaction, ended: Ended) -> Tensor:
         who = ended.members
-        self.scores.add(who, ended.returns if self.test is None else self.test(interaction, who))
+        self.scores.add(who, ended.returns if self.test is None else self._tested(interaction, who))
         return (self.scores.mean(who, 0, self.number) >= self.solved) & (self.scores.counts[who] > self.initial)
+
+    def _tested(self, interaction: Interaction, who: Tensor) -> Tensor:
+        """One test an agent, also where several of its episodes ended at once."""
+        assert self.test is not None
+        once, of = who.unique(return_inverse=True)
+        return self.test(interaction, once)[of]
 
     def keep(self, members: Tensor) -> None:
         self.scores.keep(members)

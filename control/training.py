@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -13,29 +13,25 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
-from control import checkpoints, run_dir
-from control.agent_module import AgentModule
+from control import agent_module, checkpoints, run_dir, step_module
 from control.checkpoints import AtomicCheckpointIO, Checkpoint
 from control.logs import Checkpoints, RunLog
 from control.progress import Progress
-from control.recording import record
 from control.run_config import Settings, as_dict, to_yaml
-from envs.make import make_environment
-from models.agents import agent_class
-from models.settings import SettingError, UserError
-from models.streams import Streams
+from control.run_module import RunModule
+from models.registry import learns_from
+from models.settings import SettingError
 
 # What a resumed run may change: how long, how often, and what is shown; never what is learned.
 CHANGEABLE = (
-    "epochs", "target_return", "checkpoint_every", "no_checkpoint", "recording_epoch_interval", "num_workers",
-    "record_n_rollouts_per_epoch", "record", "print_statements", "resume", "logdir", "display",
+    "epochs", "generations", "target_return", "checkpoint_every", "no_checkpoint", "recording_epoch_interval",
+    "record_n_rollouts_per_epoch", "record", "print_statements", "num_workers", "resume", "logdir", "display",
 )  # fmt: skip
 
 
 def train(settings: Settings, extra_callbacks: tuple[pl.Callback, ...] = ()) -> int:
     """Train as `settings` say and print where everything is. Returns 0, or 130 where Ctrl-C ended it."""
-    torch.set_num_threads(1)
-    quiet()
+    prepare()
     folder = _find_resumable(settings)
     if folder:
         with run_dir.locked(folder):  # before reading: nobody may write on while this run makes up its mind
@@ -52,7 +48,7 @@ def train(settings: Settings, extra_callbacks: tuple[pl.Callback, ...] = ()) -> 
 
 
 def _fit(
-    module: AgentModule, folder: Path, checkpoint: Checkpoint | None, extra_callbacks: tuple[pl.Callback, ...]
+    module: RunModule, folder: Path, checkpoint: Checkpoint | None, extra_callbacks: tuple[pl.Callback, ...]
 ) -> int:
     settings = module.settings
     run = settings.run
@@ -64,19 +60,19 @@ def _fit(
     )
     started = time.monotonic()
     stop = StopOnSignal()
-    shown: list[pl.Callback] = [Progress(run.epochs, run.target_return, bool(run.print_statements)), Recorder(folder)]
+    shown: list[pl.Callback] = [Progress(), Recorder(folder)]
     try:
         with stop:
             fit(module, folder, [*shown, *extra_callbacks, stop], checkpoint)
     except StopNow:
         raise KeyboardInterrupt from None
     finished = _after(module, folder, time.monotonic() - started)
-    module.environment.close()
+    module.close()
     return 0 if finished and not stop.asked else 130
 
 
 def fit(
-    module: AgentModule,
+    module: RunModule,
     folder: Path,
     callbacks: Sequence[pl.Callback],
     checkpoint: Checkpoint | None = None,
@@ -84,20 +80,21 @@ def fit(
 ) -> None:
     """Train `module` to its last epoch, from `checkpoint` where one is given; metrics and checkpoints go to `folder`.
 
-    In every epoch `callbacks` act first, then the log, then the checkpoints, then those in `after`, which Lightning
-    must know as checkpoints too.
+    In every epoch the module's own callbacks act first, then `callbacks`, then the log, then the checkpoints, then
+    those in `after`, which Lightning must know as checkpoints too.
     """
     run = module.settings.run
     done = checkpoint.run_state["epoch"] if checkpoint else None
     log = RunLog(folder, module.seeds, done)
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
-        max_epochs=run.epochs, accelerator="cpu", devices=1, logger=False, callbacks=[*callbacks, log, *saving, *after],
+        max_epochs=module.epochs, accelerator="cpu", devices=1, logger=False,
+        callbacks=[*module.callbacks(), *callbacks, log, *saving, *after],
         plugins=[AtomicCheckpointIO()],
         enable_checkpointing=bool(saving or after), enable_progress_bar=False, enable_model_summary=False,
         num_sanity_val_steps=0, check_val_every_n_epoch=run.eval_every, default_root_dir=folder,
     )  # fmt: skip
-    if done is None or done < run.epochs:
+    if done is None or done < module.epochs:
         trainer.fit(module, ckpt_path=checkpoint.path if checkpoint else None, weights_only=True)
     elif checkpoint:
         module.load_state_dict(checkpoint.content["state_dict"])
@@ -105,20 +102,14 @@ def fit(
     log.finish(module)
 
 
-def build_module(settings: Settings) -> AgentModule:
+def build_module(settings: Settings) -> RunModule:
     """The module of a run with its environments; SettingError where agent and environment do not fit."""
-    run, config = settings.run, settings.agent
-    rows = max(config.training_rollouts_per_worker, run.eval_episodes)
-    environment = make_environment(run.gamename, run.num_seeds, rows, run.num_workers, time_limit=run.time_limit)
-    kinds = agent_class(run.implementation).action_kinds
-    if not isinstance(environment.spaces.actions, kinds):
-        given = type(environment.spaces.actions).__name__.lower()
-        able = " or ".join(kind.__name__.lower() for kind in kinds)
-        environment.close()
-        raise SettingError(
-            f"gamename is {run.gamename!r}, whose actions are {given}; {run.implementation} takes {able} actions"
-        )
-    return AgentModule(settings, environment)
+    way = learns_from(settings.run.implementation)
+    if way == "evolution":
+        from control.proxy_module import build
+
+        return build(settings)
+    return step_module.build(settings) if way == "steps" else agent_module.build(settings)
 
 
 class StopNow(BaseException):
@@ -161,14 +152,14 @@ class Recorder(pl.Callback):
         self.folder = folder
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        assert isinstance(module, AgentModule)
+        assert isinstance(module, RunModule)
         run = module.settings.run
-        if run.recording_epoch_interval > 0 and module.epoch % run.recording_epoch_interval == 0:
-            # seeds of its own: a run that records learns the same as one that does not
-            streams = Streams.named(module.seeds, f"video of epoch {module.epoch}")
-            for i in range(run.record_n_rollouts_per_epoch):
-                path = self.folder / "videos" / f"epoch_{module.epoch:04d}_{i}.mp4"
-                record(module.agent, run.gamename, path, streams, command=module.settings.command)
+        every = run.recording_epoch_interval
+        if every <= 0 or module.epoch % every or module.player() is None:
+            return
+        for i in range(run.record_n_rollouts_per_epoch):
+            path = self.folder / "videos" / f"epoch_{module.epoch:04d}_{i}.mp4"
+            module.film(path, f"video {i} of epoch {module.epoch}")
 
 
 def _find_resumable(settings: Settings) -> Path | None:
@@ -199,10 +190,9 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     return checkpoint.settings.replace(**changes | {"resume": False})
 
 
-def _reload(module: AgentModule, checkpoint: Checkpoint) -> None:
+def _reload(module: RunModule, checkpoint: Checkpoint) -> None:
     """Only the weights, as --reload always meant: no optimiser, memory or counters."""
-    weights = checkpoint.agent_state()
-    own = module.agent.state_dict()
+    weights, own = checkpoint.content["state_dict"], module.state_dict()
     shapes = {name: (tuple(weights[name].shape), tuple(own[name].shape)) for name in own if name in weights}
     if set(own) != set(weights) or any(theirs != ours for theirs, ours in shapes.values()):
         raise SettingError(
@@ -210,58 +200,35 @@ def _reload(module: AgentModule, checkpoint: Checkpoint) -> None:
             f"{checkpoint.settings.run.gamename} whose "
             "networks have other shapes; allowed: a checkpoint with the same network settings, spaces and num_seeds"
         )
-    module.agent.load_state_dict(weights)
+    module.load_state_dict(weights)
 
 
-def _after(module: AgentModule, folder: Path, seconds: float) -> bool:
-    """Figure and video, and the summary a person reads at the end: what came out, where it is, what to type next.
-    False where Ctrl-C cut the figure or the video short."""
-    run = module.settings.run
+def _after(module: RunModule, folder: Path, seconds: float) -> bool:
+    """What the module still has to do, and the summary a person reads at the end: what came out, where it is, what to
+    type next. False where Ctrl-C cut the former short."""
     lines: list[tuple[str, object]] = []
     try:
-        for line in _pictures(module, folder):
+        for line in module.finish(folder):
             lines.append(line)
         finished = True
     except KeyboardInterrupt:
         finished = False
-    best = folder / "checkpoints" / "best.ckpt"
-    kept = best if best.exists() else folder / "checkpoints" / "last.ckpt"
+    kept = checkpoints.kept(folder)
     spent = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.0f} seconds"
-    print(f"\n{module.epoch} epochs, {int(module.env_steps.sum()):,} environment steps in {spent}")
+    count = f"{module.epoch} {module.unit}{'s' * (module.epoch != 1)}"
+    print(f"\n{count}, {int(module.env_steps.sum()):,} {module.steps_on} steps in {spent}")
     for name, value in [("run", folder), *lines]:
         print(f"  {name:<12}{value}")
-    if kept.exists():
+    if kept is not None:
         print(f"  {'checkpoint':<12}{kept}")
     python = _python()
     print("next:")
-    print(f"  {python} -m tensorboard.main --logdir {run.logdir}")
-    if kept.exists():
-        print(f"  {python} trainer.py --eval_agent {kept}")
-        print(f"  {python} trainer.py --eval_agent {kept} --num_eval_episodes 1 --record")
-    if module.epoch < run.epochs:
+    print(f"  {python} -m tensorboard.main --logdir {module.settings.run.logdir}")
+    for command in module.next_commands(folder):
+        print(f"  {python} {command}")
+    if module.epoch < module.epochs:
         print(f"  the same command with --resume goes on from epoch {module.epoch}")
     return finished
-
-
-def _pictures(module: AgentModule, folder: Path) -> Iterator[tuple[str, str]]:
-    """Make the run's figure and, if wanted, its final video; yields what the summary says of each."""
-    from control.plotting import learning_curve
-
-    if module.epoch == 0:
-        return
-    run = module.settings.run
-    if (folder / "metrics.csv").exists():
-        yield "figure", str(learning_curve(folder))
-    if run.record:
-        video, best = folder / "videos" / "final.mp4", folder / "checkpoints" / "best.ckpt"
-        streams = Streams.named(module.seeds, "final video")
-        if best.exists():
-            module.agent.load_state_dict(checkpoints.load(best).agent_state())
-        try:
-            total = record(module.agent, run.gamename, video, streams, command=module.settings.command)
-            yield "video", f"{video} (the best agent, greedy; return {total:.0f})"
-        except UserError as error:
-            print(f"warning: no video: {error}")
 
 
 def _python() -> str:
@@ -271,13 +238,17 @@ def _python() -> str:
     return str(executable.relative_to(Path.cwd())) if executable.is_relative_to(Path.cwd()) else "python"
 
 
-def _seeds(module: AgentModule) -> str:
+def _seeds(module: RunModule) -> str:
     first, last = module.seeds[0], module.seeds[-1]
     return str(first) if first == last else f"{first} to {last}"
 
 
-def quiet() -> None:
-    """Lightning's advice is about data loaders and loggers that are as they are on purpose."""
+def prepare() -> None:
+    """Settings of this process, before anything is computed in it."""
+    torch.set_num_threads(1)
+    # Adam's moments of units that never fire again fade into denormal numbers, which processors handle slowly.
+    torch.set_flush_denormal(True)
+    # Lightning's advice is about data loaders and loggers that are as they are on purpose.
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning")
     warnings.filterwarnings(

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 
 from control import checkpoints, errors
@@ -15,8 +14,9 @@ from control.logs import RunLog
 from control.progress import Progress
 from control.run_config import Settings, to_yaml
 from control.run_dir import atomic_write_text
+from control.run_module import RunModule
 from control.search_results import METRIC, SAMPLED
-from control.training import build_module, fit, quiet
+from control.training import build_module, fit, prepare
 
 Reporter = Callable[[dict[str, float]], None]
 
@@ -34,20 +34,22 @@ class Report(CheckpointCallback):
         self.lr: list[list[float]] = []
 
     def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
-        assert isinstance(module, AgentModule)
+        if not isinstance(module, AgentModule):
+            return  # the step sizes of others are no part of their checkpoints
         self.lr = [[group["lr"] for group in optimizer.param_groups] for optimizer in module.agent.optimizers]
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """After a checkpoint of another trial: this one's own step size, and the best that is in this one's folder."""
-        assert isinstance(module, AgentModule)
-        for optimizer, rates in zip(module.agent.optimizers, self.lr, strict=True):
-            for group, lr in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = lr
+        assert isinstance(module, RunModule)
+        if isinstance(module, AgentModule):
+            for optimizer, rates in zip(module.agent.optimizers, self.lr, strict=True):
+                for group, lr in zip(optimizer.param_groups, rates, strict=True):
+                    group["lr"] = lr
         best = self.folder / "checkpoints" / "best.ckpt"
         module.best = checkpoints.load(best).run_state["best"] if best.exists() else float("-inf")
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        assert isinstance(module, AgentModule)
+        assert isinstance(module, RunModule)
         if METRIC not in module.row:
             return
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
@@ -55,7 +57,7 @@ class Report(CheckpointCallback):
                 for writer in callback.writers:
                     writer.flush()  # a scheduler may end this process any moment
         names = (METRIC, SAMPLED, "rollout/return_mean")
-        metrics = {name: float(module.row[name].mean()) for name in names}
+        metrics = {name: float(module.row[name].mean()) for name in names if name in module.row}
         self.report(metrics | {"epoch": module.epoch, "env_steps": int(module.env_steps.sum())})
 
 
@@ -80,13 +82,10 @@ def run_trial(settings: Settings, folder: Path, start_from: Path | None, report:
 
 
 def _train(settings: Settings, folder: Path, start_from: Path | None, report: Reporter) -> None:
-    torch.set_num_threads(1)
-    quiet()
-    run = settings.run
+    prepare()
     module = build_module(settings)
     try:
-        progress = Progress(run.epochs, run.target_return, bool(run.print_statements))
         checkpoint = checkpoints.load(start_from) if start_from else None
-        fit(module, folder, [progress], checkpoint, after=[Report(folder, report)])
+        fit(module, folder, [Progress()], checkpoint, after=[Report(folder, report)])
     finally:
-        module.environment.close()
+        module.close()

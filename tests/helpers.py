@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from conftest import ROOT
-from control.rollout import Episodes, RandomActor, rollout
+from control.interaction import Interaction
+from control.rollout import Episodes, GreedyActor, RandomActor, rollout
 from control.run_dir import read_metrics
 from envs.base import Environment
 from envs.make import make_environment
-from models.agents import agent_class, default_config, implementations
+from models.agents import agent_class, default_config
+from models.registry import implementations, learns_from
 from models.spaces import Spaces
 from models.streams import Streams
 
@@ -36,12 +38,20 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
                                  "buffer_size": 7}),
     "RCP-A-lambda": ("RCP-A", {"advantage_target": "lambda", "advantage_command": "quantile", "sample_by": "episode"}),
 }  # fmt: skip
-CASES = {name: (name, {}) for name in implementations()} | VARIANTS
+CASES = {name: (name, {}) for name in implementations() if learns_from(name) == "episodes"} | VARIANTS
+# The same for families that learn between steps.
+STEP_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "DDQN-three-envs": ("DDQN", {"num_envs": 3, "updates_per_step": 2, "eps_fraction": 0.5}),
+    "DDQN-own-lr-and-batch": ("DDQN", {"vary_hp": True, "vary": ("lr", "batch_size")}),
+    "DuelingDDQN-batch-mean": ("DuelingDDQN", {"dueling_mean": "batch"}),
+}  # fmt: skip
+STEP_CASES = {name: (name, {}) for name in implementations() if learns_from(name) == "steps"} | STEP_VARIANTS
+STEP_TINY: dict[str, Any] = {"batch_size": 9, "hidden_size": 11, "feature_dim": 13, "rb_size": 700}
 
 
 def config_of(case: str, game: str = "", **changes: Any) -> Any:
-    """Settings of a case of `CASES`, changed where its family has such a field."""
-    implementation, own = CASES[case]
+    """Settings of a case of `CASES` or `STEP_CASES`, changed where its family has such a field."""
+    implementation, own = (CASES | STEP_CASES)[case]
     config = default_config(implementation, game)
     known = {field.name for field in dataclasses.fields(config)}
     return dataclasses.replace(config, **{name: value for name, value in (changes | own).items() if name in known})
@@ -85,6 +95,39 @@ class Loop:
         return rollout(actor, self.environment, self.streams.episode_seeds(self.envs), keep=False)
 
 
+class StepLoop:
+    """What a run does with an agent that learns between steps, ``ticks`` an epoch."""
+
+    def __init__(self, case: str, game: str, seeds: list[int], config: Any = None, epochs: int = 3, ticks: int = 60):
+        config = config or config_of(case, game, **STEP_TINY)
+        environment = make_environment(game, len(seeds), config.num_envs)
+        self.game, self.ticks = game, ticks
+        self.agent = agent_class(STEP_CASES[case][0])(config, environment.spaces, seeds)
+        self.agent.budget = epochs * ticks * config.num_envs
+        self.interaction = Interaction(self.agent, environment, Streams.named(seeds, "episodes"))
+
+    def epoch(self) -> dict[str, Tensor]:
+        """Act and learn; everything that came of it, each ``[M, ...]``."""
+        losses = []
+        for _ in range(self.ticks):
+            self.interaction.tick()
+            losses.append(self.interaction.loss)
+        mine = {f"weights {name}": value.detach().clone() for name, value in self.agent.state_dict().items()}
+        interaction = self.interaction
+        assert interaction.obs is not None
+        return mine | {
+            "losses": torch.stack(losses, 1), "obs": interaction.obs.clone(), "lengths": interaction.lengths.clone(),
+            "returns": interaction.returns.clone(), "episodes": self.agent.episodes.clone(),
+            "epsilon": self.agent.epsilon(),
+        }  # fmt: skip
+
+    def evaluate(self, episodes: int = 4) -> Tensor:
+        """Returns ``[M, K]`` of greedy episodes, from the same seeds for all."""
+        environment = make_environment(self.game, self.agent.members, episodes)
+        seeds = torch.arange(episodes).expand(self.agent.members, -1)
+        return rollout(GreedyActor(self.agent), environment, seeds, keep=False).returns
+
+
 def same_numbers(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     """Equal to the bit, NaN being equal to itself; says which are not."""
     assert one.keys() == other.keys()
@@ -101,9 +144,16 @@ SMALL_RUN = {
 }  # fmt: skip
 
 
+SMALL_STEP_RUN = {
+    "implementation": "DDQN", "gamename": "cartpole", "hidden_size": 12, "batch_size": 9, "rb_size": 300,
+    "steps_per_epoch": 37, "eval_every": 2, "eval_episodes": 2, "checkpoint_every": 2, "epochs": 5,
+}  # fmt: skip
+
+
 def flags(logdir: Path, *more: str, **changes: Any) -> list[str]:
     """The command line of a run that takes a second."""
-    values = SMALL_RUN | {"logdir": logdir} | changes
+    steps = learns_from(changes.get("implementation", "UDRL")) == "steps"
+    values = (SMALL_STEP_RUN if steps else SMALL_RUN) | {"logdir": logdir} | changes
     return [word for name, value in values.items() for word in (f"--{name}", str(value))] + list(more)
 
 

@@ -30,7 +30,13 @@ ALLOWED = {
 HOMES = {
     "ray": ("control/tuning.py", "control/cluster.py"),
     "optuna": ("control/tuning.py",),
-    "gymnasium": ("envs/gymnasium_adapter.py", "envs/wrappers.py", "envs/names.py", "envs/registration.py"),
+    "gymnasium": (
+        "envs/gymnasium_adapter.py",
+        "envs/wrappers.py",
+        "envs/names.py",
+        "envs/registration.py",
+        "envs/proxy_gym.py",
+    ),
     "mujoco": ("envs/gymnasium_adapter.py", "envs/names.py"),
     "vizdoom": ("envs/gymnasium_adapter.py", "envs/wrappers.py", "envs/names.py", "envs/registration.py"),
     "lightning": (),  # a second copy of pytorch_lightning's classes

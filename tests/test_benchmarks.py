@@ -1,5 +1,6 @@
 """Each benchmark runs, scaled down, and reports in the agreed form. Speeds are not tested: machines differ."""
 
+import dataclasses
 import functools
 import json
 import math
@@ -10,9 +11,18 @@ import tempfile
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.common import Meter, Result, interleave, median_ratio
+from benchmarks.plain import ddqn as plain_ddqn
 from conftest import ROOT
+from models.agents.ddqn.agent import Agent
+from models.agents.ddqn.config import Config as AgentConfig
+from models.proxies.synthetic.config import Config as ProxyConfig
+from models.proxies.synthetic.config import presets
+from models.proxies.synthetic.networks import Networks, Program
+from models.spaces import Discrete, Spaces
+from models.streams import Streams
 
 BENCHMARKS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in ("__init__", "common"))
 
@@ -88,8 +98,6 @@ def test_a_meter_counts_what_it_wraps() -> None:
 
 
 def test_the_plain_loop_is_the_network_we_compare_it_with() -> None:
-    import torch
-
     sys.path.insert(0, str(ROOT / "benchmarks"))
     try:
         from plain.udrl import BehaviorPolicy
@@ -104,3 +112,93 @@ def test_the_plain_loop_is_the_network_we_compare_it_with() -> None:
     expected = ours(obs.unsqueeze(0), (command * plain.scale).unsqueeze(0)).squeeze(0)
     assert sum(p.numel() for p in plain.parameters()) == ours.size == 38_148
     torch.testing.assert_close(plain(obs, command), expected)
+
+
+def test_evolution_holds_itself_to_its_bars() -> None:
+    results, _, _ = quick_run("evolution")
+    bars = {key: result["against"].split(":")[0] for key, result in results.items() if ":" in (result["against"] or "")}
+    assert {key: bar for key, bar in bars.items() if bar[0] in "<>"} == {
+        "paper_48_speedup": ">= 12",
+        "recipe_64_speedup": ">= 25",
+        "generation_speedup": ">= 8",
+        "memory": "< 2",
+    }
+
+
+def settings_of(preset: str) -> tuple[ProxyConfig, AgentConfig]:
+    """Of the stand-in and of the agent, for CartPole."""
+    values = presets({"preset": preset}, "cartpole")
+    return tuple(  # type: ignore[return-value]
+        kind(**{name: value for name, value in values.items() if name in {f.name for f in dataclasses.fields(kind)}})
+        for kind in (ProxyConfig, AgentConfig)
+    )
+
+
+def ddqn_and_proxies(preset: str) -> tuple[Agent, Program]:
+    """Ours: one agent whose learning rate is not varied, and two stand-ins."""
+    config, agent = settings_of(preset)
+    spaces = Spaces((4,), Discrete(2), torch.float32, 200, 200.0)
+    networks = Networks(config, spaces)
+    fixed = dataclasses.replace(agent, vary_hp=False)
+    return Agent(fixed, spaces, [3]), networks.program(networks.initial(Streams(range(2))))
+
+
+@pytest.mark.parametrize("preset", ["paper", "recipe"])
+def test_the_plain_ddqn_has_the_settings_of_ours(preset: str) -> None:
+    plain, (config, agent) = plain_ddqn.PRESETS[preset], settings_of(preset)
+    activations = {"tanh": "Tanh", "relu": "ReLU"}
+    assert plain.activation.__name__ == activations[agent.activation_fn]
+    assert (plain.hidden, plain.batch, plain.lr) == (agent.hidden_size, agent.batch_size, agent.lr)
+    assert (plain.discount, plain.tau) == (agent.discount, agent.tau)
+    assert (plain.eps_init, plain.eps_min, plain.eps_decay) == (agent.eps_init, agent.eps_min, agent.eps_decay)
+    assert (plain.capacity, plain.init_episodes) == (agent.rb_size, agent.init_episodes)
+    assert (plain.environment_hidden, plain.raw_done) == (config.proxy_hidden_size, config.raw_done)
+    assert (config.proxy_hidden_layer, config.proxy_activation_fn, agent.hidden_layer) == (1, "leakyrelu", 1)
+    assert plain_ddqn.EPISODE_STEPS == config.max_steps
+
+
+@pytest.mark.parametrize("preset", ["paper", "recipe"])
+def test_the_plain_ddqn_computes_our_update(preset: str) -> None:
+    torch.manual_seed(0)
+    ours, _ = ddqn_and_proxies(preset)
+    plain = plain_ddqn.PlainTraining(plain_ddqn.PRESETS[preset], 0)
+    with torch.no_grad():
+        ours.target.add_(0.3 * torch.randn_like(ours.target))  # apart, so that it matters which network does what
+    plain_ddqn.take_weights(plain.online, ours.network.views(ours.online), 0)
+    plain_ddqn.take_weights(plain.target, ours.network.views(ours.target), 0)
+    before = torch.cat([p.flatten() for p in plain.online.parameters()]).detach().clone()
+    rows = torch.randn(300, 1, 11)
+    rows[:, :, 8] = torch.randint(2, (300, 1)).float()
+    ours.memory.load_state({"rows": rows, "position": 300})
+    for field, columns in zip(plain.memory.fields, (slice(0, 4), slice(8, 9), slice(4, 8), slice(9, 10)), strict=False):
+        field[:300] = rows[:, 0, columns].to(field.dtype)
+    plain.memory.done[:300] = 1 - rows[:, 0, 10:]
+    for _ in range(10):
+        uniform = torch.rand(1, plain.settings.batch)
+        ours._update(uniform, None)
+        plain.update(*plain.memory.at((uniform[0] * 300).long()))
+    for theirs, flat in ((plain.online, ours.online), (plain.target, ours.target)):
+        expected = [part[0].reshape(-1) for layer in ours.network.views(flat) for part in layer]
+        actual = [parameter.flatten() for parameter in theirs.parameters()]
+        torch.testing.assert_close(torch.cat(actual), torch.cat(expected), atol=1e-5, rtol=0)
+    moved = torch.cat([p.flatten() for p in plain.online.parameters()]) - before
+    assert moved.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("preset", ["paper", "recipe"])
+def test_the_plain_synthetic_environment_steps_like_ours(preset: str) -> None:
+    _, program = ddqn_and_proxies(preset)
+    stage = plain_ddqn.SyntheticEnvironment(plain_ddqn.PRESETS[preset])
+    for name in ("state", "reward", "done"):
+        plain_ddqn.take_weights(getattr(stage, f"{name}_net"), program.layers[name], 1)
+    stage.reset()
+    for action in (0, 1, 1, 0):
+        obs = stage.state
+        expected = program.step(obs.expand(2, 1, 4), torch.full((2, 1), action))
+        next_obs, reward, done, _ = stage.step(action)
+        torch.testing.assert_close(next_obs, expected.next_state[1, 0])
+        torch.testing.assert_close(reward, expected.reward[1])
+        if stage.raw_done:
+            torch.testing.assert_close(done, expected.done[1])
+        else:
+            assert done == bool(expected.done[1] > 0.5)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.optim import Adam, clip_gradients
+from models.optim import Adam, StaggeredAdam, clip_gradients
 
 
 def gradients(steps: int, *shape: int) -> list[Tensor]:
@@ -94,3 +94,78 @@ def test_a_huge_member_leaves_the_others_alone(huge: float) -> None:
     assert norm[0] == pytest.approx(0.1 * 6**0.5)
     if huge == 1e6:
         assert param.grad[1].norm() == pytest.approx(1.0, rel=1e-4)
+
+
+BEGINS = [0, 7, 29]  # each member's first update
+
+
+def staggered(start: Tensor, grads: list[Tensor], rates: list[float]) -> StaggeredAdam:
+    optimizer = StaggeredAdam(start.clone(), torch.tensor(rates), betas=(0.8, 0.99), eps=1e-6)
+    for step, grad in enumerate(grads):
+        learning = torch.tensor([step >= begin for begin in BEGINS])
+        before = [optimizer.param.clone(), optimizer.mean.clone(), optimizer.square.clone()]
+        optimizer.update(grad, None if learning.all() else learning)
+        for now, then in zip((optimizer.param, optimizer.mean, optimizer.square), before, strict=True):
+            assert torch.equal(now[~learning], then[~learning])
+    return optimizer
+
+
+def test_staggered_members_equal_torch_from_their_own_start() -> None:
+    start, grads, rates = torch.randn(3, 37), gradients(60, 3, 37), [1e-2, 3e-2, 1e-3]
+    ours = staggered(start, grads, rates)
+    assert ours.count.tolist() == [60, 53, 31]
+    for m, begin in enumerate(BEGINS):
+        theirs = start[m].clone().requires_grad_()
+        descend(
+            torch.optim.Adam([theirs], rates[m], betas=(0.8, 0.99), eps=1e-6), theirs, [g[m] for g in grads[begin:]]
+        )
+        assert (start[m] - ours.param[m]).abs().max() > 0.01
+        torch.testing.assert_close(ours.param[m], theirs.detach(), rtol=0, atol=2e-6)
+
+
+def test_a_staggered_member_alone_is_itself_in_company_to_the_bit() -> None:
+    start, grads, rates = torch.randn(3, 37), gradients(40, 3, 37), [1e-2, 3e-2, 1e-3]
+    company = staggered(start, grads, rates)
+    for m, begin in enumerate(BEGINS):
+        alone = StaggeredAdam(start[m : m + 1].clone(), torch.tensor([rates[m]]), betas=(0.8, 0.99), eps=1e-6)
+        for grad in grads[begin:]:
+            alone.update(grad[m : m + 1])
+        assert torch.equal(alone.param[0], company.param[m])
+
+
+def test_a_waiting_member_takes_no_harm_of_a_gradient_that_is_no_number() -> None:
+    param = torch.ones(2, 3)
+    optimizer = StaggeredAdam(param, torch.full((2,), 0.1))
+    optimizer.update(torch.tensor([[torch.nan] * 3, [1.0] * 3]), torch.tensor([False, True]))
+    assert torch.equal(param[0], torch.ones(3)) and not optimizer.mean[0].any()
+    optimizer.update(torch.ones(2, 3))
+    assert param[0].tolist() == pytest.approx([0.9] * 3, rel=1e-6)  # the first step of Adam is its step size
+
+
+def test_a_staggered_optimizer_counts_past_its_tables() -> None:
+    """Tables of bias corrections grow; the numbers at both sides of every growth are those of one that never grew."""
+    ours, steps = StaggeredAdam(torch.zeros(1, 1), torch.tensor([1e-3])), 2500
+    theirs = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    adam = torch.optim.Adam([theirs], 1e-3)
+    for step in range(steps):
+        grad = 1.0 if step % 3 else -1.5
+        ours.update(torch.full((1, 1), grad))
+        theirs.grad = torch.full((1,), grad, dtype=torch.float64)
+        adam.step()
+    assert ours.count.item() == steps
+    assert ours.param.item() == pytest.approx(theirs.item(), rel=1e-4)
+
+
+def test_staggered_goes_on_from_its_state_and_keeps_members() -> None:
+    start, grads, rates = torch.randn(3, 37), gradients(60, 3, 37), [1e-2, 3e-2, 1e-3]
+    whole, half = staggered(start, grads, rates), staggered(start, grads[:40], rates)
+    resumed = StaggeredAdam(half.param.clone(), torch.tensor(rates), betas=(0.8, 0.99), eps=1e-6)
+    resumed.load_state_dict({name: value.clone() for name, value in half.state_dict().items()})
+    for grad in grads[40:]:
+        resumed.update(grad)
+    assert torch.equal(resumed.param, whole.param)
+    two = torch.tensor([2, 0])
+    half.keep(half.param[two], two)
+    for grad in grads[40:]:
+        half.update(grad[two])
+    assert torch.equal(half.param, whole.param[two])

@@ -95,9 +95,9 @@ def test_two_workers_give_what_one_process_gives(name):
 
 
 def test_more_workers_than_environments_is_no_harm():
-    environment = make_environment("cartpole", 1, 2, num_workers=5)
+    environment = make_environment("mountaincar", 1, 2, num_workers=5)
     assert len(pids_of(environment)) == 2
-    assert environment.reset(seeds(1, 2)).shape == (1, 2, 4)
+    assert environment.reset(seeds(1, 2)).shape == (1, 2, 2)
     environment.close()
     environment.close()
     with pytest.raises(EnvironmentFault, match="closed"):
@@ -126,7 +126,7 @@ PARENT = """
 import time, torch
 from envs.make import make_environment
 if __name__ == "__main__":
-    environment = make_environment("cartpole", 1, 2, num_workers=2)
+    environment = make_environment("mountaincar", 1, 2, num_workers=2)
     environment.reset(torch.zeros(1, 2, dtype=torch.int64))
     print(*(process.pid for process, _ in environment._workers), flush=True)
     time.sleep(60)

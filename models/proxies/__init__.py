@@ -1,0 +1,1 @@
+"""Learned stand-ins for environments: a folder each, and `files`, which keeps them on disk."""

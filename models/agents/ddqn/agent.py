@@ -36,19 +36,15 @@ class Agent(nn.Module):
             raise SettingError("DDQN takes vectors of observations and discrete actions")
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
         self.own = [draw(config, seed) for seed in seeds]
-        self.shape = shape_of(config, self.own[0])
-        if any(shape_of(config, own) != self.shape for own in self.own):
+        self.shape = shape_of(self.own[0])
+        if any(shape_of(own) != self.shape for own in self.own):
             raise ValueError("members of different shapes; train each group of `groups` by itself")
         self.obs_size, self.actions = spaces.obs_shape[0], spaces.actions.n
         self.network = q_network(config, self.shape, self.obs_size, self.actions)
-        start = self.network.initial(Streams.named(seeds, "weights"), [own.hidden_size for own in self.own])
+        start = self.network.initial(Streams.named(seeds, "weights"))
         self.online = nn.Parameter(start, requires_grad=False)
         self.target = nn.Parameter(start.clone(), requires_grad=False)
         self.optimizer = StaggeredAdam(self.online, torch.tensor([own.lr for own in self.own]))
-        sizes = torch.tensor([own.batch_size for own in self.own])
-        rows = torch.arange(self.shape.batch_size) < sizes[:, None]
-        self.share = rows / sizes[:, None]  # each row's part of the mean, zero for padding
-        self._padded = not bool(rows.all())
         self.memory = Replay(config.rb_size, len(seeds), self.obs_size)
         self.streams = Streams.named(seeds, "exploration and replay")
         self.envs = config.num_envs
@@ -110,7 +106,9 @@ class Agent(nn.Module):
 
     # -- remembering and learning ---------------------------------------------------------------------------------
 
-    def observe(self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor) -> None:
+    def observe(
+        self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
+    ) -> None:
         """Remember a step of every environment: ``[M, E, ...]``; ``discount`` is 0 behind an end, ``done`` an
         episode's last step."""
         self.memory.add(obs, action, next_obs, reward, discount)
@@ -134,20 +132,19 @@ class Agent(nn.Module):
 
     def _update(self, uniform: Tensor, learning: Tensor | None) -> Tensor:
         obs, next_obs, action, reward, discount = self.memory.sample(uniform)
-        rows = self.share.unsqueeze(1) if self._padded else None
-        best = self.network.forward(self._online, next_obs, rows)[0].max(1, keepdim=True).indices
-        later = self.network.forward(self._target, next_obs, rows)[0].gather(1, best).squeeze(1)
+        best = self.network.forward(self._online, next_obs)[0].max(1, keepdim=True).indices
+        later = self.network.forward(self._target, next_obs)[0].gather(1, best).squeeze(1)
         goal = torch.addcmul(reward, discount, later, value=self.config.discount)
-        values, trace = self.network.forward(self._online, obs, rows)
+        values, trace = self.network.forward(self._online, obs)
         chosen = (action.unsqueeze(1) == torch.arange(self.actions).view(1, -1, 1)).float()
         error = (values * chosen).sum(1) - goal
-        weighted = error * self.share
+        weighted = error * (1 / self.shape.batch_size)
         gradient = chosen * (2 * weighted).unsqueeze(1)
         before = None if learning is None else self.target[~learning]
-        self.optimizer.update(self.network.backward(self._online, obs, trace, gradient, rows), learning)
+        self.optimizer.update(self.network.backward(self._online, obs, trace, gradient), learning)
         self.target.lerp_(self.online, self.config.tau)
-        if before is not None:
-            self.target[~learning] = before  # type: ignore[index]  # learning is not None
+        if learning is not None and before is not None:
+            self.target[~learning] = before
         return (weighted * error).sum(1)
 
     # -- the company of members -----------------------------------------------------------------------------------
@@ -159,7 +156,7 @@ class Agent(nn.Module):
         self.online = nn.Parameter(self.online[members], requires_grad=False)
         self.target = nn.Parameter(self.target[members], requires_grad=False)
         self.optimizer.keep(self.online, members)
-        self.share, self.episodes = self.share[members], self.episodes[members]
+        self.episodes = self.episodes[members]
         self.memory.keep(members)
         self.streams.keep(chosen)
         self._block_state = self._block_state[members]
@@ -175,7 +172,8 @@ class Agent(nn.Module):
     def resume_state(self) -> dict[str, Any]:
         """All that weights do not hold."""
         return {
-            "optimizer": self.optimizer.state_dict(), "memory": self.memory.state(), "episodes": self.episodes, "ticks": self.ticks, "streams": self._block_state,
+            "optimizer": self.optimizer.state_dict(), "memory": self.memory.state(), "episodes": self.episodes,
+            "ticks": self.ticks, "streams": self._block_state,
         }  # fmt: skip
 
     def load_resume_state(self, state: dict[str, Any]) -> None:
@@ -189,7 +187,6 @@ class Agent(nn.Module):
     def hyperparameters(self) -> list[dict[str, Any]]:
         """What each member drew."""
         return [{name: getattr(own, name) for name in own.vary} for own in self.own]
-
 
 
 class Policy:

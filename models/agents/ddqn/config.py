@@ -19,14 +19,18 @@ class Config:
 
     # Network
     head: str = setting(
-        "plain", "plain: one network; dueling: features, then a value and an advantage [W]", choices=("plain", "dueling")
+        "plain",
+        "plain: one network; dueling: features, then a value and an advantage [W]",
+        choices=("plain", "dueling"),
     )
     hidden_size: int = setting(64, "units of each hidden layer [F]", minimum=1, maximum=65_536)
     hidden_layer: int = setting(1, "hidden layers [F]", minimum=1, maximum=16)
     activation_fn: str = setting(
         "relu", "activation of the hidden layers", choices=("relu", "leakyrelu", "tanh", "prelu", "identity")
     )
-    feature_dim: int = setting(128, "width of features and of both streams, dueling only [F]", minimum=1, maximum=65_536)
+    feature_dim: int = setting(
+        128, "width of features and of both streams, dueling only [F]", minimum=1, maximum=65_536
+    )
     dueling_mean: str = setting(
         "row",
         "subtract the advantages' mean over the actions of each row [W], or over the whole batch too, as [F] does",
@@ -37,7 +41,9 @@ class Config:
     lr: float = setting(1e-3, "Adam's step size", above=0)
     batch_size: int = setting(32, "transitions in a batch", minimum=1, maximum=1_000_000)
     discount: float = setting(0.99, "discount of later rewards", minimum=0, maximum=1)
-    tau: float = setting(0.01, "share of the online network that enters the target network an update", minimum=0, maximum=1)
+    tau: float = setting(
+        0.01, "share of the online network that enters the target network an update", minimum=0, maximum=1
+    )
     rb_size: int = setting(100_000, "transitions the replay memory holds", minimum=1)
     fill: int = setting(0, "transitions in memory before the first update", minimum=0)
     init_episodes: int = setting(1, "episodes before the first update [F]", minimum=0)
@@ -56,7 +62,9 @@ class Config:
     num_envs: int = setting(1, "environments an agent steps side by side, one update for all", minimum=1, maximum=4096)
 
     # One value an agent
-    vary_hp: bool = setting(False, "draw what `vary` names for each agent: lr, batch and width log-uniform in [x/3, 3x]")
+    vary_hp: bool = setting(
+        False, "draw what `vary` names for each agent: lr, batch and width log-uniform in [x/3, 3x]"
+    )
     vary: tuple[str, ...] = setting(VARIED, "what vary_hp draws [F]", choices=VARIED)
 
 
@@ -69,7 +77,9 @@ ENVIRONMENT_PRESETS: dict[tuple[str, str], dict[str, object]] = {}
 def problems(config: Config) -> str | None:
     """What is wrong with a combination of settings, as one line; None where nothing is."""
     if config.batch_size > config.rb_size:
-        return f"batch_size is {config.batch_size}, but rb_size is {config.rb_size}; allowed: a batch_size up to rb_size"
+        return (
+            f"batch_size is {config.batch_size}, but rb_size is {config.rb_size}; allowed: a batch_size up to rb_size"
+        )
     if config.fill > config.rb_size:
         return f"fill is {config.fill}, but rb_size is {config.rb_size}; allowed: a fill up to rb_size"
     if config.num_envs > config.rb_size:

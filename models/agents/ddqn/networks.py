@@ -1,6 +1,5 @@
 """Q-networks of M members: state ``[M, O, B]`` to action values ``[M, A, B]``, with gradients by hand."""
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -13,20 +12,18 @@ from models.streams import Streams
 
 
 class QNetwork(Protocol):
-    """``views`` are the layers within flat parameters ``[M, size]``; ``trace`` is what `backward` needs of `forward`;
-    ``rows [M, 1, B]`` is each row's share of its batch (zero for padding), None where all count alike."""
+    """``views`` are the layers within flat parameters ``[M, size]``; ``trace`` is what `backward` needs of
+    `forward`."""
 
     size: int
 
-    def initial(self, streams: Streams, widths: Sequence[int]) -> Tensor: ...
+    def initial(self, streams: Streams) -> Tensor: ...
 
     def views(self, flat: Tensor) -> Any: ...
 
-    def forward(self, views: Any, x: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Any]: ...
+    def forward(self, views: Any, x: Tensor) -> tuple[Tensor, Any]: ...
 
-    def backward(
-        self, views: Any, x: Tensor, trace: Any, gradient: Tensor, rows: Tensor | None = None
-    ) -> Tensor: ...
+    def backward(self, views: Any, x: Tensor, trace: Any, gradient: Tensor) -> Tensor: ...
 
 
 def q_network(config: Config, shape: Shape, inputs: int, actions: int) -> QNetwork:
@@ -43,19 +40,17 @@ class Plain:
         self.net = Mlp([inputs, *[shape.hidden_size] * shape.hidden_layer, actions], config.activation_fn)
         self.size = self.net.size
 
-    def initial(self, streams: Streams, widths: Sequence[int]) -> Tensor:
-        return self.net.initial(streams, widths)
+    def initial(self, streams: Streams) -> Tensor:
+        return self.net.initial(streams)
 
     def views(self, flat: Tensor) -> list[Layer]:
         return self.net.layers(flat)
 
-    def forward(self, views: list[Layer], x: Tensor, rows: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+    def forward(self, views: list[Layer], x: Tensor) -> tuple[Tensor, list[Tensor]]:
         outputs = self.net.forward(views, x)
         return outputs[-1], outputs
 
-    def backward(
-        self, views: list[Layer], x: Tensor, trace: list[Tensor], gradient: Tensor, rows: Tensor | None = None
-    ) -> Tensor:
+    def backward(self, views: list[Layer], x: Tensor, trace: list[Tensor], gradient: Tensor) -> Tensor:
         return self.net.backward(views, x, trace, gradient)[0]
 
 
@@ -76,35 +71,32 @@ class Dueling:
         self.parts = (self.features, self.value, self.advantage)
         self.size = sum(part.size for part in self.parts)
 
-    def initial(self, streams: Streams, widths: Sequence[int]) -> Tensor:
-        features = self.features.initial(streams, widths)
+    def initial(self, streams: Streams) -> Tensor:
+        features = self.features.initial(streams)
         return torch.cat([features, self.value.initial(streams), self.advantage.initial(streams)], 1)
 
     def views(self, flat: Tensor) -> list[list[Layer]]:
         split = flat.split([part.size for part in self.parts], 1)
         return [part.layers(own) for part, own in zip(self.parts, split, strict=True)]
 
-    def forward(
-        self, views: list[list[Layer]], x: Tensor, rows: Tensor | None = None
-    ) -> tuple[Tensor, list[list[Tensor]]]:
+    def forward(self, views: list[list[Layer]], x: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
         below = self.features.forward(views[0], x)
         value = self.value.forward(views[1], below[-1])
         advantage = self.advantage.forward(views[2], below[-1])
         mean = advantage[-1].mean(1, keepdim=True)
         if self.over_batch:
-            mean = mean.mean(2, keepdim=True) if rows is None else (mean * rows).sum(2, keepdim=True)
+            mean = mean.mean(2, keepdim=True)
         return value[-1] + advantage[-1] - mean, [below, value, advantage]
 
     def backward(
         self, views: list[list[Layer]], x: Tensor, trace: list[list[Tensor]], gradient: Tensor,
-        rows: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         below, value, advantage = trace
         summed = gradient.sum(1, keepdim=True)
         of_value, down = self.value.backward(views[1], below[-1], value, summed, inputs=True)
         back = summed / gradient.shape[1]
         if self.over_batch:
-            back = back.mean(2, keepdim=True) if rows is None else back.sum(2, keepdim=True) * rows
+            back = back.mean(2, keepdim=True)
         of_advantage, also = self.advantage.backward(views[2], below[-1], advantage, gradient - back, inputs=True)
         assert down is not None and also is not None
         of_features, _ = self.features.backward(views[0], x, below, down + also)

@@ -54,9 +54,12 @@ class Config:
         False, "first states from a network on normal noise; else from the real environment [F]. A bandit always does"
     )
     latent_size: int | None = _proxy(None, "numbers of that noise; null is the size of an observation", minimum=1)
-    max_steps: int | None = _proxy(None, "steps of an episode at most; null is the real environment's limit [F]", minimum=1)
+    max_steps: int | None = _proxy(
+        None, "steps of an episode at most; null is the real environment's limit [F]", minimum=1
+    )
     raw_done: bool = _proxy(
-        False, "bootstrap by 1 - d with d the done network's raw output, as published [F]; else by whether d is over 0.5"
+        False,
+        "bootstrap by 1 - d with d the done network's raw output, as published [F]; else by whether d is over 0.5",
     )
 
     # The search
@@ -64,13 +67,17 @@ class Config:
         "openai_es", "nes as published [F], openai_es with Adam, or snes [L]", choices=("nes", "openai_es", "snes")
     )
     population: int = _search(64, "perturbed stand-ins a generation; both of a mirrored pair count", minimum=1)
-    generations: int = _search(60, "generations at most", minimum=1)
+    generations: int = _search(100, "generations at most", minimum=1)
     noise_std: float = _search(0.05, "standard deviation of the perturbations", above=0)
-    step_size: float = _search(0.02, "step of the outer loop: factor (nes), Adam's (openai_es), of the mean (snes)", above=0)
+    step_size: float = _search(
+        0.02, "step of the outer loop: factor (nes), Adam's (openai_es), of the mean (snes)", above=0
+    )
     score_transform: int = _search(7, "how nes turns scores into weights, rule 0 to 7 [F]", minimum=0, maximum=7)
     nes_step_size: bool = _search(False, "nes: divide the step by the number of perturbations [F]")
     mirrored: bool = _search(True, "perturb in both directions")
-    weight_decay: float = _search(0.0, "share of the weights lost a generation (nes), or its L2 gradient", minimum=0, maximum=1)
+    weight_decay: float = _search(
+        0.0, "share of the weights lost a generation (nes), or its L2 gradient", minimum=0, maximum=1
+    )
     common_random_numbers: bool = _search(
         True, "all stand-ins of a generation get agents of the same seeds and the same tests"
     )
@@ -78,7 +85,7 @@ class Config:
     initial_members: int = _search(16, "perturbed copies that score each of them", minimum=1)
 
     # The inner loop
-    agents_per_proxy: int = _inner(2, "fresh agents that train on each stand-in", minimum=1)
+    agents_per_proxy: int = _inner(1, "fresh agents that train on each stand-in", minimum=1)
     inner_rule: str = _inner(
         "budget",
         "end an agent's training after inner_steps, or before: when its returns no longer change (plateau [F]), when "
@@ -113,14 +120,13 @@ _PRESETS: dict[tuple[str, str], dict[str, object]] = {
     ("recipe", "mdp"): {"vary_hp": True, "vary": ("lr",)},
     ("recipe", "bandit"): {
         "proxy_hidden_size": 32, "proxy_activation_fn": "relu", "proxy_init": "normal",
-        "strategy": "snes", "step_size": 1.0, "generations": 100, "initial_draws": 32,
-        "agents_per_proxy": 1, "deploy_steps": 10_000,
+        "strategy": "snes", "step_size": 1.0, "initial_draws": 32, "deploy_steps": 10_000,
         "vary_hp": True, "vary": ("lr",),
         "num_envs": 10, "fill": 300, "init_episodes": 0, "rb_size": 2000, "eps_fraction": 0.5,
     },
     ("paper", "mdp"): {
         "raw_done": True, "strategy": "nes", "population": 32, "common_random_numbers": False,
-        "agents_per_proxy": 1, "inner_rule": "plateau", "inner_steps": 1_000_000, "train_episodes": 1000,
+        "inner_rule": "plateau", "inner_steps": 1_000_000, "train_episodes": 1000,
         "test_episodes": 10, "center_agents": 16, "center_every": 1, "early_out_num": 10,
         "keep_best": 1, "quit_when_solved": True,
     },
@@ -132,7 +138,7 @@ _BY_GAME: dict[tuple[str, str, str], dict[str, object]] = {
     ("recipe", "mdp", "cartpole"): {"max_steps": 200},
     ("paper", "mdp", "cartpole"): {
         "proxy_hidden_size": 83, "noise_std": 0.0124, "step_size": 0.148, "score_transform": 3, "generations": 200,
-        "quit_when_solved": False, "max_steps": 200, "test_limit": 200,
+        "quit_when_solved": False, "max_steps": 200, "test_limit": 200, "solved_reward": 195.0,
         "batch_size": 199, "discount": 0.988, "lr": 0.000304, "tau": 0.00848, "eps_init": 0.809, "eps_min": 0.0371,
         "eps_decay": 0.961, "activation_fn": "tanh", "hidden_size": 57, "hidden_layer": 1, "init_episodes": 1,
     },
@@ -142,15 +148,16 @@ _BY_GAME: dict[tuple[str, str, str], dict[str, object]] = {
         "batch_size": 149, "discount": 0.991, "lr": 0.00222, "tau": 0.0209, "eps_init": 0.904, "eps_min": 0.0471,
         "eps_decay": 0.899, "activation_fn": "leakyrelu", "hidden_size": 112, "hidden_layer": 1, "init_episodes": 20,
     },
-    ("paper_varied", "mdp", "cartpole"): {"max_steps": 200, "test_limit": 200},
+    ("paper_varied", "mdp", "cartpole"): {"max_steps": 200, "test_limit": 200, "solved_reward": 195.0},
     ("paper_varied", "mdp", "acrobot"): {"max_steps": 500},
+    ("recipe", "bandit", "acrobot"): {"generations": 150},
 }  # fmt: skip
 for _game in ("cartpole", "acrobot"):
     _BY_GAME["paper_varied", "mdp", _game] |= {
         "noise_std": 0.05, "step_size": 1.0, "score_transform": 7, "vary_hp": True,
         "batch_size": 128, "hidden_size": 128, "hidden_layer": 2, "init_episodes": 10,
     }  # fmt: skip
-SOLVED = {"cartpole": 195.0, "cartpole-200": 195.0, "acrobot": -100.0}
+SOLVED = {"cartpole": 475.0, "cartpole-200": 195.0, "acrobot": -100.0}  # Gymnasium's reward thresholds
 
 
 def presets(values: Mapping[str, Any], game: str) -> dict[str, object]:
@@ -160,13 +167,15 @@ def presets(values: Mapping[str, Any], game: str) -> dict[str, object]:
     if (preset, proxy) not in _PRESETS:
         known = [name for name, kind in _PRESETS if kind == proxy] or list(dict(_PRESETS))
         if proxy not in PROXIES:
-            raise SettingError(f"proxy is {proxy!r}; allowed: {', '.join(PROXIES)}{nearest(str(proxy), PROXIES)}", "proxy")
+            raise SettingError(
+                f"proxy is {proxy!r}; allowed: {', '.join(PROXIES)}{nearest(str(proxy), PROXIES)}", "proxy"
+            )
         raise SettingError(
             f"preset is {preset!r}; allowed for a {proxy}: {', '.join(known)}{nearest(str(preset), known)}", "preset"
         )
     base = "cartpole" if game == "cartpole-200" else game
     solved = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
-    return _PRESETS[preset, proxy] | _BY_GAME.get((preset, proxy, base), {}) | solved
+    return solved | _PRESETS[preset, proxy] | _BY_GAME.get((preset, proxy, base), {})
 
 
 def problems(config: Config) -> str | None:
@@ -177,6 +186,11 @@ def problems(config: Config) -> str | None:
         return "inner_rule is 'tests', but solved_reward is null; allowed: a solved_reward to test for"
     if config.quit_when_solved and config.solved_reward is None:
         return "quit_when_solved is on, but solved_reward is null; allowed: a solved_reward to quit at"
+    if config.strategy == "nes" and config.score_transform >= 5 and config.center_every > 1:
+        return (
+            f"score_transform is {config.score_transform}, which compares with the centre, but center_every is "
+            f"{config.center_every}; allowed: a center_every of 1, or a score_transform from 0 to 4"
+        )
     if config.proxy == "bandit" and config.inner_rule == "plateau":
         return "inner_rule is 'plateau', but proxy is 'bandit', whose episodes have one step; allowed: budget, tests"
     return None

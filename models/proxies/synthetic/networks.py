@@ -31,7 +31,7 @@ class Networks:
     """
 
     def __init__(self, config: Config, spaces: Spaces):
-        self.config, self.state_size = config, spaces.obs_shape[0]
+        self.config, self.spaces, self.state_size = config, spaces, spaces.obs_shape[0]
         self.actions = spaces.actions
         self.action_size = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
         self.latent = (config.latent_size or self.state_size) if config.learned_reset or config.proxy == "bandit" else 0
@@ -138,4 +138,3 @@ class Program:
 def parameter_count(config: Config, spaces: Spaces) -> int:
     """Parameters of one synthetic environment; the published CartPole's 6-83-{4, 1, 1} has 2,247."""
     return Networks(config, spaces).size
-

@@ -1,0 +1,299 @@
+"""Speed and memory of learned synthetic environments on CartPole, one thread: inner loop, a generation, environments.
+
+    python benchmarks/evolution.py [--json] [--quick]
+
+Seconds are CPU time of this process, so that other jobs on the machine matter little; what is compared is measured in
+turns in the same run. The comparison with stable-baselines3 needs the extra `bench` and is left out without it.
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import multiprocessing
+import resource
+import statistics
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import common  # first: one thread, and the project on the path
+import gymnasium as gym
+import torch
+from common import Result, cpu_seconds, interleave, median_ratio
+from plain import ddqn as plain
+
+from control import inner_loop
+from control.inner_loop import InnerLoop
+from control.interaction import Interaction
+from envs.make import make_environment
+from envs.synthetic import SyntheticDynamics
+from envs.tensor import TensorEnvironment
+from models.agents.ddqn.config import Config as AgentConfig
+from models.proxies.synthetic.config import Config, presets
+from models.streams import Streams
+
+GAME, TESTS = "cartpole", 10
+MEMBERS = {"paper": (1, 16, 48), "recipe": (1, 16, 64)}
+BARS = {("paper", 48): 12.0, ("recipe", 64): 25.0}
+HALF_WAY = {"paper": 6000, "recipe": 1500}  # transitions in memory in the middle of a training
+LONGEST = 12_000  # steps of a training at the paper's settings
+PERTURBATIONS, TRAININGS = 16, 3  # the centre and both directions of each perturbation
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured; a round is what `common.interleave` repeats."""
+
+    ticks: int = 100  # of our members, a round; of one member ten times as many
+    steps: int = 100  # of each plain agent, a round
+    agents: int = 6  # plain ones
+    rounds: int = 7
+    baseline: int = 600  # steps of stable-baselines3, a round
+    training: int = 1000  # steps of a training in the generation
+    generations: int = 3  # rounds of it
+    sampled: int = 3  # plain agents that stand for its 48
+    memory: int = 300  # ticks on a full memory
+    environment: int = 400  # ticks of the tensor CartPole
+
+
+QUICK = Size(2, 2, 1, 1, 4, 10, 1, 1, 2, 5)
+
+
+def inner(preset: str) -> InnerLoop:
+    """The project's inner loop at a preset's values for CartPole."""
+    values: dict[str, Any] = presets({"preset": preset}, GAME)
+    config, agent = (
+        {field.name: values[field.name] for field in dataclasses.fields(kind) if field.name in values}
+        for kind in (Config, AgentConfig)
+    )
+    return InnerLoop(Config(**config | {"test_episodes": TESTS}), "DDQN", AgentConfig(**agent), GAME)
+
+
+class Ours:
+    """M members that train side by side, each on a random stand-in of its own or all on the real CartPole."""
+
+    def __init__(self, loop: InnerLoop, members: int, real: bool = False):
+        seeds = range(members)
+        self.program = loop.networks.program(loop.networks.initial(Streams(seeds)))
+        self.agent = loop.agent_class(loop.agent_config, loop.spaces, seeds)
+        stage = make_environment("cartpole-200", members, 1) if real else TensorEnvironment(
+            SyntheticDynamics(self.program, loop.spaces, loop.starts), members, 1
+        )  # fmt: skip
+        self.interaction = Interaction(self.agent, stage, Streams.named(seeds, "episodes"))
+
+    def begin(self, rows: int) -> "Ours":
+        """Train until everybody learns, then fill the memories to ``rows`` with copies of what they hold."""
+        while not self.agent.learning().all():
+            self.train(10)
+        state = self.agent.memory.state()
+        filled = state["rows"].repeat(-(-rows // len(state["rows"])), 1, 1)[:rows]
+        self.agent.memory.load_state({"rows": filled, "position": rows})
+        return self
+
+    def train(self, ticks: int) -> None:
+        inner_loop.train(self.interaction, ticks)
+
+    def rate(self, ticks: int) -> float:
+        """Steps of all members a second."""
+        return self.agent.members * ticks / cpu_seconds(lambda: self.train(ticks))
+
+
+def plain_training(preset: str, program: Any, member: int) -> plain.PlainTraining:
+    """A fresh plain agent on the stand-in of that member of ``program``."""
+    training = plain.PlainTraining(plain.PRESETS[preset], member)
+    stage = training.environment
+    for name, network in (("state", stage.state_net), ("reward", stage.reward_net), ("done", stage.done_net)):
+        plain.take_weights(network, program.layers[name], member)
+    return training
+
+
+class Theirs:
+    """Plain agents on the stand-ins of evenly spaced members of ours."""
+
+    def __init__(self, preset: str, ours: Ours, agents: int):
+        members = [ours.agent.members * i // agents for i in range(agents)]
+        self.trainings = [plain_training(preset, ours.program, member) for member in members]
+
+    def begin(self, rows: int) -> "Theirs":
+        """As `Ours.begin`."""
+        for training in self.trainings:
+            while training.episode < training.settings.init_episodes:
+                training.run(10)
+            memory = training.memory
+            for values in memory.fields:
+                once = values[: memory.size]
+                values[:rows] = once.repeat(-(-rows // memory.size), 1)[:rows]
+            memory.size = memory.position = rows
+        return self
+
+    def rate(self, steps: int) -> float:
+        """Steps a second of one agent after another."""
+
+        def work() -> None:
+            for training in self.trainings:
+                training.run(steps)
+
+        return len(self.trainings) * steps / cpu_seconds(work)
+
+
+def inner_loops(preset: str, size: Size) -> dict[str, Result]:
+    """Members side by side against plain agents on the same stand-ins; at the paper's sizes stable-baselines3 too."""
+    loop, counts = inner(preset), MEMBERS[preset]
+    ours = {members: Ours(loop, members).begin(HALF_WAY[preset]) for members in counts}
+    theirs = Theirs(preset, ours[counts[-1]], size.agents).begin(HALF_WAY[preset])
+    contenders = {f"{m}": partial(side.rate, size.ticks * (10 if m == 1 else 1)) for m, side in ours.items()}
+    contenders["plain"] = partial(theirs.rate, size.steps)
+    with_baseline = preset == "paper" and importlib.util.find_spec("stable_baselines3") is not None
+    if with_baseline:
+        real = Ours(loop, counts[-1], real=True).begin(HALF_WAY[preset])
+        model, count = plain.stable_baselines(plain.PRESETS[preset]), size.baseline
+        more = partial(model.learn, count, reset_num_timesteps=False)
+        contenders |= {"real": partial(real.rate, size.ticks), "sb3": lambda: count / cpu_seconds(more)}
+    elif preset == "paper":
+        print("stable-baselines3 is not installed (extra `bench`); its rows are left out")
+    rates = interleave(contenders, size.rounds)
+    middle = {name: statistics.median(values) for name, values in rates.items()}
+    what = f"{preset}: batch {plain.PRESETS[preset].batch}, {plain.PRESETS[preset].hidden} units"
+    results = {f"{preset}_plain": Result(middle["plain"], "steps/s", f"plain loop, one agent; {what}")}
+    for members in counts:
+        bar = (">=", BARS[preset, members]) if (preset, members) in BARS else None
+        ratio = median_ratio(rates[f"{members}"], rates["plain"])
+        results[f"{preset}_{members}"] = Result(middle[f"{members}"], "steps/s", "in one tensor program, all members")
+        results[f"{preset}_{members}_speedup"] = Result(ratio, "times", "the plain loop", bar)
+    return results | (baseline_results(rates, middle, counts[-1]) if with_baseline else {})
+
+
+def baseline_results(rates: dict[str, list[float]], middle: dict[str, float], members: int) -> dict[str, Result]:
+    sb3 = "stable-baselines3's DQN"
+    return {
+        "sb3": Result(middle["sb3"], "steps/s", f"{sb3}, paper's sizes, on Gymnasium's CartPole"),
+        "real": Result(middle["real"], "steps/s", f"{members} members on the tensor CartPole"),
+        "real_sb3_speedup": Result(median_ratio(rates["real"], rates["sb3"]), "times", sb3),
+        "plain_sb3_speedup": Result(median_ratio(rates["plain"], rates["sb3"]), "times", f"the plain loop, to {sb3}"),
+    }
+
+
+class Generation:
+    """Fresh agents on a random centre and on both directions of its perturbations, tested on the real CartPole."""
+
+    def __init__(self, size: Size):
+        self.loop, self.size = inner("paper"), size
+        centre = self.loop.networks.initial(Streams([0]))
+        noise = Streams([1]).normal(PERTURBATIONS, centre.shape[1])[0] * self.loop.config.noise_std
+        self.proxies = torch.cat([centre.expand_as(noise), centre + noise, centre - noise])
+        assert len(self.proxies) == PERTURBATIONS * TRAININGS
+        self.program = self.loop.networks.program(self.proxies)
+        self.env = plain.cartpole()
+
+    def ours(self) -> float:
+        seeds, steps = range(len(self.proxies)), self.size.training
+        limit = plain.EPISODE_STEPS
+        return cpu_seconds(lambda: self.loop.run(self.proxies, seeds, steps, test_limit=limit, rule="budget"))
+
+    def theirs(self) -> float:
+        """A few agents, one from each third of the proxies, scaled to all."""
+        count = self.size.sampled
+        members = [len(self.proxies) * i // count for i in range(count)]
+
+        def work() -> None:
+            for member in members:
+                training = plain_training("paper", self.program, member)
+                training.run(self.size.training)
+                plain.test(training.online, self.env, range(TESTS))
+
+        return cpu_seconds(work) * len(self.proxies) / count
+
+
+def generation(size: Size) -> dict[str, Result]:
+    contest = Generation(size)
+    rounds = interleave({"ours": contest.ours, "plain": contest.theirs}, size.generations)
+    middle = {name: statistics.median(values) for name, values in rounds.items()}
+    count = len(contest.proxies)
+    work = f"{count} agents of {size.training} steps and {TESTS} tests"
+    scaled = f"the plain loop, {size.sampled} agents scaled to {count}"
+    return {
+        "generation_plain": Result(middle["plain"], "s", scaled),
+        "generation": Result(middle["ours"], "s", f"{work}, side by side"),
+        "generation_speedup": Result(median_ratio(rounds["plain"], rounds["ours"]), "times", scaled, (">=", 8)),
+    }
+
+
+def peak() -> float:
+    """The most memory this process ever held, GB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
+
+
+def memory_of_generation(ticks: int) -> tuple[float, float]:
+    """By how much training and testing 48 agents raises the peak, and what of it is their replay memory, in GB.
+
+    The memory holds a whole training from the start; the steps to fill it are not made.
+    """
+    before = peak()
+    loop = inner("paper")
+    ours = Ours(loop, PERTURBATIONS * TRAININGS)
+    ours.begin(LONGEST).train(ticks)
+    starts = Streams.named(range(ours.agent.members), "tests").episode_seeds(TESTS)
+    inner_loop.test(ours.agent, make_environment("cartpole-200", ours.agent.members, TESTS), starts)
+    rows = ours.agent.memory.rows
+    return peak() - before, rows.numel() * rows.element_size() / 1e9
+
+
+def memory(size: Size) -> dict[str, Result]:
+    """In a process of its own. To be called first: a new process inherits the peak of the one that starts it."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        rise, replay = pool.submit(memory_of_generation, size.memory).result()
+    what = f"rise of the peak, {PERTURBATIONS * TRAININGS} agents with {LONGEST:,} steps in memory"
+    return {
+        "memory": Result(rise, "GB", what, ("<", 2)),
+        "memory_replay": Result(replay, "GB", "their replay memory, part of it"),
+    }
+
+
+def tensor_cartpole(ticks: int) -> float:
+    """Steps a second of 64 x 8 episodes at once under random actions, resets included."""
+    shape = (64, 8)
+    env = make_environment(GAME, *shape)
+    env.reset(torch.randint(2**31, shape))
+
+    def work() -> None:
+        for _ in range(ticks):
+            step = env.step(torch.randint(2, shape))
+            env.reset(torch.randint(2**31, shape), step.terminated | step.truncated)
+
+    return 64 * 8 * ticks / cpu_seconds(work)
+
+
+def gymnasium_cartpole(steps: int) -> float:
+    """The same of one of Gymnasium's."""
+    env, actions = gym.make("CartPole-v1"), torch.randint(2, (steps,)).tolist()
+    return steps / cpu_seconds(lambda: plain.play(env, actions))
+
+
+def environments(size: Size) -> dict[str, Result]:
+    ticks = size.environment
+    contenders = {"ours": partial(tensor_cartpole, ticks), "gymnasium": partial(gymnasium_cartpole, 20 * ticks)}
+    rates = interleave(contenders, size.rounds)
+    middle = {name: statistics.median(values) for name, values in rates.items()}
+    return {
+        "cartpole_gymnasium": Result(middle["gymnasium"], "steps/s", "one CartPole-v1, random actions and resets"),
+        "cartpole": Result(middle["ours"], "steps/s", "the same, 64 x 8 in one tensor program"),
+        "cartpole_speedup": Result(median_ratio(rates["ours"], rates["gymnasium"]), "times", "one of Gymnasium's"),
+    }
+
+
+def main() -> None:
+    options = common.parser(__doc__.splitlines()[0]).parse_args()
+    size = QUICK if options.quick else Size()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
+        used = memory(size)
+        results = inner_loops("paper", size) | inner_loops("recipe", size) | generation(size)
+        results |= used | environments(size)
+    common.report("Learned synthetic environments on CartPole", results, options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""DDQN on a synthetic environment as a plain program: one agent, one observation at a time, autograd in the update.
+
+The yardstick of ../evolution.py: what one would write without batching over agents. Same networks, settings and order
+of work as ours; no early stop and no logging. Source: Ferreira et al. 2022, arXiv 2202.02790, and its public code.
+"""
+
+import copy
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+STATE, ACTIONS = 4, 2  # CartPole's
+EPISODE_STEPS = 200
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``raw_done``: remember the done network's output as it is, as published; else whether it is over 0.5."""
+
+    hidden: int
+    activation: type[nn.Module]
+    batch: int
+    lr: float
+    discount: float
+    tau: float
+    eps_init: float
+    eps_min: float
+    eps_decay: float
+    environment_hidden: int
+    raw_done: bool
+    capacity: int = 100_000
+    init_episodes: int = 1  # episodes before the first update
+
+
+PRESETS = {
+    "paper": Settings(57, nn.Tanh, 199, 0.000304, 0.988, 0.00848, 0.809, 0.0371, 0.961, 83, True),
+    "recipe": Settings(64, nn.ReLU, 32, 1e-3, 0.99, 0.01, 1.0, 0.01, 0.9, 128, False),
+}
+
+
+def mlp(inputs: int, hidden: int, outputs: int, activation: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, hidden), activation, nn.Linear(hidden, outputs))
+
+
+@torch.no_grad()
+def take_weights(network: nn.Sequential, layers: Iterable[tuple[Tensor, Tensor]], member: int) -> None:
+    """Take over those of one member of `models.mlp.Mlp.layers`."""
+    linear = [part for part in network if isinstance(part, nn.Linear)]
+    for mine, (weight, bias) in zip(linear, layers, strict=True):
+        mine.weight.copy_(weight[member])
+        mine.bias.copy_(bias[member, :, 0])
+
+
+class SyntheticEnvironment:
+    """Three networks of ``[action, state]``: the next state, the reward, and whether the episode is over."""
+
+    def __init__(self, settings: Settings):
+        self.raw_done = settings.raw_done
+        hidden, inputs = settings.environment_hidden, ACTIONS + STATE
+        self.state_net = mlp(inputs, hidden, STATE, nn.LeakyReLU())
+        self.reward_net = mlp(inputs, hidden, 1, nn.LeakyReLU())
+        self.done_net = mlp(inputs, hidden, 1, nn.LeakyReLU())
+        self.one_hot = torch.eye(ACTIONS)
+        self.state, self.age = torch.zeros(STATE), 0
+
+    def reset(self) -> Tensor:
+        """Where CartPole's own episodes start."""
+        self.state, self.age = torch.rand(STATE) * 0.1 - 0.05, 0
+        return self.state
+
+    @torch.no_grad()
+    def step(self, action: int) -> tuple[Tensor, Tensor, Tensor | bool, bool]:
+        """Next state ``[4]``, reward ``[1]``, done as it is remembered, and whether the episode ends here."""
+        x = torch.cat((self.one_hot[action], self.state))
+        self.state, reward, raw = self.state_net(x), self.reward_net(x), self.done_net(x)
+        self.age += 1
+        over = raw.item() > 0.5
+        return self.state, reward, raw if self.raw_done else over, over or self.age >= EPISODE_STEPS
+
+
+class Replay:
+    """The latest ``capacity`` transitions."""
+
+    def __init__(self, capacity: int):
+        self.capacity, self.size, self.position = capacity, 0, 0
+        self.obs, self.next_obs = torch.empty(capacity, STATE), torch.empty(capacity, STATE)
+        self.action = torch.empty(capacity, 1, dtype=torch.int64)
+        self.reward, self.done = torch.empty(capacity, 1), torch.empty(capacity, 1)
+
+    @property
+    def fields(self) -> tuple[Tensor, ...]:
+        return self.obs, self.action, self.next_obs, self.reward, self.done
+
+    def add(self, obs: Tensor, action: int, next_obs: Tensor, reward: Tensor, done: Tensor | bool) -> None:
+        i = self.position
+        self.obs[i], self.action[i], self.next_obs[i] = obs, action, next_obs
+        self.reward[i], self.done[i] = reward, done
+        self.position = (i + 1) % self.capacity
+        self.size = min(self.size + 1, self.capacity)
+
+    def sample(self, batch: int) -> tuple[Tensor, ...]:
+        """``obs [B, 4]``, ``action [B, 1]``, ``next_obs [B, 4]``, ``reward [B, 1]``, ``done [B, 1]``."""
+        return self.at(torch.randint(self.size, (batch,)))
+
+    def at(self, rows: Tensor) -> tuple[Tensor, ...]:
+        return tuple(field[rows] for field in self.fields)
+
+
+class PlainTraining:
+    """A fresh agent on one synthetic environment. `run` goes on where it stopped."""
+
+    def __init__(self, settings: Settings, seed: int):
+        torch.manual_seed(seed)
+        self.settings, self.random = settings, random.Random(seed)
+        self.online = mlp(STATE, settings.hidden, ACTIONS, settings.activation())
+        self.target = copy.deepcopy(self.online)
+        self.optimizer = torch.optim.Adam(self.online.parameters(), lr=settings.lr)
+        self.memory, self.environment = Replay(settings.capacity), SyntheticEnvironment(settings)
+        self.episode, self.epsilon = 0, settings.eps_init
+        self.obs = self.environment.reset()
+
+    def run(self, steps: int) -> None:
+        settings = self.settings
+        for _ in range(steps):
+            action = self.act(self.obs)
+            next_obs, reward, done, ended = self.environment.step(action)
+            self.memory.add(self.obs, action, next_obs, reward, done)
+            if self.episode >= settings.init_episodes:
+                self.update(*self.memory.sample(settings.batch))
+            self.obs = next_obs
+            if ended:
+                self.obs = self.environment.reset()
+                self.episode += 1
+                self.epsilon = max(settings.eps_min, self.epsilon * settings.eps_decay)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor) -> int:
+        if self.random.random() < self.epsilon:
+            return self.random.randrange(ACTIONS)
+        return int(self.online(obs).argmax())
+
+    def update(self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, done: Tensor) -> None:
+        with torch.no_grad():
+            best = self.online(next_obs).argmax(1, keepdim=True)
+            goal = reward + self.settings.discount * (1 - done) * self.target(next_obs).gather(1, best)
+        loss = F.mse_loss(self.online(obs).gather(1, action), goal)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        with torch.no_grad():
+            for late, new in zip(self.target.parameters(), self.online.parameters(), strict=True):
+                late.lerp_(new, self.settings.tau)
+
+
+def cartpole() -> gym.Env:
+    return gym.make("CartPole-v1", max_episode_steps=EPISODE_STEPS)
+
+
+@torch.no_grad()
+def test(network: nn.Module, env: gym.Env, seeds: Iterable[int]) -> list[float]:
+    """Returns of greedy episodes on the real environment, one after another."""
+    returns = []
+    for seed in seeds:
+        obs, _ = env.reset(seed=seed)
+        total, ended = 0.0, False
+        while not ended:
+            obs, reward, terminated, truncated, _ = env.step(int(network(torch.as_tensor(obs)).argmax()))
+            total, ended = total + float(reward), terminated or truncated
+        returns.append(total)
+    return returns
+
+
+def play(env: gym.Env, actions: Iterable[int]) -> None:
+    """Episodes of given actions."""
+    env.reset(seed=0)
+    for action in actions:
+        _, _, terminated, truncated, _ = env.step(action)
+        if terminated or truncated:
+            env.reset()
+
+
+def stable_baselines(settings: Settings) -> Any:
+    """stable-baselines3's DQN of the same sizes and updates per step on Gymnasium's CartPole, past its first updates.
+
+    It is not a double DQN, has a Huber loss and clips gradients. It explores little, as late in a training.
+    """
+    from stable_baselines3 import DQN
+
+    model = DQN(
+        "MlpPolicy", cartpole(), learning_rate=settings.lr, buffer_size=settings.capacity,
+        learning_starts=settings.batch, batch_size=settings.batch, tau=settings.tau, gamma=settings.discount,
+        train_freq=1, gradient_steps=1, target_update_interval=1, exploration_initial_eps=settings.eps_min,
+        exploration_final_eps=settings.eps_min, device="cpu", seed=0,
+        policy_kwargs={"net_arch": [settings.hidden], "activation_fn": settings.activation},
+    )  # fmt: skip
+    return model.learn(2 * settings.batch)

@@ -1,0 +1,204 @@
+"""The LightningModule of agents that learn between steps: an epoch is so many steps of every member."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from control.interaction import Interaction
+from control.rollout import Episodes, GreedyActor, rollout
+from control.run_config import Settings
+from control.run_module import GREEDY, RunModule, check_actions, finite, rounds, seeds_of
+from envs.base import Environment, EnvironmentFault
+from envs.make import make_environment
+from models.agents import agent_class
+from models.settings import SettingError
+from models.streams import Streams
+
+
+@dataclass
+class Group:
+    """Members that share one tensor program, and all that is theirs. ``at [m]`` is their place among the run's."""
+
+    at: Tensor
+    agent: Any
+    interaction: Interaction
+    evaluation: Environment
+    all_learn: bool = False
+
+    def epoch(self, ticks: int) -> dict[str, Tensor]:
+        """Train for ``ticks``. ``loss``, ``return`` and ``length`` ``[m]`` are means of the epoch, NaN where there was
+        nothing; ``updated [m]`` counts the ticks with updates, ``ended [m]`` the episodes that came to their end."""
+        members = len(self.at)
+        losses, waited = [], torch.zeros(members, dtype=torch.int64)
+        counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64)
+        for _ in range(ticks):
+            ended = self.interaction.tick()
+            losses.append(self.interaction.loss)
+            if not self.all_learn:  # who learns never stops
+                able = self.agent.learning()
+                waited += ~able
+                self.all_learn = bool(able.all())
+            if ended is not None:
+                counts.index_add_(0, ended.members, torch.ones(len(ended.members), dtype=torch.float64))
+                returns.index_add_(0, ended.members, ended.returns.double())
+                lengths.index_add_(0, ended.members, ended.lengths.double())
+        # Members lead and stay contiguous: a sum over the leading axis rounds by how many members there are.
+        table = torch.stack(losses, 1).double()
+        waiting = torch.arange(ticks) < waited.unsqueeze(1)
+        updated = ticks - waited
+        loss = table.masked_fill(waiting, 0.0).sum(1) / updated
+        means = {"loss": loss, "return": returns / counts, "length": lengths / counts}
+        return means | {"updated": updated, "ended": counts}
+
+    def resume_state(self) -> dict[str, Any]:
+        return {"agent": self.agent.resume_state(), "interaction": self.interaction.resume_state()}
+
+    def load_resume_state(self, state: dict[str, Any]) -> None:
+        self.agent.load_resume_state(state["agent"])
+        self.interaction.load_resume_state(state["interaction"])
+
+
+class StepModule(RunModule):
+    """Trains M members (seeds ``seed, seed + 1, ...``) of one agent that learns step by step, tick by tick.
+
+    Members whose networks have different shapes (``vary_hp``) are several groups, trained one after another; what a
+    member learns depends on neither. An epoch has ``steps_per_epoch`` steps of every member, rounded up to whole ticks
+    of its ``num_envs`` environments; episodes go on from epoch to epoch.
+    """
+
+    ways = ("greedy",)  # of evaluating
+
+    def __init__(self, settings: Settings):
+        run = settings.run
+        super().__init__(settings, seeds_of(run))
+        self.ticks = -(-run.steps_per_epoch // settings.agent.num_envs)
+        chosen = agent_class(run.implementation).groups(settings.agent, self.seeds)
+        self.groups = [self._group(positions, max(1, run.num_workers // len(chosen))) for positions in chosen]
+        self.agents = nn.ModuleList([group.agent for group in self.groups])
+        self.evaluation_streams = Streams.named(self.seeds, "evaluation")
+        self.updates = torch.zeros(len(self.seeds), dtype=torch.int64)
+        self.budget = self.epochs * self.ticks * settings.agent.num_envs
+
+    def _group(self, positions: list[int], workers: int) -> Group:
+        run, config = self.settings.run, self.settings.agent
+        seeds = [self.seeds[m] for m in positions]
+
+        def environment(envs: int) -> Environment:
+            return make_environment(run.gamename, len(seeds), envs, workers, time_limit=run.time_limit)
+
+        training = environment(config.num_envs)
+        agent = agent_class(run.implementation)(config, training.spaces, seeds)
+        interaction = Interaction(agent, training, Streams.named(seeds, "episodes"))
+        return Group(torch.tensor(positions), agent, interaction, environment(run.eval_episodes))
+
+    # -- Lightning's hooks ------------------------------------------------------------------------------------
+
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        for group in self.groups:
+            group.agent.budget = self.budget
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        start = time.perf_counter()
+        self.epoch = self.current_epoch + 1
+        seen = self._gathered([group.epoch(self.ticks) for group in self.groups])
+        if (seen["ended"].bool() & ~seen["return"].isfinite()).any():
+            name = self.settings.run.gamename
+            raise EnvironmentFault(f"environment {name}: the rewards of an episode add up to more than a float holds")
+        self.env_steps = self.env_steps + self.ticks * self.settings.agent.num_envs
+        self.updates = self.updates + seen["updated"] * self.settings.agent.updates_per_step
+        self.gradient_steps = int(self.updates.max())
+        epsilon = self._gathered([{"epsilon": group.agent.epsilon()} for group in self.groups])["epsilon"]
+        self.row = {
+            "train/loss": seen["loss"], "train/epsilon": epsilon, "rollout/return_mean": seen["return"],
+            "rollout/length": seen["length"], "gradient_steps": self.updates,
+        }  # fmt: skip
+        self._time("train", time.perf_counter() - start)
+        self._warn_of_loss("loss", seen["loss"], seen["updated"] > 0)
+        sound = [{"sound": finite(group.agent.parameters(), len(group.at))} for group in self.groups]
+        self._check_weights(self._gathered(sound)["sound"])
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        start = time.perf_counter()
+        self.row[GREEDY] = self.evaluate(self.settings.run.eval_episodes).returns.mean(1)
+        self._time("eval", time.perf_counter() - start)
+
+    def _gathered(self, rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Rows ``[m, ...]`` of all groups as ``[M, ...]``, every member in its place."""
+        gathered = {}
+        for name in rows[0]:
+            parts = torch.cat([row[name] for row in rows])
+            gathered[name] = torch.empty_like(parts)
+            gathered[name][torch.cat([group.at for group in self.groups])] = parts
+        return gathered
+
+    def evaluate(self, episodes: int, sample: bool = False) -> Episodes:
+        """`episodes` greedy episodes a member; nothing is remembered of them. There is no other way to ``sample``."""
+        assert not sample
+        parts = []
+        for count in rounds(episodes, self.groups[0].evaluation.envs):
+            seeds = self.evaluation_streams.episode_seeds(count)
+            played = [
+                rollout(GreedyActor(group.agent), group.evaluation, seeds[group.at], keep=False)
+                for group in self.groups
+            ]
+            parts.append(self._gathered([{"returns": each.returns, "lengths": each.lengths} for each in played]))
+        return Episodes(torch.cat([p["returns"] for p in parts], 1), torch.cat([p["lengths"] for p in parts], 1))
+
+    # -- the run's side -----------------------------------------------------------------------------------------
+
+    def headline(self) -> str:
+        return ", ".join(self._shown("return {:.0f}", "rollout/return_mean") + self._shown("loss {:.3g}", "train/loss"))
+
+    def report(self) -> list[str] | None:
+        if not self.has_something_to_say():
+            return None
+        returns = self._shown("return {:7.1f}", "rollout/return_mean") + self._shown("greedy {:7.1f}", GREEDY)
+        return [self.steps_text(), *returns, *self._shown("loss {:.3g}", "train/loss")]
+
+    def _shown(self, text: str, tag: str) -> list[str]:
+        """The mean of a tag over the members that have a number; nothing where none has."""
+        mean = float(self.row[tag].double().nanmean()) if tag in self.row else float("nan")
+        return [text.format(mean)] if mean == mean else []
+
+    def player(self) -> GreedyActor:
+        agent = self.groups[0].agent  # the first member is always in the first group
+        return GreedyActor(agent.with_weights(agent.online[:1]))
+
+    def close(self) -> None:
+        for group in self.groups:
+            group.interaction.environment.close()
+            group.evaluation.close()
+
+    def own_state(self) -> dict[str, Any]:
+        return {
+            "evaluation_streams": self.evaluation_streams.get_state(), "updates": self.updates, "budget": self.budget,
+            "groups": [group.resume_state() for group in self.groups] if self.keep_memory else None,
+        }  # fmt: skip
+
+    def load_own_state(self, state: dict[str, Any]) -> None:
+        self.evaluation_streams.set_state(state["evaluation_streams"])
+        self.updates = state["updates"]
+        self.budget = state["budget"]  # that of the beginning: exploration must not return when a run gets longer
+        for group, saved in zip(self.groups, state["groups"], strict=True):
+            group.load_resume_state(saved)
+
+
+def build(settings: Settings) -> StepModule:
+    """The module of a run with its environments; SettingError where agent and environment do not fit."""
+    run = settings.run
+    if settings.command:
+        given = ", ".join(f"command.{name}" for name in settings.command)
+        raise SettingError(f"{given} has no effect: {run.implementation} follows no command")
+    first = make_environment(run.gamename, 1, 1)
+    spaces = first.spaces
+    first.close()
+    check_actions(run, spaces, agent_class(run.implementation))
+    if spaces.is_image:
+        raise SettingError(
+            f"gamename is {run.gamename!r}, which shows images; {run.implementation} takes vectors of observations"
+        )
+    return StepModule(settings)

@@ -1,0 +1,77 @@
+"""What stand-ins are worth: fresh agents of several kinds train on each and are tested on the real environment.
+
+    python experiments/synthetic_environments/exam.py STAND-IN... --json results.json
+
+Every agent trains as long as the stand-in was made for (`deploy_steps`). CartPole's returns under the 200-step limit
+are those under 500 cut at 200, for a step is a point.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+
+from control.inner_loop import Outcome  # noqa: E402
+from control.population import make_workers  # noqa: E402
+from control.proxy_choice import describe  # noqa: E402
+from control.proxy_evaluation import agent_settings, load_stand_in  # noqa: E402
+from models.streams import derive_seed  # noqa: E402
+
+WIDE = {"hidden_size": 128, "batch_size": 128, "hidden_layer": 2}  # the published ranges: 42 to 384, 1 to 3 layers
+EXAMS = {
+    "DDQN, drawn": ("DDQN", 64, {"vary_hp": True}),
+    "DuelingDDQN, drawn": ("DuelingDDQN", 32, {"vary_hp": True, "feature_dim": 64}),
+    "DDQN, drawn from the published ranges": ("DDQN", 40, {"vary_hp": True} | WIDE),
+}
+
+
+def examine(path: str, name: str, seed: int, agents: int | None) -> dict:
+    """One exam of one stand-in as plain numbers."""
+    proxy = load_stand_in(path)
+    kind, count, changed = EXAMS[name]
+    count = agents or count
+    config = dataclasses.replace(proxy.config, test_episodes=10, test_limit=None)
+    workers = make_workers(config, kind, agent_settings(proxy, kind, changed), proxy.game)
+    seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
+    started = time.perf_counter()
+    outcome = workers.run(
+        proxy.parameters.expand(count, -1), seeds, steps=config.deploy_steps or config.inner_steps, rule="budget"
+    )
+    row = describe(outcome, config.solved_reward) | {"seconds": time.perf_counter() - started}
+    if proxy.game == "cartpole":
+        short = Outcome(outcome.returns.clamp(max=200), outcome.steps, outcome.episodes, 0, 0.0, 0.0)
+        row["of_200"] = describe(short, 195.0)
+    return row
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("stand_ins", nargs="+", help="files, run folders or shipped names")
+    flags.add_argument("--json", type=Path, help="write the numbers here")
+    flags.add_argument("--exams", nargs="+", choices=list(EXAMS), default=list(EXAMS))
+    flags.add_argument("--agents", type=int, help="agents in each exam, in place of its own number")
+    flags.add_argument("--seed", type=int, default=1000)
+    given = flags.parse_args()
+    torch.set_num_threads(1)
+    results: dict[str, dict[str, dict]] = {}
+    for path in given.stand_ins:
+        for name in given.exams:
+            row = examine(path, name, given.seed, given.agents)
+            results.setdefault(path, {})[name] = row
+            short = f", of 200: {row['of_200']['mean']:.2f}, worst {row['of_200']['worst']:.0f}" if "of_200" in row else ""
+            print(f"{path}: {name}: {row['agents']} agents, mean {row['mean']:.1f}, IQM {row['iqm']:.1f}, worst "
+                  f"{row['worst']:.0f}{short} ({row['seconds']:.0f} s)", flush=True)  # fmt: skip
+    if given.json:
+        given.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

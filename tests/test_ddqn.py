@@ -1,0 +1,399 @@
+"""DDQN: an update worked by hand, gradients against autograd, exploration, waiting, and padded members."""
+
+import copy
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from models.agents.ddqn.agent import TICKS, Agent
+from models.agents.ddqn.config import Config
+from models.agents.ddqn.networks import Dueling
+from models.agents.ddqn.variation import draw, groups
+from models.mlp import Mlp
+from models.spaces import Discrete, Spaces
+
+ACTIONS, OBS = 3, 4
+SPACES = Spaces((OBS,), Discrete(ACTIONS))
+NOW = Config(hidden_size=9, batch_size=7, init_episodes=0, feature_dim=6)  # learns from its first step
+
+
+def made(config: Config = NOW, seeds: Any = (0, 1, 2), spaces: Spaces = SPACES) -> Agent:
+    return Agent(config, spaces, list(seeds))
+
+
+def experience(seed: int, ticks: int, envs: int = 1, ends: float = 0.1) -> list[Tensor]:
+    """What one member sees: ``[ticks, envs, ...]`` observations, next ones, rewards, discounts and dones."""
+    g = torch.Generator().manual_seed(seed)
+    obs, next_obs = torch.randn(2, ticks, envs, OBS, generator=g)
+    reward, end = torch.randn(ticks, envs, generator=g), torch.rand(ticks, envs, generator=g)
+    done = end < ends
+    return [obs, next_obs, reward, (end >= ends / 2).float(), done]  # half of the dones are truncations
+
+
+def live(agent: Agent, ticks: int, first: int = 0, seeds: list[int] | None = None, ends: float = 0.1) -> list[Tensor]:
+    """Ticks ``first .. first + ticks`` of each member's own experience; the actions ``[M, E]`` it chose."""
+    alone = [experience(seed, first + ticks, agent.envs, ends) for seed in seeds or agent.seeds]
+    seen = [torch.stack(parts, 1) for parts in zip(*alone, strict=True)]  # [ticks, M, E, ...]
+    actions = []
+    for t in range(first, first + ticks):
+        obs, next_obs, reward, discount, done = (part[t] for part in seen)
+        actions.append(agent.act(obs))
+        agent.observe(obs, actions[-1], next_obs, reward, discount, done)
+        agent.learn()
+    return actions
+
+
+def learned(agent: Agent) -> dict[str, Tensor]:
+    optimizer = agent.optimizer
+    return {
+        "online": agent.online.data, "target": agent.target.data, "mean": optimizer.mean, "square": optimizer.square,
+        "count": optimizer.count,
+    }  # fmt: skip
+
+
+# -- one update --------------------------------------------------------------------------------------------------------
+
+
+def table(agent: Agent, flat: Tensor, values: list[list[list[float]]]) -> None:
+    """Parameters ``flat`` for action values ``[member][state][action]`` of one-hot states."""
+    (first, bias), (last, last_bias) = agent.network.views(flat)
+    first.copy_(torch.eye(2).expand_as(first))
+    last.copy_(torch.tensor(values).transpose(1, 2))
+    bias.zero_(), last_bias.zero_()
+
+
+def test_an_update_worked_by_hand() -> None:
+    """Two states, two actions, linear networks: hidden = state, Q(s, .) = column s of the last weight.
+
+    Member 0 goes from state 0 by action 1 to state 1 with reward 1 and discount 1. Online Q(s1) = (5, 3), so the best
+    action is 0, of which the target network thinks 10 (of the other 20, its own best). Goal 1 + 0.5 * 10 = 6, value 2,
+    error -4, loss 16. Member 1 does the same with reward -3 and discount 0: goal -3, value -1, error 2, loss 4.
+    d loss / d Q(s0, a1) is twice the error: -8 and 4. With h = (1, 0) and the last weight's row (2, 3) or (-1, 0.5):
+    d/d last weight[1] = -8 h = (-8, 0); d/d last bias[1] = -8; d/d hidden = -8 (2, 3) = (-16, -24), which is also that
+    of the first bias and of the first weight's column of state 0. For member 1: (4, 0), 4, (-4, 2).
+    """
+    config = Config(
+        hidden_size=2, activation_fn="identity", batch_size=5, init_episodes=0, discount=0.5, lr=0.125, tau=0.25
+    )
+    agent = made(config, (0, 1), Spaces((2,), Discrete(2)))
+    table(agent, agent.online.data, [[[1, 2], [5, 3]], [[0, -1], [4, 0.5]]])
+    table(agent, agent.target.data, [[[0, 0], [10, 20]], [[0, 0], [10, 20]]])
+    online, target = agent.online.data.clone(), agent.target.data.clone()
+    state = torch.eye(2)[:, None]
+    zero, one = state[:1].expand(2, 1, 2), state[1:].expand(2, 1, 2)
+    agent.act(zero)
+    action, reward, discount = torch.ones(2, 1).long(), torch.tensor([[1.0], [-3.0]]), torch.tensor([[1.0], [0.0]])
+    agent.observe(zero, action, one, reward, discount, torch.zeros(2, 1, dtype=torch.bool))
+    assert agent.learn().tolist() == [16, 4]
+    gradient = torch.full_like(online, torch.nan)
+    (first, bias), (last, last_bias) = agent.network.views(gradient)
+    first.copy_(torch.tensor([[[-16, 0], [-24, 0]], [[-4, 0], [2, 0]]]))
+    bias[..., 0] = torch.tensor([[-16.0, -24], [-4, 2]])
+    last.copy_(torch.tensor([[[0, 0], [-8, 0]], [[0, 0], [4, 0]]]))
+    last_bias[..., 0] = torch.tensor([[0.0, -8], [0, 4]])
+    torch.testing.assert_close(agent.optimizer.mean, 0.1 * gradient)  # 1 - beta1 = 0.1
+    # Adam's first step is its step size against the gradient's sign; then a quarter of the way for the target.
+    torch.testing.assert_close(agent.online.data, online - 0.125 * gradient.sign(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(agent.target.data, target + 0.25 * (agent.online.data - target), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("raw", [-0.5, 0.25, 1.5])
+def test_a_discount_that_is_neither_0_nor_1_counts_as_it_is(raw: float) -> None:
+    agent = made(dataclasses.replace(NOW, discount=0.9), (0,))
+    obs = torch.randn(1, 1, OBS)
+    action = agent.act(obs)
+    before = [torch_values(agent, flat.data[0], obs[0])[0] for flat in (agent.online, agent.target)]
+    agent.observe(obs, action, obs, torch.ones(1, 1), torch.full((1, 1), raw), torch.ones(1, 1, dtype=torch.bool))
+    goal = 1 + 0.9 * raw * before[1][before[0].argmax()]
+    assert agent.learn().item() == pytest.approx((before[0][action.item()] - goal).item() ** 2, rel=1e-4)
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+
+def torch_mlp(mlp: Mlp, flat: Tensor, x: Tensor) -> Tensor:
+    """``x [B, in]`` through one member's ``flat [size]`` by torch's functions, which autograd can follow."""
+    layers = mlp.layers(flat[None])
+    functions = {
+        "relu": torch.relu, "tanh": torch.tanh, "identity": lambda v: v,
+        "leakyrelu": lambda v: torch.nn.functional.leaky_relu(v, 0.01),
+        "prelu": lambda v: torch.nn.functional.prelu(v, layers[-1][0].view(1)),
+    }  # fmt: skip
+    depth = len(mlp.sizes) - 1
+    for i, (weight, bias) in enumerate(layers[:depth]):
+        x = torch.nn.functional.linear(x, weight[0], bias[0, :, 0])
+        x = functions[mlp.activation](x) if i < depth - 1 else x
+    return x
+
+
+def torch_values(agent: Agent, flat: Tensor, obs: Tensor) -> Tensor:
+    """Action values ``[B, A]`` of one member, as Wang et al. 2016 or the public code has them."""
+    network = agent.network
+    if not isinstance(network, Dueling):
+        return torch_mlp(network.net, flat, obs)  # type: ignore[attr-defined]
+    own = flat.split([part.size for part in network.parts])
+    features = torch_mlp(network.features, own[0], obs)
+    value, advantage = torch_mlp(network.value, own[1], features), torch_mlp(network.advantage, own[2], features)
+    mean = advantage.mean() if agent.config.dueling_mean == "batch" else advantage.mean(1, keepdim=True)
+    return value + advantage - mean
+
+
+def torch_loss(agent: Agent, flat: Tensor, m: int, batch: int) -> Tensor:
+    """The whole loss of member ``m`` over the first ``batch`` rows of what this tick draws from memory."""
+    drawn = agent.memory.sample(agent._replay[:, (agent.ticks - 1) % TICKS, 0])
+    obs, next_obs = (part[m, :, :batch].T for part in drawn[:2])
+    action, reward, discount = (part[m, :batch] for part in drawn[2:])
+    with torch.no_grad():
+        best = torch_values(agent, flat, next_obs).argmax(1, keepdim=True)
+        later = torch_values(agent, agent.target.data[m], next_obs).gather(1, best)[:, 0]
+    chosen = torch_values(agent, flat, obs).gather(1, action.long()[:, None])[:, 0]
+    return (chosen - reward - agent.config.discount * discount * later).square().mean()
+
+
+HEADS = {
+    "plain": {}, "dueling": {"head": "dueling"}, "dueling-batch": {"head": "dueling", "dueling_mean": "batch"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("vary", [False, True], ids=["", "padded"])
+@pytest.mark.parametrize("activation", ["relu", "tanh", "prelu", "leakyrelu"])
+@pytest.mark.parametrize("head", HEADS)
+def test_the_gradient_is_that_of_the_whole_loss(head: str, activation: str, vary: bool) -> None:
+    config = dataclasses.replace(NOW, activation_fn=activation, vary_hp=vary, hidden_layer=2, **HEADS[head])
+    seeds = max(groups(config, range(40)), key=len)[:3]
+    agent = made(config, seeds)
+    own = [draw(config, seed) for seed in seeds]
+    assert len(seeds) == 3 and (not vary or min(o.batch_size for o in own) < agent.shape.batch_size)
+    agent.target.data += 0.3 * torch.randn(agent.target.shape, generator=torch.Generator().manual_seed(0))
+    fed = [torch.stack(parts) for parts in zip(*(experience(seed, 30) for seed in seeds), strict=True)]
+    for t in range(30):
+        obs, next_obs, reward, discount, done = (part[:, t] for part in fed)
+        agent.observe(obs, agent.act(obs), next_obs, reward, discount, done)
+    flats = [agent.online.data[m].clone().requires_grad_() for m in range(3)]
+    losses = [torch_loss(agent, flats[m], m, own[m].batch_size) for m in range(3)]
+    ours = agent.learn()
+    for m in range(3):
+        losses[m].backward()
+        assert ours[m].item() == pytest.approx(losses[m].item(), rel=1e-5)
+        torch.testing.assert_close(agent.optimizer.mean[m], 0.1 * flats[m].grad, rtol=1e-4, atol=1e-6)
+
+
+def test_both_means_of_dueling_choose_the_same_actions_from_different_values() -> None:
+    agent = made(dataclasses.replace(NOW, head="dueling"))
+    x = torch.randn(3, OBS, 8)
+    views = agent.network.views(agent.online)
+    by_row = agent.network.forward(views, x)[0]
+    agent.network.over_batch = True  # type: ignore[attr-defined]
+    by_batch = agent.network.forward(views, x)[0]
+    assert torch.equal(by_row.argmax(1), by_batch.argmax(1)) and (by_row - by_batch).abs().min() > 0
+    same = torch.full((3, 1, 8), 1 / 8)
+    torch.testing.assert_close(agent.network.forward(views, x, same)[0], by_batch)
+
+
+# -- exploration -------------------------------------------------------------------------------------------------------
+
+
+def test_epsilon_falls_from_episode_to_episode_down_to_its_floor() -> None:
+    agent = made(dataclasses.replace(NOW, eps_init=0.8, eps_decay=0.5, eps_min=0.11))
+    expected = [0.8, 0.4, 0.2, 0.11, 0.11]
+    for episodes in ([0, 1, 2], [3, 4, 500], [2, 0, 4]):
+        agent.episodes = torch.tensor(episodes)
+        assert agent.epsilon().tolist() == pytest.approx([expected[min(k, 4)] for k in episodes])
+
+
+def test_every_environment_s_episodes_count() -> None:
+    agent = made(dataclasses.replace(NOW, num_envs=3), (0, 1))
+    obs = torch.zeros(2, 3, OBS)
+    done = torch.tensor([[True, False, True], [False, False, False]])
+    agent.observe(obs, agent.act(obs), obs, torch.zeros(2, 3), torch.ones(2, 3), done)
+    assert agent.episodes.tolist() == [2, 0]
+
+
+def test_epsilon_over_a_share_of_the_training() -> None:
+    """Linear from 1 to 0.2 over half of 80 steps, two at a time: 20 ticks, then level."""
+    agent = made(dataclasses.replace(NOW, num_envs=2, eps_fraction=0.5, eps_min=0.2))
+    agent.budget = 80
+    obs, found = torch.zeros(3, 2, OBS), []
+    for _ in range(30):
+        agent.act(obs)
+        found.append(agent.epsilon()[1].item())
+    assert found == pytest.approx([1 - 0.8 * min(1, tick / 20) for tick in range(30)], abs=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+def test_random_actions_are_as_many_as_epsilon_says_and_uniform(epsilon: float) -> None:
+    ticks = 500
+    agent = made(dataclasses.replace(NOW, eps_init=epsilon, eps_min=epsilon, num_envs=4), (0, 1))
+    obs = torch.randn(2, 4, OBS)
+    best, taken = agent.greedy(obs), torch.stack([agent.act(obs) for _ in range(ticks)])
+    expected = epsilon / ACTIONS * torch.ones(2, 4, ACTIONS, dtype=torch.float64)
+    expected.scatter_add_(2, best[..., None], torch.full((2, 4, 1), 1 - epsilon, dtype=torch.float64))
+    counts = torch.stack([(taken == a).sum(0) for a in range(ACTIONS)], -1)
+    if epsilon == 0:
+        assert torch.equal(taken, best.expand(ticks, 2, 4))
+    else:
+        for m in range(2):
+            for env in range(4):
+                assert stats.chisquare(counts[m, env].numpy(), (ticks * expected[m, env]).numpy()).pvalue > 1e-4
+        assert not torch.equal(taken[:, 0], taken[:, 1]) and not torch.equal(taken[:, :, 0], taken[:, :, 1])
+
+
+def test_greedy_takes_the_first_of_equal_values() -> None:
+    agent = made()
+    agent.online.data.zero_()
+    assert agent.greedy(torch.randn(3, 2, OBS)).tolist() == [[0, 0]] * 3
+    policy = agent.with_weights(made(seeds=(7, 8)).online.data)
+    obs = torch.randn(2, 6, OBS)
+    assert torch.equal(policy.greedy(obs), made(seeds=(7, 8)).greedy(obs))
+
+
+# -- waiting -----------------------------------------------------------------------------------------------------------
+
+
+def test_members_wait_for_their_episodes_and_do_not_move() -> None:
+    """Member m ends an episode at every tick from 3 m on, and needs two."""
+    agent = made(dataclasses.replace(NOW, init_episodes=2))
+    obs, started = torch.randn(3, 1, OBS), [1, 4, 7]
+    for tick in range(12):
+        before = {name: value.clone() for name, value in learned(agent).items()}
+        done = torch.tensor([[tick >= 3 * m] for m in range(3)])
+        agent.observe(obs, agent.act(obs), obs * 0.9, torch.ones(3, 1), torch.ones(3, 1), done)
+        loss = agent.learn()
+        for m in range(3):
+            waits = tick < started[m]
+            assert loss[m].isnan() == waits
+            same = [torch.equal(value[m], before[name][m]) for name, value in learned(agent).items()]
+            assert same == [waits] * 5
+        assert agent.optimizer.count.tolist() == [max(0, tick - start + 1) for start in started]
+
+
+def test_nobody_learns_before_the_memory_has_its_fill() -> None:
+    agent = made(dataclasses.replace(NOW, fill=11, num_envs=2))
+    before = agent.online.data.clone()
+    live(agent, 5)
+    assert agent.memory.size == 10 and torch.equal(agent.online.data, before)
+    live(agent, 1, first=5)
+    assert agent.optimizer.count.tolist() == [1, 1, 1] and not torch.equal(agent.online.data, before)
+
+
+def test_updates_for_each_step() -> None:
+    """They differ: each draws its own batch."""
+    agent = made(dataclasses.replace(NOW, updates_per_step=3))
+    live(agent, 9)
+    assert agent.optimizer.count.tolist() == [27, 27, 27]
+    assert not torch.equal(agent._replay[:, 0, 0], agent._replay[:, 0, 1])
+
+
+def test_a_member_that_started_later_learns_as_if_alone() -> None:
+    """Company with which it waits changes nothing, to the bit."""
+    config = dataclasses.replace(NOW, init_episodes=3)
+    company = made(config, range(4))
+    actions = live(company, 140, ends=0.05)
+    assert len(set(company.optimizer.count.tolist())) == 4
+    for m in range(4):
+        alone = made(config, [m])
+        assert torch.equal(torch.cat(live(alone, 140, ends=0.05)), torch.stack(actions)[:, m])
+        for name, value in learned(alone).items():
+            assert torch.equal(value[0], learned(company)[name][m]), name
+
+
+# -- varied members ----------------------------------------------------------------------------------------------------
+
+
+def test_each_member_has_its_own_step_size() -> None:
+    config = dataclasses.replace(NOW, vary_hp=True, vary=("lr",))
+    agent = made(config, range(5))
+    before = agent.online.data.clone()
+    live(agent, 1)
+    moved = (agent.online.data - before).abs().max(1).values
+    rates = [draw(config, seed).lr for seed in range(5)]
+    assert moved.tolist() == pytest.approx(rates, rel=1e-3) and max(rates) > 2 * min(rates)
+
+
+VARIED = dataclasses.replace(NOW, vary_hp=True, hidden_layer=2, activation_fn="tanh", lr=1e-2)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_varied_member_alone_is_itself_in_its_group_to_the_bit(head: str) -> None:
+    config = dataclasses.replace(VARIED, **HEADS[head])
+    seeds = range(36)
+    full = [s for s in seeds if draw(config, s).batch_size in (6, 11, 21)]  # these need no padding of their batch
+    for group in groups(config, seeds):
+        some = sorted(set(group[:2]) | set(full) & set(group))
+        if len(group) < 2:
+            continue
+        company = made(config, group)
+        live(company, 15)
+        for seed in some[:3]:
+            alone, m = made(config, [seed]), group.index(seed)
+            live(alone, 15)
+            for name, value in learned(alone).items():
+                assert torch.equal(value[0], learned(company)[name][m]), (seed, name)
+
+
+class Twin(Agent):
+    """Draws the numbers of another agent's member, of its replay rows as many as it needs."""
+
+    def follow(self, other: Agent, member: int) -> None:
+        self.other, self.member = other, slice(member, member + 1)
+
+    def _draw(self) -> None:
+        super()._draw()
+        self._explore, self._random = self.other._explore[self.member], self.other._random[self.member]
+        self._replay = self.other._replay[self.member, :, :, : self.shape.batch_size]
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_varied_member_is_an_agent_with_these_settings(head: str) -> None:
+    """Padding of width and batch changes nothing but rounding."""
+    config = dataclasses.replace(VARIED, **HEADS[head])
+    compared = 0
+    for group in groups(config, range(12)):
+        company = made(config, group[:2])
+        twins = [Twin(dataclasses.replace(draw(config, seed), vary_hp=False), SPACES, [seed]) for seed in group[:2]]
+        for first in range(20):
+            live(company, 1, first)
+            for m, twin in enumerate(twins):
+                twin.follow(company, m)
+                live(twin, 1, first)
+        for m, twin in enumerate(twins):
+            compared += twin.online.shape[1] < company.online.shape[1]
+            assert twin.shape.batch_size == draw(config, group[m]).batch_size
+            obs = torch.randn(OBS, 50, generator=torch.Generator().manual_seed(m))
+            rows = torch.full((1, 1, 50), 1 / 50)
+            values = [a.network.forward(a.network.views(a.online), obs.expand(a.members, -1, -1), rows)[0]
+                      for a in (company, twin)]  # fmt: skip
+            torch.testing.assert_close(values[0][m], values[1][0], rtol=1e-3, atol=1e-4)
+            nonzero = company.online.data[m].count_nonzero() - twin.online.data.count_nonzero()
+            assert nonzero == 0
+    assert compared >= 5
+
+
+def test_those_who_stay_go_on_as_before() -> None:
+    whole, fewer = made(seeds=range(4)), made(seeds=range(4))
+    live(whole, 140)
+    live(fewer, 140)
+    fewer.keep(torch.tensor([3, 1]))
+    assert fewer.seeds == [3, 1] and fewer.members == 2
+    assert torch.equal(torch.stack(live(whole, 130, 140))[:, [3, 1]], torch.stack(live(fewer, 130, 140)))
+    for name, value in learned(fewer).items():
+        assert torch.equal(value, learned(whole)[name][[3, 1]]), name
+
+
+@pytest.mark.parametrize("ticks", [0, 50, TICKS, TICKS + 1])
+def test_goes_on_from_its_state_to_the_bit(ticks: int) -> None:
+    config = dataclasses.replace(NOW, init_episodes=2, rb_size=100, updates_per_step=2)
+    whole = made(config)
+    live(whole, ticks)
+    weights, state = copy.deepcopy(whole.state_dict()), copy.deepcopy(whole.resume_state())
+    actions = live(whole, 150, ticks)
+    resumed = made(config, (0, 1, 2))
+    resumed.load_state_dict(weights)
+    resumed.load_resume_state(state)
+    assert torch.equal(torch.stack(live(resumed, 150, ticks)), torch.stack(actions))
+    for name, value in learned(resumed).items():
+        assert torch.equal(value, learned(whole)[name]), name

@@ -1,0 +1,246 @@
+"""The inner loop: every agent as if alone, whoever else trains, stops or breaks beside it."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from control import inner_loop
+from control.inner_loop import InnerLoop, Outcome, derive
+from control.interaction import Interaction
+from models.agents.ddqn.config import Config as AgentConfig
+from models.agents.ddqn.variation import groups
+from models.proxies.synthetic.config import Config
+from models.streams import Streams
+
+AGENT = AgentConfig(hidden_size=8, batch_size=5, lr=1e-2, eps_decay=0.8)
+SMALL = Config(proxy_hidden_size=7, max_steps=25, inner_steps=160, test_episodes=3, test_limit=60)
+PLATEAU: dict[str, Any] = {"inner_rule": "plateau", "early_out_num": 2, "early_out_virtual_diff": 0.1}
+
+
+def loop_of(game: str = "cartpole", agent: dict[str, Any] | None = None, **changes: Any) -> InnerLoop:
+    return InnerLoop(dataclasses.replace(SMALL, **changes), "DDQN", dataclasses.replace(AGENT, **(agent or {})), game)
+
+
+def proxies_of(loop: InnerLoop, count: int) -> Tensor:
+    """Random stand-ins whose episodes last from one step to the limit."""
+    networks = loop.networks
+    flat = 2 * networks.initial(Streams(range(count)))
+    if "done" in networks.parts:
+        part = networks.parts["done"]
+        part.layers(networks.split(flat)["done"])[-1][1][:, 0, 0] += torch.linspace(-0.4, 0.8, count)
+    return flat
+
+
+def same(outcome: Outcome, expected: Outcome, rows: list[int]) -> None:
+    assert torch.equal(outcome.returns, expected.returns[rows])
+    assert torch.equal(outcome.scores, expected.scores[rows])
+    assert outcome.steps.tolist() == expected.steps[rows].tolist()
+    assert outcome.episodes.tolist() == expected.episodes[rows].tolist()
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many members each compaction left."""
+    left: list[int] = []
+    keep = Interaction.keep
+
+    def spy(self: Interaction, members: Tensor) -> None:
+        left.append(len(members))
+        keep(self, members)
+
+    monkeypatch.setattr(Interaction, "keep", spy)
+    return left
+
+
+# name -> (settings of the stand-ins, of the agents); all of them train on stand-ins
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "budget": ({}, {}),
+    "plateau": (PLATEAU, {}),
+    "plateau with a floor": (PLATEAU | {"plateau_floor": 100}, {"num_envs": 2}),
+    "episodes": ({"train_episodes": 15}, {}),
+    "learned reset, raw done": (PLATEAU | {"learned_reset": True, "raw_done": True}, {}),
+    "two layers": (PLATEAU | {"proxy_hidden_layer": 2}, {"activation_fn": "tanh", "hidden_layer": 2}),
+    "varied": (PLATEAU, {"vary_hp": True}),
+    "waiting": (PLATEAU, {"init_episodes": 4, "fill": 50}),
+    "tests": ({"inner_rule": "tests", "solved_reward": 12.0, "early_out_num": 3, "test_limit": 15, "inner_steps": 60},
+              {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_alone_as_in_company_to_the_bit(case: str, kept: list[int]) -> None:
+    settings, agent = CASES[case]
+    loop, seeds = loop_of(agent=agent, **settings), list(range(20, 32))
+    proxies = proxies_of(loop, len(seeds))
+    company = loop.run(proxies, seeds)
+    assert company.episodes.unique().numel() > 1 and company.returns.unique().numel() > 3
+    if case != "budget":
+        assert company.steps.min() < 160 and company.steps.unique().numel() > 3
+        assert kept and min(kept) < 9
+    if case == "varied":
+        assert len(groups(loop.agent_config, seeds)) > 3
+    for rows in ([1], [5], [10, 3, 7]):
+        same(loop.run(proxies[rows], [seeds[i] for i in rows]), company, rows)
+
+
+def test_alone_as_in_company_with_the_dueling_head() -> None:
+    """Varied too, with the mean over the batch, which padding must not move."""
+    agent = {"head": "dueling", "dueling_mean": "batch", "vary_hp": True, "feature_dim": 6}
+    loop, seeds = loop_of(agent=agent, inner_steps=40), list(range(16))
+    proxies = proxies_of(loop, 16)
+    company = loop.run(proxies, seeds)
+    for i in (0, 3, 7, 8, 12, 15):
+        same(loop.run(proxies[[i]], [seeds[i]]), company, [i])
+
+
+def test_alone_as_in_company_on_bandits_of_ten_environments() -> None:
+    agent = {"num_envs": 10, "fill": 30, "init_episodes": 0, "rb_size": 200, "eps_fraction": 0.5, "vary_hp": True}
+    loop, seeds = loop_of(agent=agent | {"vary": ("lr",)}, proxy="bandit", inner_steps=400), list(range(6))
+    proxies = proxies_of(loop, 6)
+    company = loop.run(proxies, seeds)
+    assert company.steps.tolist() == company.episodes.tolist() == [400] * 6
+    for rows in ([0], [5], [4, 1]):
+        same(loop.run(proxies[rows], [seeds[i] for i in rows]), company, rows)
+
+
+@pytest.mark.parametrize("rule", ["budget", "plateau", "solved"])
+def test_alone_as_in_company_on_the_real_environment(rule: str, kept: list[int]) -> None:
+    settings = PLATEAU | {"inner_rule": "budget", "solved_reward": 20.0, "inner_steps": 250}
+    loop, seeds = loop_of(**settings), list(range(8))
+    company = loop.run(None, seeds, rule=rule)
+    assert (company.steps.unique().numel() > 1) == (len(kept) > 0) == (rule != "budget")
+    for rows in ([0], [5, 2]):
+        same(loop.run(None, [seeds[i] for i in rows], rule=rule), company, rows)
+
+
+def test_programs_that_take_turns_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, seeds = loop_of(**PLATEAU), list(range(7))
+    proxies = proxies_of(loop, 7)
+    whole = loop.run(proxies, seeds)
+    monkeypatch.setattr(inner_loop, "_MOST_MEMBERS", 3)
+    parts = loop.run(proxies, seeds)
+    same(parts, whole, list(range(7)))
+    assert parts.test_steps == whole.test_steps > 0 and parts.train_seconds > 0 and parts.test_seconds > 0
+
+
+def test_an_agent_that_stopped_is_the_agent_of_that_moment() -> None:
+    """Tested as it was, though it learned on beside the others until it left the program."""
+    loop, seeds = loop_of(**PLATEAU), list(range(12))
+    proxies = proxies_of(loop, 12)
+    company = loop.run(proxies, seeds)
+    early = (company.steps < 160).nonzero()[:, 0].tolist()
+    assert len(early) > 3
+    for i in early[:6]:
+        same(loop.run(proxies[[i]], [seeds[i]], steps=int(company.steps[i]), rule="budget"), company, [i])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
+def test_a_stand_in_that_breaks_leaves_the_others_alone(bad: float) -> None:
+    loop, seeds = loop_of(agent={"vary_hp": True, "vary": ("lr",)}, **PLATEAU), list(range(5))
+    proxies = proxies_of(loop, 5)
+    broken = proxies.clone()
+    broken[2] = bad
+    outcome, rest = loop.run(broken, seeds), [0, 1, 3, 4]
+    same(loop.run(proxies[rest], [seeds[i] for i in rest]), outcome, list(rest))
+    assert outcome.returns.isfinite().all()  # a broken agent plays on, badly
+
+
+def test_counts_of_steps_and_episodes() -> None:
+    """One-step stand-ins, and stand-ins that end at the limit of 25 alone, two environments an agent."""
+    loop = loop_of(agent={"num_envs": 2}, inner_steps=101)
+    proxies, networks = torch.zeros(2, loop.networks.size), loop.networks
+    networks.parts["done"].layers(networks.split(proxies)["done"])[-1][1][1] = 1.0
+    outcome = loop.run(proxies, [0, 1])
+    assert outcome.steps.tolist() == [102, 102]  # 51 ticks
+    assert outcome.episodes.tolist() == [4, 102]
+    outcome = loop_of(agent={"num_envs": 2}, train_episodes=4).run(proxies, [0, 1])
+    assert outcome.steps.tolist() == [100, 4] and outcome.episodes.tolist() == [4, 4]
+
+
+def test_arguments_replace_the_settings() -> None:
+    loop, seeds = loop_of(**PLATEAU), [0, 1, 2]
+    proxies = proxies_of(loop, 3)
+    outcome = loop.run(proxies, seeds, steps=50, test_limit=5, rule="budget")
+    assert outcome.steps.tolist() == [50] * 3 and outcome.returns.tolist() == [[5.0] * 3] * 3
+    assert outcome.test_steps == 45
+    same(loop_of(inner_steps=50, test_limit=5).run(proxies, seeds), outcome, [0, 1, 2])
+
+
+def test_tests_start_from_the_agent_s_seed_alone() -> None:
+    """Agents that cannot learn: the same seed has the same returns on any stand-in, another seed has others."""
+    loop = loop_of(agent={"init_episodes": 10_000})
+    returns = loop.run(proxies_of(loop, 4), [3, 3, 4, 3]).returns
+    assert torch.equal(returns[0], returns[1]) and torch.equal(returns[0], returns[3])
+    assert not torch.equal(returns[0], returns[2])
+
+
+# -- the rule that tests on the real environment ----------------------------------------------------------------------
+
+
+def test_a_test_after_every_episode_ends_the_training() -> None:
+    """A test of CartPole always pays 9 or more in 12 steps: solved at 5 with the first episode that may count."""
+    loop = loop_of(inner_rule="tests", solved_reward=5.0, test_limit=12, agent={"init_episodes": 3})
+    outcome = loop.run(proxies_of(loop, 4), [0, 1, 2, 3])
+    assert outcome.episodes.tolist() == [4] * 4 and outcome.steps.unique().numel() > 1
+    never = loop_of(inner_rule="tests", solved_reward=13.0, test_limit=12, inner_steps=40)
+    assert never.run(proxies_of(loop, 4), [0, 1, 2, 3]).steps.tolist() == [40] * 4
+
+
+def test_steps_of_the_rule_s_tests_are_counted_whatever_the_company() -> None:
+    """Every episode of training costs three tests of three steps, and the end three more."""
+    settings: dict[str, Any] = {"inner_rule": "tests", "solved_reward": 4.0, "test_limit": 3, "train_episodes": 9}
+    loop, seeds = loop_of(inner_steps=100, **settings), list(range(6))
+    proxies = proxies_of(loop, 6)
+    company = loop.run(proxies, seeds)
+    assert company.episodes.unique().numel() > 1
+    assert company.test_steps == 9 * int(company.episodes.sum()) + 9 * 6
+    assert company.test_steps == sum(loop.run(proxies[[i]], [seeds[i]]).test_steps for i in range(6))
+
+
+def test_the_rule_is_not_asked_about_agents_that_are_through() -> None:
+    """The first agent is through with its first step, and its episodes end at every tick beside four whose own
+    last to the limit of 25."""
+    settings: dict[str, Any] = {"inner_rule": "tests", "solved_reward": 4.0, "test_limit": 3, "inner_steps": 50}
+    agent = {"init_episodes": 1_000}
+    loop = loop_of(**settings, agent=agent, train_episodes=1)
+    proxies, networks = torch.zeros(5, loop.networks.size), loop.networks
+    networks.parts["done"].layers(networks.split(proxies)["done"])[-1][1][0] = 1.0
+    outcome = loop.run(proxies, list(range(5)))
+    assert outcome.steps.tolist() == [1, 25, 25, 25, 25] and outcome.episodes.tolist() == [1] * 5
+    assert outcome.test_steps == 5 * 9 + 5 * 9
+
+
+def test_the_rule_s_tests_differ_from_episode_to_episode() -> None:
+    drawn = {derive(seed, episode) for seed in range(50) for episode in range(50)}
+    assert len(drawn) == 2500 and min(drawn) >= 0
+    assert 0 <= derive(2**62 + 5, 3) < 2**63
+
+
+# -- other games ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("game", "score"), [("probe-4", 1.0), ("probe-5", 1.0), ("probe-truncated", 8.0)])
+def test_learns_on_a_game_that_is_no_tensor_program(game: str, score: float) -> None:
+    loop = loop_of(game, agent={"batch_size": 32, "eps_decay": 0.97}, inner_steps=300)
+    outcome = loop.run(None, [0, 1, 2])
+    assert outcome.returns.tolist() == [[score] * 3] * 3
+
+
+def test_members_of_such_a_game_stop_by_themselves() -> None:
+    settings = PLATEAU | {"inner_steps": 60, "early_out_virtual_diff": 0.01, "early_out_num": 5}
+    loop, seeds = loop_of("probe-4", **settings), list(range(6))
+    company = loop.run(None, seeds)
+    assert company.steps.unique().numel() > 2 and company.steps.min() < 30
+    for i in range(6):
+        same(loop.run(None, [seeds[i]]), company, [i])
+
+
+def test_a_stand_in_of_a_game_that_is_no_tensor_program() -> None:
+    loop, seeds = loop_of("probe-5", **PLATEAU), list(range(6))
+    proxies = proxies_of(loop, 6)
+    company = loop.run(proxies, seeds)
+    for rows in ([0], [4, 2]):
+        same(loop.run(proxies[rows], [seeds[i] for i in rows]), company, rows)

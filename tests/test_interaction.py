@@ -1,0 +1,237 @@
+"""Lock-step ticks: what an agent is told, whose seeds start which episode, keeping members, and resuming."""
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from control.interaction import BLOCK, Ended, Interaction
+from envs.base import Environment
+from envs.make import make_environment
+from envs.synthetic import SyntheticDynamics, starts_of
+from envs.tensor import TensorEnvironment
+from models.agents.ddqn.agent import Agent
+from models.agents.ddqn.config import Config
+from models.proxies.synthetic.config import Config as ProxyConfig
+from models.proxies.synthetic.networks import Networks
+from models.streams import Streams
+
+SMALL = Config(hidden_size=8, batch_size=5, init_episodes=1, lr=1e-2)
+
+
+def synthetic(members: int, envs: int, bandit: bool = False) -> TensorEnvironment:
+    """Stand-ins for CartPole with learned first states, whose episodes differ in length."""
+    real = make_environment("cartpole", 1, 1)
+    settings = ProxyConfig(proxy="bandit" if bandit else "mdp", proxy_hidden_size=8, learned_reset=True, max_steps=30)
+    networks = Networks(settings, real.spaces)
+    program = networks.program(2 * networks.initial(Streams(range(members))))
+    return TensorEnvironment(SyntheticDynamics(program, real.spaces, starts_of(real)), members, envs)
+
+
+def environment_of(name: str, members: int, envs: int) -> Environment:
+    if name in ("synthetic", "bandit"):
+        return synthetic(members, envs, name == "bandit")
+    return make_environment(name, members, envs)
+
+
+def started(name: str, seeds: list[int], envs: int = 1, config: Config = SMALL) -> Interaction:
+    environment = environment_of(name, len(seeds), envs)
+    agent = Agent(Config(**{**vars(config), "num_envs": envs}), environment.spaces, seeds)
+    return Interaction(agent, environment, Streams.named(seeds, "episodes"))
+
+
+class Recorder:
+    """An agent that plays given actions and remembers all it is told."""
+
+    def __init__(self, actions: Tensor):
+        self.actions, (_, self.members, self.envs) = actions, actions.shape
+        self.seen: list[tuple[Tensor, ...]] = []
+        self.acted_on: list[Tensor] = []
+
+    def act(self, obs: Tensor) -> Tensor:
+        self.acted_on.append(obs.clone())
+        return self.actions[len(self.acted_on) - 1]
+
+    def observe(self, *parts: Tensor) -> None:
+        self.seen.append(tuple(part.clone() for part in parts))
+
+    def learn(self) -> Tensor:
+        return torch.zeros(self.members)
+
+
+def recorded(
+    name: str, ticks: int, members: int = 2, envs: int = 2
+) -> tuple[Recorder, list[Ended | None], Interaction]:
+    environment = environment_of(name, members, envs)
+    actions = torch.randint(2, (ticks, members, envs), generator=torch.Generator().manual_seed(0))
+    recorder = Recorder(actions)
+    interaction = Interaction(recorder, environment, Streams.named(range(members), "episodes"))
+    return recorder, [interaction.tick() for _ in range(ticks)], interaction
+
+
+@pytest.mark.parametrize("name", ["cartpole", "synthetic", "bandit", "mountaincar"])
+def test_an_agent_is_told_whole_episodes(name: str) -> None:
+    """Observations follow one another, except behind an end: there the memory has the last of the old episode, and
+    the agent acts on the first of the new one. Returns and lengths are those of what the agent was told."""
+    ticks = 230 if name == "mountaincar" else 80
+    recorder, all_ended, _ = recorded(name, ticks)
+    returns, lengths, counted = torch.zeros(2, 2), torch.zeros(2, 2), 0
+    for t, (obs, action, next_obs, reward, _, done) in enumerate(recorder.seen):
+        assert torch.equal(obs, recorder.acted_on[t]) and torch.equal(action, recorder.actions[t])
+        if t + 1 < ticks:
+            same = (next_obs == recorder.acted_on[t + 1]).all(-1)
+            assert torch.equal(same, ~done)
+        returns, lengths, ended = returns + reward, lengths + 1, all_ended[t]
+        assert (ended is not None) == bool(done.any())
+        if ended is not None:
+            where = done.nonzero(as_tuple=True)
+            assert torch.equal(ended.members, where[0]) and ended.tick == t + 1
+            assert torch.equal(ended.returns, returns[where]) and torch.equal(ended.lengths, lengths[where].long())
+            returns, lengths, counted = returns * ~done, lengths * ~done, counted + len(where[0])
+    assert counted >= 4
+
+
+@pytest.mark.parametrize(("name", "discount"), [("probe-1", 0.0), ("probe-truncated", 1.0), ("cartpole", 0.0)])
+def test_a_time_limit_is_no_end(name: str, discount: float) -> None:
+    recorder, _, _ = recorded(name, 60)
+    at_ends = torch.cat([seen[4][seen[5]] for seen in recorder.seen])
+    assert len(at_ends) > 4 and (at_ends == discount).all()
+    assert all((seen[4][~seen[5]] == 1).all() for seen in recorder.seen)
+
+
+def test_the_environment_s_own_discount_reaches_the_agent() -> None:
+    environment = synthetic(2, 1)
+    dynamics: Any = environment.dynamics
+    dynamics.raw_done = True
+    recorder = Recorder(torch.zeros(40, 2, 1, dtype=torch.int64))
+    interaction = Interaction(recorder, environment, Streams.named([0, 1], "episodes"))
+    for _ in range(40):
+        interaction.tick()
+    for obs, action, _, _, discount, done in recorder.seen:
+        raw = dynamics.program.step(obs, action).done
+        assert torch.equal(discount, 1 - raw) and torch.equal(done | (raw <= 0.5), torch.ones_like(done))
+
+
+def test_every_episode_starts_from_its_own_seed() -> None:
+    """The first observations are those of `interaction.seeds`, and all differ."""
+    _, _, interaction = recorded("cartpole", 0)
+    starts, firsts = starts_of(make_environment("cartpole", 1, 1)), []
+    interaction.agent.actions = torch.zeros(300, 2, 2, dtype=torch.int64)
+    for _ in range(300):
+        before = interaction.seeds
+        ended = interaction.tick()
+        fresh = interaction.seeds != before
+        if ended is not None:
+            assert interaction.obs is not None and torch.equal(interaction.obs[fresh], starts(interaction.seeds)[fresh])
+            firsts += interaction.seeds[fresh].tolist()
+    assert len(firsts) == len(set(firsts)) > 80
+
+
+@pytest.mark.parametrize("name", ["cartpole", "synthetic", "lunarlander"])
+def test_a_member_s_episodes_do_not_depend_on_its_company(name: str) -> None:
+    """Seeds, observations and weights to the bit, over more than a block of seeds."""
+    ticks = BLOCK + 70
+    company = started(name, [3, 4, 5], envs=2)
+    seen = [(company.tick(), company.seeds, company.obs) for _ in range(ticks)]
+    if name == "synthetic":  # a stand-in goes with its member
+        keep = torch.tensor([1])
+        alone = started(name, [3, 4, 5], envs=2)
+        alone.keep(keep)
+    else:
+        alone = started(name, [4], envs=2)
+    for ended, seeds, obs in seen:
+        mine = alone.tick()
+        assert torch.equal(alone.seeds, seeds[1:2]) and torch.equal(alone.obs, obs[1:2])  # type: ignore[arg-type,index]
+        theirs = [] if ended is None else ended.returns[ended.members == 1].tolist()
+        assert (mine.returns.tolist() if mine else []) == theirs
+    assert torch.equal(alone.agent.online[0], company.agent.online[1])
+    assert company.agent.episodes.min() >= 1 and company.lengths.unique().numel() > 2  # each at its own time
+
+
+@pytest.mark.parametrize("name", ["cartpole", "synthetic"])
+@pytest.mark.parametrize("ticks", [0, 50, BLOCK])
+def test_those_who_stay_go_on_as_before(name: str, ticks: int) -> None:
+    whole, fewer, stay = started(name, [0, 1, 2, 3]), started(name, [0, 1, 2, 3]), torch.tensor([3, 1])
+    for interaction in (whole, fewer):
+        for _ in range(ticks):
+            interaction.tick()
+    fewer.keep(stay)
+    for _ in range(140):
+        one, other = whole.tick(), fewer.tick()
+        assert torch.equal(whole.obs[stay], fewer.obs)  # type: ignore[arg-type,index]
+        mine = [] if other is None else list(zip(stay[other.members].tolist(), other.lengths.tolist(), strict=True))
+        theirs = [] if one is None else list(zip(one.members.tolist(), one.lengths.tolist(), strict=True))
+        assert sorted(mine) == [pair for pair in theirs if pair[0] in (1, 3)]
+    assert torch.equal(whole.agent.online[stay], fewer.agent.online)
+    assert torch.equal(whole.loss[stay].nan_to_num(-1), fewer.loss.nan_to_num(-1))
+
+
+def saved(interaction: Interaction) -> bytes:
+    """All of it, as a checkpoint file has it."""
+    file, agent = io.BytesIO(), interaction.agent
+    torch.save((agent.state_dict(), agent.resume_state(), interaction.resume_state()), file)
+    return file.getvalue()
+
+
+def load(interaction: Interaction, file: bytes) -> None:
+    weights, agent, own = torch.load(io.BytesIO(file), weights_only=True)
+    interaction.agent.load_state_dict(weights)
+    interaction.agent.load_resume_state(agent)
+    interaction.load_resume_state(own)
+
+
+@pytest.mark.parametrize(
+    ("name", "ticks"),
+    [
+        *[(name, ticks) for name in ("cartpole", "synthetic", "bandit") for ticks in (0, 77, BLOCK)],
+        ("lunarlander", 150), ("lunarlander", BLOCK), ("probe-truncated", 16),
+        ("probe-truncated", 20),
+    ],
+)  # fmt: skip
+def test_goes_on_from_its_state_to_the_bit(name: str, ticks: int) -> None:
+    """In the middle of episodes of different ages, at their ends, and at the ends of blocks of seeds."""
+    whole = started(name, [0, 1], envs=2)
+    for _ in range(ticks):
+        whole.tick()
+    file = saved(whole)
+    resumed = started(name, [0, 1], envs=2)
+    load(resumed, file)
+    if name == "lunarlander" and ticks:
+        assert resumed.lengths.unique().numel() > 1
+    for _ in range(135):
+        one, other = whole.tick(), resumed.tick()
+        assert torch.equal(whole.obs, resumed.obs)  # type: ignore[arg-type]
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            assert one.tick == other.tick
+            for field in ("members", "returns", "lengths"):
+                assert torch.equal(getattr(one, field), getattr(other, field))
+    assert torch.equal(whole.agent.online, resumed.agent.online) and whole.ticks == resumed.ticks == ticks + 135
+    assert torch.equal(whole.loss, resumed.loss) and torch.equal(whole.seeds, resumed.seeds)
+
+
+def test_a_resumed_run_can_be_saved_and_resumed_again() -> None:
+    whole = started("lunarlander", [0, 1])
+    once = started("lunarlander", [0, 1])
+    for _ in range(60):
+        whole.tick()
+    load(once, saved(whole))
+    for _ in range(45):
+        whole.tick(), once.tick()
+    twice = started("lunarlander", [0, 1])
+    load(twice, saved(once))
+    for _ in range(60):
+        whole.tick(), twice.tick()
+    assert torch.equal(whole.obs, twice.obs)  # type: ignore[arg-type]
+    assert torch.equal(whole.agent.online, twice.agent.online)
+
+
+def test_only_the_actions_of_episodes_under_way_are_kept() -> None:
+    interaction = started("probe-truncated", [0, 1])
+    for tick in range(1, 30):
+        interaction.tick()
+        assert len(interaction._past) == tick % 8
+    assert copy.deepcopy(interaction.resume_state()["past"]).shape == (5, 2, 1)

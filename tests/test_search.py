@@ -1,0 +1,187 @@
+"""Whole searches for stand-ins, from flags to the file that others train on."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import trainer
+from control import config
+from control.proxy_module import build
+from control.run_dir import read_metrics
+from helpers import different, learned, run_folder, start, wait_until
+from models.proxies import files
+from models.settings import SettingError
+
+TINY = {
+    "implementation": "SE", "gamename": "cartpole", "population": 4, "generations": 3, "inner_steps": 60,
+    "hidden_size": 8, "batch_size": 8, "proxy_hidden_size": 6, "test_episodes": 2, "test_limit": 30,
+    "center_agents": 2, "center_every": 2, "retest_agents": 2, "report_agents": 3, "seed": 1,
+}  # fmt: skip
+
+
+def search(logdir: Path, *more: str, **changes: object) -> list[str]:
+    values = TINY | {"logdir": logdir} | changes
+    return [word for name, value in values.items() for word in (f"--{name}", str(value))] + list(more)
+
+
+def state(folder: Path) -> dict:
+    content = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    return {name: content[name] for name in ("state_dict", "understudy")}
+
+
+def same(one: Path, other: Path) -> None:
+    """The same metrics, checkpoint and stand-in, to the bit."""
+    ours, theirs = learned(one), learned(other)
+    assert ours.keys() == theirs.keys() and len(ours["epoch"]) > 0
+    assert [name for name in ours if not np.array_equal(ours[name], theirs[name], equal_nan=True)] == []
+    assert [path for path in different(state(one), state(other)) if "/understudy/settings" not in path] == []
+    first, second = (files.load(folder / "proxy.safetensors") for folder in (one, other))
+    assert torch.equal(first.parameters, second.parameters)
+    assert first.description["scores"] == second.description["scores"]
+
+
+@pytest.mark.parametrize("more", [[], ["--proxy", "bandit", "--initial_draws", "3"], ["--learned_reset"]])
+def test_a_search_leaves_a_stand_in_and_says_what_it_is_worth(tmp_path: Path, more: list[str], capsys) -> None:
+    assert trainer.main(search(tmp_path, *more)) == 0
+    folder = run_folder(tmp_path)
+    proxy = files.load(folder / "proxy.safetensors")
+    scores = json.loads((folder / "scores.json").read_text())
+    assert proxy.description["scores"] == scores and proxy.game == "cartpole"
+    assert scores["report"]["agents"] == 3 and scores["generation"] in (1, 3, 4)
+    assert {row["generation"] for row in scores["second_test"]} == {1, 3, 4}
+    for name in ("curve.png", "behaviour.png", "config.yaml", "metrics.csv"):
+        assert (folder / name).stat().st_size > 0
+    metrics = read_metrics(folder / "metrics.csv")
+    assert metrics["epoch"] == [1, 2, 3]
+    centre = metrics["es/center_return"]
+    assert np.isfinite(centre[0]) and np.isnan(centre[1]) and np.isfinite(centre[2])
+    for tag in ("es/fitness_mean", "es/fitness_best", "es/real_steps", "es/synthetic_steps", "time/train", "time/test"):
+        assert np.isfinite(metrics[tag]).all()
+    assert sorted(metrics["es/synthetic_steps"]) == metrics["es/synthetic_steps"]
+    said = capsys.readouterr().out
+    assert "proxy.safetensors" in said and "--eval_agent" in said and "tensorboard" in said
+
+
+def test_the_paper_preset_stops_by_its_plateau_and_scores_the_centre_every_generation(tmp_path: Path) -> None:
+    argv = search(
+        tmp_path, "--preset", "paper", inner_steps=400, train_episodes=30, center_every=1, early_out_num=2,
+        early_out_virtual_diff=0.5, generations=2,
+    )
+    assert trainer.main(argv) == 0
+    metrics = read_metrics(run_folder(tmp_path) / "metrics.csv")
+    assert np.isfinite(metrics["es/center_return"]).all()
+    assert min(metrics["es/steps_per_agent"]) < 400
+    settings = config.parse(argv)
+    assert settings.proxy.raw_done and settings.proxy.score_transform == 3 and settings.agent.activation_fn == "tanh"
+
+
+def test_quits_when_the_target_is_reached(tmp_path: Path) -> None:
+    assert trainer.main(search(tmp_path, target_return=1, generations=50)) == 0
+    folder = run_folder(tmp_path)
+    assert read_metrics(folder / "metrics.csv")["epoch"] == [1]
+    assert json.loads((folder / "scores.json").read_text())["generation"] == 1
+
+
+def test_resumed_after_a_stop_it_is_the_same_search(tmp_path: Path) -> None:
+    assert trainer.main(search(tmp_path / "whole", center_every=1)) == 0
+    assert trainer.main(search(tmp_path / "parts", center_every=1, generations=2)) == 0
+    assert trainer.main(search(tmp_path / "parts", "--resume", center_every=1)) == 0
+    whole, parts = run_folder(tmp_path / "whole"), run_folder(tmp_path / "parts")
+    same(whole, parts)
+    assert trainer.main(search(tmp_path / "parts", "--resume", center_every=1)) == 0  # nothing is left to do
+    same(whole, parts)
+
+
+def test_killed_at_any_moment_it_resumes_to_the_same_numbers(tmp_path: Path) -> None:
+    assert trainer.main(search(tmp_path / "whole", generations=6, inner_steps=400)) == 0
+    argv = search(tmp_path / "killed", "--resume", generations=6, inner_steps=400)
+
+    def generations() -> int:
+        """Finished and kept: the header is a line too, and the checkpoint follows the metrics."""
+        found = list((tmp_path / "killed").glob("*/*/*/*/version_0/checkpoints/last.ckpt"))
+        return max((path.parents[1] / "metrics.csv").read_text().count("\n") - 1 for path in found) if found else 0
+
+    for wanted in (1, 3):
+        process = start(argv)
+        wait_until(lambda wanted=wanted: generations() >= wanted, process)  # type: ignore[misc]
+        process.kill()
+        process.communicate()
+    assert trainer.main(argv) == 0
+    same(run_folder(tmp_path / "whole"), run_folder(tmp_path / "killed"))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--agent", "DDQM"], "agent is 'DDQM'; allowed: DDQN, DuelingDDQN; did you mean 'DDQN'?"),
+        (["--agent", "UDRL"], "agent is 'UDRL'; allowed: DDQN, DuelingDDQN"),
+        (["--gamename", "cartpol"], "did you mean 'cartpole'?"),
+        (["--gamename", "pendulum"], "actions are continuous; DDQN takes discrete actions"),
+        (["--proxy", "bandid"], "proxy is 'bandid'; allowed: mdp, bandit; did you mean 'bandit'?"),
+        (["--preset", "papper"], "preset is 'papper'; allowed for a mdp: recipe, paper, paper_varied; did you mean 'paper'?"),
+        (["--proxy", "bandit", "--preset", "paper"], "preset is 'paper'; allowed for a bandit: recipe"),
+        (["--strategy", "ness"], "strategy is 'ness'; allowed: nes, openai_es, snes; did you mean 'nes'?"),
+        (["--population", "5"], "population is 5; allowed with mirrored: an even number"),
+        (["--score_transform", "8"], "score_transform is 8; allowed: integer, at least 0, at most 7"),
+        (["--epochs", "5"], "--epochs has no effect with SE; did you mean '--generations'?"),
+        (["--strategy", "nes", "--score_transform", "7", "--center_every", "5"], "allowed: a center_every of 1"),
+        (["--num_seeds", "2"], "num_seeds is 2; allowed with SE: 1"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, more: list[str], said: str, capsys) -> None:
+    assert trainer.main(search(tmp_path, *more)) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stand_in_is_evaluated_beside_the_real_environment(tmp_path: Path, capsys) -> None:
+    assert trainer.main(search(tmp_path, solved_reward=12)) == 0
+    folder = run_folder(tmp_path)
+    for where in (folder, folder / "proxy.safetensors", folder / "checkpoints" / "last.ckpt"):
+        capsys.readouterr()
+        assert trainer.main(["--eval_agent", str(where), "--num_agents", "3", "--agent", "DuelingDDQN"]) == 0
+        rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line.strip()}
+        assert float(rows["stand-in"][1]) > 0 and float(rows["real"][1]) > 0
+    assert trainer.main(["--eval_agent", str(folder), "--num_agents", "2", "--vary_hp", "--no_real_baseline"]) == 0
+    said = capsys.readouterr().out
+    assert "drawn for each agent: lr, batch_size, hidden_size, hidden_layer" in said and "\nreal " not in said
+
+
+@pytest.mark.parametrize("what", ["an agent's checkpoint", "truncated", "text"])
+def test_a_damaged_stand_in_is_one_line(tmp_path: Path, what: str, capsys) -> None:
+    path = tmp_path / "proxy.safetensors"
+    settings = config.parse(search(tmp_path))
+    module = build(settings)
+    files.save(path, module.networks.initial(torch_streams())[0], config=settings.proxy, spaces=module.networks.spaces,
+               game="cartpole", description={})  # fmt: skip
+    if what == "truncated":
+        path.write_bytes(path.read_bytes()[:-10])
+    elif what == "text":
+        path.write_text("hello")
+    else:
+        torch.save({"state_dict": {}}, path)
+    assert trainer.main(["--eval_agent", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert str(path) in error and error.count("\n") == 1
+
+
+def torch_streams():
+    from models.streams import Streams
+
+    return Streams([0])
+
+
+def test_settings_survive_the_written_form(tmp_path: Path) -> None:
+    for more in ([], ["--proxy", "bandit"], ["--preset", "paper"], ["--preset", "paper_varied", "--gamename", "acrobot"]):
+        settings = config.parse(["--implementation", "SE", "--gamename", "cartpole", *more, "--noise_std", "0.07"])
+        again = config.from_dict(config.as_dict(settings))
+        assert (again.run, again.proxy, again.agent) == (settings.run, settings.proxy, settings.agent)
+        path = tmp_path / "run.yaml"
+        path.write_text(config.to_yaml(settings))
+        assert config.parse(["--config", str(path)]).proxy == settings.proxy
+    with pytest.raises(SettingError, match="--lr is|lr is"):
+        config.parse(["--implementation", "SE", "--gamename", "cartpole", "--lr", "-1"])

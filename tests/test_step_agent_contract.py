@@ -1,0 +1,97 @@
+"""What every agent that learns between steps must keep to. It gets these tests by being in models/agents/."""
+
+import pytest
+import torch
+
+from envs.probes import PROBES
+from helpers import STEP_CASES, STEP_TINY, STEP_VARIANTS, StepLoop, config_of, same_numbers
+from models.agents import agent_class
+
+GAMES = ["cartpole", "probe-5"]
+
+
+@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize("case", STEP_CASES)
+def test_a_member_alone_is_the_same_to_the_bit(case: str, game: str) -> None:
+    """Three epochs of acting and learning, though in company other episodes end elsewhere; then greedy episodes."""
+    # members that share a program: with hyperparameters of their own, those that are padded alike
+    implementation, _ = STEP_CASES[case]
+    groups = agent_class(implementation).groups(config_of(case, game, **STEP_TINY), range(60))
+    seeds = max(groups, key=len)[:3]
+    together = StepLoop(case, game, seeds)
+    history = [together.epoch() for _ in range(3)]
+    evaluated = together.evaluate()
+    for m in (0, 2):
+        alone = StepLoop(case, game, seeds[m : m + 1])
+        for numbers in history:
+            same_numbers(alone.epoch(), {name: value[m : m + 1] for name, value in numbers.items()})
+        assert torch.equal(alone.evaluate()[0], evaluated[m])
+    weights = history[-1]["weights online"]
+    assert not torch.equal(weights[0], weights[1]) and not torch.equal(weights, history[0]["weights online"])
+    assert history[-1]["losses"].isfinite().all()
+
+
+# Episodes that end in the middle of an epoch or not, of a tensor program and of others.
+@pytest.mark.parametrize("game", ["cartpole", "probe-truncated", "mountaincar"])
+@pytest.mark.parametrize("case", STEP_CASES)
+def test_goes_on_from_its_state_as_if_nothing_had_been(case: str, game: str, tmp_path) -> None:
+    seeds = [1, 1]  # two of a kind always share a program
+    one = StepLoop(case, game, seeds)
+    one.epoch()
+    assert one.interaction.lengths.any()
+    state = {
+        "weights": one.agent.state_dict(),
+        "rest": one.agent.resume_state(),
+        "loop": one.interaction.resume_state(),
+    }
+    torch.save(state, tmp_path / "state")
+    state = torch.load(tmp_path / "state", weights_only=True)
+    other = StepLoop(case, game, seeds)
+    other.agent.load_state_dict(state["weights"])
+    other.agent.load_resume_state(state["rest"])
+    other.interaction.load_resume_state(state["loop"])
+    for _ in range(3):
+        same_numbers(one.epoch(), other.epoch())
+
+
+@pytest.mark.parametrize("case", STEP_CASES)
+def test_a_broken_member_leaves_the_others_alone(case: str) -> None:
+    loops = [StepLoop(case, "cartpole", [1, 1, 1]) for _ in range(2)]
+    for loop in loops:
+        loop.epoch()
+    with torch.no_grad():
+        for weights in loops[1].agent.parameters():
+            weights[1] = float("nan")
+    sound, sick = (loop.epoch() for loop in loops)
+    same_numbers(*({name: value[[0, 2]] for name, value in numbers.items()} for numbers in (sound, sick)))
+    assert sick["losses"][1].isnan().all() and sound["losses"][1].isfinite().all()
+
+
+# -- the probes ------------------------------------------------------------------------------------------------------
+
+LEARNING = {"lr": 5e-3, "batch_size": 32, "hidden_size": 16, "feature_dim": 16, "tau": 0.05, "rb_size": 2000}
+
+
+@pytest.mark.parametrize(
+    ("case", "game"),
+    [
+        (case, game)
+        for case in STEP_CASES
+        for game in ("probe-1", "probe-2", "probe-3", "probe-4", "probe-5", "probe-truncated")
+        if case not in STEP_VARIANTS or game == "probe-5"
+    ],
+)
+def test_learns_the_probe(case: str, game: str) -> None:
+    """The value of the start, and the best actions where actions matter."""
+    probe = PROBES[game]
+    # a value that never ends comes back by as much a step as the discount leaves: less of it, sooner there
+    discount = 0.8 if probe.truncates else 0.99
+    loop = StepLoop(case, game, [1, 1], config_of(case, game, discount=discount, **LEARNING), ticks=500)
+    loop.epoch()
+    if probe.best_return > probe.random_return:
+        assert (loop.evaluate(40) == probe.best_return).all()
+    agent = loop.agent
+    states = {"sign": [-1.0, 1.0], "age": [0.0, 1.0], "zero": [0.0]}[probe.shows]
+    obs = torch.tensor(states).view(1, 1, -1).expand(2, 1, -1)
+    values = agent.network.forward(agent._online, obs)[0].amax(1)
+    torch.testing.assert_close(values, probe.value(obs[:, 0], discount), rtol=0, atol=0.1)

@@ -1,0 +1,256 @@
+"""Synthetic environments against three plain torch modules, their sizes as published, and where episodes start."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from envs import seeded
+from envs.cartpole import CartPole
+from envs.make import make_environment
+from envs.synthetic import SyntheticDynamics, starts_of
+from envs.tensor import TensorEnvironment
+from models.proxies.synthetic.config import Config
+from models.proxies.synthetic.networks import Networks, parameter_count
+from models.spaces import Continuous, Discrete, Spaces
+from models.streams import Streams
+
+CARTPOLE = Spaces((4,), Discrete(2), max_episode_steps=500)
+ACROBOT = Spaces((6,), Discrete(3), max_episode_steps=500)
+MODULES = {
+    "relu": nn.ReLU(), "leakyrelu": nn.LeakyReLU(), "tanh": nn.Tanh(), "identity": nn.Identity(),
+    "prelu": nn.PReLU(),
+}  # fmt: skip
+
+
+def config(**changes: Any) -> Config:
+    return Config(**({"proxy_hidden_size": 13} | changes))
+
+
+def dynamics_of(settings: Config, members: int = 3, spaces: Spaces = CARTPOLE, seed: int = 0) -> SyntheticDynamics:
+    networks = Networks(settings, spaces)
+    program = networks.program(networks.initial(Streams(range(seed, seed + members))))
+    return SyntheticDynamics(program, spaces, lambda seeds: CartPole().observe(CartPole().initial(seeds)))
+
+
+def plain(networks: Networks, flat: Tensor, member: int, name: str) -> nn.Sequential:
+    """One network of one member as torch builds it."""
+    part = networks.parts[name]
+    layers = part.layers(networks.split(flat)[name])
+    modules: list[nn.Module] = []
+    for (weight, bias), (inputs, outputs) in zip(layers, itertools.pairwise(part.sizes), strict=True):
+        linear = nn.Linear(inputs, outputs)
+        linear.weight.data, linear.bias.data = weight[member], bias[member, :, 0]
+        modules += [linear, MODULES[networks.config.proxy_activation_fn]]
+    return nn.Sequential(*modules[:-1])
+
+
+@pytest.mark.parametrize("envs", [1, 5])
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("activation", MODULES)
+def test_a_step_is_three_networks_of_the_one_hot_action_and_then_the_state(
+    activation: str, depth: int, envs: int
+) -> None:
+    settings = config(proxy_activation_fn=activation, proxy_hidden_layer=depth)
+    networks = Networks(settings, ACROBOT)
+    flat = 1.5 * networks.initial(Streams(range(3)))
+    program = networks.program(flat)
+    assert program.folded == (depth == 1)
+    state, action = torch.randn(3, envs, 6), torch.randint(3, (3, envs))
+    out = program.step(state, action)
+    assert out.next_state.shape == state.shape and out.reward.shape == out.done.shape == (3, envs)
+    for m in range(3):
+        x = torch.cat([nn.functional.one_hot(action[m], 3), state[m]], 1)
+        for name, ours in (("state", out.next_state), ("reward", out.reward), ("done", out.done)):
+            expected = plain(networks, flat, m, name)(x)
+            torch.testing.assert_close(ours[m].view_as(expected), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("proxy", ["mdp", "bandit"])
+def test_folded_is_unfolded(proxy: str) -> None:
+    networks = Networks(config(proxy=proxy), CARTPOLE)
+    folded = networks.program(networks.initial(Streams(range(4))))
+    unfolded = networks.program(folded.flat)
+    unfolded.folded = False
+    state, action = torch.randn(4, 3, 4), torch.randint(2, (4, 3))
+    one, other = folded.step(state, action), unfolded.step(state, action)
+    for name in ("next_state", "reward", "done"):
+        torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=1e-5, atol=1e-6)
+
+
+def test_continuous_actions_go_in_as_they_are() -> None:
+    networks = Networks(config(), Spaces((3,), Continuous((-2.0, -1.0), (2.0, 1.0))))
+    flat = networks.initial(Streams([0]))
+    state, action = torch.randn(1, 4, 3), torch.randn(1, 4, 2)
+    expected = plain(networks, flat, 0, "reward")(torch.cat([action, state], 2)[0])[:, 0]
+    torch.testing.assert_close(networks.program(flat).step(state, action).reward[0], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("spaces", "hidden", "activation", "count"),
+    [
+        (CARTPOLE, 83, "leakyrelu", 2247), (CARTPOLE, 128, "leakyrelu", 3462), (ACROBOT, 167, "prelu", 6354),
+        (ACROBOT, 128, "leakyrelu", 4872),
+    ],
+)  # fmt: skip
+def test_sizes_as_published(spaces: Spaces, hidden: int, activation: str, count: int) -> None:
+    settings = Config(proxy_hidden_size=hidden, proxy_activation_fn=activation)
+    assert parameter_count(settings, spaces) == count
+    assert Networks(settings, spaces).initial(Streams([0])).shape == (1, count)
+
+
+def test_every_parameter_matters() -> None:
+    """None is padding, and none is shared: each moves some output of its own member, and of no other."""
+    networks = Networks(config(proxy_hidden_size=3, learned_reset=True), CARTPOLE)
+    flat = networks.initial(Streams(range(2)))
+    g = torch.Generator().manual_seed(0)
+    state, action, noise = torch.randn(2, 40, 4, generator=g), torch.arange(80).view(2, 40) % 2, torch.randn(2, 40, 4)
+
+    def outputs(parameters: Tensor) -> Tensor:
+        program = networks.program(parameters)
+        out = program.step(state, action)
+        rest = torch.stack([out.reward, out.done], -1)
+        return torch.cat([out.next_state, rest, program.first_states(noise)], -1)
+
+    before = outputs(flat)
+    for place in range(networks.size):
+        moved = flat.clone()
+        moved[0, place] += 0.5
+        after = outputs(moved)
+        assert torch.equal(after[1], before[1]) and not torch.equal(after[0], before[0]), place
+
+
+@pytest.mark.parametrize("init", ["torch", "normal"])
+def test_initial_parameters(init: str) -> None:
+    networks = Networks(config(proxy_init=init, proxy_hidden_size=50), CARTPOLE)
+    split = networks.split(networks.initial(Streams(range(100))))
+    for name, part in networks.parts.items():
+        for (weight, bias), inputs in zip(part.layers(split[name]), part.sizes, strict=False):
+            if init == "torch":
+                assert weight.abs().max() <= inputs**-0.5 and bias.abs().max() <= inputs**-0.5
+                assert weight.std().item() == pytest.approx((3 * inputs) ** -0.5, rel=0.03)
+                assert bias.std().item() == pytest.approx((3 * inputs) ** -0.5, rel=0.15)
+            else:
+                assert weight.std().item() == pytest.approx(inputs**-0.5, rel=0.03)
+                assert weight.abs().max() > 2 * inputs**-0.5 and not bias.any()
+
+
+def with_done(settings: Config, done: list[float], spaces: Spaces = CARTPOLE) -> SyntheticDynamics:
+    """Members whose done networks say the same at all times."""
+    dynamics = dynamics_of(settings, len(done), spaces)
+    flat = dynamics.program.flat.clone()
+    networks = dynamics.program.networks
+    for weight, bias in networks.parts["done"].layers(networks.split(flat)["done"]):
+        weight.zero_()
+        bias.zero_()
+    bias[:, 0, 0] = torch.tensor(done)
+    return SyntheticDynamics(networks.program(flat), spaces, dynamics.starts)
+
+
+DONES = [0.5, 0.51, -0.75, 1.25, float("nan")]
+
+
+def test_an_episode_ends_above_one_half() -> None:
+    environment = TensorEnvironment(with_done(config(), DONES), 5, 1)
+    environment.reset(torch.zeros(5, 1, dtype=torch.int64))
+    step = environment.step(torch.zeros(5, 1, dtype=torch.int64))
+    assert step.terminated[:, 0].tolist() == [False, True, False, True, False]
+    assert not step.truncated.any() and step.discount is None  # so it is 0 at an end and 1 elsewhere
+
+
+def test_the_published_discount_is_one_minus_the_raw_output() -> None:
+    environment = TensorEnvironment(with_done(config(raw_done=True), DONES), 5, 1)
+    environment.reset(torch.zeros(5, 1, dtype=torch.int64))
+    step = environment.step(torch.zeros(5, 1, dtype=torch.int64))
+    assert step.discount is not None and step.terminated[:, 0].tolist() == [False, True, False, True, False]
+    assert step.discount[:4, 0].tolist() == pytest.approx([0.5, 0.49, 1.75, -0.25])
+
+
+@pytest.mark.parametrize(("max_steps", "length"), [(None, 500), (7, 7)])
+def test_the_time_limit(max_steps: int | None, length: int) -> None:
+    environment = TensorEnvironment(with_done(config(max_steps=max_steps), [0.0]), 1, 1)
+    assert environment.spaces.max_episode_steps == length and environment.spaces.max_return is None
+    environment.reset(torch.zeros(1, 1, dtype=torch.int64))
+    for age in range(1, length + 1):
+        step = environment.step(torch.zeros(1, 1, dtype=torch.int64))
+        assert step.truncated.item() == (age == length) and not step.terminated.any()
+
+
+def test_nothing_is_clipped_and_the_next_state_is_absolute() -> None:
+    """The same state again whatever it was before, where the state network is a constant."""
+    dynamics = dynamics_of(config(), 1)
+    networks, flat = dynamics.program.networks, dynamics.program.flat.clone()
+    layers = networks.parts["state"].layers(networks.split(flat)["state"])
+    layers[1][0].zero_()
+    layers[1][1][0, :, 0] = torch.tensor([1e9, -1e9, 0.5, 0.0])
+    out = networks.program(flat).step(torch.randn(1, 2, 4), torch.zeros(1, 2, dtype=torch.int64))
+    assert out.next_state[0].tolist() == [[1e9, -1e9, 0.5, 0.0]] * 2
+
+
+def test_a_bandit_has_episodes_of_one_step() -> None:
+    dynamics = dynamics_of(config(proxy="bandit", raw_done=True))
+    assert set(dynamics.program.networks.parts) == {"reward", "initial"}
+    environment = TensorEnvironment(dynamics, 3, 4)
+    obs, action = environment.reset(torch.arange(12).view(3, 4)), torch.randint(2, (3, 4))
+    step = environment.step(action)
+    assert step.terminated.all() and step.discount is None and torch.equal(step.obs, obs)
+    for m in range(3):
+        x = torch.cat([nn.functional.one_hot(action[m], 2), obs[m]], 1)
+        expected = plain(dynamics.program.networks, dynamics.program.flat, m, "reward")(x)[:, 0]
+        torch.testing.assert_close(step.reward[m], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("latent", [None, 7])
+def test_a_learned_reset_is_of_the_seed_alone(latent: int | None) -> None:
+    dynamics = dynamics_of(config(learned_reset=True, latent_size=latent))
+    networks, seeds = dynamics.program.networks, torch.randint(2**31, (6, 3, 2))
+    block = dynamics.initial(seeds)
+    assert block.shape == (6, 3, 2, 4) and block.dtype == torch.float32
+    noise = seeded.normal(seeds, latent or 4).float()
+    for tick in range(6):
+        torch.testing.assert_close(dynamics.initial(seeds[tick]), block[tick], rtol=1e-5, atol=1e-6)
+        for m in range(3):
+            expected = plain(networks, dynamics.program.flat, m, "initial")(noise[tick, m])
+            torch.testing.assert_close(block[tick, m], expected, rtol=1e-5, atol=1e-6)
+    assert (block[0, 0, 0] - block[0, 0, 1]).abs().min() > 0
+    alone = dynamics.keep(torch.tensor([2])).initial(seeds[:, 2:])
+    assert torch.equal(alone, block[:, 2:])
+
+
+def test_resets_are_the_real_environment_s() -> None:
+    dynamics, seeds = dynamics_of(config()), torch.arange(6).view(3, 2)
+    real = make_environment("cartpole", 3, 2)
+    assert torch.equal(dynamics.initial(seeds), real.reset(seeds))
+    assert torch.equal(starts_of(real)(seeds), real.reset(seeds))
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_starts_of_a_gymnasium_game_are_its_own_and_a_function_of_the_seed(members: int) -> None:
+    real = make_environment("lunarlander", members, 2)
+    starts = starts_of(real, draws=10)
+    seeds = torch.randint(2**31, (5, 3, 100))
+    found = starts(seeds)
+    rounds = -(-10 // (2 * members))
+    bank = torch.cat([real.reset(torch.arange(2 * members * r, 2 * members * (r + 1)).view(members, 2)).flatten(0, 1)
+                      for r in range(rounds)])  # fmt: skip
+    assert found.shape == (5, 3, 100, 8)
+    assert torch.equal(found.flatten(0, -2).unique(dim=0), bank.unique(dim=0))  # all of them, and nothing else
+    assert torch.equal(starts(seeds[2, 1:2, 7:8]), found[2, 1:2, 7:8])
+    real.close()
+
+
+def test_a_stand_in_alone_is_itself_in_company_to_the_bit() -> None:
+    for settings in (config(), config(proxy_hidden_layer=2, raw_done=True), config(proxy_activation_fn="tanh")):
+        dynamics, state = dynamics_of(settings, 6), torch.randn(6, 1, 4)
+        actions = torch.randint(2, (50, 6, 1))
+        kept, theirs = dynamics.keep(torch.tensor([4, 1])), state[[4, 1]]
+        alone, own = dynamics.keep(torch.tensor([1])), state[[1]]
+        for action in actions:
+            state, reward, ends, _ = dynamics.step(state, action)
+            theirs, reward2, ends2, _ = kept.step(theirs, action[[4, 1]])
+            own, reward1, _, discount = alone.step(own, action[[1]])
+            assert torch.equal(theirs, state[[4, 1]]) and torch.equal(own, state[[1]])
+            assert torch.equal(reward2, reward[[4, 1]]) and torch.equal(reward1, reward[[1]])
+            assert torch.equal(ends2, ends[[4, 1]]) and (discount is None) != settings.raw_done

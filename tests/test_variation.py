@@ -1,0 +1,115 @@
+"""Hyperparameters drawn per agent: their ranges and distributions, and which agents share a program."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from models.agents.ddqn.agent import Agent
+from models.agents.ddqn.config import Config
+from models.agents.ddqn.variation import draw, groups, padded, shape_of
+from models.settings import SettingError
+from models.spaces import Continuous, Discrete, Spaces
+
+VARIED = Config(vary_hp=True, lr=1e-3, batch_size=128, hidden_size=128, hidden_layer=2)
+SPACES = Spaces((4,), Discrete(2))
+
+
+def draws(config: Config = VARIED, count: int = 3000) -> list[Config]:
+    return [draw(config, seed) for seed in range(count)]
+
+
+def test_ranges_and_distributions_as_published() -> None:
+    """lr 3.3e-4 .. 3e-3, batch and width 42 .. 384, both log-uniform, and depth 1 .. 3 uniform."""
+    found = draws()
+    rates = np.log([own.lr / (1e-3 / 3) for own in found]) / math.log(9)
+    assert 0 <= rates.min() < 0.01 and 0.99 < rates.max() <= 1
+    assert stats.kstest(rates, "uniform").pvalue > 1e-3
+    spread = np.random.default_rng(0)
+    for name in ("batch_size", "hidden_size"):
+        drawn = np.array([getattr(own, name) for own in found])
+        assert drawn.min() == 42 and 380 <= drawn.max() <= 384
+        # An integer k stands for all numbers in [k, k + 1): spread over them, the drawn ones are log-uniform again.
+        smooth = drawn * ((drawn + 1) / drawn) ** spread.random(len(drawn))
+        assert stats.kstest(np.log(smooth / 42) / math.log(385 / 42), "uniform").pvalue > 1e-3
+    depths = np.bincount([own.hidden_layer for own in found], minlength=4)
+    assert depths[0] == 0 and len(depths) == 4 and stats.chisquare(depths[1:]).pvalue > 1e-3
+
+
+def test_the_four_are_drawn_independently() -> None:
+    table = np.array(
+        [[math.log(o.lr), math.log(o.batch_size), math.log(o.hidden_size), o.hidden_layer] for o in draws()]
+    )
+    correlation = np.corrcoef(table.T)
+    assert np.abs(correlation - np.eye(4)).max() < 0.07
+
+
+def test_no_hidden_layer_counts_as_one() -> None:
+    depths = [own.hidden_layer for own in draws(Config(vary_hp=True, hidden_layer=1))]
+    assert set(depths) == {1, 2} and depths.count(2) / len(depths) == pytest.approx(1 / 3, abs=0.04)
+
+
+@pytest.mark.parametrize("base", [1, 2, 5])
+def test_small_numbers_stay_within_a_third_and_thrice(base: int) -> None:
+    drawn = {own.batch_size for own in draws(Config(vary_hp=True, batch_size=base), 2000)}
+    assert drawn == set(range(max(1, base // 3), 3 * base + 1))
+
+
+def test_a_draw_is_of_the_seed_and_of_what_varies_alone() -> None:
+    assert draw(VARIED, 5) == draw(VARIED, 5) != draw(VARIED, 6)
+    only = Config(vary_hp=True, vary=("lr",), hidden_size=70)
+    for seed in range(20):
+        own = draw(only, seed)
+        assert own.lr == draw(Config(vary_hp=True), seed).lr != only.lr
+        assert (own.batch_size, own.hidden_size, own.hidden_layer) == (only.batch_size, 70, only.hidden_layer)
+    assert draw(Config(), 5) is not None and draw(Config(), 5) == Config()
+
+
+@pytest.mark.parametrize("base", [1, 2, 3, 57, 128])
+def test_padding_holds_every_draw_and_depends_on_it_alone(base: int) -> None:
+    sizes = {padded(value, base) for value in range(max(1, base // 3), 3 * base + 1)}
+    assert sizes <= {math.ceil(0.75 * base), math.ceil(1.5 * base), 3 * base}
+    for value in range(max(1, base // 3), 3 * base + 1):
+        assert value <= padded(value, base) <= max(3 * value, math.ceil(0.75 * base))
+
+
+@pytest.mark.parametrize("config", [VARIED, Config(vary_hp=True, vary=("lr",)), Config()], ids=["all", "lr", "none"])
+def test_groups_have_everybody_once_in_one_shape_each(config: Config) -> None:
+    seeds = [7 * i + 3 for i in range(200)]
+    found = groups(config, seeds)
+    assert sorted(position for group in found for position in group) == list(range(200))
+    shapes = [{shape_of(config, draw(config, seeds[position])) for position in group} for group in found]
+    assert all(len(of_group) == 1 for of_group in shapes) and len(set.union(*shapes)) == len(found)
+    assert len(found) <= 27 and (len(found) == 1) == (config is not VARIED)
+    assert all(group == sorted(group) for group in found)
+    assert groups(config, []) == []
+
+
+def test_members_of_different_shapes_are_refused() -> None:
+    one, other = (group[0] for group in groups(VARIED, range(50))[:2])
+    with pytest.raises(ValueError, match="different shapes"):
+        Agent(VARIED, SPACES, [one, other])
+    assert Agent(VARIED, SPACES, [one]).members == 1
+
+
+def test_what_was_drawn_is_what_is_trained_with() -> None:
+    small = dataclasses.replace(VARIED, hidden_size=20)
+    for group in groups(small, range(12)):
+        agent = Agent(small, SPACES, group)
+        for m, seed in enumerate(group):
+            own = draw(small, seed)
+            assert agent.hyperparameters()[m] == {name: getattr(own, name) for name in small.vary}
+            assert agent.optimizer.lr[m].item() == pytest.approx(own.lr, rel=1e-6)
+            assert agent.share[m].count_nonzero() == own.batch_size and agent.shape.hidden_layer == own.hidden_layer
+            torch.testing.assert_close(agent.share[m].sum(), torch.tensor(1.0))
+            first = agent.network.views(agent.online)[0][0]  # type: ignore[attr-defined]
+            assert first[m].count_nonzero(0).tolist() == [own.hidden_size] * 4
+
+
+def test_refuses_what_it_cannot_play() -> None:
+    for spaces in (Spaces((3, 8, 8), Discrete(2), torch.uint8), Spaces((4,), Continuous((-1.0,), (1.0,)))):
+        with pytest.raises(SettingError, match="discrete actions"):
+            Agent(VARIED, spaces, [0])
