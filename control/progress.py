@@ -24,7 +24,9 @@ class Progress(pl.Callback):
         self._steps, self._time = int(module.env_steps.sum()), time.perf_counter()
         self._first, self._started = module.epoch, self._time
         if sys.stderr.isatty():
-            self.bar = tqdm(total=module.epochs, initial=module.epoch, unit=module.unit, dynamic_ncols=True, smoothing=0.05)
+            self.bar = tqdm(
+                total=module.epochs, initial=module.epoch, unit=module.unit, dynamic_ncols=True, smoothing=0.05
+            )
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         assert isinstance(module, RunModule)

@@ -33,6 +33,8 @@ def is_stand_in(path: str) -> bool:
         return True
     if (where / "proxy.safetensors").exists():
         return True
+    if not where.is_dir() and where.suffix != ".ckpt":
+        return False
     return where.exists() and learns_from(checkpoints.load(where).settings.run.implementation) == "evolution"
 
 

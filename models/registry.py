@@ -18,7 +18,7 @@ from models.settings import SettingError, kinds, nearest
 @functools.cache
 def stand_ins() -> dict[str, ModuleType]:
     """Implementation name -> config module, of those that learn an environment rather than act in one."""
-    found = {}
+    found: dict[str, ModuleType] = {}
     for path in sorted((Path(__file__).parent / "proxies").glob("*/config.py")):
         module = importlib.import_module(f"models.proxies.{path.parent.name}.config")
         found |= dict.fromkeys(module.IMPLEMENTATIONS, module)

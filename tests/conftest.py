@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before torch is imported: idle OpenMP threads spin and take the cores from the other test workers.
@@ -21,6 +23,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def denormal_numbers() -> Iterator[None]:
+    """Runs round them to zero, and in the process that ran them it stays so; hypothesis draws them."""
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_flush_denormal(False)
 
 
 @pytest.fixture

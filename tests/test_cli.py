@@ -12,7 +12,7 @@ import pytest
 import trainer
 from control import config, errors
 from envs.base import EnvironmentFault
-from models.agents import implementations
+from models.registry import implementations
 from models.settings import SettingError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,7 +68,8 @@ def test_help_shows_every_setting_with_its_default(name: str, capsys: pytest.Cap
     settings = config.parse(["--implementation", name])
     for field in config.as_dict(settings):
         assert f"--{field}" in shown
-    assert f"hyperparameters of {name}:" in shown
+    inner = settings.run.agent if settings.proxy is not None else name
+    assert f"hyperparameters of {inner}:" in shown
     assert f"Adam's step size [C] (default: {settings.agent.lr}; allowed: number, greater than 0)" in shown
     assert "lunarlander-sparse" in shown and ", ".join(implementations()) in shown
 

@@ -64,7 +64,7 @@ def search(module: Bowl, generations: int) -> Bowl:
 )
 @pytest.mark.parametrize("mirrored", [True, False])
 def test_finds_the_bottom_of_a_bowl(strategy: str, step: float, within: float, mirrored: bool) -> None:
-    config = Config(strategy=strategy, step_size=step, population=24, noise_std=0.1, mirrored=mirrored, score_transform=7)
+    config = Config(strategy=strategy, step_size=step, population=24, noise_std=0.1, mirrored=mirrored)
     module = search(Bowl(config), 100)
     start = (module.first_centre() - BEST).norm()
     assert (module.centre[0] - BEST).norm() < within * start

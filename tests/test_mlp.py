@@ -1,4 +1,4 @@
-"""Feature-major networks against torch's own layers and autograd, padded members, and each member by itself."""
+"""Feature-major networks against torch's own layers and autograd, and each member by itself."""
 
 import itertools
 
@@ -8,7 +8,6 @@ from scipy import stats
 from torch import Tensor, nn
 
 from models.mlp import ACTIVATIONS, Mlp
-from models.optim import StaggeredAdam
 from models.streams import Streams
 
 MODULES = {
@@ -105,33 +104,6 @@ def test_initial_parameters_are_drawn_as_those_of_linear(sizes: list[int]) -> No
         theirs = torch.cat([nn.Linear(inputs, 50).weight.detach().flatten() for _ in range(40)]).numpy()
         assert stats.ks_2samp(weight.flatten().numpy(), theirs).pvalue > 1e-3
         assert not torch.equal(weight[0], weight[1])
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("depth", [1, 2, 3])
-def test_a_narrow_member_is_the_network_of_its_own_width_and_stays_it(depth: int, activation: str) -> None:
-    """Its function, its gradients, and its zeros after training, beside a member that uses the whole width."""
-    wide, narrow = Mlp([3, *[20] * depth, 2], activation), Mlp([3, *[11] * depth, 2], activation)
-    flat, own = wide.initial(Streams([5, 6]), [20, 11]), narrow.initial(Streams([6]))
-    x, wanted = drawn(2, 3, 9), drawn(2, 2, 9, seed=1)
-    optimizers = [StaggeredAdam(flat, torch.full((2,), 1e-2)), StaggeredAdam(own, torch.full((1,), 1e-2))]
-    first = flat.clone()
-    for _ in range(20):
-        for mlp, param, members, optimizer in ((wide, flat, slice(0, 2), 0), (narrow, own, slice(1, 2), 1)):
-            outputs = mlp.forward(mlp.layers(param), x[members])
-            error = outputs[-1] - wanted[members]
-            optimizers[optimizer].update(mlp.backward(mlp.layers(param), x[members], outputs, error)[0])
-    assert torch.equal(flat[1] == 0, first[1] == 0) and (flat[0] != 0).all()
-    assert narrow.size / 2 < (flat[1] != first[1]).sum() <= narrow.size
-    for i, ((weight, bias), (own_weight, own_bias)) in enumerate(
-        zip(wide.layers(flat), narrow.layers(own), strict=True)
-    ):
-        inside = weight[1, : own_weight.shape[1], : own_weight.shape[2]]
-        torch.testing.assert_close(inside, own_weight[0], rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(bias[1, : own_bias.shape[1]], own_bias[0], rtol=1e-4, atol=1e-5)
-        assert i > depth or weight[1].count_nonzero() == own_weight.numel()
-    ends = [mlp.forward(mlp.layers(p), x[1:])[-1] for mlp, p in ((wide, flat[1:]), (narrow, own))]
-    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 33])

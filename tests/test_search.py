@@ -67,8 +67,16 @@ def test_a_search_leaves_a_stand_in_and_says_what_it_is_worth(tmp_path: Path, mo
 
 def test_the_paper_preset_stops_by_its_plateau_and_scores_the_centre_every_generation(tmp_path: Path) -> None:
     argv = search(
-        tmp_path, "--preset", "paper", inner_steps=400, train_episodes=30, center_every=1, early_out_num=2,
-        early_out_virtual_diff=0.5, generations=2,
+        tmp_path,
+        "--preset",
+        "paper",
+        inner_steps=400,
+        train_episodes=30,
+        center_every=1,
+        early_out_num=2,
+        early_out_virtual_diff=0.5,
+        max_steps=20,
+        generations=2,
     )
     assert trainer.main(argv) == 0
     metrics = read_metrics(run_folder(tmp_path) / "metrics.csv")
@@ -121,7 +129,7 @@ def test_killed_at_any_moment_it_resumes_to_the_same_numbers(tmp_path: Path) -> 
         (["--gamename", "cartpol"], "did you mean 'cartpole'?"),
         (["--gamename", "pendulum"], "actions are continuous; DDQN takes discrete actions"),
         (["--proxy", "bandid"], "proxy is 'bandid'; allowed: mdp, bandit; did you mean 'bandit'?"),
-        (["--preset", "papper"], "preset is 'papper'; allowed for a mdp: recipe, paper, paper_varied; did you mean 'paper'?"),
+        (["--preset", "papper"], "preset is 'papper'; allowed for a mdp: recipe, paper, paper_varied; did you mean"),
         (["--proxy", "bandit", "--preset", "paper"], "preset is 'paper'; allowed for a bandit: recipe"),
         (["--strategy", "ness"], "strategy is 'ness'; allowed: nes, openai_es, snes; did you mean 'nes'?"),
         (["--population", "5"], "population is 5; allowed with mirrored: an even number"),
@@ -176,8 +184,9 @@ def torch_streams():
 
 
 def test_settings_survive_the_written_form(tmp_path: Path) -> None:
-    for more in ([], ["--proxy", "bandit"], ["--preset", "paper"], ["--preset", "paper_varied", "--gamename", "acrobot"]):
-        settings = config.parse(["--implementation", "SE", "--gamename", "cartpole", *more, "--noise_std", "0.07"])
+    for more in ("", "--proxy bandit", "--preset paper", "--preset paper_varied --gamename acrobot"):
+        argv = ["--implementation", "SE", "--gamename", "cartpole", *more.split(), "--noise_std", "0.07"]
+        settings = config.parse(argv)
         again = config.from_dict(config.as_dict(settings))
         assert (again.run, again.proxy, again.agent) == (settings.run, settings.proxy, settings.agent)
         path = tmp_path / "run.yaml"

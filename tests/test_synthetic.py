@@ -215,6 +215,7 @@ def test_a_learned_reset_is_of_the_seed_alone(latent: int | None) -> None:
             expected = plain(networks, dynamics.program.flat, m, "initial")(noise[tick, m])
             torch.testing.assert_close(block[tick, m], expected, rtol=1e-5, atol=1e-6)
     assert (block[0, 0, 0] - block[0, 0, 1]).abs().min() > 0
+    assert torch.equal(dynamics.initial(seeds.view(2, 3, 3, 2)), block.view(2, 3, 3, 2, 4))
     alone = dynamics.keep(torch.tensor([2])).initial(seeds[:, 2:])
     assert torch.equal(alone, block[:, 2:])
 

@@ -66,7 +66,8 @@ def main() -> None:
         for name in given.exams:
             row = examine(path, name, given.seed, given.agents)
             results.setdefault(path, {})[name] = row
-            short = f", of 200: {row['of_200']['mean']:.2f}, worst {row['of_200']['worst']:.0f}" if "of_200" in row else ""
+            cut = row.get("of_200")
+            short = f", of 200: {cut['mean']:.2f}, worst {cut['worst']:.0f}" if cut else ""
             print(f"{path}: {name}: {row['agents']} agents, mean {row['mean']:.1f}, IQM {row['iqm']:.1f}, worst "
                   f"{row['worst']:.0f}{short} ({row['seconds']:.0f} s)", flush=True)  # fmt: skip
     if given.json:

@@ -2,7 +2,7 @@
 
 Sources: [H] van Hasselt, Guez & Silver 2016, "Deep Reinforcement Learning with Double Q-learning", arXiv 1509.06461.
 [W] Wang et al. 2016, "Dueling Network Architectures", arXiv 1511.06581. [F] Ferreira et al. 2022, "Learning Synthetic
-Environments and Reward Networks", arXiv 2202.02790, and its public code, whose names the settings keep.
+Environments and Reward Networks", arXiv 2202.02790, [C] its public code, whose names the settings keep.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Config:
     )
 
     # Learning
-    lr: float = setting(1e-3, "Adam's step size", above=0)
+    lr: float = setting(1e-3, "Adam's step size [C]", above=0)
     batch_size: int = setting(32, "transitions in a batch", minimum=1, maximum=1_000_000)
     discount: float = setting(0.99, "discount of later rewards", minimum=0, maximum=1)
     tau: float = setting(
