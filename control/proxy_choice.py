@@ -17,7 +17,7 @@ from control import run_dir
 from control.inner_loop import InnerLoop, Outcome
 from control.recording import record
 from control.rollout import GreedyActor
-from control.run_config import as_dict
+from control.run_config import Settings, as_dict, from_dict
 from control.statistics import interval, iqm
 from models.proxies import files
 from models.settings import UserError
@@ -45,10 +45,10 @@ def conclude(module: "ProxyModule", folder: Path) -> Iterator[tuple[str, object]
         "synthetic_steps": int(module.env_steps.sum()), "real_steps": module.real_steps,
     }  # fmt: skip
     path = folder / "proxy.safetensors"
-    settings = as_dict(module.settings)
+    settings = {name: value for name, value in as_dict(module.settings).items() if name not in _NOT_TOLD}
     files.save(
         path, winner, config=module.config, spaces=module.networks.spaces, game=module.settings.run.gamename,
-        description={"settings": settings, "scores": scores},
+        description={"command": command(module.settings), "settings": settings, "scores": scores},
     )  # fmt: skip
     run_dir.atomic_write_text(folder / "scores.json", json.dumps(scores, indent=1) + "\n")
     yield "stand-in", f"{path} (centre before generation {generation})"
@@ -69,6 +69,34 @@ def film(module: "ProxyModule", winner: Tensor, path: Path) -> str:
     except UserError as error:
         return f"none: {error}"
     return f"{path} (an agent that saw the stand-in only, on the real environment; return {total:.0f})"
+
+
+def command(settings: Settings) -> str:
+    """What makes this stand-in again: every setting that is not the default, but for where things are written and
+    shown."""
+    values = as_dict(settings)
+    choosing = {name: values[name] for name in ("implementation", "gamename", "agent", "proxy", "preset")}
+    default = as_dict(from_dict(choosing))
+    plain = as_dict(from_dict({"implementation": values["implementation"], "gamename": values["gamename"]}))
+    said = ["python trainer.py"]
+    for name, value in values.items():
+        chosen = name in ("implementation", "gamename", "seed", "proxy") or value != default[name]
+        chosen |= name in ("agent", "preset") and value != plain[name]
+        if chosen and name not in _NOT_TOLD:
+            said.append(f"--{name} {_word(value)}")
+    return " ".join(said)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_NOT_TOLD = (
+    "logdir", "resume", "exp_name", "num_workers", "ray_address", "print_statements", "record", "command", "epochs",
+    "eval_every", "checkpoint_every", "recording_epoch_interval", "record_n_rollouts_per_epoch", "display",
+)  # fmt: skip
 
 
 def is_over(module: "ProxyModule") -> bool:
