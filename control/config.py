@@ -23,8 +23,9 @@ from control.flags import (
     split,
 )  # fmt: skip
 from control.run_config import RunConfig, Settings, as_dict, build, check_command, from_dict, to_yaml
+from models.proxies.shipped import pretrained
 from models.registry import family_config, learns_from, stand_ins
-from models.settings import SettingError
+from models.settings import SettingError, nearest
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "to_yaml"]
 
@@ -143,8 +144,9 @@ def _check_together(run: RunConfig, typed: Collection[str], known: Mapping[str, 
     for name in MUST_EXIST:
         value = getattr(run, name)
         for path in (value,) if isinstance(value, str) else value or ():
-            if not Path(path).exists():
-                raise SettingError(f"{name} is {path!r}: no such file or folder", name)
+            if not Path(path).exists() and not (name == "eval_agent" and path in pretrained()):
+                near = nearest(path, pretrained()) if name == "eval_agent" else ""
+                raise SettingError(f"{name} is {path!r}: no such file or folder{near}", name)
 
 
 def version() -> str:

@@ -250,6 +250,7 @@ def test_greedy_takes_the_first_of_equal_values() -> None:
 def test_members_wait_for_their_episodes_and_do_not_move() -> None:
     """Member m ends an episode at every tick from 3 m on, and needs two."""
     agent = made(dataclasses.replace(NOW, init_episodes=2))
+    agent.target.data += 0.1  # apart from the online network, so that a soft update would show
     obs, started = torch.randn(3, 1, OBS), [1, 4, 7]
     for tick in range(12):
         before = {name: value.clone() for name, value in learned(agent).items()}
@@ -343,9 +344,14 @@ def test_those_who_stay_go_on_as_before() -> None:
     live(fewer, 140)
     fewer.keep(torch.tensor([3, 1]))
     assert fewer.seeds == [3, 1] and fewer.members == 2
-    assert torch.equal(torch.stack(live(whole, 130, 140))[:, [3, 1]], torch.stack(live(fewer, 130, 140)))
-    for name, value in learned(fewer).items():
-        assert torch.equal(value, learned(whole)[name][[3, 1]]), name
+    resumed = made(seeds=[3, 1])
+    resumed.load_state_dict(copy.deepcopy(fewer.state_dict()))
+    resumed.load_resume_state(copy.deepcopy(fewer.resume_state()))
+    expected = torch.stack(live(whole, 130, 140))[:, [3, 1]]
+    for agent in (fewer, resumed):
+        assert torch.equal(torch.stack(live(agent, 130, 140)), expected)
+        for name, value in learned(agent).items():
+            assert torch.equal(value, learned(whole)[name][[3, 1]]), name
 
 
 @pytest.mark.parametrize("ticks", [0, 50, TICKS, TICKS + 1])

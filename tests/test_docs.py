@@ -21,9 +21,16 @@ TINY = (
     "--epochs 1 --num_grad_steps 1 --batch_size 8 --eval_every 1 --eval_episodes 1 --num_rand_action_rollouts 2 "
     "--training_rollouts_per_worker 2"
 )
+TINY_STEPS = "--epochs 1 --steps_per_epoch 20 --batch_size 8 --eval_every 1 --eval_episodes 1"
+TINY_SEARCH = (
+    "--population 4 --generations 1 --inner_steps 60 --hidden_size 8 --batch_size 8 --test_episodes 1 --test_limit 20 "
+    "--center_agents 1 --retest_agents 1 --report_agents 1 --initial_draws 1 --deploy_steps 40 --max_steps 20"
+)
 # Said for people to type once; what they install or start is not for a test.
 SETUP = ("source ", "sudo apt-get install ", "pip install ", "uv ", "git clone ", "cd ", "ray start ", ".ci/run")
-SLOW = ("takecover", "--gamename halfcheetah", "bohb", "pbt", "optuna", "benchmarks/")
+SLOW = (
+    "takecover", "--gamename halfcheetah", "bohb", "pbt", "optuna", "benchmarks/", "transfer.py", "exam.py",
+)  # fmt: skip
 
 
 def commands(page: Path) -> list[str]:
@@ -39,6 +46,12 @@ def scaled(command: str) -> str:
         return command.replace("make ", "make -n ", 1)
     if "tensorboard" in command:
         return command.replace("tensorboard", "python -m tensorboard.main --inspect", 1)
+    if "--eval_agent cartpole-" in command:
+        return f"{command} --num_agents 1 --no_real_baseline"
+    if "exam.py" in command:
+        return f"{command} --agents 1 --exams 'DDQN, drawn'"
+    if "transfer.py" in command:
+        return f"{command} --steps 400 --seeds 1 --episodes 1"
     if "trainer.py" in command and "--eval_agent" in command:
         return f"{command} --num_eval_episodes 1"
     if "--plot" in command or "--help" in command or "ray_address" in command:
@@ -46,13 +59,20 @@ def scaled(command: str) -> str:
     if "--use_tune" in command:
         return f"{command} {TINY} --num_samples 1"
     if "trainer.py" in command:
-        return f"{command} {TINY} --no_record"
+        return f"{command} {tiny(command)} --no_record"
     if "bash_train.sh" in command:
         names = command.split("./bash_train.sh")[0]
-        return command if "--help" in command else f"{'' if 'SEEDS' in names else 'SEEDS=25 '}{command} {TINY}"
+        return command if "--help" in command else f"{'' if 'SEEDS' in names else 'SEEDS=25 '}{command} {tiny(command)}"
     if "benchmarks/" in command:
         return f"{command} --quick"
     return command
+
+
+def tiny(command: str) -> str:
+    """Flags that make its run small."""
+    if "--implementation SE" in command:
+        return TINY_SEARCH.replace("--inner_steps 60", "--inner_steps 300") if "paper" in command else TINY_SEARCH
+    return TINY_STEPS if "DDQN" in command else TINY
 
 
 def slow(command: str) -> bool:

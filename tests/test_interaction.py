@@ -23,12 +23,15 @@ SMALL = Config(hidden_size=8, batch_size=5, init_episodes=1, lr=1e-2)
 
 
 def synthetic(members: int, envs: int, bandit: bool = False) -> TensorEnvironment:
-    """Stand-ins for CartPole with learned first states, whose episodes differ in length."""
+    """Stand-ins for CartPole with learned first states, whose episodes differ in length; the first's all last to the
+    limit of 30."""
     real = make_environment("cartpole", 1, 1)
     settings = ProxyConfig(proxy="bandit" if bandit else "mdp", proxy_hidden_size=8, learned_reset=True, max_steps=30)
     networks = Networks(settings, real.spaces)
-    program = networks.program(2 * networks.initial(Streams(range(members))))
-    return TensorEnvironment(SyntheticDynamics(program, real.spaces, starts_of(real)), members, envs)
+    flat = 2 * networks.initial(Streams(range(members)))
+    if not bandit:
+        networks.parts["done"].layers(networks.split(flat)["done"])[-1][1][0] -= 9
+    return TensorEnvironment(SyntheticDynamics(networks.program(flat), real.spaces, starts_of(real)), members, envs)
 
 
 def environment_of(name: str, members: int, envs: int) -> Environment:
@@ -149,6 +152,25 @@ def test_a_member_s_episodes_do_not_depend_on_its_company(name: str) -> None:
         assert (mine.returns.tolist() if mine else []) == theirs
     assert torch.equal(alone.agent.online[0], company.agent.online[1])
     assert company.agent.episodes.min() >= 1 and company.lengths.unique().numel() > 2  # each at its own time
+
+
+def test_blocks_in_which_no_episode_ended_are_passed_over_as_in_company() -> None:
+    """The first member's episodes have one step each, the other's last to the limit, beyond two blocks of seeds."""
+    limit = 2 * BLOCK + 44
+    real = make_environment("cartpole", 1, 1)
+    networks = Networks(ProxyConfig(proxy_hidden_size=3, max_steps=limit), real.spaces)
+    proxies = torch.zeros(2, networks.size)
+    networks.parts["done"].layers(networks.split(proxies)["done"])[-1][1][0] = 1.0
+    found = []
+    for members in ([0, 1], [1]):
+        dynamics = SyntheticDynamics(networks.program(proxies[members]), real.spaces, starts_of(real))
+        recorder = Recorder(torch.zeros(limit, len(members), 1, dtype=torch.int64))
+        environment = TensorEnvironment(dynamics, len(members), 1)
+        interaction = Interaction(recorder, environment, Streams.named(members, "episodes"))
+        first, ended = interaction.seeds, [interaction.tick() for _ in range(limit)]
+        assert ended[-1] is not None and ended[-1].lengths[-1] == limit and not torch.equal(interaction.seeds, first)
+        found.append((interaction.seeds[-1], interaction.obs[-1]))  # type: ignore[index]
+    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
 
 
 @pytest.mark.parametrize("name", ["cartpole", "synthetic"])

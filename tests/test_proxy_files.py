@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from models.proxies import files
+from models.proxies import files, shipped
 from models.proxies.files import Proxy, ProxyError
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
@@ -256,18 +256,18 @@ def test_nothing_is_unpickled(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_names_paths_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(files, "SHIPPED", tmp_path / "pretrained")
+    monkeypatch.setattr(shipped, "SHIPPED", tmp_path / "pretrained")
     assert files.pretrained() == {}
     with pytest.raises(ProxyError, match="stand-in is 'cartpole-mdp'; allowed: a .safetensors file$"):
         files.find("cartpole-mdp")
     run = tmp_path / "version_0"
-    for folder in (run, files.SHIPPED):
+    for folder in (run, shipped.SHIPPED):
         folder.mkdir()
-    shipped = files.SHIPPED / "cartpole-mdp.safetensors"
-    written(shipped)
+    file = shipped.SHIPPED / "cartpole-mdp.safetensors"
+    written(file)
     written(run / "proxy.safetensors")
-    assert files.pretrained() == {"cartpole-mdp": shipped}
-    assert files.find("cartpole-mdp") == shipped == files.find(shipped)
+    assert files.pretrained() == {"cartpole-mdp": file}
+    assert files.find("cartpole-mdp") == file == files.find(file)
     assert files.find("version_0") == Path("version_0/proxy.safetensors")
     with pytest.raises(ProxyError) as caught:
         files.find("cartpole-mpd")
@@ -278,6 +278,6 @@ def test_names_paths_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_shipped_folder_stands_beside_the_packages() -> None:
-    assert files.SHIPPED == Path(files.__file__).resolve().parent.parent.parent / "pretrained"
+    assert shipped.SHIPPED == Path(files.__file__).resolve().parent.parent.parent / "pretrained"
     for path in files.pretrained().values():
         files.load(path)

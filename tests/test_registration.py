@@ -19,7 +19,7 @@ from conftest import ROOT
 from envs.make import make_environment
 from envs.proxy_gym import BOUND, SyntheticEnv, dynamics_of, make_synthetic
 from envs.tensor import TensorEnvironment
-from models.proxies import files
+from models.proxies import files, shipped
 from models.proxies.files import ProxyError
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
@@ -151,7 +151,7 @@ def test_every_id_is_registered_twice() -> None:
 
 
 def test_shipped_ones_need_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "SHIPPED", tmp_path)
+    monkeypatch.setattr(shipped, "SHIPPED", tmp_path)
     with pytest.raises(ProxyError, match="stand-in is 'cartpole-mdp'; allowed"):
         gym.make("understudy/SyntheticCartPole-v0")
     Path(written(tmp_path, "mdp")).rename(tmp_path / "cartpole-mdp.safetensors")

@@ -58,6 +58,13 @@ def test_small_numbers_stay_within_a_third_and_thrice(base: int) -> None:
     assert drawn == set(range(max(1, base // 3), 3 * base + 1))
 
 
+def test_an_integer_has_the_share_of_all_numbers_down_to_it() -> None:
+    """Of log-uniform numbers in [1, 7): k has log((k + 1) / k) / log(7)."""
+    drawn = np.bincount([own.batch_size for own in draws(Config(vary_hp=True, batch_size=2))], minlength=7)[1:]
+    expected = 3000 * np.diff(np.log(np.arange(1, 8))) / math.log(7)
+    assert stats.chisquare(drawn, expected).pvalue > 1e-3
+
+
 def test_a_draw_is_of_the_seed_and_of_what_varies_alone() -> None:
     assert draw(VARIED, 5) == draw(VARIED, 5) != draw(VARIED, 6)
     only = Config(vary_hp=True, vary=("lr",), hidden_size=70)

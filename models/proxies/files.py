@@ -20,15 +20,14 @@ from safetensors import torch as safetensors_torch
 from torch import Tensor
 
 from models.mlp import LEAK, PRELU_SLOPE
+from models.proxies.shipped import SUFFIX, pretrained
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
 from models.settings import SettingError, UserError, check, closest, kinds, nearest
 from models.spaces import Continuous, Discrete, Spaces
 
 FORMAT = 1
-SUFFIX = ".safetensors"
 IN_RUN = "proxy.safetensors"  # what a search's folder calls its winner
-SHIPPED = Path(__file__).resolve().parents[2] / "pretrained"
 
 _KEY = "understudy"
 
@@ -101,11 +100,6 @@ def load(path: str | Path) -> Proxy:
     except SafetensorError as error:
         raise _refused(path, f"not a whole safetensors file ({error})", f"a {SUFFIX} file of a stand-in") from error
     return Proxy(path, config, spaces, header["game"], parameters, header["description"])
-
-
-def pretrained() -> dict[str, Path]:
-    """The stand-ins that come with the project, by name (``cartpole-mdp``)."""
-    return {path.stem: path for path in sorted(SHIPPED.glob(f"*{SUFFIX}"))}
 
 
 def find(name_or_path: str | Path) -> Path:
