@@ -189,7 +189,7 @@ class RayWorkers:
 
     def run(
         self, proxies: "Tensor | None", seeds: Sequence[int], *, steps: int | None = None,
-        test_limit: int | None = None, rule: str | None = None,
+        test_limit: int | None = None, rule: str | None = None, drawn: bool = False,
     ) -> "Outcome":  # fmt: skip
         """See `control.inner_loop.InnerLoop.run`. Each worker gets one contiguous part of the agents.
 
@@ -205,7 +205,7 @@ class RayWorkers:
             rows = slice(bounds[part], bounds[part + 1])
             # A slice would travel with all the memory it is a slice of.
             mine = None if proxies is None else proxies[rows].detach().clone()
-            return self._actors[part].run.remote(mine, list(seeds[rows]), steps, test_limit, rule).future()
+            return self._actors[part].run.remote(mine, list(seeds[rows]), steps, test_limit, rule, drawn).future()
 
         parts = self._gather(send, count)
         train, test = (max(getattr(part, name) for part in parts) for name in ("train_seconds", "test_seconds"))

@@ -4,6 +4,8 @@ All agents are members of one tensor program; those that are through leave it. I
 processes start quickly.
 """
 
+import copy
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -127,13 +129,16 @@ class InnerLoop:
 
     def run(
         self, proxies: Tensor | None, seeds: Sequence[int], steps: int | None = None, test_limit: int | None = None,
-        rule: str | None = None,
+        rule: str | None = None, drawn: bool = False,
     ) -> Outcome:  # fmt: skip
         """Train N fresh agents of ``seeds [N]`` and test them; agent i on ``proxies [N, D]`` row i, or all on the
         real environment where ``proxies`` is None.
 
-        ``steps``, ``test_limit`` and ``rule`` replace the settings'. Tests start from seeds of the agent's own seed.
+        ``steps``, ``test_limit`` and ``rule`` replace the settings'; ``drawn`` draws all hyperparameters that the
+        agents can draw. Tests start from seeds of the agent's own seed.
         """
+        if drawn:
+            return self._drawing().run(proxies, seeds, steps, test_limit, rule)
         parts: dict[int, Outcome] = {}
         chosen = self.agent_class.groups(self.agent_config, seeds)
         pieces = [group[i : i + _MOST_MEMBERS] for group in chosen for i in range(0, len(group), _MOST_MEMBERS)]
@@ -148,17 +153,20 @@ class InnerLoop:
                 )  # fmt: skip
         return Outcome.joined([parts[i] for i in range(len(seeds))])
 
+    def _drawing(self) -> "InnerLoop":
+        """The same with agents that draw everything they can."""
+        other = copy.copy(self)
+        everything = type(self.agent_config)().vary
+        other.agent_config = dataclasses.replace(self.agent_config, vary_hp=True, vary=everything)
+        return other
+
     def _run_group(
         self, proxies: Tensor | None, seeds: list[int], steps: int | None, test_limit: int | None, rule: str | None
     ) -> Outcome:
         started, self._rule_steps = time.perf_counter(), 0
-        config = self.config
-        agent = self.agent_class(self.agent_config, self.spaces, seeds)
-        interaction = Interaction(agent, self._stage(proxies, agent), Streams.named(seeds, "episodes"))
-        ticks = -(-(steps or config.inner_steps) // agent.envs)
-        trained = train(interaction, ticks, self._rule(rule or config.inner_rule, seeds), config.train_episodes)
+        trained = self.train(proxies, seeds, steps, rule)
         middle = time.perf_counter()
-        returns, test_steps = self._test(trained.agent, seeds, test_limit or config.test_limit)
+        returns, test_steps = self._test(trained.agent, seeds, test_limit or self.config.test_limit)
         test_steps += self._rule_steps
         return Outcome(
             returns, trained.steps, trained.episodes, test_steps, middle - started, time.perf_counter() - middle

@@ -20,7 +20,7 @@ class Workers(Protocol):
 
     def run(
         self, proxies: Tensor | None, seeds: Sequence[int], *, steps: int | None = None,
-        test_limit: int | None = None, rule: str | None = None,
+        test_limit: int | None = None, rule: str | None = None, drawn: bool = False,
     ) -> Outcome:  # fmt: skip
         """Agents of ``seeds [N]`` on ``proxies [N, D]``, or on the real environment where that is None."""
 
@@ -38,10 +38,10 @@ class LocalWorkers:
 
     def run(
         self, proxies: Tensor | None, seeds: Sequence[int], *, steps: int | None = None,
-        test_limit: int | None = None, rule: str | None = None,
+        test_limit: int | None = None, rule: str | None = None, drawn: bool = False,
     ) -> Outcome:  # fmt: skip
         _settle()
-        return self.loop.run(proxies, seeds, steps, test_limit, rule)
+        return self.loop.run(proxies, seeds, steps, test_limit, rule, drawn)
 
     def close(self) -> None:
         pass
@@ -61,12 +61,13 @@ class WorkerProcess:
         return os.getpid()
 
     def run(
-        self, proxies: Tensor | None, seeds: Sequence[int], steps: int | None, test_limit: int | None, rule: str | None
+        self, proxies: Tensor | None, seeds: Sequence[int], steps: int | None, test_limit: int | None,
+        rule: str | None, drawn: bool,
     ) -> Outcome:
         if self.workers is None:
             self.start()
         assert self.workers is not None
-        return self.workers.run(proxies, seeds, steps=steps, test_limit=test_limit, rule=rule)
+        return self.workers.run(proxies, seeds, steps=steps, test_limit=test_limit, rule=rule, drawn=drawn)
 
 
 def make_workers(

@@ -114,7 +114,8 @@ def second_test(module: "ProxyModule") -> tuple[int, Tensor, list[dict[str, Any]
     if not (module.config.quit_when_solved and module.evolution.solved):
         entries.append((module.epoch + 1, None, module.centre.detach()[0]))
     count = module.config.retest_agents
-    outcome = fresh_scores(module, torch.stack([centre for *_, centre in entries]), "second test", count)
+    centres = torch.stack([centre for *_, centre in entries])
+    outcome = fresh_scores(module, centres, "second test", count, module.config.retest_drawn)
     means = outcome.scores.view(len(entries), count).mean(1)
     best = int(means.nan_to_num(-torch.inf).argmax())
     rows = [
@@ -124,11 +125,11 @@ def second_test(module: "ProxyModule") -> tuple[int, Tensor, list[dict[str, Any]
     return entries[best][0], entries[best][2], rows
 
 
-def fresh_scores(module: "ProxyModule", centres: Tensor, name: str, count: int) -> Outcome:
+def fresh_scores(module: "ProxyModule", centres: Tensor, name: str, count: int, drawn: bool = False) -> Outcome:
     """``count`` fresh agents on each of ``centres [N, D]``, the same for all; trained as in use (``deploy_steps``)."""
     seeds = module.seeds_of(name, count) * len(centres)
     steps = module.config.deploy_steps or module.config.inner_steps
-    return module.workers.run(centres.repeat_interleave(count, 0), seeds, steps=steps)
+    return module.workers.run(centres.repeat_interleave(count, 0), seeds, steps=steps, drawn=drawn)
 
 
 def describe(outcome: Outcome, solved: float | None) -> dict[str, Any]:

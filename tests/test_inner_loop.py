@@ -20,8 +20,22 @@ SMALL = Config(proxy_hidden_size=7, max_steps=25, inner_steps=160, test_episodes
 PLATEAU: dict[str, Any] = {"inner_rule": "plateau", "early_out_num": 2, "early_out_virtual_diff": 0.1}
 
 
-def loop_of(game: str = "cartpole", agent: dict[str, Any] | None = None, **changes: Any) -> InnerLoop:
-    return InnerLoop(dataclasses.replace(SMALL, **changes), "DDQN", dataclasses.replace(AGENT, **(agent or {})), game)
+class Watched(InnerLoop):
+    """Keeps the weights that were tested: a score tells little of them."""
+
+    def run(self, proxies: Tensor | None, seeds: Any, *more: Any, **named: Any) -> Outcome:
+        self.tested: dict[int, Tensor] = {}
+        outcome = super().run(proxies, seeds, *more, **named)
+        outcome.weights = [self.tested[seed] for seed in seeds]  # type: ignore[attr-defined]
+        return outcome
+
+    def _test(self, agent: Any, seeds: Any, limit: int | None) -> tuple[Tensor, int]:
+        self.tested |= dict(zip(seeds, agent.online.clone(), strict=True))
+        return super()._test(agent, seeds, limit)
+
+
+def loop_of(game: str = "cartpole", agent: dict[str, Any] | None = None, **changes: Any) -> Watched:
+    return Watched(dataclasses.replace(SMALL, **changes), "DDQN", dataclasses.replace(AGENT, **(agent or {})), game)
 
 
 def proxies_of(loop: InnerLoop, count: int) -> Tensor:
@@ -35,6 +49,8 @@ def proxies_of(loop: InnerLoop, count: int) -> Tensor:
 
 
 def same(outcome: Outcome, expected: Outcome, rows: list[int]) -> None:
+    for own, i in zip(outcome.weights, rows, strict=True):  # type: ignore[attr-defined]
+        assert torch.equal(own, expected.weights[i])  # type: ignore[attr-defined]
     assert torch.equal(outcome.returns, expected.returns[rows])
     assert torch.equal(outcome.scores, expected.scores[rows])
     assert outcome.steps.tolist() == expected.steps[rows].tolist()

@@ -107,6 +107,9 @@ class Config:
     center_every: int = _choice(5, "generations between these scores", minimum=1)
     keep_best: int = _choice(6, "best centres that are tested again in the end", minimum=1)
     retest_agents: int = _choice(32, "fresh agents of that second test, for each centre", minimum=1)
+    retest_drawn: bool = _choice(
+        True, "draw all hyperparameters of these agents (vary_hp), so that a stand-in wins that serves many kinds"
+    )
     report_agents: int = _choice(64, "further fresh agents, for the winner's reported score", minimum=1)
     deploy_steps: int | None = _choice(
         None, "steps an agent trains for in these two tests and in use; null is inner_steps", minimum=1
@@ -128,7 +131,7 @@ _PRESETS: dict[tuple[str, str], dict[str, object]] = {
         "raw_done": True, "strategy": "nes", "population": 32, "common_random_numbers": False,
         "inner_rule": "plateau", "inner_steps": 1_000_000, "train_episodes": 1000,
         "test_episodes": 10, "center_agents": 16, "center_every": 1, "early_out_num": 10,
-        "keep_best": 1, "quit_when_solved": True,
+        "keep_best": 1, "retest_drawn": False, "quit_when_solved": True,
     },
 }  # fmt: skip
 _PRESETS["paper_varied", "mdp"] = _PRESETS["paper", "mdp"] | {"generations": 50}
