@@ -185,6 +185,15 @@ def test_arguments_replace_the_settings() -> None:
     same(loop_of(inner_steps=50, test_limit=5).run(proxies, seeds), outcome, [0, 1, 2])
 
 
+def test_drawn_agents_are_those_of_settings_that_draw_everything() -> None:
+    loop = InnerLoop(dataclasses.replace(SMALL, inner_steps=40), "DDQN", AGENT, "cartpole")
+    drawing = loop_of(inner_steps=40, agent={"vary_hp": True})
+    proxies = proxies_of(drawing, 3)
+    drawn, expected = loop.run(proxies, [0, 1, 2], drawn=True), drawing.run(proxies, [0, 1, 2])
+    assert torch.equal(drawn.returns, expected.returns) and drawn.test_steps == expected.test_steps
+    assert torch.equal(drawn.episodes, expected.episodes) and loop.agent_config is AGENT
+
+
 def test_tests_start_from_the_agent_s_seed_alone() -> None:
     """Agents that cannot learn: the same seed has the same returns on any stand-in, another seed has others."""
     loop = loop_of(agent={"init_episodes": 10_000})
