@@ -61,8 +61,13 @@ class WorkerProcess:
         return os.getpid()
 
     def run(
-        self, proxies: Tensor | None, seeds: Sequence[int], steps: int | None, test_limit: int | None,
-        rule: str | None, drawn: bool,
+        self,
+        proxies: Tensor | None,
+        seeds: Sequence[int],
+        steps: int | None,
+        test_limit: int | None,
+        rule: str | None,
+        drawn: bool,
     ) -> Outcome:
         if self.workers is None:
             self.start()

@@ -83,6 +83,7 @@ def test_a_killed_worker_changes_nothing(local: LocalWorkers, two: RayWorkers, p
     assert two.pids[0] == before[0] and two.pids[1] != before[1]
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_again_and_again_is_one_line(
     two: RayWorkers, proxies: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
