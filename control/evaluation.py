@@ -25,6 +25,8 @@ def evaluate_checkpoint(settings: Settings) -> int:
     video of one episode. Episode seeds come from ``--seed`` (25 by default), not from the run's. Returns 0."""
     prepare()
     assert settings.run.eval_agent
+    for name in sorted({"num_agents", "real_baseline", "agent"} & settings.given):
+        raise SettingError(f"--{name} has no effect with --eval_agent: only on stand-ins agents are trained", name)
     for name in sorted(settings.changed):
         raise SettingError(f"--{name} has no effect with --eval_agent: the checkpoint holds it", name)
     checkpoint = checkpoints.load(settings.run.eval_agent)

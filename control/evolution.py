@@ -1,5 +1,6 @@
 """The outer loop: a Lightning callback that moves the centre of a population by the fitness of its members."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from control.strategies import Strategy, make_strategy
 from models.proxies.synthetic.config import Config
+from models.settings import UserError
 from models.streams import Streams
 
 if TYPE_CHECKING:
@@ -25,7 +27,9 @@ class Archive:
         self.entries: list[tuple[float, int, Tensor]] = []  # (score, generation, centre [D])
 
     def offer(self, score: float, generation: int, centre: Tensor) -> None:
-        """Keep a centre if it is among the best; of equal ones the earlier."""
+        """Keep a centre if it is among the best; of equal ones the earlier. One whose agents all failed is none."""
+        if not math.isfinite(score):
+            return
         self.entries.append((score, generation, centre.clone()))
         self.entries.sort(key=lambda entry: -entry[0])  # stable
         del self.entries[self.size :]
@@ -81,6 +85,11 @@ class Evolution(pl.Callback):
         told = self.strategy.tell(module.fitness, score)
         module.row |= {f"es/{name}": torch.tensor([value]) for name, value in told.items()}
         module.centre.data = self.strategy.centre[None].clone()
+        if not self.strategy.centre.isfinite().all():
+            raise UserError(
+                f"the centre is no longer finite (generation {module.epoch}), so the search stops; the checkpoint of "
+                "the generation before is kept: a smaller step_size or noise_std may help"
+            )
 
     def resume_state(self) -> dict[str, Any]:
         return {

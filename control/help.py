@@ -24,6 +24,8 @@ WORDS = "A bare flag switches on (--record), --no_ before it off; lists are 64,6
 EXAMPLES = """examples:
   python trainer.py --seed 26                              train Upside-Down RL on LunarLander
   python trainer.py --implementation RCP-A --lr 5e-4       another agent, another step size
+  python trainer.py --implementation SE --gamename cartpole --proxy bandit   learn a stand-in for CartPole
+  python trainer.py --eval_agent cartpole-bandit           train fresh agents on a shipped one
   python trainer.py --config run.yaml --epochs 500         settings from a file; flags win
   python trainer.py --eval_agent RUN/checkpoints/best.ckpt --record --command.return 250"""
 WIDEST = 110

@@ -167,6 +167,7 @@ class InnerLoop:
         trained = self.train(proxies, seeds, steps, rule)
         middle = time.perf_counter()
         returns, test_steps = self._test(trained.agent, seeds, test_limit or self.config.test_limit)
+        returns[~trained.agent.online.isfinite().all(1)] = torch.nan  # such an agent still plays, always the same
         test_steps += self._rule_steps
         return Outcome(
             returns, trained.steps, trained.episodes, test_steps, middle - started, time.perf_counter() - middle
@@ -176,9 +177,13 @@ class InnerLoop:
         self, proxies: Tensor | None, seeds: list[int], steps: int | None = None, rule: str | None = None
     ) -> Trained:
         """Train agents of one shape, as `run` does, without a test."""
+        return self.finish(self.begin(proxies, seeds), steps, rule)
+
+    def finish(self, interaction: Interaction, steps: int | None = None, rule: str | None = None) -> Trained:
+        """Train the agents of an interaction just begun to the end, as the settings or ``steps`` and ``rule`` say."""
         config = self.config
-        interaction = self.begin(proxies, seeds)
         ticks = -(-(steps or config.inner_steps) // interaction.agent.envs)
+        seeds = list(interaction.agent.seeds)
         return train(interaction, ticks, self._rule(rule or config.inner_rule, seeds), config.train_episodes)
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> Interaction:
@@ -188,7 +193,7 @@ class InnerLoop:
 
     def _stage(self, proxies: Tensor | None, agent: Any) -> Environment:
         if proxies is None:
-            return make_environment(self.game, agent.members, agent.envs)
+            return make_environment(self.game, agent.members, agent.envs, time_limit=self.config.test_limit)
         dynamics = SyntheticDynamics(self.networks.program(proxies), self.spaces, self.starts)
         return TensorEnvironment(dynamics, agent.members, agent.envs)
 

@@ -17,10 +17,11 @@ from control import run_dir
 from control.inner_loop import InnerLoop, Outcome
 from control.recording import record
 from control.rollout import GreedyActor
-from control.run_config import Settings, as_dict, from_dict
+from control.run_config import RunConfig, Settings, as_dict
 from control.statistics import interval, iqm
 from models.proxies import files
-from models.settings import UserError
+from models.registry import default_configs
+from models.settings import UserError, kinds
 from models.streams import Streams
 
 if TYPE_CHECKING:
@@ -35,14 +36,14 @@ def conclude(module: "ProxyModule", folder: Path) -> Iterator[tuple[str, object]
     if module.epoch == 0:
         return
     yield "figure", search_figure(folder, module.config.solved_reward)
-    if not is_over(module):
+    if not module.is_over():
         return
     generation, winner, tested = second_test(module)
     report = fresh_scores(module, winner[None], "report", module.config.report_agents)
     summary = describe(report, module.config.solved_reward)
     scores = {
         "generation": generation, "generations": module.epoch, "report": summary, "second_test": tested,
-        "synthetic_steps": int(module.env_steps.sum()), "real_steps": module.real_steps,
+        "search_synthetic_steps": int(module.env_steps.sum()), "search_real_steps": module.real_steps,
     }  # fmt: skip
     path = folder / "proxy.safetensors"
     settings = {name: value for name, value in as_dict(module.settings).items() if name not in _NOT_TOLD}
@@ -76,8 +77,8 @@ def command(settings: Settings) -> str:
     shown."""
     values = as_dict(settings)
     choosing = {name: values[name] for name in ("implementation", "gamename", "agent", "proxy", "preset")}
-    default = as_dict(from_dict(choosing))
-    plain = as_dict(from_dict({"implementation": values["implementation"], "gamename": values["gamename"]}))
+    default = _defaults(choosing)
+    plain = _defaults({"implementation": values["implementation"], "gamename": values["gamename"]})
     said = ["python trainer.py"]
     for name, value in values.items():
         chosen = name in ("implementation", "gamename", "seed", "proxy") or value != default[name]
@@ -85,6 +86,13 @@ def command(settings: Settings) -> str:
         if chosen and name not in _NOT_TOLD:
             said.append(f"--{name} {_word(value)}")
     return " ".join(said)
+
+
+def _defaults(given: dict[str, Any]) -> dict[str, Any]:
+    """All settings where nothing but ``given`` is said, whether they go together or not."""
+    run = RunConfig(**{name: value for name, value in given.items() if name in kinds(RunConfig)})
+    agent, proxy = default_configs(run.implementation, run.gamename, given, run.agent)
+    return as_dict(Settings(run, agent, proxy=proxy))
 
 
 def _word(value: Any) -> str:
@@ -99,12 +107,6 @@ _NOT_TOLD = (
 )  # fmt: skip
 
 
-def is_over(module: "ProxyModule") -> bool:
-    """Whether the search came to its end, not to Ctrl-C."""
-    quit_ = module.config.quit_when_solved and module.evolution.solved
-    return quit_ or module.epoch >= module.epochs
-
-
 def second_test(module: "ProxyModule") -> tuple[int, Tensor, list[dict[str, Any]]]:
     """The generation and parameters ``[D]`` of the centre whose new agents do best, and a row for each tested. The
     last centre takes part even where its score was never among the best."""
@@ -116,8 +118,8 @@ def second_test(module: "ProxyModule") -> tuple[int, Tensor, list[dict[str, Any]
     count = module.config.retest_agents
     centres = torch.stack([centre for *_, centre in entries])
     outcome = fresh_scores(module, centres, "second test", count, module.config.retest_drawn)
-    means = outcome.scores.view(len(entries), count).mean(1)
-    best = int(means.nan_to_num(-torch.inf).argmax())
+    means = outcome.scores.view(len(entries), count).nan_to_num(-torch.inf).mean(1)
+    best = int(means.argmax())
     rows = [
         {"generation": generation, "in_search": score, "again": float(mean)}
         for (generation, score, _), mean in zip(entries, means, strict=True)
@@ -134,11 +136,15 @@ def fresh_scores(module: "ProxyModule", centres: Tensor, name: str, count: int, 
 
 def describe(outcome: Outcome, solved: float | None) -> dict[str, Any]:
     """Numbers of N agents: mean and spread of their mean returns, interquartile mean with a bootstrap interval of
-    95 %, the share that solves the task, and what training cost."""
-    scores = outcome.scores.double().numpy()
+    95 %, the share that solves the task, and what training cost. Agents whose weights are no longer finite have failed,
+    and count in nothing else."""
+    scores = outcome.scores[outcome.scores.isfinite()].double().numpy()
+    if not len(scores):
+        scores = np.full(1, np.nan)
     bounds = interval(scores, iqm)
     return {
-        "agents": len(scores),
+        "agents": len(outcome.scores),
+        "failed": int((~outcome.scores.isfinite()).sum()),
         "mean": float(scores.mean()),
         "std": float(scores.std()),
         "median": float(np.median(scores)),

@@ -12,13 +12,15 @@ from typing import Any
 
 import torch
 
-from control import checkpoints
+from control import checkpoints, run_dir
 from control.config import Settings
 from control.population import Workers, make_workers
 from control.proxy_choice import describe
-from control.run_config import build, from_dict
+from control.run_config import as_dict, build, check_problems, from_dict
+from envs.make import make_environment
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
+from models.proxies.shipped import pretrained
 from models.registry import default_configs, learns_from
 from models.settings import SettingError, kinds
 from models.streams import derive_seed
@@ -29,13 +31,18 @@ REAL_STEPS = 50_000  # at most, of an agent that trains on the real environment 
 def is_stand_in(path: str) -> bool:
     """Whether a file or folder holds a stand-in: a .safetensors file, a shipped one's name, or a search's run."""
     where = Path(path)
-    if where.suffix == ".safetensors" or path in files.pretrained() and not where.exists():
-        return True
-    if (where / "proxy.safetensors").exists():
+    if where.suffix == files.SUFFIX or path in pretrained() and not where.exists() or _winner(where):
         return True
     if not where.is_dir() and where.suffix != ".ckpt":
         return False
     return where.exists() and learns_from(checkpoints.load(where).settings.run.implementation) == "evolution"
+
+
+def _winner(folder: Path) -> Path | None:
+    """The stand-in that a search left in its run folder, or in the newest of the runs in a folder."""
+    newest = run_dir.newest(folder)
+    found = [place / files.IN_RUN for place in (folder, *([newest] if newest else []))]
+    return next((path for path in found if path.exists()), None)
 
 
 def evaluate_stand_in(settings: Settings) -> int:
@@ -45,6 +52,9 @@ def evaluate_stand_in(settings: Settings) -> int:
     torch.set_flush_denormal(True)
     run = settings.run
     assert run.eval_agent
+    for name in ("record", "evaluation", "command", "implementation", "gamename"):
+        if name in settings.given:
+            raise SettingError(f"--{name} has no effect with a stand-in for --eval_agent", name)
     proxy = load_stand_in(run.eval_agent)
     agent_name = run.agent if "agent" in settings.given else _trained_with(proxy)
     agent = agent_settings(proxy, agent_name, settings.changed)
@@ -58,6 +68,7 @@ def evaluate_stand_in(settings: Settings) -> int:
     print(f"{run.num_agents} fresh {agent_name} agents on each, seed {run.seed}{drawn}; "
           f"{config.test_episodes} real test episodes an agent\n")  # fmt: skip
     seeds = [derive_seed(run.seed, f"evaluation, agent {i}") for i in range(run.num_agents)]
+    rule = "budget" if config.inner_rule == "tests" else None  # else the real environment would have a say
     print(HEADER)
     with _workers(config, agent_name, agent, proxy, settings) as workers:
         show(
@@ -115,30 +126,19 @@ def show(
 
 
 def load_stand_in(path: str) -> Proxy:
-    """A stand-in from its file, from a shipped one's name, or from the folder or a checkpoint of a search: the best
-    centre so far."""
-    where = Path(path)
-    if (where / "proxy.safetensors").exists():
-        where = where / "proxy.safetensors"
-    if where.suffix == ".safetensors" or not where.exists():
+    """A stand-in from its file, from a shipped one's name, or from the folder or a checkpoint of a search: its winner,
+    or the best centre so far."""
+    where = _winner(Path(path)) or Path(path)
+    if where.suffix == files.SUFFIX or not where.exists():
         return files.load(files.find(str(where)))
     checkpoint = checkpoints.load(where)
     settings = checkpoint.settings
     entries = checkpoint.run_state["evolution"]["archive"]["entries"]
     if not entries:
         raise ProxyError(f"checkpoint {str(checkpoint.path)!r} is of a search whose centre was never scored yet")
-    from envs.make import make_environment
-
     real = make_environment(settings.run.gamename, 1, 1)
-    description = {"settings": {}, "scores": {"generation": entries[0][1]}}
-    description["settings"] = {name: value for name, value in _plain(settings).items()}
+    description = {"settings": as_dict(settings), "scores": {"generation": entries[0][1]}}
     return Proxy(checkpoint.path, settings.proxy, real.spaces, settings.run.gamename, entries[0][2], description)
-
-
-def _plain(settings: Settings) -> dict[str, Any]:
-    from control.run_config import as_dict
-
-    return as_dict(settings)
 
 
 def _trained_with(proxy: Proxy) -> str:
@@ -158,7 +158,9 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
             raise SettingError(f"{setting} is no setting of {name}", setting)
     if changed.get("vary_hp") and "vary" not in changed:
         changed = changed | {"vary": type(default)().vary}
-    return build(default, changed)
+    config = build(default, changed)
+    check_problems(name, config)
+    return config
 
 
 def real_agent(agent: Any) -> Any:

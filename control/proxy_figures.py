@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from control.inner_loop import InnerLoop, train
+from control.inner_loop import InnerLoop
 from control.panels import COLOURS, GREY
 from control.rollout import GreedyActor, rollout
 from control.run_config import Settings
@@ -56,7 +56,7 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, dict[str, np.ndarra
     parameters = proxy.parameters.expand(_AGENTS, -1)
     interaction = loop.begin(parameters, list(range(_AGENTS)))
     agent = interaction.agent
-    train(interaction, -(-(proxy.config.deploy_steps or proxy.config.inner_steps) // agent.envs))
+    loop.finish(interaction, proxy.config.deploy_steps)
     size = loop.networks.state_size
     rows = agent.memory.rows[: agent.memory.size]
     shown = "next" if proxy.config.proxy == "mdp" else "first"

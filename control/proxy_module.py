@@ -49,6 +49,10 @@ class ProxyModule(RunModule):
     def epochs(self) -> int:
         return self.config.generations
 
+    def is_over(self) -> bool:
+        solved = self.config.quit_when_solved and self.evolution.solved
+        return solved or self.epoch >= self.epochs
+
     @property
     def target(self) -> float | None:
         return None  # the callback's business: it must end the run before the update
@@ -114,7 +118,7 @@ class ProxyModule(RunModule):
         scores = self.outcome.scores
         self.fitness = scores[: count * each].view(count, each).mean(1)
         of_centre = scores[count * each :]
-        self.centre_score = float(of_centre.mean()) if len(of_centre) else None
+        self.centre_score = float(of_centre.nanmean()) if len(of_centre) else None
         sound = self.fitness[self.fitness.isfinite()]
         if not len(sound):
             sound = torch.tensor([torch.nan])
@@ -127,7 +131,7 @@ class ProxyModule(RunModule):
             "es/episode_length": (self.outcome.steps.sum() / self.outcome.episodes.sum().clamp(min=1))[None],
         }  # fmt: skip
         if self.centre_score is not None:
-            self.row["es/center_return"] = of_centre.mean()[None]
+            self.row["es/center_return"] = of_centre.nanmean()[None]
             if self.config.solved_reward is not None:
                 self.row["es/center_solved"] = (of_centre >= self.config.solved_reward).float().mean()[None]
 
@@ -151,6 +155,8 @@ class ProxyModule(RunModule):
 
     def histograms(self) -> dict[str, Tensor]:
         """The centre's parameters by network, for TensorBoard."""
+        if not self.centre.isfinite().all():
+            return {}
         return {f"parameters/{name}": part[0] for name, part in self.networks.split(self.centre.detach()).items()}
 
     # -- whole runs ---------------------------------------------------------------------------------------------
@@ -185,6 +191,8 @@ def build(settings: Settings) -> ProxyModule:
     """The module of a search. Raises SettingError where agent and environment do not fit."""
     run = settings.run
     every = run.checkpoint_every if "checkpoint_every" in settings.given else 1  # a generation is worth keeping
+    if run.target_return is not None:  # a resumed run may have got another one
+        settings = settings.replace(solved_reward=run.target_return, quit_when_solved=True)
     settings = settings.replace(epochs=settings.proxy.generations, eval_every=1, checkpoint_every=every)
     real = make_environment(run.gamename, 1, 1)
     spaces = real.spaces

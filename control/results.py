@@ -20,11 +20,16 @@ from models.settings import SettingError
 Array = NDArray[np.float64]
 
 RETURNS = {
-    "rollout/return_mean": "Return while exploring (sampled actions)",
+    "rollout/return_mean": "Return while exploring",
     "eval/return_sampled": "Return in evaluation, sampled actions",
     "eval/return_greedy": "Return in evaluation, greedy actions",
+    "es/fitness_mean": "Real return of agents of perturbed stand-ins",
+    "es/center_return": "Real return of fresh agents of the centre",
 }
-SHORT = {"rollout/return_mean": "exploring", "eval/return_sampled": "sampled", "eval/return_greedy": "greedy"}
+SHORT = {
+    "rollout/return_mean": "exploring", "eval/return_sampled": "sampled", "eval/return_greedy": "greedy",
+    "es/fitness_mean": "fitness", "es/center_return": "centre",
+}  # fmt: skip
 LAST = 0.1  # the share of epochs, at the end, that the table averages over
 
 

@@ -138,15 +138,19 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     own = kinds(type(proxy)) if proxy is not None else {}
     if proxy is not None:
         if run.target_return is not None:
+            if values.get("solved_reward") not in (None, run.target_return):
+                solved = values["solved_reward"]
+                raise SettingError(f"target_return is {run.target_return}, but solved_reward is {solved}; give one")
             values = {"quit_when_solved": True} | values | {"solved_reward": run.target_return}
         proxy = build(proxy, {name: values.pop(name) for name in list(values) if name in own})
-        _check_problems(run.implementation, proxy)
+        check_problems(run.implementation, proxy)
     agent = build(agent, values)
-    _check_problems(run.agent if proxy is not None else run.implementation, agent)
+    check_problems(run.agent if proxy is not None else run.implementation, agent)
     return Settings(run, agent, check_command(command), proxy=proxy)
 
 
-def _check_problems(implementation: str, config: Any) -> None:
+def check_problems(implementation: str, config: Any) -> None:
+    """SettingError where settings of an implementation, each in its range, do not go together."""
     problem = getattr(family_config(implementation), "problems", lambda config: None)(config)
     if problem:
         raise SettingError(problem)

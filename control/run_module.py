@@ -57,6 +57,10 @@ class RunModule(pl.LightningModule):
     def epochs(self) -> int:
         return self.settings.run.epochs
 
+    def is_over(self) -> bool:
+        """Whether nothing is left to train."""
+        return self.epoch >= self.epochs
+
     @property
     def target(self) -> float | None:
         """The `score` that ends the run."""

@@ -72,7 +72,7 @@ class Search:
         trial.epoch, trial.env_steps = int(metrics["epoch"]), int(metrics["env_steps"])
         if not metrics[METRIC] > trial.greedy:
             return
-        trial.greedy, trial.sampled, trial.best_epoch = metrics[METRIC], metrics[SAMPLED], trial.epoch
+        trial.greedy, trial.sampled, trial.best_epoch = metrics[METRIC], metrics.get(SAMPLED, math.nan), trial.epoch
         trial.values = self.space.decode(raw)
         if before is None or trial.greedy > before.greedy or before is trial:
             self._say(

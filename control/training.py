@@ -94,11 +94,11 @@ def fit(
         enable_checkpointing=bool(saving or after), enable_progress_bar=False, enable_model_summary=False,
         num_sanity_val_steps=0, check_val_every_n_epoch=run.eval_every, default_root_dir=folder,
     )  # fmt: skip
-    if done is None or done < module.epochs:
-        trainer.fit(module, ckpt_path=checkpoint.path if checkpoint else None, weights_only=True)
-    elif checkpoint:
+    if checkpoint:  # Lightning would restore only to train on
         module.load_state_dict(checkpoint.content["state_dict"])
         module.on_load_checkpoint(checkpoint.content)
+    if not checkpoint or not module.is_over():
+        trainer.fit(module, ckpt_path=checkpoint.path if checkpoint else None, weights_only=True)
     log.finish(module)
 
 
@@ -226,8 +226,10 @@ def _after(module: RunModule, folder: Path, seconds: float) -> bool:
     print(f"  {python} -m tensorboard.main --logdir {module.settings.run.logdir}")
     for command in module.next_commands(folder):
         print(f"  {python} {command}")
-    if module.epoch < module.epochs:
-        print(f"  the same command with --resume goes on from epoch {module.epoch}")
+    if not module.is_over():
+        print(f"  the same command with --resume goes on from {module.unit} {module.epoch}")
+    elif not finished:
+        print("  the same command with --resume does what is left after training")
     return finished
 
 

@@ -93,6 +93,48 @@ def test_quits_when_the_target_is_reached(tmp_path: Path) -> None:
     assert json.loads((folder / "scores.json").read_text())["generation"] == 1
 
 
+def test_a_search_that_reached_its_target_has_nothing_left_to_resume(tmp_path: Path, capsys) -> None:
+    argv = search(tmp_path, target_return=1, generations=50)
+    assert trainer.main(argv) == 0
+    folder = run_folder(tmp_path)
+    before = (folder / "proxy.safetensors").read_bytes()
+    assert trainer.main([*argv, "--resume"]) == 0
+    assert read_metrics(folder / "metrics.csv")["epoch"] == [1]
+    assert (folder / "proxy.safetensors").read_bytes() == before
+    assert "goes on from" not in capsys.readouterr().out
+
+
+def test_a_new_target_counts_for_a_resumed_search(tmp_path: Path) -> None:
+    assert trainer.main(search(tmp_path, center_every=1, generations=1)) == 0
+    assert trainer.main(search(tmp_path, "--resume", center_every=1, generations=9, target_return=1)) == 0
+    assert read_metrics(run_folder(tmp_path) / "metrics.csv")["epoch"] == [1, 2]
+
+
+def test_a_centre_that_is_no_longer_finite_ends_the_search_with_one_line(tmp_path: Path, capsys) -> None:
+    argv = search(
+        tmp_path, noise_std=1e38, step_size=1e38, init_episodes=0, strategy="nes", score_transform=3, proxy="bandit"
+    )
+    assert trainer.main(argv) == 2
+    error = capsys.readouterr().err
+    assert "the centre is no longer finite" in error and error.count("\n") == 1
+
+
+def test_the_paper_preset_serves_games_without_a_known_solved_reward(tmp_path: Path) -> None:
+    argv = search(
+        tmp_path,
+        "--preset",
+        "paper",
+        gamename="mountaincar",
+        inner_steps=60,
+        train_episodes=3,
+        generations=1,
+        max_steps=20,
+    )
+    assert trainer.main(argv) == 0
+    said = files.load(run_folder(tmp_path) / "proxy.safetensors").description["command"]
+    assert "--gamename mountaincar" in said and "--preset paper" in said and "logdir" not in said
+
+
 def test_resumed_after_a_stop_it_is_the_same_search(tmp_path: Path) -> None:
     assert trainer.main(search(tmp_path / "whole", center_every=1)) == 0
     assert trainer.main(search(tmp_path / "parts", center_every=1, generations=2)) == 0
@@ -136,6 +178,7 @@ def test_killed_at_any_moment_it_resumes_to_the_same_numbers(tmp_path: Path) -> 
         (["--score_transform", "8"], "score_transform is 8; allowed: integer, at least 0, at most 7"),
         (["--epochs", "5"], "--epochs has no effect with SE; did you mean '--generations'?"),
         (["--strategy", "nes", "--score_transform", "7", "--center_every", "5"], "allowed: a center_every of 1"),
+        (["--target_return", "9", "--solved_reward", "400"], "target_return is 9.0, but solved_reward is 400"),
         (["--num_seeds", "2"], "num_seeds is 2; allowed with SE: 1"),
     ],
 )
@@ -175,6 +218,21 @@ def test_a_damaged_stand_in_is_one_line(tmp_path: Path, what: str, capsys) -> No
     assert trainer.main(["--eval_agent", str(path)]) == 2
     error = capsys.readouterr().err
     assert str(path) in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("--record", "--record has no effect with a stand-in"),
+        ("--command.return 4", "--command has no effect with a stand-in"),
+        ("--rb_size 10", "batch_size is 32, but rb_size is 10"),
+        ("--num_grad_steps 3", "--num_grad_steps has no effect with --eval_agent"),
+    ],
+)
+def test_what_a_stand_in_cannot_use_is_one_line(more: str, said: str, capsys) -> None:
+    assert trainer.main(["--eval_agent", "cartpole-bandit", "--num_agents", "1", *more.split()]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
 
 
 def torch_streams():

@@ -169,13 +169,16 @@ def _header(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     try:
         header = json.loads(metadata[_KEY])
         version = header["format"]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise _refused(path, f"a safetensors file without {_KEY!r} metadata", "a stand-in of this project") from error
     if version != FORMAT:
         raise _refused(path, f"its format is {version!r}", str(FORMAT))
     for name, kind in {"game": str, "spaces": dict, "config": dict, "description": dict}.items():
         if not isinstance(header.get(name), kind):
             raise _refused(path, f"its {name} is missing or damaged", f"a {name} as `save` writes it")
+    settings = header["description"].get("settings", {})
+    if not isinstance(settings, dict) or not isinstance(settings.get("agent", ""), str):
+        raise _refused(path, "its description.settings are damaged", "a mapping as `save` writes it")
     return header
 
 
@@ -206,7 +209,7 @@ def _spaces(path: Path, values: Mapping[str, Any]) -> Spaces:
         if min(size, count, 1 if limit is None else limit) < 1 or not all(isinstance(n, int) for n in (size, count)):
             raise ValueError("a size below 1")
         return Spaces((size,), actions, max_episode_steps=limit, max_return=best)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise _refused(path, f"its spaces are damaged: {json.dumps(values)}", "spaces as `save` writes them") from error
 
 

@@ -178,7 +178,9 @@ def presets(values: Mapping[str, Any], game: str) -> dict[str, object]:
         )
     base = "cartpole" if game == "cartpole-200" else game
     solved = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
-    return solved | _PRESETS[preset, proxy] | _BY_GAME.get((preset, proxy, base), {})
+    unknown = {"quit_when_solved": False} if values.get("solved_reward", solved.get("solved_reward")) is None else {}
+    every = {"center_every": 1} if values.get("strategy") == "nes" else {}  # its score transforms 5 to 7 need it
+    return solved | _PRESETS[preset, proxy] | _BY_GAME.get((preset, proxy, base), {}) | unknown | every
 
 
 def problems(config: Config) -> str | None:
