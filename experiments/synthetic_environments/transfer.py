@@ -63,13 +63,14 @@ def main() -> None:
     flags.add_argument("--steps", type=int, default=10_000)
     flags.add_argument("--seeds", type=int, default=3)
     flags.add_argument("--episodes", type=int, default=10)
+    flags.add_argument("--on", nargs="+", choices=list(TRAINED_ON), default=list(TRAINED_ON))
     flags.add_argument("--bandit", help="a bandit of one's own in place of the shipped one")
     flags.add_argument("--mdp", help="an MDP of one's own in place of the shipped one")
     given = flags.parse_args()
     torch.set_num_threads(1)
     results: dict[str, dict[str, Any]] = {}
     for kind in SETTINGS:
-        for where in TRAINED_ON:
+        for where in given.on:
             started, proxy = time.process_time(), getattr(given, where, None)
             returns = [
                 tested(trained(kind, where, given.steps, seed, proxy), given.episodes) for seed in range(given.seeds)
