@@ -121,15 +121,9 @@ def test_a_centre_that_is_no_longer_finite_ends_the_search_with_one_line(tmp_pat
 
 def test_the_paper_preset_serves_games_without_a_known_solved_reward(tmp_path: Path) -> None:
     argv = search(
-        tmp_path,
-        "--preset",
-        "paper",
-        gamename="mountaincar",
-        inner_steps=60,
-        train_episodes=3,
-        generations=1,
-        max_steps=20,
-    )
+        tmp_path, "--preset", "paper", gamename="mountaincar", inner_steps=60, train_episodes=3, generations=1,
+        max_steps=20, center_every=1,
+    )  # fmt: skip
     assert trainer.main(argv) == 0
     said = files.load(run_folder(tmp_path) / "proxy.safetensors").description["command"]
     assert "--gamename mountaincar" in said and "--preset paper" in said and "logdir" not in said
