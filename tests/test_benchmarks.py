@@ -38,6 +38,7 @@ def quick_run(name: str) -> tuple[dict[str, Any], str, list[str]]:
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.slow
 def test_json_is_one_object_of_named_numbers(name: str) -> None:
     results, table, left_behind = quick_run(name)
     assert results and not left_behind
