@@ -11,16 +11,17 @@ from torch import Tensor
 from control.rollout import Actor, Episodes, RandomActor, rollout
 from control.run_config import Settings
 from control.run_module import GREEDY, RunModule, check_actions, finite, rounds, seeds_of
+from control.stopping import Recent
 from envs.base import Environment, EnvironmentFault
 from envs.make import make_environment
 from models.agents import agent_class
-from models.spaces import Discrete
 from models.streams import Streams
 from models.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+RUNNING_MEAN = "train/mean_reward"  # the name the notebook gives it
 _STUCK_EPOCHS, _STUCK_WITHIN = 10, 0.005
 
 
@@ -41,6 +42,9 @@ class AgentModule(RunModule):
         self.agent = agent_class(run.implementation)(settings.agent, environment.spaces, self.seeds)
         self.rollout_streams = Streams.named(self.seeds, "rollout")
         self.evaluation_streams = Streams.named(self.seeds, "evaluation")
+        self.schedule = settings.agent.schedule
+        self.recent = Recent(len(self.seeds), self.schedule.running_mean or 1)  # training returns
+        self.best_mean = torch.full((len(self.seeds),), -math.inf, dtype=torch.float64)
         self.commanded: list[tuple[Tensor, Tensor]] = []  # (commanded, obtained) returns since the last evaluation
         self._stuck = 0
 
@@ -57,20 +61,33 @@ class AgentModule(RunModule):
     def training_step(self, batch: Any, batch_idx: int) -> None:
         start = time.perf_counter()
         self.epoch = self.current_epoch + 1
-        losses = self.agent.learn()
-        self.gradient_steps += self.settings.agent.num_grad_steps
-        learned = time.perf_counter()
-        actor = self._explorer(self.settings.agent.training_rollouts_per_worker)
-        trajectory = self._rollout(actor, self.settings.agent.training_rollouts_per_worker)
-        rolled = time.perf_counter()
-        self.row = {f"train/{name}": value for name, value in losses.items()} | self._describe(trajectory)
+        self.row = {}
+        if self.schedule.on_policy:
+            rolling = self._play()
+            self._learn()
+        else:
+            self._learn()
+            rolling = self._play()
+        self._time("rollout", rolling)
+        self._time("update", time.perf_counter() - start - rolling)
+        self._warn(self.row[self.loss_tag])
+
+    def _learn(self) -> None:
+        self.row |= {f"train/{name}": value for name, value in self.agent.learn().items()}
+        self.gradient_steps += self.schedule.gradient_steps
+
+    def _play(self) -> float:
+        """The epoch's episodes; the seconds they took."""
+        start = time.perf_counter()
+        actor = self._explorer(self.schedule.episodes)
+        trajectory = self._rollout(actor, self.schedule.episodes)
+        seconds = time.perf_counter() - start
+        self.row |= self._describe(trajectory)
         self.row |= {f"command/{name}": value for name, value in self.agent.commands_now().items()}
         self._remember_commands(actor, trajectory)
         fresh = self.agent.observe(trajectory, validate=True)
         self.row |= {f"train/{name}": value for name, value in fresh.items()}
-        self._time("rollout", rolled - learned)
-        self._time("update", learned - start + time.perf_counter() - rolled)
-        self._warn(losses["policy_loss"])
+        return seconds
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         start = time.perf_counter()
@@ -80,17 +97,40 @@ class AgentModule(RunModule):
 
     # -- the run's side -----------------------------------------------------------------------------------------
 
+    @property
+    def loss_tag(self) -> str:
+        return f"train/{self.agent.watched}"
+
+    def is_evaluated(self) -> bool:
+        return GREEDY in self.row
+
+    @property
+    def target(self) -> float | None:
+        return self.schedule.target if self.schedule.running_mean else super().target
+
+    @property
+    def score_name(self) -> str:
+        mean = self.schedule.running_mean
+        return f"mean return of the last {mean} episodes" if mean else super().score_name
+
+    def score(self) -> float | None:
+        return self._mean(RUNNING_MEAN) if self.schedule.running_mean else super().score()
+
     def headline(self) -> str:
-        return f"return {self._mean('rollout/return_mean'):.0f}, loss {self._mean('train/policy_loss'):.3f}"
+        return f"return {self._mean(self._return_tag):.0f}, loss {self._mean(self.loss_tag):.3f}"
+
+    @property
+    def _return_tag(self) -> str:
+        return RUNNING_MEAN if self.schedule.running_mean else "rollout/return_mean"
 
     def report(self) -> list[str] | None:
         if not self.has_something_to_say():
             return None
-        parts = [self.steps_text(), f"return {self._mean('rollout/return_mean'):7.1f}"]
+        parts = [self.steps_text(), f"return {self._mean(self._return_tag):7.1f}"]
         if GREEDY in self.row:
             parts.append(f"greedy {self._mean(GREEDY):7.1f}")
             parts.append(f"sampled {self._mean('eval/return_sampled'):7.1f}")
-        return [*parts, f"loss {self._mean('train/policy_loss'):.3f}"]
+        return [*parts, f"loss {self._mean(self.loss_tag):.3f}"]
 
     def figures(self) -> dict[str, list["Figure"]]:
         """What the exploration episodes since the last evaluation were asked for and got."""
@@ -113,6 +153,8 @@ class AgentModule(RunModule):
             "evaluation_streams": self.evaluation_streams.get_state(),
             "commanded": self.commanded,
             "stuck": self._stuck,
+            "recent": self.recent.state_dict(),
+            "best_mean": self.best_mean,
             "agent": self.agent.resume_state() if self.keep_memory else None,
         }
 
@@ -120,6 +162,9 @@ class AgentModule(RunModule):
         self.rollout_streams.set_state(state["rollout_streams"])
         self.evaluation_streams.set_state(state["evaluation_streams"])
         self.commanded, self._stuck = list(state["commanded"]), state["stuck"]
+        if "recent" in state:
+            self.recent.load_state_dict(state["recent"])
+            self.best_mean = state["best_mean"]
         self.agent.load_resume_state(state["agent"])
 
     # -- episodes ---------------------------------------------------------------------------------------------
@@ -135,13 +180,13 @@ class AgentModule(RunModule):
         return Episodes(torch.cat([p.returns for p in parts], 1), torch.cat([p.lengths for p in parts], 1))
 
     def _warm_up(self) -> None:
-        for count in rounds(self.settings.agent.num_rand_action_rollouts, self.environment.envs):
+        for count in rounds(self.schedule.warm_up, self.environment.envs):
             actor = RandomActor(self.environment.spaces, count, self.rollout_streams.fork())
             self.agent.observe(self._rollout(actor, count))
 
     def _explorer(self, count: int) -> Actor:
         streams = self.rollout_streams.fork()
-        if self.epoch <= self.settings.agent.random_action_epochs:
+        if self.epoch <= self.schedule.random_epochs:
             return RandomActor(self.environment.spaces, count, streams)
         return self.agent.begin(count, streams, sample=True, command=self.settings.command)
 
@@ -158,13 +203,23 @@ class AgentModule(RunModule):
 
     def _describe(self, trajectory: Trajectory) -> dict[str, Tensor]:
         returns = trajectory.returns
-        return {
+        return self._running_mean(returns) | {
             "rollout/return_mean": returns.mean(1),
             "rollout/return_std": returns.std(1, correction=0),
             "rollout/return_max": returns.amax(1),
             "rollout/return_min": returns.amin(1),
             "rollout/length": trajectory.lengths.float().mean(1),
         }
+
+    def _running_mean(self, returns: Tensor) -> dict[str, Tensor]:
+        """Mean over the latest episodes, those of ``returns [M, E]`` among them, and the best such mean so far."""
+        if not self.schedule.running_mean:
+            return {}
+        members = torch.arange(len(self.seeds))
+        self.recent.add(members.repeat_interleave(returns.shape[1]), returns.flatten())
+        mean = self.recent.mean(members, 0, self.schedule.running_mean)
+        self.best_mean = torch.maximum(self.best_mean, mean)
+        return {RUNNING_MEAN: mean, "train/best_mean_reward": self.best_mean}
 
     def _remember_commands(self, actor: Actor, trajectory: Trajectory) -> None:
         commanded = getattr(actor, "commanded_returns", None)
@@ -174,17 +229,16 @@ class AgentModule(RunModule):
     def _mean(self, tag: str) -> float:
         return float(self.row[tag].mean())
 
-    def _warn(self, policy_loss: Tensor) -> None:
+    def _warn(self, loss: Tensor) -> None:
         """Say once what a person would otherwise find out hours later: dead policies and NaN weights."""
-        self._warn_of_loss("policy loss", policy_loss)
-        actions = self.environment.spaces.actions
-        if isinstance(actions, Discrete):
-            uniform = math.log(actions.n)
-            dead = (policy_loss - uniform).abs().amin() < _STUCK_WITHIN
+        self._warn_of_loss("policy loss", loss)
+        uniform = self.agent.uniform_loss
+        if uniform is not None:
+            dead = (loss - uniform).abs().amin() < _STUCK_WITHIN
             self._stuck = self._stuck + 1 if dead else 0
             if self._stuck == _STUCK_EPOCHS:
                 self._warn_once(
-                    f"the policy loss has sat at ln({actions.n}) = {uniform:.3f} for {_STUCK_EPOCHS} epochs: "
+                    f"the policy loss has sat at {uniform:.3f} for {_STUCK_EPOCHS} epochs: "
                     "the policy is uniform and "
                     "not learning; look at the command scales (reward_scale, horizon_scale) and lr"
                 )
@@ -194,7 +248,7 @@ class AgentModule(RunModule):
 def build(settings: Settings) -> AgentModule:
     """The module of a run with its environments; SettingError where agent and environment do not fit."""
     run, config = settings.run, settings.agent
-    rows = max(config.training_rollouts_per_worker, run.eval_episodes)
+    rows = max(config.schedule.episodes, run.eval_episodes)
     environment = make_environment(run.gamename, run.num_seeds, rows, run.num_workers, time_limit=run.time_limit)
     check_actions(run, environment.spaces, agent_class(run.implementation), environment.close)
     return AgentModule(settings, environment)

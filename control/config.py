@@ -33,7 +33,7 @@ CONFLICTS = [("eval_agent", "use_tune"), ("eval_agent", "plot"), ("use_tune", "p
              ("eval_agent", "resume"), ("eval_agent", "reload"), ("use_tune", "resume")]  # fmt: skip
 # A flag of these sections does nothing unless the one named here is given too.
 SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot"}
-# Words that choose the defaults of a stand-in and of its agent.
+# Words that choose other defaults: of an agent the first, of a stand-in and its agent all.
 CHOOSING = ("preset", "proxy", "agent")
 # Settings of a run that another way of learning has no use for, and what it has instead.
 USELESS = {
@@ -63,7 +63,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     first = dict(written) | asked
     with _naming(file, dict(written), asked):
         implementation, game = _which(first)
-        choosing = [name for name in CHOOSING if name in first and implementation in stand_ins()]
+        choosing = [name for name in CHOOSING[: None if implementation in stand_ins() else 1] if name in first]
         choices = {name: one_word(name, first[name]) for name in choosing}
     if "help" in asked:
         from control.help import help_text
@@ -131,7 +131,8 @@ def _check_together(run: RunConfig, typed: Collection[str], known: Mapping[str, 
         if getattr(run, one) and getattr(run, other):
             raise SettingError(f"--{one} and --{other} exclude each other")
     fresh = for_fresh_agents()
-    useless = USELESS[learns_from(run.implementation)] if not run.eval_agent else {}
+    own = getattr(family_config(run.implementation), "USELESS", {})
+    useless = USELESS[learns_from(run.implementation)] | own if not run.eval_agent else {}
     for name in typed:
         if name in useless:
             near = f"; did you mean '--{useless[name]}'?" if useless[name] else ""

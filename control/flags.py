@@ -24,10 +24,11 @@ NULL = ("null", "none", "~", "")
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 # What people type who come from other projects.
 SYNONYMS = {
-    "learning_rate": "lr", "gamma": "discount", "env": "gamename", "env_id": "gamename", "environment": "gamename",
+    "learning_rate": "lr", "learn_rate": "lr", "gamma": "discount", "hidden_layers": "hidden_sizes",
+    "layers": "hidden_sizes", "env": "gamename", "env_id": "gamename", "environment": "gamename",
     "game": "gamename", "algorithm": "implementation", "workers": "num_workers",
     "num_epochs": "epochs", "output_dir": "logdir", "log_dir": "logdir", "checkpoint": "eval_agent",
-    "layers": "hidden_sizes", "return": "command.return", "lambda": "td_lambda",
+    "return": "command.return", "lambda": "td_lambda",
 }  # fmt: skip
 
 

@@ -48,7 +48,7 @@ class RunLog(Callback):
         for tag, figures in module.figures().items():
             for writer, figure in zip(self.writers, figures, strict=True):
                 writer.add_figure(tag, figure, module.epoch)
-        if module.score() is not None:
+        if module.is_evaluated():
             for tag, numbers in module.histograms().items():
                 self.writers[0].add_histogram(tag, numbers, module.epoch)
 

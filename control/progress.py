@@ -41,7 +41,7 @@ class Progress(pl.Callback):
                 trainer.should_stop = True
         score, target = module.score(), module.target
         if score is not None and target is not None and score >= target:
-            tqdm.write(f"greedy return {score:.1f} reached the target {target}")
+            tqdm.write(f"{module.score_name} {score:.1f} reached the target {target}")
             trainer.should_stop = True
 
     def _line(self, module: RunModule, parts: list[str]) -> None:

@@ -106,6 +106,11 @@ class Settings:
     proxy: Any = None
     changed: dict[str, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def epochs(self) -> int:
+        """Epochs to train: the agent's own where its settings count episodes, else the run's."""
+        return getattr(self.agent, "epochs", None) or self.run.epochs
+
     def replace(self, **changes: Any) -> "Settings":
         """A copy with fields of run or agent, or ``command``, changed by name. Raises SettingError as ever.
 

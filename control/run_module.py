@@ -55,7 +55,7 @@ class RunModule(pl.LightningModule):
 
     @property
     def epochs(self) -> int:
-        return self.settings.run.epochs
+        return self.settings.epochs
 
     def is_over(self) -> bool:
         """Whether nothing is left to train."""
@@ -70,6 +70,15 @@ class RunModule(pl.LightningModule):
         """What best.ckpt and the target go by in this epoch; None where nothing was evaluated."""
         greedy = self.row.get(GREEDY)
         return None if greedy is None else float(greedy.mean())
+
+    @property
+    def score_name(self) -> str:
+        """What `score` is, in words."""
+        return "greedy return"
+
+    def is_evaluated(self) -> bool:
+        """Whether this epoch ended with an evaluation."""
+        return self.score() is not None
 
     def headline(self) -> str:
         """Short text for the progress bar."""
@@ -160,7 +169,7 @@ class RunModule(pl.LightningModule):
     def has_something_to_say(self) -> bool:
         """At evaluations, in the first epoch of a process, and always where more is to be printed."""
         first = self.epoch == self.epochs_before + 1
-        return first or self.score() is not None or self.settings.run.print_statements > 0
+        return first or self.is_evaluated() or self.settings.run.print_statements > 0
 
     def steps_text(self) -> str:
         return f"{int(self.env_steps.sum()) / 1e6:.2f} M steps"

@@ -45,6 +45,12 @@ class Recent:
     def keep(self, members: Tensor) -> None:
         self.values, self.counts = self.values[members], self.counts[members]
 
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"values": self.values, "counts": self.counts}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.values, self.counts = state["values"], state["counts"]
+
 
 class Plateau:
     """Through when the mean return of the latest ``number`` episodes differs from that of the ``number`` before by

@@ -24,8 +24,9 @@ from models.settings import SettingError
 
 # What a resumed run may change: how long, how often, and what is shown; never what is learned.
 CHANGEABLE = (
-    "epochs", "generations", "target_return", "checkpoint_every", "no_checkpoint", "recording_epoch_interval",
-    "record_n_rollouts_per_epoch", "record", "print_statements", "num_workers", "resume", "logdir", "display",
+    "epochs", "generations", "max_episodes", "target_return", "target_reward", "checkpoint_every", "no_checkpoint",
+    "recording_epoch_interval", "record_n_rollouts_per_epoch", "record", "print_statements", "num_workers",
+    "resume", "logdir", "display",
 )  # fmt: skip
 
 

@@ -61,7 +61,8 @@ def tune(settings: Settings) -> int:
         where = f"on {run.ray_address}" if run.ray_address else f"{at_once} at a time"
         print(f"searching {', '.join(space.names)} ({space.source})")
         print(
-            f"{run.num_samples} trials of {run.epochs} epochs with {run.tune_algorithm}, {where}: {folder}", flush=True
+            f"{run.num_samples} trials of {settings.epochs} epochs with {run.tune_algorithm}, {where}: {folder}",
+            flush=True,
         )
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:
@@ -82,8 +83,10 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _check(settings: Settings, space: Space) -> None:
     """What goes wrong only in a search."""
     run = settings.run
-    if run.epochs < run.eval_every:
-        raise SettingError(f"epochs is {run.epochs}, below eval_every {run.eval_every}: no trial would be evaluated")
+    if settings.epochs < run.eval_every:
+        raise SettingError(
+            f"a run has {settings.epochs} epochs, below eval_every {run.eval_every}: no trial would be evaluated"
+        )
     if run.reload:
         raise SettingError("--use_tune and --reload exclude each other: trials have networks of different shapes")
     if run.tune_algorithm in _FROM_CHECKPOINTS and run.no_checkpoint:
@@ -216,18 +219,18 @@ def _searcher(settings: Settings) -> Any:
 def _scheduler(job: Job) -> Any:
     from ray.tune import schedulers
 
-    run = job.settings.run
+    run, epochs = job.settings.run, job.settings.epochs
     time: dict[str, Any] = {"time_attr": "epoch"}
     if run.tune_algorithm == "optuna":
         return schedulers.FIFOScheduler()
     if run.tune_algorithm == "asha":
         # One above the last epoch, so that a trial which gets there ends by itself, in good order.
-        grace = max(run.eval_every, run.epochs // 8)
+        grace = max(run.eval_every, epochs // 8)
         return schedulers.AsyncHyperBandScheduler(
-            max_t=run.epochs + 1, grace_period=grace, reduction_factor=REDUCTION, **time
+            max_t=epochs + 1, grace_period=grace, reduction_factor=REDUCTION, **time
         )
     if run.tune_algorithm == "bohb":
-        return schedulers.HyperBandForBOHB(max_t=run.epochs, reduction_factor=REDUCTION, **time)
+        return schedulers.HyperBandForBOHB(max_t=epochs, reduction_factor=REDUCTION, **time)
     mutations = {
         dimension.name: dimension.labels if dimension.kind == "choice" else _domain(dimension)
         for dimension in job.space.dimensions
@@ -245,7 +248,7 @@ def _scheduler(job: Job) -> Any:
 def _interval(settings: Settings) -> int:
     """Epochs between PBT's perturbations: about ten in a run, at evaluations."""
     every = settings.run.eval_every
-    return max(1, round(settings.run.epochs / 10 / every)) * every
+    return max(1, round(settings.epochs / 10 / every)) * every
 
 
 def _listener(search: Search) -> Any:

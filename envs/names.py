@@ -38,6 +38,7 @@ class Game:
 _TABLE = (
     # 320 is the cap on commanded returns of the published Upside-Down RL runs.
     Game("lunarlander", "LunarLander-v3", 320.0),
+    Game("beresheet", "LunarLander-v3", 320.0, {"max_episode_steps": 300}),
     Game("lunarlander-sparse", "LunarLander-v3", 320.0, wrappers=("SparseReward",)),
     # One point a frame alive; 2100 frames (60 s) is the time limit of the task as published, absent from the id.
     Game("takecover", "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1", 2100.0, {"max_episode_steps": 2100}),

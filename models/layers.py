@@ -7,12 +7,14 @@ is what an evolution strategy perturbs.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod, sqrt
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.spaces import Spaces
 from models.streams import Streams
 
 RELU_GAIN = sqrt(2.0)
@@ -120,3 +122,23 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor, kernel: int = 3, stride
     out_height = (height + 2 - kernel) // stride + 1
     out = dense(rows, weight, bias).view(members, batch, out_height, positions // out_height, -1)
     return out.permute(0, 1, 4, 2, 3)
+
+
+class ConvolutionalTrunk(Network):
+    """3x3 convolutions with stride 2 and ReLU over ``[M, B, C, H, W]`` uint8 images; features ``[M, B, F]`` (Srivastava
+    et al. 2019, section 3)."""
+
+    def __init__(self, spaces: Spaces, channels: tuple[int, ...], streams: Streams):
+        side, widths = spaces.obs_shape[1:], (spaces.obs_shape[0], *channels)
+        for _ in channels:
+            side = tuple((edge + 1) // 2 for edge in side)
+        self.features = channels[-1] * side[0] * side[1]
+        super().__init__(
+            [Dense(f"conv.{i}", 9 * a, b, gain=RELU_GAIN) for i, (a, b) in enumerate(pairwise(widths))], streams
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        x, weights = images.float() / 255.0, self.weights()
+        for weight, bias in zip(weights[::2], weights[1::2], strict=True):
+            x = convolution(x, weight, bias).relu()
+        return x.flatten(2)

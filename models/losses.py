@@ -1,5 +1,7 @@
 """Losses as pure functions, members first: ``[M, B, ...]`` in, ``[M, B]`` or ``[M]`` out, no reduction over members."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -30,3 +32,45 @@ def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tenso
     deviation = values.std(1, keepdim=True) if values.shape[1] > 1 else torch.zeros_like(values)
     z = torch.where(deviation > 1e-8, centred / deviation.clamp_min(1e-8), torch.zeros_like(centred))
     return (z / temperature).exp().clamp(max=cap)
+
+
+def mean(values: Tensor, share: Tensor | None = None) -> Tensor:
+    """Mean over experiences, ``[M, B] -> [M]``. ``share [M, B]`` is the part each has in it: 1/N for each of N
+    experiences, which may be spread over several calls, and 0 for padding; None is a plain mean."""
+    return values.mean(1) if share is None else (values * share).sum(1)
+
+
+def policy_gradient(scores: Tensor, actions: Tensor, weights: Tensor, share: Tensor | None = None) -> Tensor:
+    """Loss of the policy gradient, ``-mean(weight * log softmax(scores)[action])``: ``scores [M, B, A]``, ``actions
+    [M, B]`` int64, ``weights [M, B]`` -> ``[M]``. No gradient flows into the weights.
+
+    With the return to come as weight it is the causal vanilla gradient (Williams 1992; Sutton & Barto 2018, section
+    13.3); with that less a baseline, a number a batch or a value a state (actor-critic), one of less variance. The mean
+    is over experiences, not over episodes. Raises ValueError for weights ``[M, B, 1]``, which would broadcast.
+    """
+    _check_shape("weights", weights, actions)
+    return mean(weights.detach() * cross_entropy(scores, actions), share)
+
+
+def entropy_loss(scores: Tensor, beta: float, share: Tensor | None = None) -> Tensor:
+    """``-beta * mean(H(softmax(scores)) / ln A)``, in [-beta, 0]: ``scores [M, B, A] -> [M]``. Descending it raises
+    the entropy (Mnih et al. 2016, section 4; the division by the largest entropy is the notebook's)."""
+    log_p = scores.log_softmax(-1)
+    entropy = -(log_p.exp() * log_p).sum(-1)
+    return -beta * mean(entropy / max_entropy(scores.shape[-1]), share)
+
+
+def max_entropy(actions: int) -> float:
+    """The entropy of the uniform distribution, ln A, in nats."""
+    return math.log(actions)
+
+
+def value_loss(values: Tensor, returns: Tensor, delta: float, share: Tensor | None = None) -> Tensor:
+    """``delta * mean((V - G)^2)``: ``values, returns [M, B] -> [M]``. No gradient flows into the returns."""
+    _check_shape("values", values, returns)
+    return delta * mean((values - returns.detach()).square(), share)
+
+
+def _check_shape(name: str, given: Tensor, like: Tensor) -> None:
+    if given.shape != like.shape:
+        raise ValueError(f"{name} {tuple(given.shape)} do not fit {tuple(like.shape)}")

@@ -54,7 +54,7 @@ def default_configs(name: str, game: str, given: Mapping[str, Any], agent: str) 
     ``given`` may choose a preset; ``agent`` is a stand-in's inner agent. Raises SettingError.
     """
     if name not in stand_ins():
-        return agents.default_config(name, game), None
+        return agents.default_config(name, game, given), None
     if agent not in inner_agents():
         raise SettingError(
             f"agent is {agent!r}; allowed: {', '.join(inner_agents())}{nearest(agent, inner_agents())}", "agent"

@@ -1,10 +1,12 @@
 """Random numbers: one stream per member, so that a member draws the same numbers alone as in company."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
+
+_NOISE_BLOCK = 128
 
 
 def derive_seed(seed: int, name: str) -> int:
@@ -69,3 +71,18 @@ class Streams:
     def set_state(self, state: Tensor) -> None:
         for generator, row in zip(self.generators, state, strict=True):
             generator.set_state(row.clone())
+
+
+class Noise:
+    """Noise ``[M, *shape]`` step after step, drawn a block of steps at a time."""
+
+    def __init__(self, draw: Callable[..., Tensor], *shape: int):
+        self._draw, self._shape = draw, shape
+        self._left: Iterator[Tensor] = iter(())
+
+    def __call__(self) -> Tensor:
+        block = next(self._left, None)
+        if block is None:
+            self._left = iter(self._draw(_NOISE_BLOCK, *self._shape).unbind(1))
+            block = next(self._left)
+        return block

@@ -1,12 +1,14 @@
 """The registry of agents is this folder.
 
 A family is a package here with ``config.py`` (torch-free: a frozen dataclass ``Config`` of settings,
-``IMPLEMENTATIONS: dict[name, overrides]``, ``ENVIRONMENT_PRESETS: dict[(name, game), overrides]``) and
-``agent.py`` (class ``Agent``). Being there is enough: flags, help, errors and contract tests find it.
+``IMPLEMENTATIONS: dict[name, overrides]``, ``ENVIRONMENT_PRESETS: dict[(name, game), overrides]``, and with a field
+``preset`` also ``PRESETS: dict[preset, dict[name, overrides]]``) and ``agent.py`` (class ``Agent``). Being there is
+enough: flags, help, errors and contract tests find it.
 """
 
 import functools
 import importlib
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,7 +44,21 @@ def agent_class(name: str) -> type[Any]:
     return importlib.import_module(f"{package}.agent").Agent
 
 
-def default_config(name: str, game: str) -> Any:
-    """``Config`` of ``name`` on ``game``: family defaults <- implementation <- what that game needs."""
+def default_config(name: str, game: str, given: Mapping[str, Any] | None = None) -> Any:
+    """``Config`` of ``name`` on ``game``: family defaults <- implementation <- what that game needs <- the preset that
+    is ``given``, where the family has any. Raises SettingError for a preset that ``name`` has not."""
     family = family_config(name)
-    return family.Config(**{**family.IMPLEMENTATIONS[name], **family.ENVIRONMENT_PRESETS.get((name, game), {})})
+    chosen = _preset(family, name, (given or {}).get("preset"))
+    return family.Config(
+        **{**family.IMPLEMENTATIONS[name], **family.ENVIRONMENT_PRESETS.get((name, game), {}), **chosen}
+    )
+
+
+def _preset(family: ModuleType, name: str, preset: Any) -> dict[str, Any]:
+    if preset is None or not hasattr(family, "PRESETS"):
+        return {}
+    known = [family.Config.preset, *(key for key, values in family.PRESETS.items() if name in values)]
+    if preset not in known:
+        near = nearest(str(preset), known)
+        raise SettingError(f"preset is {preset!r}; allowed for {name}: {', '.join(known)}{near}", "preset")
+    return {"preset": preset} | family.PRESETS.get(preset, {}).get(name, {})

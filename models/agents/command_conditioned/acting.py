@@ -1,19 +1,18 @@
 """Acting under a command: draw it, follow it, count it down."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from models.spaces import Continuous
-from models.streams import Streams
+from models.streams import Noise, Streams
 
 if TYPE_CHECKING:
     from models.agents.command_conditioned.agent import Agent
 
 _CONTINUOUS_NOISE = 0.3  # deviation of exploration in half-widths of the action range (public code)
-_NOISE_BLOCK = 128
 
 
 class Bounds:
@@ -28,21 +27,6 @@ class Bounds:
 
     def denormalise(self, action: Tensor) -> Tensor:
         return self.centre + self.half * action.clamp(-1.0, 1.0)
-
-
-class Noise:
-    """Noise ``[M, *shape]`` step after step, drawn a block of steps at a time."""
-
-    def __init__(self, draw: Callable[..., Tensor], *shape: int):
-        self._draw, self._shape = draw, shape
-        self._left: Iterator[Tensor] = iter(())
-
-    def __call__(self) -> Tensor:
-        block = next(self._left, None)
-        if block is None:
-            self._left = iter(self._draw(_NOISE_BLOCK, *self._shape).unbind(1))
-            block = next(self._left)
-        return block
 
 
 class Acting:

@@ -5,6 +5,7 @@ is fitted to what happened (`learn`). Deviations from the papers and the public 
 docs/command_conditioned.md.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 
 from models.agents.command_conditioned.acting import Acting, Bounds
 from models.agents.command_conditioned.config import Config
-from models.agents.command_conditioned.networks import POLICIES, ConvolutionalTrunk, ValueNetwork
+from models.agents.command_conditioned.networks import POLICIES, ValueNetwork
+from models.layers import ConvolutionalTrunk
 from models.losses import cross_entropy, exponential_weights, squared_error
 from models.memory import EpisodeMemory, NewEpisode
 from models.optim import Adam, clip_gradients
@@ -31,6 +33,7 @@ class Agent(nn.Module):
     """M members of one command-conditioned agent (the contract: `begin`, `observe`, `learn`, `resume_state`)."""
 
     action_kinds = (Discrete, Continuous)
+    watched = "policy_loss"
     command_mean: Tensor
     command_spread: Tensor
     command_horizon: Tensor
@@ -67,6 +70,11 @@ class Agent(nn.Module):
         self.register_buffer("scale", torch.ones(self.members, len(self.commands)))
         self._update_scale()
         self.bounds: Bounds | None = Bounds(spaces.actions) if isinstance(spaces.actions, Continuous) else None
+
+    @property
+    def uniform_loss(self) -> float | None:
+        """The policy loss of a policy that is uniform whatever it sees; None where that is no one number."""
+        return math.log(self.spaces.actions.n) if isinstance(self.spaces.actions, Discrete) else None
 
     # -- acting ------------------------------------------------------------------------------------------------
 

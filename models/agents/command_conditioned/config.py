@@ -7,6 +7,7 @@ values for LunarLander come from correspondence with the authors.
 
 from dataclasses import dataclass
 
+from models.schedule import Schedule
 from models.settings import setting
 
 
@@ -106,6 +107,15 @@ class Config:
     value_lr: float | None = setting(None, "Adam's step size for the value network; null takes lr", above=0)
     clamp_adv_to_max: bool = setting(False, "clamp advantages from above before they are used")
     max_adv_clamp_val: float = setting(50.0, "where clamp_adv_to_max clamps, in units of reward")
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(
+            episodes=self.training_rollouts_per_worker,
+            gradient_steps=self.num_grad_steps,
+            warm_up=self.num_rand_action_rollouts,
+            random_epochs=self.random_action_epochs,
+        )
 
 
 _RCP = {

@@ -6,8 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from models.layers import RELU_GAIN, Dense, Network, convolution, dense, sigmoid
-from models.spaces import Spaces
+from models.layers import RELU_GAIN, Dense, Network, dense, sigmoid
 from models.streams import Streams
 
 
@@ -17,26 +16,6 @@ class Policy(Protocol):
     def __call__(self, obs: Tensor, command: Tensor) -> Tensor:
         """``obs [M, B, *O]`` and scaled ``command [M, B, C]`` -> ``[M, B, outputs]``."""
         ...
-
-
-class ConvolutionalTrunk(Network):
-    """3x3 convolutions with stride 2 and ReLU over ``[M, B, C, H, W]`` uint8 images; features ``[M, B, F]`` (paper,
-    section 3)."""
-
-    def __init__(self, spaces: Spaces, channels: tuple[int, ...], streams: Streams):
-        side, widths = spaces.obs_shape[1:], (spaces.obs_shape[0], *channels)
-        for _ in channels:
-            side = tuple((edge + 1) // 2 for edge in side)
-        self.features = channels[-1] * side[0] * side[1]
-        super().__init__(
-            [Dense(f"conv.{i}", 9 * a, b, gain=RELU_GAIN) for i, (a, b) in enumerate(pairwise(widths))], streams
-        )
-
-    def forward(self, images: Tensor) -> Tensor:
-        x, weights = images.float() / 255.0, self.weights()
-        for weight, bias in zip(weights[::2], weights[1::2], strict=True):
-            x = convolution(x, weight, bias).relu()
-        return x.flatten(2)
 
 
 class BehaviorNetwork(Network):

@@ -1,0 +1,166 @@
+"""Policy gradients: vanilla, with baseline, with entropy, with both, and advantage actor-critic; one agent, five
+settings.
+
+Read top to bottom: acting, what the episodes of a batch are worth (`observe`), the one gradient step they are good for
+(`learn`). Deviations from the notebook are listed in docs/policy_gradients.md.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.agents.policy_gradients.batch import Batch, pack, unpack
+from models.agents.policy_gradients.config import Config
+from models.agents.policy_gradients.networks import ActorCritic
+from models.losses import entropy_loss, policy_gradient, value_loss
+from models.optim import Adam, clip_gradients
+from models.returns import discounted_returns, lambda_returns
+from models.spaces import Discrete, Spaces
+from models.streams import Noise, Streams
+from models.trajectory import Trajectory
+
+
+class Acting:
+    """E episodes of every member under way: actions drawn from the policy, or its greatest."""
+
+    def __init__(self, agent: "Agent", envs: int, streams: Streams, sample: bool):
+        self.network = agent.network
+        self.noise = Noise(streams.gumbel, envs, self.network.actions) if sample else None
+
+    @torch.no_grad()
+    def act(self, obs: Tensor) -> Tensor:
+        """Actions ``[M, E]`` for ``obs [M, E, *O]``."""
+        scores = self.network.scores(obs)
+        return (scores if self.noise is None else scores + self.noise()).argmax(-1)
+
+    def advance(self, reward: Tensor) -> None:
+        pass
+
+
+class Agent(nn.Module):
+    """M members of one policy-gradient agent (the contract: `begin`, `observe`, `learn`, `resume_state`)."""
+
+    action_kinds = (Discrete,)
+    watched = "loss_p"
+    uniform_loss = None  # the loss is weighted by returns and says nothing of the policy by itself
+
+    def __init__(self, config: Config, spaces: Spaces, seeds: list[int]):
+        super().__init__()
+        self.config, self.spaces, self.members = config, spaces, len(seeds)
+        self.network = ActorCritic(config, spaces, Streams.named(seeds, "initial weights"))
+        self.optimizers = [Adam(self.network.groups(config.lr, config.value_lr), config.lr, eps=config.eps)]
+        self.batch: Batch | None = None
+        self.updates, self.horizon = 0, config.epochs
+
+    def begin(
+        self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False,
+        command: Mapping[str, float] | None = None,
+    ) -> Acting:  # fmt: skip
+        """Start E episodes a member. ``sample`` draws actions (else greedy); to ``evaluate`` is to act as ever, and
+        there is no ``command``."""
+        assert not command
+        return Acting(self, envs, streams, sample)
+
+    # -- what episodes are worth --------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
+        """Take in the episodes of one update. Returns ``baseline`` and ``adv_m``, means over the experiences of what
+        their returns were compared with and of what was left, where there is a baseline."""
+        config = self.config
+        reward = trajectory.reward * config.reward_scale
+        last = self._last_values(trajectory) if config.bootstrap_truncation else None
+        returns = discounted_returns(reward, trajectory.valid, config.discount, last)
+        self.batch = batch = pack(trajectory, returns)
+        if config.baseline == "value":
+            values = torch.cat([self.network.values(chunk.obs) for chunk in batch.chunks()], 1)
+            if config.gae_lambda is not None:
+                following = self._following(trajectory, unpack(values, trajectory.valid), last)
+                traces = lambda_returns(reward, following, trajectory.valid, config.discount, config.gae_lambda)
+                batch.returns = pack(trajectory, traces).returns
+            baseline = values
+        else:
+            means = batch.by_member(torch.mean, batch.returns)
+            baseline = (means if config.baseline == "batch_mean" else torch.zeros_like(means)).unsqueeze(1)
+        batch.weights = batch.returns - baseline
+        metrics = {}
+        if config.baseline != "none":
+            metrics["baseline"] = batch.by_member(torch.mean, baseline.expand_as(batch.returns))
+            metrics["adv_m"] = batch.by_member(torch.mean, batch.weights)
+        if config.normalize_advantage:
+            batch.weights = batch.by_member(_standardised, batch.weights)
+        return metrics
+
+    def _last_values(self, trajectory: Trajectory) -> Tensor:
+        """V of the observation behind each episode ``[M, E]``, 0 where the environment ended it."""
+        return self.network.values(trajectory.final_obs) * ~trajectory.terminated.any(0)
+
+    def _following(self, trajectory: Trajectory, values: Tensor, last: Tensor | None) -> Tensor:
+        """V behind each step ``[T, M, E]``, given V of each step."""
+        following = torch.cat([values[1:], torch.zeros_like(values[:1])])
+        return torch.where(
+            trajectory.terminated | trajectory.truncated, torch.zeros_like(values) if last is None else last, following
+        )
+
+    # -- learning ----------------------------------------------------------------------------------------------
+
+    def learn(self) -> dict[str, Tensor]:
+        """One gradient step on the batch, which is then forgotten. Returns ``{name: [M]}``: the losses ``loss_p``,
+        ``loss_e`` (with entropy), ``loss_v`` (with values), their sum ``loss_t``, and ``entropy``, the policy's as a
+        share of the largest possible."""
+        assert self.batch is not None
+        batch, self.batch = self.batch, None
+        optimizer = self.optimizers[0]
+        optimizer.zero_grad()
+        parts = [self._descend(chunk) for chunk in batch.chunks()]
+        if self.config.grad_clip_val is not None:
+            clip_gradients([p for group in optimizer.param_groups for p in group["params"]], self.config.grad_clip_val)
+        self._anneal(optimizer)
+        optimizer.step()
+        self.updates += 1
+        return {name: torch.stack([part[name] for part in parts], 1).sum(1) for name in parts[0]}
+
+    def _descend(self, chunk: Batch) -> dict[str, Tensor]:
+        """Add the gradient of a chunk; what it adds to each mean, ``[M]``."""
+        config = self.config
+        scores, values = self.network(chunk.obs)
+        negative_entropy = entropy_loss(scores, 1.0, chunk.share)
+        losses = {"loss_p": policy_gradient(scores, chunk.action, chunk.weights, chunk.share)}
+        if config.beta > 0:
+            losses["loss_e"] = config.beta * negative_entropy
+        if values is not None:
+            losses["loss_v"] = value_loss(values, chunk.returns, config.delta, chunk.share)
+        total = torch.stack(list(losses.values())).sum(0)
+        total.sum().backward()
+        losses |= {"loss_t": total, "entropy": -negative_entropy}
+        return {name: value.detach() for name, value in losses.items()}
+
+    def _anneal(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self.config.anneal_lr:
+            return
+        left = max(0.0, 1 - self.updates / self.horizon)
+        for group, rate in zip(optimizer.param_groups, self.network.groups(self.config.lr, self.config.value_lr),
+                               strict=True):  # fmt: skip
+            group["lr"] = left * rate["lr"]
+
+    def commands_now(self) -> dict[str, Tensor]:
+        """It follows no command."""
+        return {}
+
+    # -- resuming ----------------------------------------------------------------------------------------------
+
+    def resume_state(self) -> dict[str, Any]:
+        """What `state_dict` does not hold and a resumed run needs. Between epochs there is no batch: on-policy."""
+        return {"updates": self.updates, "horizon": self.horizon}
+
+    def load_resume_state(self, state: dict[str, Any]) -> None:
+        # the horizon of the beginning: step sizes must not rise again when a run gets longer
+        self.updates, self.horizon = state["updates"], state["horizon"]
+
+
+def _standardised(values: Tensor) -> Tensor:
+    """Mean 0 and deviation 1 over ``[n]``; all 0 where they are equal."""
+    centred = values - values.mean()
+    return centred / (centred.square().mean().sqrt() + 1e-8)

@@ -1,0 +1,79 @@
+"""Episodes of unequal length as one table of experiences a member, in chunks of one shape.
+
+A matrix product or a sum rounds by how many rows it has. Members play different numbers of steps, so their tables are
+padded to whole chunks: what a member adds up does not depend on how many chunks others need.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from models.trajectory import Trajectory
+
+CHUNK = 256  # experiences; large enough for matrix products, small enough to waste little on padding
+
+
+@dataclass
+class Batch:
+    """N experiences a member, those of an episode in order and episodes one after another, then padding to whole
+    chunks.
+
+    ``obs [M, N, *O]``, ``action [M, N]``, ``returns [M, N]`` (what values are fitted to), ``weights [M, N]`` (what
+    the action's log-probability is weighted by), ``share [M, N]`` (1 / the member's number of experiences, 0 for
+    padding); ``counts`` are these numbers.
+    """
+
+    obs: Tensor
+    action: Tensor
+    returns: Tensor
+    weights: Tensor
+    share: Tensor
+    counts: list[int]
+
+    def chunks(self) -> Iterator["Batch"]:
+        """Parts of `CHUNK` experiences a member; all but the last few rows are real."""
+        fields = (self.obs, self.action, self.returns, self.weights, self.share)
+        for parts in zip(*(field.split(CHUNK, dim=1) for field in fields), strict=True):
+            obs, action, returns, weights, share = parts
+            yield Batch(obs, action, returns, weights, share, self.counts)
+
+    def by_member(self, function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+        """``function`` of each member's real ``values [M, N]``, ``[n] -> [n]`` or ``[n] -> []``, as ``[M, N]`` with
+        zeros behind or as ``[M]``."""
+        results = [function(row[:count]) for row, count in zip(values, self.counts, strict=True)]
+        return torch.stack(results) if results[0].dim() == 0 else _padded(results, values.shape[1])
+
+
+def pack(trajectory: Trajectory, returns: Tensor) -> Batch:
+    """The real steps of a trajectory with their ``returns [T, M, E]``; the weights are the returns."""
+    counts = trajectory.valid.sum((0, 2)).tolist()
+    rows = -(-max(counts) // CHUNK) * CHUNK
+    obs, action, flat = (
+        _padded(_flat(values, trajectory.valid), rows) for values in (trajectory.obs, trajectory.action, returns)
+    )
+    share = _padded([torch.full((count,), 1 / count) for count in counts], rows)
+    return Batch(obs, action, flat, flat, share, counts)
+
+
+def unpack(values: Tensor, valid: Tensor) -> Tensor:
+    """``values [M, N]`` of packed steps back at their places in ``[T, M, E]``, zeros elsewhere."""
+    out = values.new_zeros(valid.shape)
+    for m, row in enumerate(values):
+        where = valid[:, m].T
+        out[:, m].T[where] = row[: int(where.sum())]
+    return out
+
+
+def _flat(values: Tensor, valid: Tensor) -> list[Tensor]:
+    """``[T, M, E, ...]`` as one ``[n, ...]`` a member, episode after episode."""
+    return [values[:, m].transpose(0, 1)[valid[:, m].T] for m in range(values.shape[1])]
+
+
+def _padded(rows: list[Tensor], count: int) -> Tensor:
+    """``[n, ...]`` a member as ``[M, count, ...]``, zeros behind."""
+    out = rows[0].new_zeros(len(rows), count, *rows[0].shape[1:])
+    for m, row in enumerate(rows):
+        out[m, : len(row)] = row
+    return out

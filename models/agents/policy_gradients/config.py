@@ -1,0 +1,135 @@
+"""Settings of the policy-gradient family. This file is the only home of their defaults; it imports no torch.
+
+Sources: [N] the notebook "Policy gradients on the 300-step lander" (a course's fourth homework) with the skeleton it
+came with, [W] Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement
+learning", [M] Mnih et al. 2016, arXiv 1602.01783 (entropy; advantage actor-critic), [G] Schulman et al. 2016, arXiv
+1506.02438 (GAE). Where none is named, the value was found here: docs/policy_gradients.md.
+"""
+
+from dataclasses import dataclass
+
+from models.schedule import Schedule
+from models.settings import setting
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters of VPG, EPG, BPG, CPG and AAC. Defaults are VPG's; `IMPLEMENTATIONS` holds what others change."""
+
+    preset: str = setting(
+        "published",
+        "published: the notebook's values, where it prints them [N]; skeleton: those its skeleton came with [N]; "
+        "aac_tuned: AAC with its improvements on",
+        choices=("published", "skeleton", "aac_tuned"),
+    )
+
+    # Network
+    hidden_sizes: tuple[int, ...] = setting((512, 256), "units of the policy's hidden layers [N]", minimum=1)
+    value_hidden_sizes: tuple[int, ...] = setting(
+        (32, 32), "units of the value network's hidden layers, AAC only [N]", minimum=1
+    )
+    shared_trunk: bool = setting(False, "AAC: policy and value are two heads on the policy's hidden layers")
+    activation: str = setting("relu", "activation of the hidden layers [N]", choices=("relu", "tanh"))
+    conv_channels: tuple[int, ...] = setting(
+        (32, 48, 96, 128), "channels of the 3x3 stride-2 convolutions in front of the network, images only", minimum=1
+    )
+
+    # Losses
+    baseline: str = setting(
+        "none",
+        "what the return to come is compared with: none [W], batch_mean of all returns to come [N], or value, a "
+        "learned function of the state (AAC) [M]",
+        choices=("none", "batch_mean", "value"),
+    )
+    beta: float = setting(0.0, "weight of the entropy, as a share of the largest possible [N]; 0 is none", minimum=0)
+    delta: float = setting(1.0, "weight of the value loss, AAC only [N]", minimum=0)
+    discount: float = setting(0.995, "discount of later rewards [N]", minimum=0, maximum=1)
+
+    # Learning
+    lr: float = setting(1e-3, "Adam's step size [N]", above=0)
+    value_lr: float | None = setting(None, "Adam's step size for a value network of its own; null takes lr", above=0)
+    eps: float = setting(1e-8, "Adam's epsilon [N]", above=0)
+    batch_size: int = setting(32, "episodes an update, side by side, each to its end [N]", minimum=1, maximum=4096)
+
+    # The end
+    max_episodes: int = setting(6000, "episodes to train, rounded up to whole batches [N]", minimum=1)
+    target_reward: float | None = setting(
+        None, "stop early once the mean return of the latest training episodes reaches this; null never [N]"
+    )
+    running_mean_len: int = setting(
+        100, "how many episodes that mean is over, or all where there are fewer [N]", minimum=1
+    )
+
+    # Improvements, all off as published
+    normalize_advantage: bool = setting(False, "shift and scale each batch's advantages to mean 0 and deviation 1")
+    gae_lambda: float | None = setting(
+        None,
+        "AAC: lambda of generalised advantage estimates [G]; null: the return to come less the value",
+        minimum=0,
+        maximum=1,
+    )
+    bootstrap_truncation: bool = setting(
+        False, "AAC: a time limit is no end: the value of the final observation follows it"
+    )
+    reward_scale: float = setting(1.0, "factor on rewards before anything is learned from them", above=0)
+    grad_clip_val: float | None = setting(None, "largest norm of a member's gradient; null: any", above=0)
+    anneal_lr: bool = setting(False, "let the step sizes fall linearly to 0 over max_episodes")
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(
+            episodes=self.batch_size,
+            gradient_steps=1,
+            on_policy=True,
+            running_mean=self.running_mean_len,
+            target=self.target_reward,
+        )
+
+    @property
+    def epochs(self) -> int:
+        """Batches to train."""
+        return -(-self.max_episodes // self.batch_size)
+
+
+_ENTROPY: dict[str, object] = {"beta": 0.7}
+_BASELINE: dict[str, object] = {"baseline": "batch_mean"}
+_CRITIC: dict[str, object] = {"baseline": "value"}
+
+IMPLEMENTATIONS: dict[str, dict[str, object]] = {
+    "VPG": {},
+    "EPG": _ENTROPY,
+    "BPG": _BASELINE,
+    "CPG": _BASELINE | _ENTROPY,
+    "AAC": _CRITIC | {"hidden_sizes": (32, 32), "beta": 0.1},
+}
+
+ENVIRONMENT_PRESETS: dict[tuple[str, str], dict[str, object]] = {}
+
+_SKELETON: dict[str, object] = {"discount": 0.99}
+PRESETS: dict[str, dict[str, dict[str, object]]] = {
+    "skeleton": {
+        "VPG": _SKELETON,
+        "EPG": _SKELETON | {"beta": 0.5},
+        "BPG": _SKELETON,
+        "CPG": _SKELETON | {"beta": 0.5},
+        "AAC": _SKELETON | {"beta": 1.0},
+    },
+    "aac_tuned": {"AAC": {}},
+}
+
+# Settings of every run that this family has others for.
+USELESS = {"epochs": "max_episodes", "target_return": "target_reward"}
+
+
+def problems(config: Config) -> str | None:
+    """What is wrong with a combination of settings, as one line; None where nothing is."""
+    if config.baseline != "value":
+        for name, off in (("shared_trunk", False), ("gae_lambda", None), ("bootstrap_truncation", False),
+                          ("value_lr", None)):  # fmt: skip
+            if getattr(config, name) != off:
+                return (
+                    f"{name} is {getattr(config, name)!r}, but baseline is {config.baseline!r}; allowed: with 'value'"
+                )
+    elif config.shared_trunk and config.value_lr is not None:
+        return f"value_lr is {config.value_lr}, but shared_trunk is on, so that there is one network; allowed: null"
+    return None

@@ -1,0 +1,78 @@
+"""Policies, and values where there are any: observation in, scores of actions and state values out."""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.agents.policy_gradients.config import Config
+from models.layers import ConvolutionalTrunk, Dense, Network, dense
+from models.spaces import Discrete, Spaces
+from models.streams import Streams
+
+ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
+
+
+class Perceptron(Network):
+    """Hidden layers and an affine output ``[M, B, outputs]``; torch's default initialisation, as `torch.nn.Linear`."""
+
+    def __init__(self, inputs: int, hidden: tuple[int, ...], outputs: int, activation: str, streams: Streams):
+        widths = (inputs, *hidden, outputs)
+        super().__init__([Dense(f"fc.{i}", a, b) for i, (a, b) in enumerate(pairwise(widths))], streams)
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.weights()
+        for weight, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
+            x = self.activation(dense(x, weight, bias))
+        return dense(x, weights[-2], weights[-1])
+
+
+class ActorCritic(nn.Module):
+    """Scores ``[M, B, A]`` of the actions and, where the baseline is a value, state values ``[M, B]``.
+
+    Two networks, or with ``shared_trunk`` one whose last output is the value. Images go through convolutions first,
+    which the policy's loss trains; a value network of its own reads their output without changing them.
+    """
+
+    def __init__(self, config: Config, spaces: Spaces, streams: Streams):
+        super().__init__()
+        assert isinstance(spaces.actions, Discrete)
+        self.actions, self.shared = spaces.actions.n, config.shared_trunk
+        self.trunk = ConvolutionalTrunk(spaces, config.conv_channels, streams) if spaces.is_image else None
+        inputs = self.trunk.features if self.trunk else spaces.obs_shape[0]
+        outputs = self.actions + self.shared
+        self.policy = Perceptron(inputs, config.hidden_sizes, outputs, config.activation, streams)
+        self.critic: Perceptron | None = None
+        if config.baseline == "value" and not self.shared:
+            self.critic = Perceptron(inputs, config.value_hidden_sizes, 1, config.activation, streams)
+
+    def scores(self, obs: Tensor) -> Tensor:
+        """``obs [M, B, *O] -> [M, B, A]``."""
+        return self.policy(self._features(obs))[..., : self.actions]
+
+    def values(self, obs: Tensor) -> Tensor:
+        """``obs [M, B, *O] -> [M, B]``."""
+        return self._values(self._features(obs))
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor | None]:
+        features = self._features(obs)
+        outputs = self.policy(features)
+        if self.shared:
+            return outputs[..., :-1], outputs[..., -1]
+        return outputs, self._values(features.detach()) if self.critic else None
+
+    def _values(self, features: Tensor) -> Tensor:
+        if self.shared:
+            return self.policy(features)[..., -1]
+        assert self.critic
+        return self.critic(features).squeeze(-1)
+
+    def _features(self, obs: Tensor) -> Tensor:
+        return self.trunk(obs) if self.trunk else obs
+
+    def groups(self, lr: float, value_lr: float | None) -> list[dict[str, Any]]:
+        """Parameter groups for an optimiser: what the policy's loss trains, then a value network of its own."""
+        policy = {"params": [self.policy.flat, *([self.trunk.flat] if self.trunk else [])], "lr": lr}
+        return [policy, {"params": [self.critic.flat], "lr": value_lr or lr}] if self.critic else [policy]

@@ -1,0 +1,24 @@
+"""What an epoch is for an agent that learns from whole episodes. Imports no torch."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The loop's side of an agent's settings; `Config.schedule` of a family makes one.
+
+    An epoch plays ``episodes`` side by side and makes ``gradient_steps``: from the memory before those are played, or,
+    ``on_policy``, from those and then forgets them. ``warm_up`` random episodes come before the first epoch, and the
+    first ``random_epochs`` epochs play at random.
+
+    With ``running_mean`` the run is judged by the mean return of its latest so many training episodes, and over once
+    that reaches ``target``; without, by greedy evaluations.
+    """
+
+    episodes: int
+    gradient_steps: int
+    on_policy: bool = False
+    warm_up: int = 0
+    random_epochs: int = 0
+    running_mean: int | None = None
+    target: float | None = None
