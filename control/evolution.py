@@ -64,6 +64,8 @@ class Evolution(pl.Callback):
             nes_step_size=c.nes_step_size,
         )  # fmt: skip
 
+    # Lightning's callbacks serve any module; these are a `ProxyModule`'s own and meet no other, hence the ignores.
+
     def on_train_start(self, trainer: pl.Trainer, module: "ProxyModule") -> None:  # type: ignore[override]
         if module.epoch == 0:
             self.start_from(module.first_centre())

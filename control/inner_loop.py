@@ -60,11 +60,20 @@ class Outcome:
     @classmethod
     def joined(cls, parts: Sequence["Outcome"]) -> "Outcome":
         """Parts of one batch of agents, in order."""
-        returns, steps, episodes = (
-            torch.cat([getattr(part, name) for part in parts]) for name in ("returns", "steps", "episodes")
+        return cls(
+            torch.cat([part.returns for part in parts]),
+            torch.cat([part.steps for part in parts]),
+            torch.cat([part.episodes for part in parts]),
+            sum(part.test_steps for part in parts),
+            sum(part.train_seconds for part in parts),
+            sum(part.test_seconds for part in parts),
         )
-        totals = [sum(getattr(p, name) for p in parts) for name in ("test_steps", "train_seconds", "test_seconds")]
-        return cls(returns, steps, episodes, *totals)  # type: ignore[arg-type]
+
+    def of(self, rows: Tensor) -> "Outcome":
+        """Agents ``rows [N']`` (indices) in that order; totals stay those of all."""
+        return dataclasses.replace(
+            self, returns=self.returns[rows], steps=self.steps[rows], episodes=self.episodes[rows]
+        )
 
 
 def train(interaction: Interaction, ticks: int, rule: Rule | None = None, episodes: int | None = None) -> Trained:
@@ -139,19 +148,14 @@ class InnerLoop:
         """
         if drawn:
             return self._drawing().run(proxies, seeds, steps, test_limit, rule)
-        parts: dict[int, Outcome] = {}
         chosen = self.agent_class.groups(self.agent_config, seeds)
         pieces = [group[i : i + _MOST_MEMBERS] for group in chosen for i in range(0, len(group), _MOST_MEMBERS)]
+        parts = []
         for piece in pieces:
             mine = None if proxies is None else proxies[piece]
-            outcome = self._run_group(mine, [seeds[i] for i in piece], steps, test_limit, rule)
-            for row, i in enumerate(piece):
-                parts[i] = Outcome(
-                    outcome.returns[row : row + 1], outcome.steps[row : row + 1], outcome.episodes[row : row + 1],
-                    outcome.test_steps if row == 0 else 0, outcome.train_seconds if row == 0 else 0.0,
-                    outcome.test_seconds if row == 0 else 0.0,
-                )  # fmt: skip
-        return Outcome.joined([parts[i] for i in range(len(seeds))])
+            parts.append(self._run_group(mine, [seeds[i] for i in piece], steps, test_limit, rule))
+        order = torch.tensor([i for piece in pieces for i in piece])
+        return Outcome.joined(parts).of(order.argsort())
 
     def _drawing(self) -> "InnerLoop":
         """The same with agents that draw everything they can."""

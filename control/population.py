@@ -8,9 +8,9 @@ import signal
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
+from control.arithmetic import settle
 from control.inner_loop import InnerLoop, Outcome
 from models.proxies.synthetic.config import Config
 
@@ -33,14 +33,14 @@ class LocalWorkers:
     every worker does: else the same agent would come out differently here and there."""
 
     def __init__(self, config: Config, agent: str, agent_config: Any, game: str):
-        _settle()
+        settle()
         self.loop = InnerLoop(config, agent, agent_config, game)
 
     def run(
         self, proxies: Tensor | None, seeds: Sequence[int], *, steps: int | None = None,
         test_limit: int | None = None, rule: str | None = None, drawn: bool = False,
     ) -> Outcome:  # fmt: skip
-        _settle()
+        settle()  # again: this thread need not be the one of last time
         return self.loop.run(proxies, seeds, steps, test_limit, rule, drawn)
 
     def close(self) -> None:
@@ -89,8 +89,3 @@ def make_workers(
     from control.cluster import RayWorkers
 
     return RayWorkers(config, agent, agent_config, game, num_workers, ray_address)
-
-
-def _settle() -> None:
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)  # a setting of the thread, which need not be the one of last time

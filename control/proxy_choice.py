@@ -63,8 +63,7 @@ def film(module: "ProxyModule", winner: Tensor, path: Path) -> str:
     """Train one more agent on the winner alone and record it on the real environment."""
     settings = module.settings
     loop = InnerLoop(module.config, settings.run.agent, settings.agent, settings.run.gamename)
-    steps = module.config.deploy_steps or module.config.inner_steps
-    trained = loop.train(winner[None], module.seeds_of("video", 1), steps)
+    trained = loop.train(winner[None], module.seeds_of("video", 1), module.config.steps_in_use)
     try:
         total = record(GreedyActor(trained.agent), settings.run.gamename, path, Streams.named(module.seeds, "video"))
     except UserError as error:
@@ -130,7 +129,7 @@ def second_test(module: "ProxyModule") -> tuple[int, Tensor, list[dict[str, Any]
 def fresh_scores(module: "ProxyModule", centres: Tensor, name: str, count: int, drawn: bool = False) -> Outcome:
     """``count`` fresh agents on each of ``centres [N, D]``, the same for all; trained as in use (``deploy_steps``)."""
     seeds = module.seeds_of(name, count) * len(centres)
-    steps = module.config.deploy_steps or module.config.inner_steps
+    steps = module.config.steps_in_use
     return module.workers.run(centres.repeat_interleave(count, 0), seeds, steps=steps, drawn=drawn)
 
 

@@ -10,14 +10,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from control import checkpoints, run_dir
 from control.config import Settings
 from control.population import Workers, make_workers
 from control.proxy_choice import describe
 from control.run_config import as_dict, build, check_problems, from_dict
-from envs.make import make_environment
+from control.run_module import spaces_of
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
 from models.proxies.shipped import pretrained
@@ -48,8 +46,6 @@ def _winner(folder: Path) -> Path | None:
 def evaluate_stand_in(settings: Settings) -> int:
     """Train ``num_agents`` fresh agents on the stand-in and as many on the real environment, and print a table of
     their real returns. Seeds of the agents come from ``--seed``. Returns 0."""
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
     run = settings.run
     assert run.eval_agent
     for name in ("record", "evaluation", "command", "implementation", "gamename"):
@@ -62,25 +58,16 @@ def evaluate_stand_in(settings: Settings) -> int:
         proxy.config, test_episodes=max(1, min(run.num_eval_episodes, 1000) // run.num_agents)
         if "num_eval_episodes" in settings.given else 10,
     )  # fmt: skip
-    steps = config.deploy_steps or config.inner_steps
     print(f"{proxy.game} by a synthetic {'bandit' if config.proxy == 'bandit' else 'environment'}: {proxy.path}")
     drawn = f", drawn for each agent: {', '.join(agent.vary)}" if agent.vary_hp else ""
     print(f"{run.num_agents} fresh {agent_name} agents on each, seed {run.seed}{drawn}; "
           f"{config.test_episodes} real test episodes an agent\n")  # fmt: skip
     seeds = [derive_seed(run.seed, f"evaluation, agent {i}") for i in range(run.num_agents)]
-    rule = "budget" if config.inner_rule == "tests" else None  # else the real environment would have a say
+    rule = "budget" if config.inner_rule == "tests" else None  # the real environment has no say in this training
     print(HEADER)
     with _workers(config, agent_name, agent, proxy, settings) as workers:
-        show(
-            "stand-in",
-            workers,
-            proxy.parameters.expand(run.num_agents, -1),
-            seeds,
-            steps,
-            run.time_limit,
-            None,
-            config.solved_reward,
-        )
+        proxies = proxy.parameters.expand(run.num_agents, -1)
+        show("stand-in", workers, proxies, seeds, config.steps_in_use, run.time_limit, rule, config.solved_reward)
     if not run.real_baseline:
         return 0
     rule = "budget" if config.solved_reward is None else "solved"
@@ -136,9 +123,9 @@ def load_stand_in(path: str) -> Proxy:
     entries = checkpoint.run_state["evolution"]["archive"]["entries"]
     if not entries:
         raise ProxyError(f"checkpoint {str(checkpoint.path)!r} is of a search whose centre was never scored yet")
-    real = make_environment(settings.run.gamename, 1, 1)
     description = {"settings": as_dict(settings), "scores": {"generation": entries[0][1]}}
-    return Proxy(checkpoint.path, settings.proxy, real.spaces, settings.run.gamename, entries[0][2], description)
+    game = settings.run.gamename
+    return Proxy(checkpoint.path, settings.proxy, spaces_of(game), game, entries[0][2], description)
 
 
 def _trained_with(proxy: Proxy) -> str:

@@ -12,6 +12,7 @@ from control.run_config import Settings
 from control.run_dir import read_metrics
 from envs.make import make_environment
 from models.proxies.files import Proxy
+from models.trajectory import Trajectory
 
 _AGENTS, _EPISODES, _BINS = 10, 10, 60
 
@@ -48,30 +49,28 @@ def search_figure(folder: Path, solved: float | None) -> Path:
 def behaviour(proxy: Proxy, settings: Settings) -> dict[str, dict[str, np.ndarray]]:
     """Samples of what agents see: ``{"stand-in" | "real" | "stand-in on real": {"state" [N, S], "reward" [N]}}``.
 
-    Ten agents train on the stand-in (its next states and rewards), then play ten greedy episodes each on the real
-    environment; the third is what the stand-in would have answered there. As in figure 4 of Ferreira et al. 2022.
+    Ten agents train on the stand-in (its next states, a bandit's only ones, and its rewards; where trainings end
+    early, those of the agents that were the last to end), then play ten greedy episodes each on the real environment;
+    the third is what the stand-in would have answered there. As in figure 4 of Ferreira et al. 2022.
     """
     # one shape for all agents, so that one program holds them
     loop = InnerLoop(proxy.config, settings.run.agent, settings.replace(vary_hp=False).agent, proxy.game)
     parameters = proxy.parameters.expand(_AGENTS, -1)
     interaction = loop.begin(parameters, list(range(_AGENTS)))
-    agent = interaction.agent
-    loop.finish(interaction, proxy.config.deploy_steps)
-    size = loop.networks.state_size
-    rows = agent.memory.rows[: agent.memory.size]
-    shown = "next" if proxy.config.proxy == "mdp" else "first"
-    seen = rows[..., size : 2 * size] if shown == "next" else rows[..., :size]
+    trained = loop.finish(interaction, proxy.config.steps_in_use)
+    memory, size = interaction.agent.memory, loop.networks.state_size
+    rows = memory.rows[: memory.size]
+    seen = rows[..., size : 2 * size] if proxy.config.proxy == "mdp" else rows[..., :size]
     real = make_environment(proxy.game, _AGENTS, _EPISODES)
-    played = rollout(GreedyActor(agent), real, torch.arange(_AGENTS * _EPISODES).view(_AGENTS, _EPISODES))
-    valid = played.valid  # type: ignore[union-attr]
-    states = torch.cat([played.obs[1:], played.final_obs[None]])  # type: ignore[union-attr]
-    answers = [
-        loop.networks.program(parameters).step(obs, action)
-        for obs, action in zip(played.obs, played.action, strict=True)  # type: ignore[union-attr]
-    ]
+    played = rollout(GreedyActor(trained.agent), real, torch.arange(_AGENTS * _EPISODES).view(_AGENTS, _EPISODES))
+    real.close()
+    assert isinstance(played, Trajectory)
+    valid, states = played.valid, torch.cat([played.obs[1:], played.final_obs[None]])
+    program = loop.networks.program(parameters)
+    answers = [program.step(obs, action) for obs, action in zip(played.obs, played.action, strict=True)]
     return {
         "stand-in": {"state": _flat(seen), "reward": rows[..., 2 * size + 1].flatten().numpy()},
-        "real": {"state": _flat(states[valid]), "reward": played.reward[valid].numpy()},  # type: ignore[union-attr]
+        "real": {"state": _flat(states[valid]), "reward": played.reward[valid].numpy()},
         "stand-in on real": {
             "state": _flat(torch.stack([answer.next_state for answer in answers])[valid]),
             "reward": torch.stack([answer.reward for answer in answers])[valid].numpy(),

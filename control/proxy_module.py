@@ -13,8 +13,7 @@ from control.evolution import Evolution
 from control.inner_loop import Outcome
 from control.population import Workers, make_workers
 from control.run_config import Settings
-from control.run_module import RunModule
-from envs.make import make_environment
+from control.run_module import RunModule, check_actions, spaces_of
 from models.agents import agent_class
 from models.proxies.synthetic.networks import Networks
 from models.settings import SettingError
@@ -194,15 +193,8 @@ def build(settings: Settings) -> ProxyModule:
     if run.target_return is not None:  # a resumed run may have got another one
         settings = settings.replace(solved_reward=run.target_return, quit_when_solved=True)
     settings = settings.replace(epochs=settings.proxy.generations, eval_every=1, checkpoint_every=every)
-    real = make_environment(run.gamename, 1, 1)
-    spaces = real.spaces
-    real.close()
-    kinds = agent_class(run.agent).action_kinds
-    if not isinstance(spaces.actions, kinds):
-        raise SettingError(
-            f"gamename is {run.gamename!r}, whose actions are {type(spaces.actions).__name__.lower()}; "
-            f"{run.agent} takes {' or '.join(kind.__name__.lower() for kind in kinds)} actions"
-        )
+    spaces = spaces_of(run.gamename)
+    check_actions(run, spaces, agent_class(run.agent), name=run.agent)
     if spaces.is_image:
         raise SettingError(f"gamename is {run.gamename!r}, which shows images; allowed: vectors of observations")
     if run.num_seeds > 1:

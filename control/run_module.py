@@ -14,6 +14,7 @@ from control import checkpoints
 from control.checkpoints import FORMAT, OURS
 from control.recording import record
 from control.run_config import RunConfig, Settings, as_dict
+from envs.make import make_environment
 from models.settings import SettingError, UserError
 from models.spaces import Spaces
 from models.streams import Streams
@@ -224,16 +225,33 @@ def finite(parameters: Iterable[Tensor], members: int) -> Tensor:
     return sound
 
 
-def check_actions(run: RunConfig, spaces: Spaces, agent: Any, close: Callable[[], None] = lambda: None) -> None:
-    """SettingError, after ``close``, where class ``agent`` cannot choose the game's actions."""
+def spaces_of(game: str) -> Spaces:
+    """What a game shows and takes, without an environment that stays open."""
+    environment = make_environment(game, 1, 1)
+    environment.close()
+    return environment.spaces
+
+
+def check_actions(
+    run: RunConfig, spaces: Spaces, agent: Any, close: Callable[[], None] = lambda: None, name: str = ""
+) -> None:
+    """SettingError, after ``close``, where class ``agent`` cannot choose the game's actions. ``name`` is the
+    implementation that acts, where that is not the run's own."""
     kinds = agent.action_kinds
     if not isinstance(spaces.actions, kinds):
         close()
         given = type(spaces.actions).__name__.lower()
         able = " or ".join(kind.__name__.lower() for kind in kinds)
-        raise SettingError(
-            f"gamename is {run.gamename!r}, whose actions are {given}; {run.implementation} takes {able} actions"
-        )
+        acts = name or run.implementation
+        raise SettingError(f"gamename is {run.gamename!r}, whose actions are {given}; {acts} takes {able} actions")
+
+
+def check_no_command(settings: Settings, close: Callable[[], None] = lambda: None) -> None:
+    """SettingError, after ``close``, where an agent that follows no command is given one."""
+    if settings.command:
+        close()
+        given = ", ".join(f"command.{name}" for name in settings.command)
+        raise SettingError(f"{given} has no effect: {settings.run.implementation} follows no command")
 
 
 def rounds(episodes: int, envs: int) -> list[int]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from control.interaction import Interaction
 from control.rollout import Episodes, GreedyActor, rollout
 from control.run_config import Settings
-from control.run_module import GREEDY, RunModule, check_actions, finite, rounds, seeds_of
+from control.run_module import GREEDY, RunModule, check_actions, finite, rounds, seeds_of, spaces_of
 from envs.base import Environment, EnvironmentFault
 from envs.make import make_environment
 from models.agents import agent_class
@@ -193,9 +193,7 @@ def build(settings: Settings) -> StepModule:
     if settings.command:
         given = ", ".join(f"command.{name}" for name in settings.command)
         raise SettingError(f"{given} has no effect: {run.implementation} follows no command")
-    first = make_environment(run.gamename, 1, 1)
-    spaces = first.spaces
-    first.close()
+    spaces = spaces_of(run.gamename)
     check_actions(run, spaces, agent_class(run.implementation))
     if spaces.is_image:
         raise SettingError(

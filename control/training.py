@@ -11,9 +11,9 @@ from types import FrameType
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 
 from control import agent_module, checkpoints, run_dir, step_module
+from control.arithmetic import settle
 from control.checkpoints import AtomicCheckpointIO, Checkpoint
 from control.logs import Checkpoints, RunLog
 from control.progress import Progress
@@ -248,9 +248,7 @@ def _seeds(module: RunModule) -> str:
 
 def prepare() -> None:
     """Settings of this process, before anything is computed in it."""
-    torch.set_num_threads(1)
-    # Adam's moments of units that never fire again fade into denormal numbers, which processors handle slowly.
-    torch.set_flush_denormal(True)
+    settle()
     # Lightning's advice is about data loaders and loggers that are as they are on purpose.
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning")

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from envs.base import Step
 from envs.names import GAMES
+from envs.seeded import sign
 from models.spaces import Continuous, Discrete, Spaces
 
 TARGET = 0.5  # the best continuous action; in probe-5 times the observation
@@ -101,7 +102,7 @@ class ProbeEnvironment:
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
         mask = torch.ones_like(self._age, dtype=torch.bool) if where is None else where
         self._age = torch.where(mask, 0, self._age)
-        self._sign = torch.where(mask, sign_of(seeds), self._sign)
+        self._sign = torch.where(mask, sign(seeds), self._sign)
         return self._observation()[..., None].clone()
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
@@ -126,20 +127,3 @@ class ProbeEnvironment:
         if self.probe.continuous:
             return 1 - (actions[..., 0] - TARGET * side).square()
         return (actions == (side > 0)).float()
-
-
-def sign_of(seeds: Tensor) -> Tensor:
-    """-1.0 or 1.0 for each seed: one bit of the seed's SplitMix64 hash, a function of that seed alone."""
-    mixed = seeds.to(torch.int64) + _signed(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ _shift(mixed, 30)) * _signed(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ _shift(mixed, 27)) * _signed(0x94D049BB133111EB)
-    return (_shift(mixed, 63) * 2 - 1).float()
-
-
-def _signed(constant: int) -> int:
-    return constant - (1 << 64)
-
-
-def _shift(number: Tensor, bits: int) -> Tensor:
-    """Shift right that fills with zeros; torch's own keeps the sign."""
-    return (number >> bits) & ((1 << (64 - bits)) - 1)

@@ -3,8 +3,8 @@
 No state and no order of drawing: the numbers of one seed are the same alone, in a batch, and in a block of many ticks
 drawn at once. Column j of seed s hashes the pair (s, j) with the finaliser of SplitMix64 (Steele, Lea & Flood 2014,
 "Fast Splittable Pseudorandom Number Generators"), which passes a difference in any bit on to all bits. Not NumPy's or
-torch's streams, and not for secrets. `uniform` and `normal` of one seed are unrelated, and the first columns stay what
-they are when more are asked for.
+torch's streams, and not for secrets. `uniform`, `normal` and `sign` of one seed are unrelated, and the first columns
+stay what they are when more are asked for.
 """
 
 import math
@@ -29,11 +29,21 @@ def normal(seeds: Tensor, n: int) -> Tensor:
     return radius * (2.0 * math.pi * _unit(seeds, n, _ANGLE)).cos()
 
 
+def sign(seeds: Tensor) -> Tensor:
+    """-1.0 or 1.0 for each of ``seeds``, any shape, float32: the first bit of the seed's own hash."""
+    return (_shift(_own(seeds), 63) * 2 - 1).float()
+
+
 def _unit(seeds: Tensor, n: int, use: int) -> Tensor:
     columns = torch.arange(1, n + 1, device=seeds.device) * _GOLDEN
     # The seed is hashed before the column is added: seeds are often neighbours, and so are columns.
-    rows = _mix(_mix(seeds.to(torch.int64) + _GOLDEN) + use)
+    rows = _mix(_own(seeds) + use)
     return _shift(_mix(rows[..., None] + columns), 11).to(torch.float64) * 2.0**-53
+
+
+def _own(seeds: Tensor) -> Tensor:
+    """The hash of a seed by itself, of no column."""
+    return _mix(seeds.to(torch.int64) + _GOLDEN)
 
 
 def _mix(number: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from torch import Tensor
 from models.layers import Dense
 from models.streams import Streams
 
-ACTIVATIONS = ("relu", "leakyrelu", "tanh", "prelu", "identity")
 LEAK = 0.01  # slope of leakyrelu below zero
 PRELU_SLOPE = 0.25  # where prelu's learned slope starts
 _LARGE = 4096  # weights of a layer; above, a matrix product beats a sum of products even for one column
@@ -27,6 +26,7 @@ Layer = tuple[Tensor, Tensor]
 
 class Mlp:
     """An architecture: ``sizes`` are inputs, hidden widths and outputs. Parameters are passed in, flat ``[M, size]``.
+    ``activation`` of the hidden layers is relu, leakyrelu, tanh, prelu or identity.
 
     A layer is its weight, then its bias ``[out]``. The weight is stored with its shorter side first, ``[in, out]`` or
     ``[out, in]``, which thin products like best; views of it are ``[out, in]`` always. With ``prelu`` one slope,

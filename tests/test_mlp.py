@@ -7,13 +7,15 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from models.mlp import ACTIVATIONS, Mlp
+from models.agents.ddqn.config import Config
+from models.mlp import Mlp
 from models.streams import Streams
 
 MODULES = {
     "relu": nn.ReLU, "leakyrelu": lambda: nn.LeakyReLU(0.01), "tanh": nn.Tanh, "prelu": nn.PReLU,
     "identity": nn.Identity,
 }  # fmt: skip
+ACTIVATIONS = Config.__dataclass_fields__["activation_fn"].metadata["choices"]  # what a setting may name
 SHAPES = ([4, 33, 2], [3, 7, 5, 2], [5, 9, 8, 6, 3], [1, 5, 1], [6, 17, 17, 1], [2, 1, 1, 2])
 
 

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from helpers import build, config_of
 from models.agents.command_conditioned.networks import (
     BehaviorNetwork,
-    ConvolutionalTrunk,
     GatedNetwork,
     HyperNetwork,
     ValueNetwork,
 )
 from models.agents.command_conditioned.published import load_published
+from models.layers import ConvolutionalTrunk
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams

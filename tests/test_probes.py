@@ -7,7 +7,8 @@ import torch
 
 from envs.make import make_environment
 from envs.names import GAMES
-from envs.probes import PROBES, TARGET, ProbeEnvironment, sign_of
+from envs.probes import PROBES, TARGET, ProbeEnvironment
+from envs.seeded import sign
 
 
 def seeds(members, envs, first=0):
@@ -102,9 +103,17 @@ def test_inactive_environments_stay_and_resets_touch_only_the_chosen():
 
 
 def test_signs_are_balanced_and_independent_of_neighbouring_seeds():
-    signs = sign_of(torch.arange(20000))
+    signs = sign(torch.arange(20000))
     bound = 4 / math.sqrt(20000)
     assert set(signs.tolist()) == {-1.0, 1.0}
     assert abs(signs.mean().item()) < bound and abs((signs[1:] * signs[:-1]).mean().item()) < bound
     large = torch.tensor([2**62 + 5, 7, 2**63 - 1])
-    assert torch.equal(sign_of(large), torch.cat([sign_of(seed) for seed in large.split(1)]))
+    assert torch.equal(sign(large), torch.cat([sign(seed) for seed in large.split(1)]))
+
+
+def test_signs_stay_what_they_were():
+    """Of the first form of this hash, before it was shared with the other draws from a seed."""
+    seeds = torch.tensor([0, 1, 2, 3, 7, -1, -2, 2**62 + 5, 2**63 - 1, -(2**63), 123456789])
+    assert sign(seeds).tolist() == [1, 1, 1, -1, -1, 1, 1, -1, -1, -1, -1]
+    found = "".join("-+"[int(each > 0)] for each in sign(torch.arange(32)))
+    assert found == "+++---+-++--++-+-+-+--++++++++++"

@@ -9,11 +9,13 @@ import torch
 
 import trainer
 from control import config
-from control.proxy_module import build
 from control.run_dir import read_metrics
+from control.run_module import spaces_of
 from helpers import different, learned, run_folder, start, wait_until
 from models.proxies import files
+from models.proxies.synthetic.networks import Networks
 from models.settings import SettingError
+from models.streams import Streams
 
 TINY = {
     "implementation": "SE", "gamename": "cartpole", "population": 4, "generations": 3, "inner_steps": 60,
@@ -86,17 +88,12 @@ def test_the_paper_preset_stops_by_its_plateau_and_scores_the_centre_every_gener
     assert settings.proxy.raw_done and settings.proxy.score_transform == 3 and settings.agent.activation_fn == "tanh"
 
 
-def test_quits_when_the_target_is_reached(tmp_path: Path) -> None:
-    assert trainer.main(search(tmp_path, target_return=1, generations=50)) == 0
-    folder = run_folder(tmp_path)
-    assert read_metrics(folder / "metrics.csv")["epoch"] == [1]
-    assert json.loads((folder / "scores.json").read_text())["generation"] == 1
-
-
-def test_a_search_that_reached_its_target_has_nothing_left_to_resume(tmp_path: Path, capsys) -> None:
+def test_quits_when_the_target_is_reached_and_has_nothing_left_to_resume(tmp_path: Path, capsys) -> None:
     argv = search(tmp_path, target_return=1, generations=50)
     assert trainer.main(argv) == 0
     folder = run_folder(tmp_path)
+    assert read_metrics(folder / "metrics.csv")["epoch"] == [1]
+    assert json.loads((folder / "scores.json").read_text())["generation"] == 1
     before = (folder / "proxy.safetensors").read_bytes()
     assert trainer.main([*argv, "--resume"]) == 0
     assert read_metrics(folder / "metrics.csv")["epoch"] == [1]
@@ -139,6 +136,7 @@ def test_resumed_after_a_stop_it_is_the_same_search(tmp_path: Path) -> None:
     same(whole, parts)
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_resumes_to_the_same_numbers(tmp_path: Path) -> None:
     assert trainer.main(search(tmp_path / "whole", generations=6, inner_steps=400)) == 0
     argv = search(tmp_path / "killed", "--resume", generations=6, inner_steps=400)
@@ -196,13 +194,28 @@ def test_a_stand_in_is_evaluated_beside_the_real_environment(tmp_path: Path, cap
     assert "drawn for each agent: lr, batch_size, hidden_size, hidden_layer" in said and "\nreal " not in said
 
 
+def drawn(folder: Path, **changes: object) -> Path:
+    """The file of a stand-in that nobody searched for."""
+    path = folder / "proxy.safetensors"
+    settings = config.parse(search(folder, **changes))
+    networks = Networks(settings.proxy, spaces_of("cartpole"))
+    files.save(path, networks.initial(Streams([0]))[0], config=settings.proxy, spaces=networks.spaces,
+               game="cartpole", description={})  # fmt: skip
+    return path
+
+
+def test_real_tests_do_not_end_a_training_on_a_stand_in_that_is_evaluated(tmp_path: Path, capsys) -> None:
+    """They did in the search: any agent reaches an average of 5 in its first tests."""
+    path = drawn(tmp_path, inner_rule="tests", solved_reward=5, init_episodes=1, max_steps=10, deploy_steps=77)
+    argv = ["--eval_agent", str(path), "--num_agents", "2", "--no_real_baseline", "--time_limit", "12"]
+    assert trainer.main(argv) == 0
+    (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("stand-in")]
+    assert row[row.index("%") + 1] == "77"
+
+
 @pytest.mark.parametrize("what", ["an agent's checkpoint", "truncated", "text"])
 def test_a_damaged_stand_in_is_one_line(tmp_path: Path, what: str, capsys) -> None:
-    path = tmp_path / "proxy.safetensors"
-    settings = config.parse(search(tmp_path))
-    module = build(settings)
-    files.save(path, module.networks.initial(torch_streams())[0], config=settings.proxy, spaces=module.networks.spaces,
-               game="cartpole", description={})  # fmt: skip
+    path = drawn(tmp_path)
     if what == "truncated":
         path.write_bytes(path.read_bytes()[:-10])
     elif what == "text":
@@ -227,12 +240,6 @@ def test_what_a_stand_in_cannot_use_is_one_line(more: str, said: str, capsys) ->
     assert trainer.main(["--eval_agent", "cartpole-bandit", "--num_agents", "1", *more.split()]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
-
-
-def torch_streams():
-    from models.streams import Streams
-
-    return Streams([0])
 
 
 def test_settings_survive_the_written_form(tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ def test_in_two_parts_is_the_same_as_in_one(case: str, logdir: Path, tmp_path: P
     same_runs(run_folder(tmp_path / "whole"), run_folder(logdir))
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_is_the_same_run(logdir: Path, tmp_path: Path) -> None:
     changes = {"epochs": 25, "checkpoint_every": 1, "steps_per_epoch": 60}
     process = start(step_flags(logdir, "--resume", **changes))

@@ -13,7 +13,7 @@ from envs.make import make_environment
 from envs.synthetic import SyntheticDynamics, starts_of
 from envs.tensor import TensorEnvironment
 from models.proxies.synthetic.config import Config
-from models.proxies.synthetic.networks import Networks, parameter_count
+from models.proxies.synthetic.networks import Networks
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 
@@ -97,8 +97,8 @@ def test_continuous_actions_go_in_as_they_are() -> None:
 )  # fmt: skip
 def test_sizes_as_published(spaces: Spaces, hidden: int, activation: str, count: int) -> None:
     settings = Config(proxy_hidden_size=hidden, proxy_activation_fn=activation)
-    assert parameter_count(settings, spaces) == count
-    assert Networks(settings, spaces).initial(Streams([0])).shape == (1, count)
+    networks = Networks(settings, spaces)
+    assert networks.size == count and networks.initial(Streams([0])).shape == (1, count)
 
 
 def test_every_parameter_matters() -> None:

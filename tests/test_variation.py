@@ -100,7 +100,7 @@ def test_what_was_drawn_is_what_is_trained_with() -> None:
         agent = Agent(small, SPACES, group)
         for m, seed in enumerate(group):
             own = draw(small, seed)
-            assert agent.hyperparameters()[m] == {name: getattr(own, name) for name in small.vary}
+            assert agent.own[m] == own
             assert agent.optimizer.lr[m].item() == pytest.approx(own.lr, rel=1e-6)
             layers = agent.network.views(agent.online)
             assert len(layers) == own.hidden_layer + 1 and layers[0][0].shape[1:] == (own.hidden_size, 4)

@@ -65,15 +65,14 @@ class Agent(nn.Module):
         return []
 
     def _views(self) -> None:
-        self._online, self._target = self.network.views(self.online), self.network.views(self.target)
+        self._policy = self.with_weights(self.online)
+        self._online, self._target = self._policy.views, self.network.views(self.target)
 
     # -- acting -------------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def greedy(self, obs: Tensor) -> Tensor:
-        """``obs [M, E, O]`` -> the best actions ``[M, E]`` int64; of equal values the first."""
-        values, _ = self.network.forward(self._online, obs.transpose(1, 2))
-        return values.max(1).indices
+        """As `Policy.greedy`, with the weights of now."""
+        return self._policy.greedy(obs)
 
     def act(self, obs: Tensor) -> Tensor:
         """Epsilon-greedy actions ``[M, E]`` for ``obs [M, E, O]``; opens a tick."""
@@ -184,19 +183,15 @@ class Agent(nn.Module):
         if self.ticks:
             self._draw()
 
-    def hyperparameters(self) -> list[dict[str, Any]]:
-        """What each member drew."""
-        return [{name: getattr(own, name) for name in own.vary} for own in self.own]
-
 
 class Policy:
     """Greedy play of M trained networks, without memory or optimiser."""
 
     def __init__(self, network: QNetwork, online: Tensor):
         self.network, self.online, self.members = network, online, len(online)
-        self._views = network.views(online)
+        self.views = network.views(online)
 
     @torch.no_grad()
     def greedy(self, obs: Tensor) -> Tensor:
-        """``obs [M, E, O]`` -> actions ``[M, E]``."""
-        return self.network.forward(self._views, obs.transpose(1, 2))[0].max(1).indices
+        """``obs [M, E, O]`` -> the best actions ``[M, E]`` int64; of equal values the first."""
+        return self.network.forward(self.views, obs.transpose(1, 2))[0].max(1).indices

@@ -70,7 +70,7 @@ class Config:
 
 IMPLEMENTATIONS: dict[str, dict[str, object]] = {"DDQN": {}, "DuelingDDQN": {"head": "dueling"}}
 
-# The 200-step CartPole and Acrobot at the published settings for training on the real environment.
+# None: one set of defaults for all games. What agents on a stand-in need is in the presets of its own config.
 ENVIRONMENT_PRESETS: dict[tuple[str, str], dict[str, object]] = {}
 
 

@@ -115,6 +115,11 @@ class Config:
         None, "steps an agent trains for in these two tests and in use; null is inner_steps", minimum=1
     )
 
+    @property
+    def steps_in_use(self) -> int:
+        """Steps an agent trains for on a finished stand-in, at most."""
+        return self.deploy_steps or self.inner_steps
+
 
 IMPLEMENTATIONS: dict[str, dict[str, object]] = {"SE": {}}
 

@@ -133,8 +133,3 @@ class Program:
     def keep(self, members: Tensor) -> "Program":
         """The same for ``members`` (indices ``[M']``) only."""
         return Program(self.networks, self.flat[members])
-
-
-def parameter_count(config: Config, spaces: Spaces) -> int:
-    """Parameters of one synthetic environment; the published CartPole's 6-83-{4, 1, 1} has 2,247."""
-    return Networks(config, spaces).size

@@ -1,0 +1,64 @@
+"""What the pictures of a stand-in are drawn from."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from control import config
+from control.inner_loop import InnerLoop
+from control.inner_loop import test as play
+from control.interaction import Interaction
+from control.proxy_figures import behaviour
+from envs.make import make_environment
+from models.proxies.files import Proxy
+from models.streams import Streams
+
+SEARCH = "--implementation SE --gamename cartpole --hidden_size 8 --batch_size 8 --proxy_hidden_size 7 --max_steps 25"
+EARLY = "--inner_rule plateau --early_out_num 2 --early_out_virtual_diff 0.1 --inner_steps 160"
+
+
+def drawn(argv: str) -> tuple[Proxy, config.Settings, InnerLoop]:
+    """A random stand-in on which ten agents end at 8 different times under the rule of ``EARLY``."""
+    settings = config.parse([*SEARCH.split(), *argv.split()])
+    loop = InnerLoop(settings.proxy, "DDQN", settings.replace(vary_hp=False).agent, "cartpole")
+    flat = 2 * loop.networks.initial(Streams([8]))[0]
+    return Proxy(Path("drawn"), settings.proxy, loop.spaces, "cartpole", flat, {}), settings, loop
+
+
+@pytest.mark.parametrize(
+    ("argv", "early"), [("--inner_steps 60 --deploy_steps 90", False), (EARLY, True)], ids=["budget", "early"]
+)
+def test_the_real_episodes_are_those_of_the_agents_as_they_ended(
+    argv: str, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where those that ended early have left the program before the last one ended."""
+    left: list[int] = []
+    keep = Interaction.keep
+
+    def spy(self: Interaction, members: Tensor) -> None:
+        left.append(len(members))
+        keep(self, members)
+
+    proxy, settings, loop = drawn(argv)
+    with monkeypatch.context() as patched:
+        patched.setattr(Interaction, "keep", spy)
+        found = behaviour(proxy, settings)
+    assert (len(left) > 0) == early
+    trained = loop.train(proxy.parameters.expand(10, -1), list(range(10)), proxy.config.steps_in_use)
+    returns, steps = play(trained.agent, make_environment("cartpole", 10, 10), torch.arange(100).view(10, 10))
+    assert returns.sum() == steps  # a step is a point
+    assert found["real"]["reward"].tolist() == [1.0] * steps
+    assert found["real"]["state"].shape == found["stand-in on real"]["state"].shape == (steps, 4)
+    if not early:
+        assert found["stand-in"]["state"].shape == (10 * 90, 4)
+
+
+def test_a_bandit_shows_the_states_that_agents_are_paid_for() -> None:
+    proxy, settings, loop = drawn("--proxy bandit --inner_steps 40 --deploy_steps 40")
+    shown = {name: torch.from_numpy(part) for name, part in behaviour(proxy, settings)["stand-in"].items()}
+    program = loop.networks.program(proxy.parameters[None])
+    assert shown["state"].shape == (400, 4)
+    pays = [program.step(shown["state"][None], torch.full((1, 400), action)).reward[0] for action in (0, 1)]
+    assert torch.stack([(shown["reward"] - pay).abs() for pay in pays]).amin(0).max() < 1e-5
