@@ -1,4 +1,4 @@
-"""The LightningModule of agents that learn from whole episodes: an epoch is `learn`, then episodes side by side."""
+"""The LightningModule of agents that learn from whole episodes: an epoch is `learn` and episodes side by side."""
 
 import math
 import time
@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from control.results import RUNNING_MEAN
 from control.rollout import Actor, Episodes, RandomActor, rollout
 from control.run_config import Settings
-from control.run_module import GREEDY, RunModule, check_actions, finite, rounds, seeds_of
+from control.run_module import GREEDY, RunModule, check_actions, check_no_command, finite, rounds, seeds_of
 from control.stopping import Recent
 from envs.base import Environment, EnvironmentFault
 from envs.make import make_environment
@@ -21,7 +22,6 @@ from models.trajectory import Trajectory
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RUNNING_MEAN = "train/mean_reward"  # the name the notebook gives it
 _STUCK_EPOCHS, _STUCK_WITHIN = 10, 0.005
 
 
@@ -42,6 +42,8 @@ class AgentModule(RunModule):
         self.agent = agent_class(run.implementation)(settings.agent, environment.spaces, self.seeds)
         self.rollout_streams = Streams.named(self.seeds, "rollout")
         self.evaluation_streams = Streams.named(self.seeds, "evaluation")
+        if not self.agent.commands_now():
+            self.advice = RunModule.advice
         self.schedule = settings.agent.schedule
         self.recent = Recent(len(self.seeds), self.schedule.running_mean or 1)  # training returns
         self.best_mean = torch.full((len(self.seeds),), -math.inf, dtype=torch.float64)
@@ -251,7 +253,10 @@ def build(settings: Settings) -> AgentModule:
     rows = max(config.schedule.episodes, run.eval_episodes)
     environment = make_environment(run.gamename, run.num_seeds, rows, run.num_workers, time_limit=run.time_limit)
     check_actions(run, environment.spaces, agent_class(run.implementation), environment.close)
-    return AgentModule(settings, environment)
+    module = AgentModule(settings, environment)
+    if not module.agent.commands_now():
+        check_no_command(settings, environment.close)
+    return module
 
 
 def _command_scatter(commanded: np.ndarray, obtained: np.ndarray) -> "Figure":

@@ -33,8 +33,7 @@ def evaluate_checkpoint(settings: Settings) -> int:
     module = restore(checkpoint, settings)
     run = module.settings.run
     print(f"{run.implementation} on {run.gamename}, epoch {module.epoch}: {checkpoint.path}")
-    followed = f"command {_command(module)}; " if isinstance(module, AgentModule) else ""
-    print(f"{followed}{run.num_eval_episodes} episodes a seed\n")
+    print(f"{_followed(module)}{run.num_eval_episodes} episodes a seed\n")
     ways = module.ways if run.evaluation == "both" else (run.evaluation,)
     print(f"{'':<10}{'seed':<7}{'mean':>8}{'std':>8}  {'IQM [95 % interval]':<26}{'length':>7}")
     for way in ways:
@@ -105,14 +104,15 @@ def _check_command(command: dict[str, float], then: Settings) -> None:
             )
 
 
-def _command(module: AgentModule) -> str:
-    centre = {
-        name: float(value.mean()) for name, value in module.agent.commands_now().items()
-    } | module.settings.command
+def _followed(module: AgentModule | StepModule) -> str:
+    """The command that the agent is given, for those that follow one."""
+    commands = module.agent.commands_now() if isinstance(module, AgentModule) else {}
+    if not commands:
+        return ""
+    centre = {name: float(value.mean()) for name, value in commands.items()} | module.settings.command
+    shown = ", ".join(f"{name} {value:.4g}" for name, value in centre.items())
     drawn = module.settings.agent.eval_command == "sampled"
-    return ", ".join(f"{name} {value:.4g}" for name, value in centre.items()) + (
-        " (centre of a distribution)" if drawn else ""
-    )
+    return f"command {shown}{' (centre of a distribution)' if drawn else ''}; "
 
 
 def _table(way: str, seeds: list[int], episodes: Episodes) -> None:

@@ -19,10 +19,20 @@ from control.panels import (
     on_grid,
     scale,
 )
-from control.results import RETURNS, SHORT, Group, Run, find_groups, read_runs, summarise, table
+from control.results import RETURNS, SHORT, Group, Run, find_groups, logged, read_runs, return_tags, summarise, table
 from models.settings import SettingError
 
-LOSSES = {"train/policy_loss": "Policy loss", "train/value_loss": "Value loss", "train/loss": "Loss"}
+LOSSES = {
+    "train/policy_loss": "Policy loss",
+    "train/value_loss": "Value loss",
+    "train/loss": "Loss",
+    "train/loss_p": "Policy loss",
+    "train/loss_e": "Entropy loss",
+    "train/loss_v": "Value loss",
+    "train/baseline": "Baseline",
+}
+# Of a run's own curve; what is drawn for want of the other has its colour.
+RETURN_COLOURS = dict(zip(SHORT, (COLOURS[0], *COLOURS), strict=False))
 FORMATS = (".png", ".pdf", ".svg")
 STYLE: Any = {
     "axes.spines.top": False,
@@ -47,7 +57,7 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, x: str = "env_steps"
     """
     if x not in X_LABELS:
         raise SettingError(f"x is '{x}'; allowed: {', '.join(X_LABELS)}")
-    out = None if out is None else _file(Path(out))
+    out = None if out is None else figure_file(Path(out))
     groups = find_groups(run_dirs)
     labels, title = _labels(groups)
     summary = {label: summarise(group) for label, group in zip(labels, groups, strict=True)}
@@ -55,7 +65,7 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, x: str = "env_steps"
     numbers = target.with_suffix(".json")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _try_writing(target, numbers)
+        try_writing(target, numbers)
         print(table(title, summary))
         _draw_groups(_rows(groups, labels), title, x, target)
         numbers.write_text(json.dumps({"runs": title, "groups": summary}, indent=2) + "\n", encoding="utf-8")
@@ -74,26 +84,23 @@ def learning_curve(run_dir: Path) -> Path:
     runs = read_runs(run_dir / "metrics.csv")
     if not runs:
         raise SettingError(f"{run_dir / 'metrics.csv'} has no epoch yet")
-    losses = _logged(runs, LOSSES)
-    commanded = _logged(runs, ["command/return"])
-    with _style() as plt:
-        columns = 1 + len(losses) + len(commanded)
-        widths = [1.6] + [1.0] * (columns - 1)
-        figure, axes = plt.subplots(1, columns, figsize=(4.2 * sum(widths), 4.2), squeeze=False, width_ratios=widths)
-        _draw_returns(axes[0, 0], runs)
-        for axis, tag in zip(axes[0, 1:], losses, strict=False):
+    losses, commanded = logged(runs, LOSSES), logged(runs, ["command/return"])
+    with style() as plt:
+        figure, axes = _beside_returns(plt, len(losses) + len(commanded))
+        _draw_returns(axes[0], runs)
+        for axis, tag in zip(axes[1:], losses, strict=False):
             draw_seeds(axis, runs, tag, COLOURS[0])
             axis.set(title=LOSSES[tag], xlabel=X_LABELS["env_steps"])
             scale(axis)
         if commanded:
-            _draw_commands(figure, axes[0, -1], runs)
+            _draw_commands(figure, axes[-1], runs)
         figure.suptitle(_run_title(run_dir, runs), x=0.01, ha="left", fontsize=12)
         figure.savefig(run_dir / "curve.png", dpi=130)
         plt.close(figure)
     return run_dir / "curve.png"
 
 
-def _style() -> Any:
+def style() -> Any:
     """matplotlib for files only, imported on first use: a second that `--help` and flag errors must not pay."""
     import contextlib
 
@@ -110,22 +117,30 @@ def _style() -> Any:
     return styled()
 
 
-def _logged(runs: Sequence[Run], tags: Any) -> list[str]:
-    return [tag for tag in tags if any(len(run.points(tag, "epoch")[1]) for run in runs)]
+def _beside_returns(plt: Any, count: int) -> tuple[Any, list[Any]]:
+    """A figure and its axes: a wide one, and ``count`` narrower ones in a row beside it, or in two for more than
+    three."""
+    rows = 1 if count <= 3 else 2
+    columns = -(-count // rows)
+    widths = [1.6] + [1.0] * columns
+    figure = plt.figure(figsize=(4.2 * sum(widths), 4.2 if rows == 1 else 7.0))
+    grid = figure.add_gridspec(rows, 1 + columns, width_ratios=widths)
+    places = [grid[:, 0], *(grid[i // columns, 1 + i % columns] for i in range(count))]
+    return figure, [figure.add_subplot(place) for place in places]
 
 
 def _draw_groups(rows: dict[str, dict[str, Group]], title: str, x: str, target: Path) -> None:
     """A figure of `rows[game][label]`: the panels of one game side by side or in two rows, else a row a game."""
-    panels = RETURNS | LOSSES
     everything = [group for row in rows.values() for group in row.values()]
-    tags = _logged([run for group in everything for run in group.runs], panels)
+    panels = _titles([run for group in everything for run in group.runs])
+    tags = list(panels)
     if not tags:
         raise SettingError(f"{title}: neither returns nor losses were logged yet")
     columns = len(tags) if len(rows) > 1 else min(len(tags), 3 if len(tags) > 4 else 2)
     height = len(rows) if len(rows) > 1 else -(-len(tags) // columns)
     labels = sorted({label for row in rows.values() for label in row})
     colours = {label: COLOURS[i % len(COLOURS)] for i, label in enumerate(labels)}
-    with _style() as plt:
+    with style() as plt:
         figure, axes = plt.subplots(height, columns, figsize=(5.4 * columns, 3.9 * height), squeeze=False)
         places = iter(axes.flat)
         for game, row in rows.items():
@@ -141,6 +156,15 @@ def _draw_groups(rows: dict[str, dict[str, Group]], title: str, x: str, target: 
         figure.supxlabel(note if counts[-1] > 1 else "", x=0.01, ha="left", fontsize=9, color=GREY)
         figure.savefig(target, dpi=130)
         plt.close(figure)
+
+
+def _titles(runs: Sequence[Run]) -> dict[str, str]:
+    """The panels for these runs: tag and title, with the tag where another panel is called the same."""
+    tags = [*return_tags(runs), *logged(runs, LOSSES)]
+    titles = [(RETURNS | LOSSES)[tag] for tag in tags]
+    return {
+        tag: f"{title} ({tag})" if titles.count(title) > 1 else title for tag, title in zip(tags, titles, strict=True)
+    }
 
 
 def _draw_panel(axis: Any, row: dict[str, Group], tag: str, x: str, colours: dict[str, str]) -> None:
@@ -159,11 +183,13 @@ def _draw_panel(axis: Any, row: dict[str, Group], tag: str, x: str, colours: dic
 
 
 def _draw_returns(axis: Any, runs: Sequence[Run]) -> None:
-    for colour, (tag, name) in zip(COLOURS, SHORT.items(), strict=False):
-        draw_seeds(axis, runs, tag, colour, name)
+    tags = return_tags(runs)
+    for tag in tags:
+        draw_seeds(axis, runs, tag, RETURN_COLOURS[tag], SHORT[tag])
     axis.set(title="Return", xlabel=X_LABELS["env_steps"])
     scale(axis)
-    clip_below(axis, np.concatenate([run.points(tag, "env_steps")[1] for run in runs for tag in SHORT]))
+    if tags:
+        clip_below(axis, np.concatenate([run.points(tag, "env_steps")[1] for run in runs for tag in tags]))
     if axis.get_legend_handles_labels()[0]:
         axis.legend(frameon=False, loc="best")
 
@@ -217,16 +243,17 @@ def _common_folder(groups: Sequence[Group]) -> Path:
     return Path(os.path.commonpath([run.source.parent for group in groups for run in group.runs]))
 
 
-def _file(out: Path) -> Path:
-    """The file that `plot_out` means: itself, or `plot.png` in the folder that it is or will be."""
+def figure_file(out: Path, setting: str = "plot_out") -> Path:
+    """The file that ``out`` means: itself, or `plot.png` in the folder that it is or will be. Raises SettingError, in
+    the name of ``setting``, for a format that is none of `FORMATS`."""
     if out.is_dir() or not out.suffix:
         return out / "plot.png"
     if out.suffix.lower() not in FORMATS:
-        raise SettingError(f"plot_out is '{out}'; allowed: a folder, or a file ending in {', '.join(FORMATS)}")
+        raise SettingError(f"{setting} is '{out}'; allowed: a folder, or a file ending in {', '.join(FORMATS)}")
     return out
 
 
-def _try_writing(*paths: Path) -> None:
+def try_writing(*paths: Path) -> None:
     """Raise the OSError that writing these files would; leave no trace where it would not."""
     for path in paths:
         new = not path.exists()

@@ -5,7 +5,7 @@ Torch-free and quick, so that figures can be drawn while runs go on.
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ from models.settings import SettingError
 
 Array = NDArray[np.float64]
 
+RUNNING_MEAN = "train/mean_reward"  # its name in the notebook that policy gradients come from
 RETURNS = {
+    RUNNING_MEAN: "Return, mean of the latest training episodes",
     "rollout/return_mean": "Return while exploring",
     "eval/return_sampled": "Return in evaluation, sampled actions",
     "eval/return_greedy": "Return in evaluation, greedy actions",
@@ -27,9 +29,11 @@ RETURNS = {
     "es/center_return": "Real return of fresh agents of the centre",
 }
 SHORT = {
-    "rollout/return_mean": "exploring", "eval/return_sampled": "sampled", "eval/return_greedy": "greedy",
-    "es/fitness_mean": "fitness", "es/center_return": "centre",
+    RUNNING_MEAN: "running mean", "rollout/return_mean": "exploring", "eval/return_sampled": "sampled",
+    "eval/return_greedy": "greedy", "es/fitness_mean": "fitness", "es/center_return": "centre",
 }  # fmt: skip
+# An on-policy agent's running mean is over these episodes, and over others that were played just as they were.
+_SAID_BY_RUNNING_MEAN = ("rollout/return_mean", "eval/return_sampled")
 LAST = 0.1  # the share of epochs, at the end, that the table averages over
 
 
@@ -93,14 +97,28 @@ def read_runs(path: Path) -> list[Run]:
     ]
 
 
-def find_groups(run_dirs: Sequence[Path]) -> list[Group]:
+def logged(runs: Sequence[Run], tags: Iterable[str]) -> list[str]:
+    """Those of ``tags`` that any of the runs has a number of."""
+    return [tag for tag in tags if any(len(run.points(tag, "epoch")[1]) for run in runs)]
+
+
+def return_tags(runs: Sequence[Run]) -> list[str]:
+    """The returns to show of these runs: the running mean where all of them have one, in place of what says the same
+    with more noise; else everything but the running mean."""
+    tags = logged(runs, RETURNS)
+    judged_by_it = all(len(run.points(RUNNING_MEAN, "epoch")[1]) for run in runs)
+    dropped = _SAID_BY_RUNNING_MEAN if judged_by_it else (RUNNING_MEAN,)
+    return [tag for tag in tags if tag not in dropped]
+
+
+def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     """All runs at or below the given folders, grouped by game, experiment and implementation.
 
-    Of a seed found more than once in a group the newest version counts. Raises SettingError when a folder is not
-    there or holds no metrics.csv.
+    Of a seed found more than once in a group the newest version counts. Raises SettingError, in the name of
+    ``setting``, when a folder is not there or holds no metrics.csv.
     """
     groups: dict[tuple[str, ...], dict[int, tuple[Any, Run]]] = {}
-    for path in _metrics_files(run_dirs):
+    for path in _metrics_files(run_dirs, setting):
         names, version = _place(path)
         newest = groups.setdefault(names, {})
         age = (version, path.stat().st_mtime)
@@ -111,11 +129,11 @@ def find_groups(run_dirs: Sequence[Path]) -> list[Group]:
         Group(names, [newest[seed][1] for seed in sorted(newest)]) for names, newest in sorted(groups.items()) if newest
     ]
     if not found:
-        raise SettingError(f"plot is {_listed(run_dirs)}; its metrics.csv has no epoch yet")
+        raise SettingError(f"{setting} is {_listed(run_dirs)}; its metrics.csv has no epoch yet")
     return found
 
 
-def _metrics_files(run_dirs: Sequence[Path]) -> list[Path]:
+def _metrics_files(run_dirs: Sequence[Path], setting: str) -> list[Path]:
     files: dict[Path, None] = {}
     for folder in map(Path, run_dirs):
         if folder.is_file():
@@ -123,7 +141,9 @@ def _metrics_files(run_dirs: Sequence[Path]) -> list[Path]:
         below = sorted(folder.rglob("metrics.csv")) if folder.is_dir() else []
         if not below:
             fault = "holds no metrics.csv" if folder.is_dir() else "is not there"
-            raise SettingError(f"plot is '{folder}', which {fault}; allowed: run folders, or any folder above them")
+            raise SettingError(
+                f"{setting} is '{folder}', which {fault}; allowed: run folders, or any folder above them"
+            )
         files.update(dict.fromkeys(path.resolve() for path in below))
     return list(files)
 
@@ -144,8 +164,9 @@ def _listed(paths: Sequence[Path]) -> str:
 
 def summarise(group: Group) -> dict[str, Any]:
     """Numbers of the table: for each seed the mean over the last tenth of its epochs and the best, for each tag of
-    returns; then over seeds mean, IQM and the IQM's 95 % interval (None for one seed). Tags never logged are absent."""
-    tags = [tag for tag in RETURNS if any(len(run.points(tag, "epoch")[1]) for run in group.runs)]
+    returns; then over seeds mean, IQM and the IQM's 95 % interval (None for one seed). Tags never logged are absent.
+    The best running mean is aggregated too, being what such a run is judged by."""
+    tags = return_tags(group.runs)
     seeds = {
         str(run.seed): {
             "epochs": len(run.columns["epoch"]),
@@ -154,10 +175,14 @@ def summarise(group: Group) -> dict[str, Any]:
         }
         for run in group.runs
     }
-    return {"seeds": seeds, "over_seeds": {tag: _over_seeds([run.last(tag) for run in group.runs]) for tag in tags}}
+    summary = {"seeds": seeds, "over_seeds": {tag: over_seeds([run.last(tag) for run in group.runs]) for tag in tags}}
+    if RUNNING_MEAN in tags:
+        summary["best_over_seeds"] = {RUNNING_MEAN: over_seeds([run.best(RUNNING_MEAN) for run in group.runs])}
+    return summary
 
 
-def _over_seeds(values: list[float]) -> dict[str, Any]:
+def over_seeds(values: Sequence[float]) -> dict[str, Any]:
+    """Mean, IQM and the IQM's 95 % interval of the finite ``values``, a number a seed."""
     there = [value for value in values if math.isfinite(value)]
     bounds = interval(there, iqm)
     return {
@@ -181,18 +206,22 @@ def table(title: str, summary: dict[str, Any]) -> str:
         for seed, numbers in group["seeds"].items():
             cells = [f"{_text(numbers[tag]['last'])} ({_text(numbers[tag]['best'])})" for tag in tags]
             rows.append([f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}", *cells])
-        over = group["over_seeds"]
-        rows.append(["mean", "", "", *(_text(over[tag]["mean"]) for tag in tags)])
-        rows.append(["IQM", "", "", *(_text(over[tag]["iqm"]) for tag in tags)])
-        rows.append(["  95 %", "", "", *(_range(over[tag]["iqm_interval"]) for tag in tags)])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines.append("")
-        for row in rows:
-            first, *rest = (
-                cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-            )
-            lines.append("  ".join([first, *rest]).rstrip())
+        over, best = group["over_seeds"], group.get("best_over_seeds", {})
+        for name, show in AGGREGATES.items():
+            cells = [f"{show(over[tag])} ({show(best[tag])})" if tag in best else show(over[tag]) for tag in tags]
+            rows.append([name, "", "", *cells])
+        lines += ["", *aligned(rows)]
     return "\n".join(lines)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a text table: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *rest in rows:
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def _text(value: float | None) -> str:
@@ -201,3 +230,11 @@ def _text(value: float | None) -> str:
 
 def _range(bounds: list[float] | None) -> str:
     return f"{bounds[0]:.1f} to {bounds[1]:.1f}" if bounds else "one seed"
+
+
+AGGREGATES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "mean": lambda over: _text(over["mean"]),
+    "IQM": lambda over: _text(over["iqm"]),
+    "  95 %": lambda over: _range(over["iqm_interval"]),
+}
+"""Rows of a table below the seeds': how each shows what `over_seeds` gave."""

@@ -88,9 +88,8 @@ class Search:
             self.problems.append(problem)
             text = f"failed: {problem}"
         else:
-            trial.status = (
-                "finished" if trial.epoch + self.settings.run.eval_every > self.settings.run.epochs else "stopped early"
-            )
+            last = trial_settings(self.settings, trial.values).epochs
+            trial.status = "finished" if trial.epoch + self.settings.run.eval_every > last else "stopped early"
             text = f"{trial.status} at epoch {trial.epoch}, best greedy {trial.greedy:.1f}"
         over = sum(each.status != "running" for each in self.trials.values())
         self._say(f"trial {number}: {text}  [{over} of {self.settings.run.num_samples} done]")

@@ -1,7 +1,6 @@
 """Adam and gradient clipping on flat parameters ``[M, D]``, each member by itself."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ class Adam(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        params: Iterable[Tensor],
         lr: float | Tensor,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,

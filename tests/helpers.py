@@ -21,7 +21,7 @@ from envs.base import Environment
 from envs.make import make_environment
 from models.agents import agent_class, default_config
 from models.registry import implementations, learns_from
-from models.spaces import Spaces
+from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 
 # What makes a run small, for those fields that a family has. Batch and widths are odd, so that vector tails are
@@ -37,6 +37,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "UDRL-by-episode": ("UDRL", {"sample_by": "episode", "eval_command": "sampled", "buffer_unit": "episodes",
                                  "buffer_size": 7}),
     "RCP-A-lambda": ("RCP-A", {"advantage_target": "lambda", "advantage_command": "quantile", "sample_by": "episode"}),
+    "AAC-shared": ("AAC", {"shared_trunk": True}),
+    "AAC-improved": ("AAC", {"gae_lambda": 0.9, "bootstrap_truncation": True, "normalize_advantage": True,
+                             "grad_clip_val": 0.5, "reward_scale": 0.5, "anneal_lr": True, "value_lr": 5e-3}),
 }  # fmt: skip
 CASES = {name: (name, {}) for name in implementations() if learns_from(name) == "episodes"} | VARIANTS
 # The same for families that learn between steps.
@@ -47,6 +50,17 @@ STEP_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 STEP_CASES = {name: (name, {}) for name in implementations() if learns_from(name) == "steps"} | STEP_VARIANTS
 STEP_TINY: dict[str, Any] = {"batch_size": 9, "hidden_size": 11, "feature_dim": 13, "rb_size": 700}
+
+
+def on_policy(implementation: str) -> bool:
+    """Whether an implementation learns from the episodes it has just played, and forgets them."""
+    return learns_from(implementation) == "episodes" and default_config(implementation, "").schedule.on_policy
+
+
+def able(case: str, game: str) -> bool:
+    """Whether the agent of a case of `CASES` can choose a game's actions."""
+    kind = Continuous if game == "pendulum" or game.endswith("-continuous") else Discrete
+    return kind in agent_class(CASES[case][0]).action_kinds
 
 
 def config_of(case: str, game: str = "", **changes: Any) -> Any:
@@ -68,7 +82,7 @@ def build(case: str, spaces: Spaces, seeds: list[int], config: Any = None) -> An
 
 
 class Loop:
-    """What a run does with an agent, epoch by epoch."""
+    """What a run does with an agent, epoch by epoch, ``envs`` episodes in each."""
 
     def __init__(self, case: str, game: str, seeds: list[int], config: Any = None, envs: int = 4):
         self.environment: Environment = make_environment(game, len(seeds), envs)
@@ -82,11 +96,13 @@ class Loop:
             self.agent.observe(rollout(actor, self.environment, self.streams.episode_seeds(self.envs)))
 
     def epoch(self) -> dict[str, Tensor]:
-        """Learn, then act; everything that came of it, each ``[M, ...]``."""
-        numbers = self.agent.learn()
+        """Learn, then act, or the other way round; everything that came of it, each ``[M, ...]``."""
+        first = {} if self.agent.config.schedule.on_policy else self.agent.learn()
         actor = self.agent.begin(self.envs, self.streams.fork(), sample=True)
         trajectory = rollout(actor, self.environment, self.streams.episode_seeds(self.envs))
-        self.agent.observe(trajectory)
+        seen = self.agent.observe(trajectory)
+        numbers = first or self.agent.learn()
+        numbers |= {f"seen {name}": value for name, value in seen.items()}
         mine = {f"weights {name}": value.detach().clone() for name, value in self.agent.state_dict().items()}
         return numbers | mine | {"returns": trajectory.returns, "lengths": trajectory.lengths}
 
@@ -144,6 +160,12 @@ SMALL_RUN = {
 }  # fmt: skip
 
 
+SMALL_POLICY_RUN = {
+    "implementation": "CPG", "gamename": "cartpole", "hidden_sizes": "12,16", "batch_size": 3, "running_mean_len": 7,
+    "eval_every": 2, "eval_episodes": 2, "checkpoint_every": 2, "max_episodes": 14,
+}  # fmt: skip
+
+
 SMALL_STEP_RUN = {
     "implementation": "DDQN", "gamename": "cartpole", "hidden_size": 12, "batch_size": 9, "rb_size": 300,
     "steps_per_epoch": 37, "eval_every": 2, "eval_episodes": 2, "checkpoint_every": 2, "epochs": 5,
@@ -152,8 +174,9 @@ SMALL_STEP_RUN = {
 
 def flags(logdir: Path, *more: str, **changes: Any) -> list[str]:
     """The command line of a run that takes a second."""
-    steps = learns_from(changes.get("implementation", "UDRL")) == "steps"
-    values = (SMALL_STEP_RUN if steps else SMALL_RUN) | {"logdir": logdir} | changes
+    implementation = changes.get("implementation", "UDRL")
+    small = SMALL_POLICY_RUN if on_policy(implementation) else SMALL_RUN
+    values = (SMALL_STEP_RUN if learns_from(implementation) == "steps" else small) | {"logdir": logdir} | changes
     return [word for name, value in values.items() for word in (f"--{name}", str(value))] + list(more)
 
 
@@ -184,7 +207,9 @@ def same_runs(one: Path, other: Path) -> None:
                 )
             )
         )
-        assert [path for path in differences if not path.startswith("/understudy/settings/")] == []
+        # settings, and from the beginning the length that was asked for then, which only annealing goes by
+        asked = ("/understudy/settings/", "/understudy/agent/horizon")
+        assert [path for path in differences if not path.startswith(asked)] == []
 
 
 def different(one: Any, other: Any, path: str = "") -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib.util
 import json
 import math
 import os
@@ -12,17 +13,22 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from benchmarks.common import Meter, Result, interleave, median_ratio
 from benchmarks.plain import ddqn as plain_ddqn
+from benchmarks.plain import policy_gradients as plain_pg
 from conftest import ROOT
+from models.agents import default_config
 from models.agents.ddqn.agent import Agent
 from models.agents.ddqn.config import Config as AgentConfig
+from models.agents.policy_gradients.agent import Agent as PolicyGradientAgent
 from models.proxies.synthetic.config import Config as ProxyConfig
 from models.proxies.synthetic.config import presets
 from models.proxies.synthetic.networks import Networks, Program
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
+from models.trajectory import Trajectory
 
 BENCHMARKS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in ("__init__", "common"))
 
@@ -115,6 +121,7 @@ def test_the_plain_loop_is_the_network_we_compare_it_with() -> None:
     torch.testing.assert_close(plain(obs, command), expected)
 
 
+@pytest.mark.slow
 def test_evolution_holds_itself_to_its_bars() -> None:
     results, _, _ = quick_run("evolution")
     bars = {key: result["against"].split(":")[0] for key, result in results.items() if ":" in (result["against"] or "")}
@@ -203,3 +210,67 @@ def test_the_plain_synthetic_environment_steps_like_ours(preset: str) -> None:
             torch.testing.assert_close(done, expected.done[1])
         else:
             assert done == bool(expected.done[1] > 0.5)
+
+
+@pytest.mark.slow
+def test_policy_gradients_hold_themselves_to_their_bars() -> None:
+    results, _, _ = quick_run("policy_gradients")
+    bars = {key: result["against"].split(":")[0] for key, result in results.items() if ":" in (result["against"] or "")}
+    networks = ("cpg", "aac", "cpg_small", "aac_small") if importlib.util.find_spec("stable_baselines3") else ()
+    assert bars == {f"{network}_sb3_speedup": ">= 4" for network in networks}
+
+
+@pytest.mark.slow
+def test_parts_of_an_update_add_up() -> None:
+    value = {key: result["value"] for key, result in quick_run("policy_gradients")[0].items()}
+    for network in ("cpg", "aac"):
+        parts = [value[f"{network}_update_{part}"] for part in ("own", "log", "checkpoints", "lightning")]
+        assert sum(parts) == pytest.approx(100) and min(parts) > 0
+
+
+@pytest.mark.parametrize("implementation", ["CPG", "AAC"])
+def test_the_plain_policy_gradient_learns_like_ours(implementation: str) -> None:
+    config = dataclasses.replace(default_config(implementation, ""), hidden_sizes=(16, 12), value_hidden_sizes=(10,))
+    ours = PolicyGradientAgent(config, Spaces((8,), Discrete(4)), [1])
+    plain = plain_pg.PlainTraining(config, 0)
+    pairs = [(plain.policy, ours.network.policy)]
+    if plain.critic is not None:
+        assert ours.network.critic is not None
+        pairs.append((plain.critic, ours.network.critic))
+    for theirs, network in pairs:
+        weights = network.named_weights()
+        linear = [part for part in theirs if isinstance(part, nn.Linear)]
+        with torch.no_grad():
+            for i, layer in enumerate(linear):
+                layer.weight.copy_(weights[f"fc.{i}.weight"][0].T)
+                layer.bias.copy_(weights[f"fc.{i}.bias"][0])
+    before = [network.flat.detach().clone() for _, network in pairs]
+    for _ in range(3):
+        trajectory = episodes_of(3, 7)
+        plain.learn([plain_episode(trajectory, 0), plain_episode(trajectory, 1)])
+        ours.observe(trajectory)
+        ours.learn()
+    for (theirs, network), first in zip(pairs, before, strict=True):
+        linear = [part for part in theirs if isinstance(part, nn.Linear)]
+        rows = torch.cat([part.flatten() for layer in linear for part in (layer.weight.T, layer.bias)])
+        torch.testing.assert_close(rows, network.flat[0], atol=1e-5, rtol=0)
+        assert (network.flat - first).abs().max() > 2 * config.lr
+
+
+def episodes_of(*lengths: int) -> Trajectory:
+    """Random episodes side by side of one member; all but the first end at the time limit."""
+    shape = (max(lengths), 1, len(lengths))
+    valid = torch.arange(shape[0]).view(-1, 1, 1) < torch.tensor(lengths)
+    last = torch.arange(shape[0]).view(-1, 1, 1) == torch.tensor(lengths) - 1
+    first = torch.arange(len(lengths)) == 0
+    reward = torch.randn(shape) * valid
+    obs, action = torch.randn(*shape, 8), torch.randint(4, shape)
+    return Trajectory(obs, action, reward, last & first, last & ~first, valid, torch.randn(1, len(lengths), 8),
+                      reward.sum(0))  # fmt: skip
+
+
+def plain_episode(trajectory: Trajectory, env: int) -> plain_pg.Episode:
+    steps = int(trajectory.lengths[0, env])
+    columns = (trajectory.obs, trajectory.action, trajectory.reward)
+    obs, actions, rewards = (values[:steps, 0, env] for values in columns)
+    return plain_pg.Episode(list(obs), actions.tolist(), rewards.tolist())

@@ -119,7 +119,8 @@ def test_ways_to_say_it(argv: list[str], field: str, value: Any) -> None:
         ("--command.horizon 0", "command.horizon is 0.0; allowed: number, greater than 0; or null"),
         (
             "--implementation RCPA",
-            "implementation is 'RCPA'; allowed: UDRL, RCP-R, RCP-A, DDQN, DuelingDDQN, SE; did you mean 'RCP-A'?",
+            "implementation is 'RCPA'; allowed: UDRL, RCP-R, RCP-A, DDQN, DuelingDDQN, VPG, EPG, BPG, CPG, AAC, SE; "
+            "did you mean 'RCP-A'?",
         ),
         ("--config nowhere.yaml", "config is 'nowhere.yaml': No such file or directory"),
         ("--reload nowhere.ckpt", "reload is 'nowhere.ckpt': no such file or folder"),
@@ -206,6 +207,27 @@ def test_a_setting_of_another_implementation_says_whose_it_is(monkeypatch: pytes
     assert parse(["--implementation", "PG", "--entropy", "1"]).agent.entropy == 1.0
 
 
+def test_a_preset_chooses_defaults_and_what_is_given_wins(tmp_path: Path) -> None:
+    def chosen(*argv: str) -> tuple[str, float, float]:
+        agent = parse(["--implementation", "CPG", *argv]).agent
+        return agent.preset, agent.discount, agent.beta
+
+    assert chosen() == chosen("--preset", "published") == ("published", 0.995, 0.7)
+    assert chosen("--preset", "skeleton") == ("skeleton", 0.99, 0.5)
+    assert chosen("--beta", "0.1", "--preset", "skeleton") == ("skeleton", 0.99, 0.1)
+    assert chosen("--config", yaml_file(tmp_path, "beta: 0.2\npreset: skeleton\n")) == ("skeleton", 0.99, 0.2)
+    assert parse(["--implementation", "AAC", "--preset", "skeleton"]).agent.beta == 1.0
+    assert line_of(["--preset", "skeleton"]).endswith("not of UDRL")
+
+
+def test_episodes_to_train_are_rounded_up_to_whole_batches() -> None:
+    def epochs(*argv: str) -> int:
+        return parse(["--implementation", "CPG", *argv]).epochs
+
+    assert (epochs(), epochs("--max_episodes", "15000"), epochs("--max_episodes", "64")) == (188, 469, 2)
+    assert parse(["--epochs", "7"]).epochs == 7
+
+
 def test_evaluation_needs_nothing_but_the_path(tmp_path: Path) -> None:
     written = yaml_file(tmp_path, to_yaml(parse(["--implementation", "RCP-A", "--lr", "1"])))
     settings = parse(["--config", written, "--eval_agent", __file__, "--command.return", "250", "--record"])
@@ -261,7 +283,7 @@ def test_settings_survive_yaml_and_checkpoints(
     changes: dict[str, Any] = {}
     # What names a file must exist, and what chooses the mode has its own tests.
     fixed = {"implementation", "gamename", "eval_agent", "reload", "use_tune", "search_space", "plot", "resume",
-             "desire_rtg", "desire_cum_rew", "desire_horizon", "desire_advantage"}  # fmt: skip
+             "preset", "desire_rtg", "desire_cum_rew", "desire_horizon", "desire_advantage"}  # fmt: skip
     for config in (RunConfig(), default_config(name, "cartpole")):
         known = [field for field in dataclasses.fields(config) if field.name not in fixed]
         for field in data.draw(st.lists(st.sampled_from(known), max_size=6, unique_by=lambda field: field.name)):
@@ -270,6 +292,7 @@ def test_settings_survive_yaml_and_checkpoints(
     texts = [changes.get(name) for name in ("ray_address", "plot_out")]
     assume(not any(text is not None and text.lower() in flags.NULL for text in texts))
     settings = parse(["--implementation", name, "--gamename", "cartpole", "--command.return", "1.5"]).replace(**changes)
+    assume(getattr(implementations()[name], "problems", lambda config: None)(settings.agent) is None)
 
     file = tmp_path_factory.mktemp("run") / "config.yaml"
     file.write_text(to_yaml(settings), encoding="utf-8")

@@ -1,6 +1,7 @@
 """Every command in the documentation runs, scaled down, in the order in which a reader would type it."""
 
 import contextlib
+import functools
 import os
 import re
 import shlex
@@ -14,6 +15,9 @@ import pytest
 
 import trainer
 from conftest import ROOT
+from control import config
+from helpers import on_policy
+from models.registry import learns_from
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 PAGES += sorted(ROOT.glob("experiments/**/*.md"))
@@ -21,15 +25,18 @@ TINY = (
     "--epochs 1 --num_grad_steps 1 --batch_size 8 --eval_every 1 --eval_episodes 1 --num_rand_action_rollouts 2 "
     "--training_rollouts_per_worker 2"
 )
+TINY_POLICY = "--max_episodes 2 --batch_size 2 --eval_every 1 --eval_episodes 1"
 TINY_STEPS = "--epochs 1 --steps_per_epoch 20 --batch_size 8 --eval_every 1 --eval_episodes 1"
 TINY_SEARCH = (
     "--population 4 --generations 1 --inner_steps 60 --hidden_size 8 --batch_size 8 --test_episodes 1 --test_limit 20 "
     "--center_agents 1 --retest_agents 1 --report_agents 1 --initial_draws 1 --deploy_steps 40 --max_steps 20"
 )
 # Said for people to type once; what they install or start is not for a test.
+SEEDS_SIDE_BY_SIDE = "./bash_train.sh --implementation UDRL --exp_name paper"  # the one that the quick suite runs
 SETUP = ("source ", "sudo apt-get install ", "pip install ", "uv ", "git clone ", "cd ", "ray start ", ".ci/run")
 SLOW = (
-    "takecover", "--gamename halfcheetah", "bohb", "pbt", "optuna", "benchmarks/", "transfer.py", "exam.py",
+    "takecover", "--gamename halfcheetah", "--use_tune", "/tune/", "benchmarks/", "transfer.py", "exam.py",
+    "experiments/policy_gradients/",
 )  # fmt: skip
 
 
@@ -50,6 +57,8 @@ def scaled(command: str) -> str:
         return f"{command} --num_agents 1 --no_real_baseline"
     if "exam.py" in command:
         return f"{command} --agents 1 --exams 'DDQN, drawn'"
+    if command.endswith("policy_gradients/run.sh"):
+        return f"SEEDS=25 EPISODES=2 {command} {TINY_POLICY.replace('--max_episodes 2', '')}"
     if "transfer.py" in command:
         return f"{command} --steps 400 --seeds 1 --episodes 1"
     if "trainer.py" in command and "--eval_agent" in command:
@@ -71,14 +80,21 @@ def scaled(command: str) -> str:
 
 def tiny(command: str) -> str:
     """Flags that make its run small."""
-    if "--implementation SE" in command:
+    name = (re.findall(r"--implementation (\S+)", command) or ["UDRL"])[-1]
+    if learns_from(name) == "evolution":
         return TINY_SEARCH.replace("--inner_steps 60", "--inner_steps 300") if "paper" in command else TINY_SEARCH
-    return TINY_STEPS if "DDQN" in command else TINY
+    if learns_from(name) == "steps":
+        return TINY_STEPS
+    return TINY_POLICY if on_policy(name) else TINY
 
 
-def slow(command: str, page: Path) -> bool:
-    searches_elsewhere = "--use_tune" in command and page.name != "tuning.md"  # once is enough for the quick suite
-    return searches_elsewhere or any(word in command for word in SLOW)
+def slow(command: str) -> bool:
+    return any(word in command for word in SLOW) or ("bash_train.sh" in command and command != SEEDS_SIDE_BY_SIDE)
+
+
+def in_its_place(command: str) -> str:
+    """What the quick suite runs for a slow command, so that its flags are tried: one seed of several, or nothing."""
+    return f"python trainer.py {command.split('./bash_train.sh')[1]}" if "bash_train.sh" in command else ""
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +107,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@functools.cache  # what several pages say is done once
 def run(command: str, folder: Path) -> None:
     words = shlex.split(command)
     if words[:2] == ["python", "trainer.py"] and "--use_tune" not in words:
@@ -108,11 +125,16 @@ def run(command: str, folder: Path) -> None:
 
 def check_page(page: Path, folder: Path, slow_ones: bool) -> None:
     for command in commands(page):
-        if command.startswith(SETUP) or slow(command, page) != slow_ones:
+        if command.startswith(SETUP):
             continue
-        if "bash_train.sh" in command and shutil.which("parallel") is None:
+        if slow(command) and not slow_ones:
+            if "--use_tune" in command:
+                config.parse(shlex.split(command)[2:])
+            command = in_its_place(command)
+        elif slow(command) != slow_ones or ("bash_train.sh" in command and shutil.which("parallel") is None):
             continue
-        run(scaled(command), folder)
+        if command:
+            run(scaled(command), folder)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -127,6 +149,7 @@ def test_every_slow_command_runs(page: Path, workplace: Path) -> None:
 
 
 def test_the_readme_has_commands() -> None:
+    assert SEEDS_SIDE_BY_SIDE in commands(ROOT / "README.md")
     assert sum("trainer.py" in command for command in commands(ROOT / "README.md")) >= 8
 
 

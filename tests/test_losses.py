@@ -5,7 +5,16 @@ import math
 import pytest
 import torch
 
-from models.losses import cross_entropy, exponential_weights, squared_error
+from models.losses import (
+    cross_entropy,
+    entropy_loss,
+    exponential_weights,
+    max_entropy,
+    mean,
+    policy_gradient,
+    squared_error,
+    value_loss,
+)
 
 ONE_MEMBER = {
     "cross_entropy": (
@@ -14,7 +23,17 @@ ONE_MEMBER = {
     ),
     "squared_error": (squared_error, lambda g: (torch.randn(3, 7, 2, generator=g), torch.randn(3, 7, 2, generator=g))),
     "exponential_weights": (lambda v: exponential_weights(v, 0.7, 3.0), lambda g: (torch.randn(3, 7, generator=g),)),
-}
+    "policy_gradient": (
+        policy_gradient,
+        lambda g: (torch.randn(3, 7, 4, generator=g), torch.randint(4, (3, 7), generator=g),
+                   torch.randn(3, 7, generator=g)),
+    ),
+    "entropy_loss": (lambda s: entropy_loss(s, 0.7), lambda g: (torch.randn(3, 7, 4, generator=g),)),
+    "value_loss": (
+        lambda v, r: value_loss(v, r, 2.0),
+        lambda g: (torch.randn(3, 7, generator=g), torch.randn(3, 7, generator=g)),
+    ),
+}  # fmt: skip
 
 
 def test_cross_entropy_by_hand() -> None:
@@ -74,3 +93,76 @@ def test_gradients_do_not_cross_members(name: str) -> None:
     function(first, *rest)[0].square().sum().backward()
     assert first.grad is not None
     assert first.grad[0].abs().sum() > 0 and first.grad[1:].abs().sum() == 0
+
+
+# -- policy gradients ------------------------------------------------------------------------------------------------
+
+# Probabilities of the actions: 1/2 and 1/4 | 1/5 and 1/2.
+SCORES = torch.tensor([[[0.0, 0.0], [math.log(3.0), 0.0]], [[0.0, math.log(4.0)], [0.0, 0.0]]])
+ACTIONS = torch.tensor([[0, 1], [0, 1]])
+
+
+def test_policy_gradient_by_hand() -> None:
+    """-(3 ln 1/2 - ln 1/4) / 2 and -(ln 1/5 + 4 ln 1/2) / 2."""
+    weights = torch.tensor([[3.0, -1.0], [1.0, 4.0]])
+    table = torch.tensor([math.log(2) / 2, (math.log(5) + 4 * math.log(2)) / 2])
+    torch.testing.assert_close(policy_gradient(SCORES, ACTIONS, weights), table)
+
+
+def test_policy_gradient_moves_probability_to_actions_of_positive_weight() -> None:
+    """The gradient of -w log p(a) is w (p - 1) at the action's score and w p at the others, over two experiences."""
+    scores = SCORES.clone().requires_grad_()
+    policy_gradient(scores, ACTIONS, torch.tensor([[3.0, -1.0], [1.0, 4.0]])).sum().backward()
+    table = [[[3 * -0.5, 3 * 0.5], [-0.75, 0.75]], [[-0.8, 0.8], [4 * 0.5, 4 * -0.5]]]
+    torch.testing.assert_close(scores.grad, torch.tensor(table) / 2)
+
+
+def test_no_gradient_flows_from_the_policy_to_the_values_nor_from_the_values_to_the_returns() -> None:
+    values, returns = torch.randn(2, 2, requires_grad=True), torch.randn(2, 2, requires_grad=True)
+    scores = SCORES.clone().requires_grad_()
+    policy_gradient(scores, ACTIONS, returns - values).sum().backward()
+    assert values.grad is None and returns.grad is None and scores.grad is not None
+    value_loss(values, returns, 1.0).sum().backward()
+    assert returns.grad is None
+    torch.testing.assert_close(values.grad, (values - returns).detach())  # 2 (V - G) / 2
+
+
+@pytest.mark.parametrize("more", [(2, 2, 1), (2, 1), (1, 2)])
+def test_what_would_broadcast_is_refused(more: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="weights .* do not fit"):
+        policy_gradient(SCORES, ACTIONS, torch.zeros(more))
+    with pytest.raises(ValueError, match="values .* do not fit"):
+        value_loss(torch.zeros(more), torch.zeros(2, 2), 1.0)
+
+
+def test_entropy_loss_by_hand() -> None:
+    """The entropies are ln 2 and, of 3/4 and 1/4, ln 4 - 3/4 ln 3 = 0.562; of 4/5 and 1/5, ln 5 - 4/5 ln 4 = 0.500."""
+    first, second = math.log(4) - 0.75 * math.log(3), math.log(5) - 0.8 * math.log(4)
+    table = -0.7 * torch.tensor([1 + first / math.log(2), second / math.log(2) + 1]) / 2
+    torch.testing.assert_close(entropy_loss(SCORES, 0.7), table)
+    assert max_entropy(4) == pytest.approx(1.3862944, abs=1e-7)
+    certain = torch.tensor([[[1000.0, 0.0, -1000.0]]])
+    assert entropy_loss(certain, 0.7).item() == 0
+    assert entropy_loss(torch.zeros(1, 2, 7), 0.7).item() == pytest.approx(-0.7)
+
+
+def test_descending_the_entropy_loss_evens_the_scores_out() -> None:
+    scores = torch.tensor([[[2.0, 0.0, -1.0]]], requires_grad=True)
+    entropy_loss(scores, 1.0).sum().backward()
+    assert scores.grad is not None
+    assert scores.grad[0, 0, 0] > 0 and scores.grad[0, 0, 2] < 0
+    even = torch.zeros(1, 1, 3, requires_grad=True)
+    entropy_loss(even, 1.0).sum().backward()
+    torch.testing.assert_close(even.grad, torch.zeros(1, 1, 3))
+
+
+def test_value_loss_by_hand() -> None:
+    values, returns = torch.tensor([[1.0, 2.0], [0.0, -1.0]]), torch.tensor([[3.0, 2.0], [1.0, 2.0]])
+    assert value_loss(values, returns, 0.5).tolist() == [0.5 * 4 / 2, 0.5 * (1 + 9) / 2]
+
+
+def test_parts_of_a_mean_add_up_and_padding_has_none() -> None:
+    values, share = torch.tensor([[1.0, 2.0, 6.0, 99.0]]), torch.tensor([[1.0, 1.0, 1.0, 0.0]]) / 3
+    assert mean(values[:, :3]).item() == 3.0
+    parts = [mean(values[:, part], share[:, part]) for part in (slice(0, 2), slice(2, 4))]
+    torch.testing.assert_close(parts, [torch.tensor([1.0]), torch.tensor([2.0])])

@@ -13,7 +13,7 @@ from conftest import ROOT
 from control import plotting
 from control.panels import clip_below, label_ends, on_grid, robust_floor, smooth, spread
 from control.plotting import learning_curve, plot
-from control.results import find_groups, read_runs, summarise
+from control.results import find_groups, read_runs, return_tags, summarise
 from models.settings import SettingError
 
 EPOCHS = 40
@@ -61,6 +61,63 @@ def test_seeds_become_a_figure_a_table_and_numbers(logdir: Path, capsys: pytest.
     assert numbers["RCP-A"]["seeds"]["26"]["rollout/return_mean"]["best"] == pytest.approx(126)
     shown = capsys.readouterr().out
     assert "136.0" in shown and "IQM" in shown and "seed 27" in shown and str(common / "plot.png") in shown
+
+
+def write_policy_gradients(logdir: Path, implementation: str = "AAC", seeds: Sequence[int] = (25,)) -> Path:
+    """A run whose running mean rises to the seed and falls to half of it, as the policy gradients log it."""
+    folder = logdir / "lunarlander" / "debug" / implementation / f"seed_{seeds[0]}" / "version_0"
+    folder.mkdir(parents=True)
+    losses = ["train/loss_p", "train/loss_e", "train/loss_v", "train/baseline"]
+    tags = ["train/mean_reward", "rollout/return_mean", "eval/return_sampled", "eval/return_greedy", *losses]
+    lines = [",".join(["epoch", "env_steps", "seed", *tags])]
+    for epoch in range(1, EPOCHS + 1):
+        for seed in seeds:
+            mean = seed * epoch / 20 if epoch <= 20 else seed / 2
+            lines.append(f"{epoch},{1000 * epoch},{seed},{mean}" + f",{math.sin(epoch)}" * (len(tags) - 1))
+    (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_a_running_mean_stands_for_the_returns_it_is_over(logdir: Path) -> None:
+    ours = read_runs(write_policy_gradients(logdir) / "metrics.csv")
+    theirs = read_runs(write_run(logdir) / "metrics.csv")
+    assert return_tags(ours) == ["train/mean_reward", "eval/return_greedy"]
+    assert return_tags(theirs) == ["rollout/return_mean", "eval/return_greedy"]
+    shared = ["rollout/return_mean", "eval/return_sampled", "eval/return_greedy"]
+    assert return_tags(ours + theirs) == shared, "in one figure what can be compared"
+
+
+def test_the_best_running_mean_is_aggregated_too(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plot([write_policy_gradients(logdir, seeds=(20, 40))], out=logdir / "one.png")
+    (group,) = json.loads((logdir / "one.json").read_text())["groups"].values()
+    assert group["seeds"]["40"]["train/mean_reward"] == {"last": 20, "best": 40}
+    assert group["over_seeds"]["train/mean_reward"]["mean"] == 15
+    assert group["best_over_seeds"]["train/mean_reward"]["mean"] == 30
+    rows = {line.split("  ")[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "running mean" in rows["AAC"] and "20.0 (40.0)" in rows["seed 40"] and "15.0 (30.0)" in rows["mean"]
+
+
+def test_panels_that_would_be_called_the_same_say_what_they_are(logdir: Path) -> None:
+    ours = read_runs(write_policy_gradients(logdir) / "metrics.csv")
+    theirs = read_runs(write_run(logdir) / "metrics.csv")
+    assert list(plotting._titles(ours).values()) == [
+        "Return, mean of the latest training episodes", "Return in evaluation, greedy actions", "Policy loss",
+        "Entropy loss", "Value loss", "Baseline",
+    ]  # fmt: skip
+    titles = plotting._titles(ours + theirs)
+    assert titles["train/policy_loss"] == "Policy loss (train/policy_loss)"
+    assert titles["train/loss_p"] == "Policy loss (train/loss_p)" and titles["train/loss_e"] == "Entropy loss"
+
+
+def test_many_losses_make_two_rows_beside_the_returns(logdir: Path) -> None:
+    assert is_png(learning_curve(write_policy_gradients(logdir, seeds=(25, 26))))
+    with plotting.style() as plt:
+        for count, rows, columns in ((0, 1, 1), (3, 1, 4), (4, 2, 3), (5, 2, 4)):
+            _, axes = plotting._beside_returns(plt, count)
+            grid = axes[-1].get_gridspec()
+            assert (len(axes), grid.nrows, grid.ncols) == (1 + count, rows, columns)
+            assert len(axes[0].get_subplotspec().rowspan) == rows, "returns are as high as the figure"
+        plt.close("all")
 
 
 def test_one_seed_has_no_interval(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,7 +271,7 @@ def test_one_collapse_does_not_flatten_the_rest() -> None:
 
 
 def test_what_is_clipped_is_said_in_the_panel() -> None:
-    with plotting._style() as plt:
+    with plotting.style() as plt:
         axis = plt.figure().subplots()
         values = np.array([*np.linspace(-200, 250, 99), -1936])
         axis.plot(values)
@@ -226,7 +283,7 @@ def test_what_is_clipped_is_said_in_the_panel() -> None:
 
 
 def test_labels_stay_beside_their_ends() -> None:
-    with plotting._style() as plt:
+    with plotting.style() as plt:
         axis = plt.figure().subplots()
         axis.set(xlim=(0, 1), ylim=(0, 10))
         label_ends(axis, [(1, y, name, "k") for y, name in ((9, "far"), (2, "b"), (1.9, "a"))])

@@ -11,14 +11,23 @@ import torch
 
 import trainer
 from control.run_dir import read_metrics
-from helpers import flags, learned, run_folder, same_runs, start, wait_until
+from helpers import SMALL_POLICY_RUN, flags, learned, on_policy, run_folder, same_runs, start, wait_until
 
 Shown = pytest.CaptureFixture[str]
 BY_CASE = {
     "UDRL": {"checkpoint_every": 2},
     "RCP-A": {"implementation": "RCP-A", "hidden_sizes": "16,16", "checkpoint_every": 1, "buffer_size": 150},
     "two seeds": {"num_seeds": 2, "checkpoint_every": 3, "eval_every": 1},
-}
+    "AAC": {"implementation": "AAC", "num_seeds": 2, "gae_lambda": 0.9, "bootstrap_truncation": True,
+            "grad_clip_val": 0.5, "value_lr": 1e-2},
+}  # fmt: skip
+
+
+def lasting(changes: dict, epochs: int) -> dict:
+    """``changes`` and a run of so many epochs."""
+    if on_policy(changes.get("implementation", "UDRL")):
+        return changes | {"max_episodes": epochs * SMALL_POLICY_RUN["batch_size"]}
+    return changes | {"epochs": epochs}
 
 
 def epochs_of(logdir: Path) -> int:
@@ -29,13 +38,13 @@ def epochs_of(logdir: Path) -> int:
 # -- in this process ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("case", "stop"), [("UDRL", 1), ("UDRL", 5), ("RCP-A", 4), ("two seeds", 3)])
+@pytest.mark.parametrize(("case", "stop"), [("UDRL", 1), ("UDRL", 5), ("RCP-A", 4), ("two seeds", 3), ("AAC", 3)])
 def test_in_two_parts_is_the_same_as_in_one(case: str, stop: int, logdir: Path, tmp_path: Path) -> None:
     """Ended after epoch ``stop`` by asking for no more, then resumed to the end."""
     changes = BY_CASE[case]
-    assert trainer.main(flags(tmp_path / "whole", **changes, epochs=7)) == 0
-    assert trainer.main(flags(logdir, **changes, epochs=stop)) == 0
-    assert trainer.main(flags(logdir, "--resume", **changes, epochs=7)) == 0
+    assert trainer.main(flags(tmp_path / "whole", **lasting(changes, 7))) == 0
+    assert trainer.main(flags(logdir, **lasting(changes, stop))) == 0
+    assert trainer.main(flags(logdir, "--resume", **lasting(changes, 7))) == 0
     assert run_folder(logdir).name == "version_0"
     same_runs(run_folder(tmp_path / "whole"), run_folder(logdir))
 
@@ -89,7 +98,10 @@ def test_resume_takes_the_newest_run_even_when_it_came_to_no_checkpoint(logdir: 
     same_runs(run_folder(tmp_path / "plain"), run_folder(logdir))
 
 
-def test_rows_after_the_last_checkpoint_are_learned_again(logdir: Path, tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("changes", [{}, BY_CASE["AAC"] | {"anneal_lr": True}], ids=["UDRL", "AAC"])
+def test_rows_after_the_last_checkpoint_are_learned_again(
+    changes: dict, logdir: Path, tmp_path: Path, monkeypatch
+) -> None:
     """The run dies after epoch 3 was logged, with the checkpoint of epoch 2."""
     from control.logs import RunLog
 
@@ -103,12 +115,13 @@ def test_rows_after_the_last_checkpoint_are_learned_again(logdir: Path, tmp_path
     with monkeypatch.context() as patched:
         patched.setattr(RunLog, "on_train_epoch_end", dies)
         with pytest.raises(ArithmeticError):
-            trainer.main(flags(logdir))
-    assert epochs_of(logdir) == 3
+            trainer.main(flags(logdir, **changes))
+    rows = changes.get("num_seeds", 1)
+    assert epochs_of(logdir) == 3 * rows
     assert torch.load(run_folder(logdir) / "checkpoints" / "last.ckpt", weights_only=True)["understudy"]["epoch"] == 2
-    assert trainer.main(flags(logdir, "--resume")) == 0
-    assert read_metrics(run_folder(logdir) / "metrics.csv")["epoch"] == [1, 2, 3, 4, 5]
-    assert trainer.main(flags(tmp_path / "whole")) == 0
+    assert trainer.main(flags(logdir, "--resume", **changes)) == 0
+    assert read_metrics(run_folder(logdir) / "metrics.csv")["epoch"][::rows] == [1, 2, 3, 4, 5]
+    assert trainer.main(flags(tmp_path / "whole", **changes)) == 0
     same_runs(run_folder(tmp_path / "whole"), run_folder(logdir))
 
 
@@ -135,9 +148,7 @@ def killed_until_done(logdir: Path, waits: list, **changes) -> int:
         _, err = process.communicate()
         assert process.returncode in (0, -signal.SIGKILL), err
         kills += process.returncode == -signal.SIGKILL
-    process = start(flags(logdir, "--resume", **changes))
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
+    assert trainer.main(flags(logdir, "--resume", **changes)) == 0
     return kills
 
 
@@ -145,7 +156,7 @@ def killed_until_done(logdir: Path, waits: list, **changes) -> int:
     "case", [case if case == "UDRL" else pytest.param(case, marks=pytest.mark.slow) for case in BY_CASE]
 )
 def test_killed_and_resumed_is_the_same_run(case: str, logdir: Path, tmp_path: Path) -> None:
-    changes = BY_CASE[case] | {"epochs": 12}
+    changes = lasting(BY_CASE[case], 12)
     assert trainer.main(flags(tmp_path / "whole", **changes)) == 0
     rows = changes.get("num_seeds", 1)
 

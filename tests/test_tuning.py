@@ -265,16 +265,18 @@ def rows(tmp_path: Path) -> Sequence[dict[str, str]]:
     return list(csv.DictReader(open(file)))
 
 
-def test_a_search(tmp_path: Path) -> None:
-    code, out, err = searched(tmp_path, SPACE, "--num_samples", "2", "--epochs", "2", "--max_concurrent_trials", "1")
+@pytest.mark.parametrize("trials", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_search(trials: int, tmp_path: Path) -> None:
+    count = ("--num_samples", str(trials), "--max_concurrent_trials", "1")
+    code, out, err = searched(tmp_path, SPACE, *count, "--epochs", "2")
     assert (code, err) == (0, "")
     assert len(out.splitlines()) < 25
     here = tmp_path / "here"
     assert os.listdir(here) == ["exp_dir"]
     folder = here / "exp_dir" / "cartpole" / "debug" / "UDRL" / "tune" / "version_0"
-    assert sorted(os.listdir(folder)) == ["best.yaml", "results.csv", "trial_1", "trial_2"]
+    assert sorted(os.listdir(folder)) == ["best.yaml", "results.csv", "trial_1", "trial_2"][: 2 + trials]
     found = rows(tmp_path)
-    assert [row["status"] for row in found] == ["finished"] * 2 and found[0]["epoch"] == "2"
+    assert [row["status"] for row in found] == ["finished"] * trials and found[0]["epoch"] == "2"
     assert (here / found[0]["checkpoint"]).exists()
     best = config.parse(["--config", str(folder / "best.yaml")])
     assert str(best.agent.lr) == found[0]["lr"] and not best.run.use_tune

@@ -5,6 +5,7 @@ Read top to bottom: acting, what the episodes of a batch are worth (`observe`), 
 (`learn`). Deviations from the notebook are listed in docs/policy_gradients.md.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,7 +51,7 @@ class Agent(nn.Module):
         super().__init__()
         self.config, self.spaces, self.members = config, spaces, len(seeds)
         self.network = ActorCritic(config, spaces, Streams.named(seeds, "initial weights"))
-        self.optimizers = [Adam(self.network.groups(config.lr, config.value_lr), config.lr, eps=config.eps)]
+        self.optimizers = [Adam(group["params"], group["lr"], eps=config.eps) for group in self._groups()]
         self.batch: Batch | None = None
         self.updates, self.horizon = 0, config.epochs
 
@@ -112,15 +113,15 @@ class Agent(nn.Module):
         share of the largest possible."""
         assert self.batch is not None
         batch, self.batch = self.batch, None
-        optimizer = self.optimizers[0]
-        optimizer.zero_grad()
+        self._anneal()
         parts = [self._descend(chunk) for chunk in batch.chunks()]
-        if self.config.grad_clip_val is not None:
-            clip_gradients([p for group in optimizer.param_groups for p in group["params"]], self.config.grad_clip_val)
-        self._anneal(optimizer)
-        optimizer.step()
+        for optimizer in self.optimizers:
+            self._step(optimizer)
+        for _ in range(self.config.value_steps):
+            self._fit_values(batch)
         self.updates += 1
-        return {name: torch.stack([part[name] for part in parts], 1).sum(1) for name in parts[0]}
+        # one after another: a sum along an axis of chunks rounds by how many there are, and others may need more
+        return {name: functools.reduce(torch.add, [part[name] for part in parts]) for name in parts[0]}
 
     def _descend(self, chunk: Batch) -> dict[str, Tensor]:
         """Add the gradient of a chunk; what it adds to each mean, ``[M]``."""
@@ -137,13 +138,26 @@ class Agent(nn.Module):
         losses |= {"loss_t": total, "entropy": -negative_entropy}
         return {name: value.detach() for name, value in losses.items()}
 
-    def _anneal(self, optimizer: torch.optim.Optimizer) -> None:
-        if not self.config.anneal_lr:
-            return
-        left = max(0.0, 1 - self.updates / self.horizon)
-        for group, rate in zip(optimizer.param_groups, self.network.groups(self.config.lr, self.config.value_lr),
-                               strict=True):  # fmt: skip
-            group["lr"] = left * rate["lr"]
+    def _fit_values(self, batch: Batch) -> None:
+        for chunk in batch.chunks():
+            value_loss(self.network.values(chunk.obs), chunk.returns, self.config.delta, chunk.share).sum().backward()
+        self._step(self.optimizers[1])
+
+    def _step(self, optimizer: Adam) -> None:
+        (group,) = optimizer.param_groups
+        if self.config.grad_clip_val is not None:
+            clip_gradients(group["params"], self.config.grad_clip_val)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return self.network.groups(self.config.lr, self.config.value_lr)
+
+    def _anneal(self) -> None:
+        if self.config.anneal_lr:
+            left = max(0.0, 1 - self.updates / self.horizon)
+            for optimizer, group in zip(self.optimizers, self._groups(), strict=True):
+                optimizer.param_groups[0]["lr"] = left * group["lr"]
 
     def commands_now(self) -> dict[str, Tensor]:
         """It follows no command."""

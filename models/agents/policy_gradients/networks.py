@@ -61,13 +61,13 @@ class ActorCritic(nn.Module):
         outputs = self.policy(features)
         if self.shared:
             return outputs[..., :-1], outputs[..., -1]
-        return outputs, self._values(features.detach()) if self.critic else None
+        return outputs, self._values(features) if self.critic else None
 
     def _values(self, features: Tensor) -> Tensor:
         if self.shared:
             return self.policy(features)[..., -1]
         assert self.critic
-        return self.critic(features).squeeze(-1)
+        return self.critic(features.detach()).squeeze(-1)
 
     def _features(self, obs: Tensor) -> Tensor:
         return self.trunk(obs) if self.trunk else obs

@@ -1,0 +1,124 @@
+"""Policy gradients as a plain program: one environment, one observation at a time, an update on the whole batch.
+
+A yardstick of ../policy_gradients.py: what a notebook does in one process. Same networks, losses and step sizes as ours
+as published; no logging and no parallel environments. The other yardstick, stable-baselines3's A2C, is here too.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from models.agents.policy_gradients.config import Config
+
+OBS, ACTIONS = 8, 4  # the lander's
+EPISODE_STEPS = 300
+
+
+def lander() -> gym.Env:
+    return gym.make("LunarLander-v3", max_episode_steps=EPISODE_STEPS, disable_env_checker=True)
+
+
+def mlp(hidden: tuple[int, ...], outputs: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for inputs, units in pairwise((OBS, *hidden)):
+        layers += [nn.Linear(inputs, units), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear((OBS, *hidden)[-1], outputs))
+
+
+@dataclass
+class Episode:
+    """T steps, in lists; ``obs`` are arrays ``[8]``."""
+
+    obs: list[Any]
+    actions: list[int]
+    rewards: list[float]
+
+    def returns(self, discount: float) -> list[float]:
+        """Reward-to-go of each step."""
+        out, running = [], 0.0
+        for reward in reversed(self.rewards):
+            running = reward + discount * running
+            out.append(running)
+        return out[::-1]
+
+
+class PlainTraining:
+    """A fresh policy, its value network where the baseline is one, and a lander. `update` goes on where it stopped."""
+
+    def __init__(self, config: Config, seed: int):
+        torch.manual_seed(seed)
+        self.config, self.env, self.seed = config, lander(), seed
+        self.policy = mlp(config.hidden_sizes, ACTIONS)
+        self.critic = mlp(config.value_hidden_sizes, 1) if config.baseline == "value" else None
+        groups: list[dict[str, Any]] = [{"params": self.policy.parameters()}]
+        if self.critic is not None:
+            groups.append({"params": self.critic.parameters(), "lr": config.value_lr or config.lr})
+        self.optimizer = torch.optim.Adam(groups, lr=config.lr, eps=config.eps)
+
+    def update(self) -> int:
+        """Play a batch and learn from it; returns environment steps."""
+        episodes = [self.play() for _ in range(self.config.batch_size)]
+        self.learn(episodes)
+        return sum(len(episode.actions) for episode in episodes)
+
+    @torch.no_grad()
+    def play(self) -> Episode:
+        episode, done = Episode([], [], []), False
+        obs, _ = self.env.reset(seed=self.seed)
+        self.seed += 1
+        while not done:
+            probabilities = torch.softmax(self.policy(torch.as_tensor(obs)), dim=-1)
+            action = int(torch.multinomial(probabilities, 1))
+            episode.obs.append(torch.as_tensor(obs))
+            obs, reward, terminated, truncated, _ = self.env.step(action)
+            episode.actions.append(action)
+            episode.rewards.append(float(reward))
+            done = terminated or truncated
+        return episode
+
+    def learn(self, episodes: list[Episode]) -> None:
+        """One step of Adam on the experiences of all of them."""
+        config = self.config
+        obs = torch.stack([row for episode in episodes for row in episode.obs])
+        actions = torch.tensor([action for episode in episodes for action in episode.actions])
+        returns = torch.tensor([g for episode in episodes for g in episode.returns(config.discount)])
+        log_p = torch.log_softmax(self.policy(obs), dim=1)
+        values = None if self.critic is None else self.critic(obs).squeeze(1)
+        weights = returns - self.baseline(returns, values)
+        loss = -(weights * log_p.gather(1, actions.unsqueeze(1)).squeeze(1)).mean()
+        if config.beta > 0:
+            entropy = -(log_p.exp() * log_p).sum(1) / torch.tensor(float(ACTIONS)).log()
+            loss = loss - config.beta * entropy.mean()
+        if values is not None:
+            loss = loss + config.delta * (values - returns).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+    def baseline(self, returns: Tensor, values: Tensor | None) -> Tensor:
+        if values is not None:
+            return values.detach()
+        return returns.mean() if self.config.baseline == "batch_mean" else torch.zeros(())
+
+
+def stable_baselines(config: Config, envs: int, value_hidden: tuple[int, ...], seed: int) -> Any:
+    """stable-baselines3's A2C at its defaults (5 steps of each environment an update), fresh.
+
+    The policy's hidden layers are those of ``config``, with ReLU; it has a value network always, of ``value_hidden``
+    (of none it is linear). Neither its monitor nor its logger is on.
+    """
+    from stable_baselines3 import A2C
+    from stable_baselines3.common.logger import Logger
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    layers = {"pi": list(config.hidden_sizes), "vf": list(value_hidden)}
+    model = A2C(
+        "MlpPolicy", DummyVecEnv([lander] * envs), device="cpu", seed=seed,
+        policy_kwargs={"net_arch": layers, "activation_fn": nn.ReLU},
+    )  # fmt: skip
+    model.set_logger(Logger(None, []))  # else it makes a folder
+    return model

@@ -1,0 +1,236 @@
+"""Speed of policy gradients on the 300-step lander, one thread: training, that of others, and the simulator alone.
+
+    python benchmarks/policy_gradients.py [--json] [--quick]
+
+Seconds are CPU time of this process, so that other jobs on the machine matter little; what is compared is measured in
+turns in the same run. Everybody begins every round with a fresh policy, whose episodes are crashes within a hundred
+steps or so. The comparison with stable-baselines3 needs the extra `bench` and is left out without it.
+"""
+
+import contextlib
+import importlib.util
+import io
+import itertools
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+os.environ["MKL_CBWR"] = "AUTO"  # as trainer.py sets it
+
+import common  # first: one thread, and the project on the path
+import pytorch_lightning as pl
+from common import Meter, Result, cpu_seconds, interleave, median_ratio
+from plain import policy_gradients as plain
+
+from control.agent_module import AgentModule, build
+from control.logs import Checkpoints
+from control.rollout import rollout
+from control.run_config import Settings, from_dict
+from control.training import prepare, train
+from models.streams import Streams
+from models.trajectory import Trajectory
+
+SMALL = (64, 64)  # stable-baselines3's default
+NETWORKS: dict[str, dict[str, Any]] = {
+    "cpg": {"implementation": "CPG"},
+    "aac": {"implementation": "AAC"},
+    "cpg_small": {"implementation": "CPG", "hidden_sizes": SMALL},
+    "aac_small": {"implementation": "AAC", "hidden_sizes": SMALL, "value_hidden_sizes": SMALL},
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured; a round is what `common.interleave` repeats."""
+
+    episodes: int = 256  # of ours, a round
+    plain: int = 32  # of the plain loop, a round
+    steps: int = 4000  # of stable-baselines3, a round
+    rounds: int = 5
+    updates: int = 30  # with log and checkpoints
+    batch: int | None = None  # None: the default
+
+
+QUICK = Size(episodes=4, plain=2, steps=40, rounds=1, updates=2, batch=2)
+
+
+def settings_of(network: str, size: Size, **changes: Any) -> Settings:
+    """A run of `trainer.py` on beresheet that does not evaluate."""
+    values = {"gamename": "beresheet", "eval_every": 10**6} | NETWORKS[network] | changes
+    return from_dict(values if size.batch is None else values | {"batch_size": size.batch})
+
+
+class Clock(pl.Callback):
+    """CPU seconds and environment steps from the end of the first update to that of the last, and where they went.
+
+    ``own`` is the module's training step, ``checkpoints`` the files written, ``log`` what our other callbacks do with
+    an update's numbers; the rest is Lightning's.
+    """
+
+    def __init__(self) -> None:
+        self.meter, self.seconds, self.steps = Meter(), 0.0, 0
+        self.parts: dict[str, float] = {}
+
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.meter.wrap(module, "training_step", "own")
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if callback is not self:
+                name = "checkpoints" if isinstance(callback, Checkpoints) else "log"
+                self.meter.wrap(callback, "on_train_epoch_end", name)
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if trainer.current_epoch == 1:
+            self.meter.take()
+            self.steps = -_steps(module)
+            self.seconds = -time.process_time()
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.seconds += time.process_time()
+        self.steps += _steps(module)
+        self.parts = self.meter.take()
+        self.parts["lightning"] = self.seconds - sum(self.parts.values())
+
+
+def _steps(module: pl.LightningModule) -> int:
+    assert isinstance(module, AgentModule)
+    return int(module.env_steps)
+
+
+def fit(settings: Settings, updates: int) -> Clock:
+    """``updates`` of a fresh policy after one that does not count, through all that `trainer.py` goes through."""
+    clock, episodes = Clock(), (updates + 1) * settings.agent.batch_size
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        train(settings.replace(max_episodes=episodes, logdir=folder), (clock,))
+    return clock
+
+
+class Simulator:
+    """A batch of episodes of a fresh policy once more, same seeds and actions, in one environment without a policy."""
+
+    def __init__(self, settings: Settings):
+        module = build(settings)
+        envs, streams = settings.agent.batch_size, Streams([0])
+        seeds = streams.episode_seeds(envs)
+        played = rollout(module.agent.begin(envs, streams.fork(), sample=True), module.environment, seeds)
+        module.close()
+        assert isinstance(played, Trajectory)
+        lengths, actions = played.lengths[0].tolist(), played.action[:, 0].T.tolist()
+        self.episodes = [(seed, row[:n]) for seed, row, n in zip(seeds[0].tolist(), actions, lengths, strict=True)]
+        self.steps, self.env = sum(lengths), plain.lander()
+
+    def rate(self) -> float:
+        return self.steps / cpu_seconds(self.play)
+
+    def play(self) -> None:
+        for seed, actions in self.episodes:
+            self.env.reset(seed=seed)
+            for action in actions:
+                _, _, terminated, truncated, _ = self.env.step(action)
+            assert terminated or truncated
+
+
+class Contest:
+    """Everybody who trains one network; a call is a round from a fresh policy on and gives steps a second."""
+
+    def __init__(self, network: str, size: Size):
+        self.network, self.size = network, size
+        self.config = settings_of(network, size).agent
+        self.seeds = itertools.count()
+        self.lengths: list[float] = []  # of our episodes, a mean a round
+
+    def ours(self) -> float:
+        settings = settings_of(self.network, self.size, no_checkpoint=True, seed=next(self.seeds))
+        updates = self.size.episodes // self.config.batch_size
+        clock = fit(settings, updates)
+        self.lengths.append(clock.steps / (updates * self.config.batch_size))
+        return clock.steps / clock.seconds
+
+    def plain(self) -> float:
+        training = plain.PlainTraining(self.config, next(self.seeds))
+        start = time.process_time()
+        steps = sum(training.update() for _ in range(self.size.plain // self.config.batch_size))
+        return steps / (time.process_time() - start)
+
+    def peer(self, envs: int, value_hidden: tuple[int, ...]) -> float:
+        model = plain.stable_baselines(self.config, envs, value_hidden, next(self.seeds))
+        return self.size.steps / cpu_seconds(lambda: model.learn(self.size.steps))
+
+    def peers(self) -> dict[str, tuple[str, Callable[[], float]]]:
+        """Rounds of stable-baselines3's A2C by name, and what each is."""
+        config = self.config
+        both = config.value_hidden_sizes if config.baseline == "value" else config.hidden_sizes
+        ways = [("sb3_1", 1, both), ("sb3_8", 8, both)]
+        if config.baseline != "value":  # it has values where ours has none: nor need it have much
+            ways.append(("sb3_8_linear", 8, ()))
+        return {name: (f"stable-baselines3's A2C, {envs} env{'s' * (envs > 1)}, policy {_layers(config.hidden_sizes)}, "
+                       f"values {_layers(value)}", partial(self.peer, envs, value))
+                for name, envs, value in ways}  # fmt: skip
+
+
+def _layers(hidden: tuple[int, ...]) -> str:
+    return "-".join(map(str, hidden)) or "linear"
+
+
+def training(network: str, size: Size) -> dict[str, Result]:
+    """One network trained by us, by the plain loop and by stable-baselines3."""
+    contest, simulator = Contest(network, size), Simulator(settings_of(network, size))
+    peers = contest.peers() if importlib.util.find_spec("stable_baselines3") else {}
+    rounds = {"ours": contest.ours, "plain": contest.plain, "simulator": simulator.rate}
+    rates = interleave(rounds | {name: run for name, (_, run) in peers.items()}, size.rounds)
+    middle = {name: statistics.median(values) for name, values in rates.items()}
+    config = contest.config
+    values = f", values {_layers(config.value_hidden_sizes)}" if config.baseline == "value" else ""
+    what = f"policy {_layers(config.hidden_sizes)}{values}, {config.batch_size} episodes an update"
+    results = {"": Result(middle["ours"], "steps/s", f"{NETWORKS[network]['implementation']}, {what}")}
+    results["length"] = Result(statistics.fmean(contest.lengths), "steps", "an episode of ours, mean")
+    for name, (description, _) in peers.items():
+        results[name] = Result(middle[name], "steps/s", description)
+    if peers:
+        best = max(peers, key=lambda name: middle[name])
+        ratio = median_ratio(rates["ours"], rates[best])
+        results["sb3_speedup"] = Result(ratio, "times", f"the fastest of these, {best}", (">=", 4))
+    share = 100 * median_ratio(rates["ours"], rates["simulator"])
+    results |= {
+        "plain": Result(middle["plain"], "steps/s", "plain loop, one episode after another"),
+        "plain_speedup": Result(median_ratio(rates["ours"], rates["plain"]), "times", "the plain loop"),
+        "simulator": Result(middle["simulator"], "steps/s", "a batch of its episodes again, without a policy"),
+        "simulator_share": Result(share, "%", "the simulator's steps/s"),
+    }
+    return {f"{network}_{name}" if name else network: result for name, result in results.items()}
+
+
+def overhead(network: str, size: Size) -> dict[str, Result]:
+    """A run with log and checkpoints, early, when nearly every update is the best so far and writes a file."""
+    clock, name = fit(settings_of(network, size), size.updates), f"{network}_update"
+    whole = f"trainer.fit, mean of {size.updates} updates from the second on"
+    results = {name: Result(1e3 * clock.seconds / size.updates, "ms an update", whole)}
+    shares = {"own": "rollout, observe, learn", "log": "metrics.csv, TensorBoard, progress",
+              "checkpoints": "last.ckpt every ten, best.ckpt", "lightning": "all the rest"}  # fmt: skip
+    for part, description in shares.items():
+        results[f"{name}_{part}"] = Result(100 * clock.parts[part] / clock.seconds, "%", description)
+    return results
+
+
+def main() -> None:
+    options = common.parser(__doc__.splitlines()[0]).parse_args()
+    size = QUICK if options.quick else Size()
+    prepare()
+    results: dict[str, Result] = {}
+    with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
+        if not importlib.util.find_spec("stable_baselines3"):
+            print("stable-baselines3 is not installed (extra `bench`); its rows are left out")
+        for network in NETWORKS:
+            results |= training(network, size)
+        for network in ("cpg", "aac"):
+            results |= overhead(network, size)
+    common.report("Policy gradients on the 300-step lander", results, options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""VPG, EPG, BPG and CPG in one figure, and AAC against CPG; their best running means as a table and as JSON.
+
+    python experiments/policy_gradients/figure.py exp_dir/beresheet --out figure.png
+
+Takes run folders or any folder above them and reads `metrics.csv` and `config.yaml` only, so that runs under way may be
+drawn too. Runs of other families are passed over.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import yaml  # noqa: E402
+
+from control.panels import COLOURS, GREY, X_LABELS, draw_aggregate, label_ends, on_grid, scale  # noqa: E402
+from control.plotting import figure_file, style, try_writing  # noqa: E402
+from control.results import AGGREGATES, RUNNING_MEAN, Run, aligned, find_groups, logged, over_seeds  # noqa: E402
+from control.run_config import from_dict  # noqa: E402
+from models.agents.policy_gradients.config import IMPLEMENTATIONS, Config  # noqa: E402
+from models.settings import SettingError, UserError  # noqa: E402
+
+FOUR, TWO = ("VPG", "EPG", "BPG", "CPG"), ("CPG", "AAC")
+PANELS: Sequence[tuple[str, str, Sequence[str]]] = (
+    ("Mean return of the last {length} episodes", RUNNING_MEAN, FOUR),
+    ("Policy loss", "train/loss_p", FOUR),
+    ("Baseline", "train/baseline", FOUR),
+    ("AAC against CPG, mean return", RUNNING_MEAN, TWO),
+    ("Entropy loss", "train/loss_e", FOUR),
+    ("Entropy of the policy, share of the largest", "train/entropy", tuple(IMPLEMENTATIONS)),
+)
+X = {"episodes": "episodes", "env_steps": X_LABELS["env_steps"]}
+
+
+@dataclass
+class Arm:
+    """The seeds of one implementation under one preset."""
+
+    implementation: str
+    runs: list[Run] = field(default_factory=list)
+
+
+@dataclass
+class Comparison:
+    """All arms by their names, which show the preset where it is another than the default. ``running_mean`` is the
+    number of episodes that all running means are over."""
+
+    game: str
+    running_mean: int
+    arms: dict[str, Arm]
+
+
+def load(folders: Sequence[Path]) -> Comparison:
+    """The runs of the family below ``folders``; of a seed in several versions the newest.
+
+    Raises SettingError, one line, where there are none, or such as do not belong in one figure.
+    """
+    found = [(_settings(run.source), run) for group in find_groups(folders, "logdir") for run in group.runs]
+    ours = [(settings, run) for settings, run in found if settings]
+    if not ours:
+        given = ", ".join(f"'{folder}'" for folder in folders)
+        raise SettingError(f"logdir is {given}, which holds no run of {', '.join(IMPLEMENTATIONS)}")
+    arms: dict[str, Arm] = {}
+    for settings, run in sorted(ours, key=lambda each: _order(each[0])):
+        _add(arms, settings, run)
+    game = _only("gamename", [settings.run.gamename for settings, _ in ours])
+    return Comparison(game, _only("running_mean_len", [settings.agent.running_mean_len for settings, _ in ours]), arms)
+
+
+def _order(settings: Any) -> tuple[int, bool]:
+    """The family's order, each implementation as published before its other presets."""
+    return list(IMPLEMENTATIONS).index(settings.run.implementation), settings.agent.preset != Config.preset
+
+
+def _settings(metrics: Path) -> Any:
+    """The settings of the run that wrote ``metrics``, from the file beside it; None for another family's."""
+    path = metrics.with_name("config.yaml")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return from_dict(content) if content["implementation"] in IMPLEMENTATIONS else None
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it holds no settings of a run"
+        raise SettingError(f"{path}, which says what was trained, cannot be read: {reason}") from None
+
+
+def _add(arms: dict[str, Arm], settings: Any, run: Run) -> None:
+    name, preset = settings.run.implementation, settings.agent.preset
+    label = name if preset == Config.preset else f"{name}, {preset.removeprefix(f'{name.lower()}_')}"
+    arm = arms.setdefault(label, Arm(name))
+    same = [other.source.parent for other in arm.runs if other.seed == run.seed]
+    if same:
+        raise SettingError(f"logdir holds seed {run.seed} of {name} twice, in {same[0]} and {run.source.parent}")
+    if not logged([run], [RUNNING_MEAN]):
+        raise SettingError(f"{run.source} is no metrics.csv of {name}: {RUNNING_MEAN} is missing")
+    run.columns["episodes"] = run.columns["epoch"] * settings.agent.batch_size
+    arm.runs.append(run)
+
+
+def _only(name: str, values: Sequence[Any]) -> Any:
+    distinct = sorted(set(values))
+    if len(distinct) > 1:
+        raise SettingError(f"{name} of these runs is {' and '.join(map(str, distinct))}; allowed: one for all")
+    return distinct[0]
+
+
+def summarise(comparison: Comparison) -> dict[str, Any]:
+    """For each arm and seed best and last running mean, episodes and environment steps; over the seeds mean, IQM and
+    the IQM's 95 % interval of the former two."""
+    arms = {}
+    for name, arm in comparison.arms.items():
+        seeds = {
+            str(run.seed): {
+                "best": run.best(RUNNING_MEAN),
+                "final": float(run.points(RUNNING_MEAN, "epoch")[1][-1]),
+                "episodes": int(run.columns["episodes"].max()),
+                "env_steps": int(run.columns["env_steps"].max()),
+            }
+            for run in arm.runs
+        }
+        over = {key: over_seeds([numbers[key] for numbers in seeds.values()]) for key in ("best", "final")}
+        arms[name] = {"seeds": seeds, "over_seeds": over}
+    return {"game": comparison.game, "running_mean_len": comparison.running_mean, "arms": arms}
+
+
+def table(summary: dict[str, Any]) -> str:
+    """The summary as text, a row a seed and three for the aggregates."""
+    lines = [f"{summary['game']}: mean return of the last {summary['running_mean_len']} training episodes"]
+    for name, arm in summary["arms"].items():
+        rows = [[name, "episodes", "env steps", "best", "final"]]
+        for seed, n in arm["seeds"].items():
+            cells = [str(n["episodes"]), f"{n['env_steps']:,}", f"{n['best']:.1f}", f"{n['final']:.1f}"]
+            rows.append([f"seed {seed}", *cells])
+        over = arm["over_seeds"]
+        rows += [[label, "", "", show(over["best"]), show(over["final"])] for label, show in AGGREGATES.items()]
+        lines += ["", *aligned(rows)]
+    return "\n".join(lines)
+
+
+def draw(comparison: Comparison, x: str, out: Path) -> None:
+    """Write the figure; an arm has one colour throughout, and a panel nobody logged stays away."""
+    colours = dict(zip(comparison.arms, COLOURS, strict=False))
+    with style() as plt:
+        figure, axes = plt.subplots(2, 3, figsize=(16.2, 8.2))
+        for axis, (title, tag, names) in zip(axes.flat, PANELS, strict=True):
+            arms = {name: arm for name, arm in comparison.arms.items() if arm.implementation in names}
+            axis.set(title=title.format(length=comparison.running_mean), xlabel=X[x])
+            axis.set_visible(_draw_panel(axis, arms, tag, x, colours))
+        counts = sorted({len(arm.runs) for arm in comparison.arms.values()})
+        seeds = f"{'-'.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seed{'s' * (counts[-1] > 1)}"
+        figure.suptitle(f"Policy gradients on {comparison.game}, {seeds}", x=0.01, ha="left", fontsize=13)
+        note = "line: mean over seeds, band: its 95 % bootstrap interval, dashed: interquartile mean"
+        figure.supxlabel(note if counts[-1] > 1 else "", x=0.01, ha="left", fontsize=9, color=GREY)
+        figure.savefig(out, dpi=110)
+        plt.close(figure)
+
+
+def _draw_panel(axis: Any, arms: dict[str, Arm], tag: str, x: str, colours: dict[str, str]) -> bool:
+    """Whether any of the arms logged the tag."""
+    curves = {name: on_grid(arm.runs, tag, x) for name, arm in arms.items()}
+    drawn = [draw_aggregate(axis, *curve, colours[name], name, False) for name, curve in curves.items()]
+    ends = [end for end in drawn if end]
+    if ends:
+        scale(axis)
+        axis.set_yscale("linear")
+        label_ends(axis, ends)
+    return bool(ends)
+
+
+def make(folders: Sequence[Path], out: Path, x: str) -> None:
+    """Print the table, write the figure and, beside it, the numbers. Raises SettingError for what is wrong."""
+    out = figure_file(out, "out")
+    comparison = load(folders)
+    numbers = out.with_suffix(".json")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        try_writing(out, numbers)
+        summary = summarise(comparison)
+        print(table(summary))
+        draw(comparison, x, out)
+        numbers.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SettingError(f"out is '{out}', which cannot be written: {error.strerror or error}") from None
+    print(f"\nFigure:  {out}\nNumbers: {numbers}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("logdir", nargs="+", type=Path, help="run folders, or any folder above them")
+    flags.add_argument("--out", type=Path, default=Path("policy_gradients.png"), help=".png, .pdf, .svg or a folder")
+    flags.add_argument("--x", choices=list(X), default="episodes", help="what the curves are drawn over")
+    given = flags.parse_args(argv)
+    try:
+        make(given.logdir, given.out, given.x)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,201 @@
+"""Learning of policy gradients: against the same written once more in plain torch, and alone as in company."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from helpers import build, same_numbers
+from models.agents.policy_gradients.agent import Agent
+from models.spaces import Discrete, Spaces
+from models.trajectory import Trajectory
+from test_policy_gradients import LANDER, OURS, agent_of, played, to_go
+
+IMAGES = Spaces((2, 11, 9), Discrete(3), torch.uint8)
+
+
+class Plain:
+    """The agent of one member once more: `torch.nn`, autograd, `torch.optim.Adam`, episode after episode."""
+
+    def __init__(self, agent: Agent, m: int):
+        self.config, network = agent.config, agent.network
+        self.policy = self._copy(network.policy, m)
+        self.critic = self._copy(network.critic, m) if network.critic else None
+        config = self.config
+        self.optimizers = [torch.optim.Adam(self.policy.parameters(), config.lr, eps=config.eps)]
+        if self.critic:
+            rate = config.value_lr or config.lr
+            self.optimizers.append(torch.optim.Adam(self.critic.parameters(), rate, eps=config.eps))
+        self.rates = [optimizer.param_groups[0]["lr"] for optimizer in self.optimizers]
+        self.updates = 0
+
+    def _copy(self, network: Any, m: int) -> nn.Sequential:
+        layers: list[nn.Module] = []
+        weights = network.weights()
+        for weight, bias in zip(weights[::2], weights[1::2], strict=True):
+            linear = nn.Linear(*weight.shape[1:])
+            with torch.no_grad():
+                linear.weight.copy_(weight[m].T)
+                linear.bias.copy_(bias[m])
+            layers += [linear, nn.ReLU()]
+        return nn.Sequential(*layers[:-1])
+
+    def flat(self, network: nn.Sequential) -> Tensor:
+        return torch.cat([(p.T if p.dim() == 2 else p).detach().flatten() for p in network.parameters()])
+
+    def values(self, obs: Tensor) -> Tensor:
+        return (self.critic(obs) if self.critic else self.policy(obs)[:, -1:]).squeeze(1)
+
+    def update(self, trajectory: Trajectory, m: int) -> dict[str, float]:
+        config, obs, action, returns, weights = self.config, [], [], [], []
+        for e, length in enumerate(trajectory.lengths[m].tolist()):
+            steps = trajectory.obs[:length, m, e]
+            rewards = (config.reward_scale * trajectory.reward[:length, m, e]).tolist()
+            cut, behind = bool(trajectory.truncated[length - 1, m, e]), 0.0
+            with torch.no_grad():
+                if config.bootstrap_truncation and cut:
+                    behind = float(self.values(trajectory.final_obs[m, e : e + 1]))
+                value = self.values(steps).tolist() if config.baseline == "value" else [0.0] * length
+            q = to_go(rewards, config.discount, behind)
+            if config.gae_lambda is not None:
+                errors = [r + config.discount * after - now
+                          for r, after, now in zip(rewards, [*value[1:], behind], value, strict=True)]  # fmt: skip
+                q = [a + v for a, v in zip(to_go(errors, config.discount * config.gae_lambda), value, strict=True)]
+            obs.append(steps)
+            action.append(trajectory.action[:length, m, e])
+            returns += q
+            weights += [each - v for each, v in zip(q, value, strict=True)]
+        states, chosen, target = torch.cat(obs), torch.cat(action), torch.tensor(returns)
+        weight = torch.tensor(weights)
+        if config.baseline == "batch_mean":
+            weight = weight - weight.mean()
+        if config.normalize_advantage:
+            weight = (weight - weight.mean()) / weight.std(correction=0)
+        return self._descend(states, chosen, target, weight)
+
+    def _descend(self, states: Tensor, chosen: Tensor, target: Tensor, weight: Tensor) -> dict[str, float]:
+        config = self.config
+        if config.anneal_lr:
+            for optimizer, rate in zip(self.optimizers, self.rates, strict=True):
+                optimizer.param_groups[0]["lr"] = rate * max(0.0, 1 - self.updates / config.epochs)
+        policy = torch.distributions.Categorical(logits=self.policy(states)[:, :4])
+        losses = {"loss_p": -(weight * policy.log_prob(chosen)).mean()}
+        entropy = policy.entropy().mean() / math.log(4)
+        if config.beta:
+            losses["loss_e"] = -config.beta * entropy
+        if config.baseline == "value":
+            losses["loss_v"] = config.delta * (self.values(states) - target).square().mean()
+        total = sum(losses.values())
+        self._step(total, self.optimizers)
+        for _ in range(config.value_steps):
+            self._step(config.delta * (self.values(states) - target).square().mean(), self.optimizers[1:])
+        self.updates += 1
+        return {name: loss.item() for name, loss in (losses | {"loss_t": total, "entropy": entropy}).items()}
+
+    def _step(self, loss: Any, optimizers: list[Any]) -> None:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer in optimizers:
+            if self.config.grad_clip_val is not None:
+                nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], self.config.grad_clip_val)
+            optimizer.step()
+
+
+@pytest.mark.parametrize("case", [*OURS, "AAC-more-value-steps"])
+def test_updates_are_those_of_plain_torch(case: str) -> None:
+    """Three of them, each by two members on 700 and 60 experiences; a large epsilon, for Adam blows rounding up where
+    gradients are next to nothing."""
+    more = {"value_steps": 3} if case == "AAC-more-value-steps" else {}
+    case = "AAC-improved" if more else case
+    agent = agent_of(case, members=2, eps=1e-3, lr=1e-2, max_episodes=5, batch_size=1, discount=0.97, **more)
+    plain = [Plain(agent, m) for m in range(2)]
+    for i in range(3):
+        trajectory = played([[250, 250, 200], [10, 20, 30]], seed=i)
+        agent.observe(trajectory)
+        losses = agent.learn()
+        for m in range(2):
+            expected = plain[m].update(trajectory, m)
+            assert {name: value[m].item() for name, value in losses.items()} == pytest.approx(
+                expected, rel=1e-5, abs=1e-5
+            )
+            torch.testing.assert_close(agent.network.policy.flat[m], plain[m].flat(plain[m].policy), rtol=0, atol=1e-5)
+            if agent.network.critic:
+                found, wanted = agent.network.critic.flat[m], plain[m].flat(plain[m].critic)
+                torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["AAC", "AAC-shared"])
+def test_the_policy_learns_nothing_into_the_values(case: str) -> None:
+    """Where the value loss weighs nothing, not one bit of them changes."""
+    agent = agent_of(case, delta=0.0)
+    head = agent.network.critic.flat if case == "AAC" else agent.network.policy.weights()[-2][..., -1]
+    before, policy = head.detach().clone(), agent.network.policy.flat.detach().clone()
+    agent.observe(played([[30, 5]]))
+    agent.learn()
+    after = agent.network.critic.flat if case == "AAC" else agent.network.policy.weights()[-2][..., -1]
+    assert torch.equal(after, before) and not torch.equal(agent.network.policy.flat, policy)
+
+
+def of_member(trajectory: Trajectory, m: int) -> Trajectory:
+    """What member ``m`` would have seen alone: as long as its own longest episode."""
+    steps = int(trajectory.lengths[m].max())
+    fields = {field.name: getattr(trajectory, field.name) for field in dataclasses.fields(trajectory)}
+    by_episode = ("final_obs", "returns")
+    return Trajectory(**{name: value[m : m + 1] if name in by_episode else value[:steps, m : m + 1]
+                         for name, value in fields.items()})  # fmt: skip
+
+
+def test_a_value_network_of_its_own_reads_the_convolutions_without_changing_them() -> None:
+    agent = agent_of("AAC", IMAGES)
+    images = torch.randint(256, (1, 5, *IMAGES.obs_shape), dtype=torch.uint8)
+    for values in (agent.network(images)[1], agent.network.values(images)):
+        values.square().sum().backward()
+        assert agent.network.trunk.flat.grad is None and agent.network.critic.flat.grad.any()
+    agent.network.scores(images).square().sum().backward()
+    assert agent.network.trunk.flat.grad.any()
+
+
+@pytest.mark.parametrize("case", OURS)
+@pytest.mark.parametrize("spaces", [LANDER, IMAGES], ids=["vectors", "images"])
+def test_members_with_more_or_fewer_chunks_are_each_alone(case: str, spaces: Spaces) -> None:
+    """To the bit, whether another has 1 chunk or 8, or rewards that are no number."""
+    lengths = [[9, 3, 1, 4], [380, 300, 340, 300], [510, 490, 500, 530]]
+    if spaces.is_image:
+        lengths = [[9, 3, 1, 4], [70, 80, 60, 61], [140, 150, 130, 131]]
+    together, sick = (agent_of(case, spaces, members=3) for _ in range(2))
+    alone = [build(case, spaces, [m], together.config) for m in range(3)]
+    for i in range(2):
+        trajectory = played(lengths, spaces, seed=i)
+        numbers = step(together, trajectory)
+        for m in range(3):
+            same_numbers(step(alone[m], of_member(trajectory, m)), {k: v[m : m + 1] for k, v in numbers.items()})
+        trajectory.reward[0, 1, 2] = math.nan
+        others = {name: value[[0, 2]] for name, value in step(sick, trajectory).items()}
+        same_numbers(others, {name: value[[0, 2]] for name, value in numbers.items()})
+    assert all(value.isfinite().all() for value in numbers.values())
+
+
+def step(agent: Agent, trajectory: Trajectory) -> dict[str, Tensor]:
+    """Everything that comes of an update."""
+    seen = agent.observe(trajectory)
+    weights = {name: value.detach().clone() for name, value in agent.learn().items() | agent.state_dict().items()}
+    return seen | weights
+
+
+def test_step_sizes_fall_to_nothing_over_the_run_and_never_rise() -> None:
+    """Ten episodes, four an update: 3 updates. Told later that there are more, the run stays with its horizon."""
+    agent = agent_of("AAC", anneal_lr=True, lr=0.3, value_lr=0.6, max_episodes=10, batch_size=4)
+    rates = []
+    for _ in range(4):
+        step(agent, played([[4, 4]]))
+        rates.append([optimizer.param_groups[0]["lr"] for optimizer in agent.optimizers])
+    assert rates == [pytest.approx([0.3 * left, 0.6 * left]) for left in (1, 2 / 3, 1 / 3, 0)]
+    longer = agent_of("AAC", anneal_lr=True, lr=0.3, value_lr=0.6, max_episodes=1000, batch_size=4)
+    longer.load_resume_state(agent.resume_state())
+    before = longer.network.policy.flat.clone()
+    step(longer, played([[4, 4]]))
+    assert torch.equal(longer.network.policy.flat, before)

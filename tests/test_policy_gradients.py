@@ -1,0 +1,234 @@
+"""Policy gradients against published numbers and tables worked by hand."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from helpers import CASES, build, config_of, on_policy
+from models.agents.policy_gradients.agent import Agent
+from models.agents.policy_gradients.batch import CHUNK, pack, unpack
+from models.losses import entropy_loss, mean, policy_gradient, value_loss
+from models.returns import discounted_returns
+from models.spaces import Discrete, Spaces
+from models.streams import Streams
+from models.trajectory import Trajectory
+
+FIXTURE = Path(__file__).parent / "fixtures" / "policy_gradient_batch.npz"
+LANDER = Spaces((8,), Discrete(4))
+OURS = [case for case in CASES if on_policy(CASES[case][0])]
+SMALL: dict[str, Any] = {"hidden_sizes": (13, 9), "value_hidden_sizes": (11, 7), "conv_channels": (4, 8)}
+
+
+def agent_of(case: str, spaces: Spaces = LANDER, members: int = 1, **changes: Any) -> Agent:
+    return build(case, spaces, list(range(members)), config_of(case, **SMALL | changes))
+
+
+def played(lengths: list[list[int]], spaces: Spaces = LANDER, seed: int = 0) -> Trajectory:
+    """Made up episodes of these ``lengths [M][E]``; every other one is truncated. What lies behind an end is no
+    number."""
+    steps = torch.tensor(lengths)
+    T, (M, E), g = int(steps.max()), steps.shape, torch.Generator().manual_seed(seed)
+    valid = torch.arange(T).view(T, 1, 1) < steps
+    last, odd = torch.arange(T).view(T, 1, 1) == steps - 1, torch.arange(E) % 2 == 1
+    if spaces.is_image:
+        obs = torch.randint(256, (T, M, E, *spaces.obs_shape), generator=g, dtype=torch.uint8)
+        final = torch.randint(256, (M, E, *spaces.obs_shape), generator=g, dtype=torch.uint8)
+    else:
+        obs = torch.randn(T, M, E, *spaces.obs_shape, generator=g)
+        final = torch.randn(M, E, *spaces.obs_shape, generator=g)
+        obs[~valid] = math.nan
+    reward = torch.randn(T, M, E, generator=g).masked_fill(~valid, math.nan)
+    action = torch.randint(spaces.actions.n, (T, M, E), generator=g)
+    return Trajectory(obs, action, reward, last & ~odd, last & odd, valid, final, reward.nan_to_num(0).sum(0))
+
+
+# -- published numbers -----------------------------------------------------------------------------------------------
+
+
+def to_go(rewards: Any, discount: float, behind: float = 0.0) -> list[float]:
+    """The oracle: returns to come, as a loop."""
+    out: list[float] = []
+    for reward in reversed(list(rewards)):
+        behind = float(reward) + discount * behind
+        out.insert(0, behind)
+    return out
+
+
+def test_returns_of_the_published_sequence() -> None:
+    """The notebook's exercise: 100 rewards, discount 0.9."""
+    rewards = np.random.RandomState(42).randint(-10, 10, 100)
+    assert rewards[:10].tolist() == [-4, 9, 4, 0, -3, -4, 8, 0, 0, -7] and rewards.sum() == -99
+    reward = torch.tensor(rewards, dtype=torch.float64).view(100, 1, 1)
+    q = discounted_returns(reward, torch.ones(100, 1, 1, dtype=torch.bool), 0.9).flatten().numpy()
+    published = {
+        0: -3.2479587406860144, 1: 0.8356013992377616, 2: -9.071554000846932, 3: -14.523948889829924,
+        10: -22.362390159396647, 25: -0.5941956613405119, 50: -24.028850748842736, 75: -32.706665605163806,
+        95: -15.4916, 96: -18.324, 97: -10.36, 98: -0.4, 99: -6.0,
+    }  # fmt: skip
+    assert np.abs(q[list(published)] - list(published.values())).max() < 1e-9
+    assert abs(q.mean() + 9.607683713338261) < 1e-9
+    assert (q.argmin(), q.argmax()) == (85, 19)
+    assert abs(q[85] + 41.09291240965317) < 1e-9 and abs(q[19] - 19.09854006354154) < 1e-9
+    assert np.abs(q - to_go(rewards, 0.9)).max() < 1e-9
+
+
+def test_losses_of_the_published_batch() -> None:
+    """Four episodes of the lander (450 experiences, discount 0.9) with made up scores, and the notebook's values for
+    them: vanilla, with baseline, entropy, and actor-critic where every value is 1."""
+    kept = np.load(FIXTURE)
+    lengths = kept["lengths"].tolist()
+    T, ends = max(lengths), np.cumsum(lengths)
+    reward, obs = torch.zeros(T, 1, 4, dtype=torch.float64), torch.zeros(T, 1, 4, 8)
+    action, valid = torch.zeros(T, 1, 4, dtype=torch.int64), torch.zeros(T, 1, 4, dtype=torch.bool)
+    for e, (end, length) in enumerate(zip(ends, lengths, strict=True)):
+        part = slice(end - length, end)
+        reward[:length, 0, e] = torch.tensor(kept["rewards"][part])
+        obs[:length, 0, e] = torch.tensor(kept["states"][part])
+        action[:length, 0, e] = torch.tensor(kept["actions"][part])
+        valid[:length, 0, e] = True
+    never = torch.zeros_like(valid)
+    trajectory = Trajectory(obs, action, reward, never, never, valid, obs[-1], reward.sum(0))
+    batch = pack(trajectory, discounted_returns(reward, valid, 0.9))
+    assert batch.counts == [450] and torch.equal(batch.obs[0, :450], torch.tensor(kept["states"]))
+
+    scores = torch.zeros(1, 512, 4, dtype=torch.float64)
+    scores[0, :450] = torch.tensor(kept["scores"])
+    baseline = batch.returns[:, :450].mean()
+    ones = torch.ones_like(batch.returns)
+
+    def summed(loss: Any, *fields: Tensor) -> float:
+        """Over chunks of 256, and in one piece of the 450: the same."""
+        parts = zip(*(field.split(CHUNK, dim=1) for field in (*fields, batch.share)), strict=True)
+        total = float(sum(loss(*part) for part in parts))
+        assert total == pytest.approx(float(loss(*(field[:, :450] for field in fields), None)), rel=1e-6)
+        return total
+
+    vanilla = summed(policy_gradient, scores, batch.action, batch.returns)
+    compared = summed(policy_gradient, scores, batch.action, batch.returns - baseline)
+    entropy = summed(lambda s, share: entropy_loss(s, 1.0, share), scores)
+    policy = summed(policy_gradient, scores, batch.action, batch.returns - ones)
+    value = summed(lambda v, q, share: value_loss(v, q, 1.0, share), ones, batch.returns)
+    assert [vanilla, compared, entropy] == pytest.approx([-35.535522, -2.4665009, -0.7927002], abs=1e-3)
+    assert policy + value == pytest.approx(975.230895, abs=1e-3)
+    assert [policy, value] == pytest.approx([-37.294701, 1012.525696], abs=1e-3)
+    assert float(baseline) == pytest.approx(-18.798148, abs=1e-3)
+
+
+# -- what actions are weighted by ------------------------------------------------------------------------------------
+
+
+def two_episodes() -> Trajectory:
+    """Rewards 1, 2, 4 and then 8; at discount 0.5 the returns to come are 3, 4, 4 and 8."""
+    trajectory = played([[3, 1]])
+    trajectory.reward[:, 0] = torch.tensor([[1.0, 8.0], [2.0, math.nan], [4.0, math.nan]])
+    return trajectory
+
+
+@pytest.mark.parametrize(
+    ("case", "weights"), [("VPG", [3.0, 4.0, 4.0, 8.0]), ("EPG", [3.0, 4.0, 4.0, 8.0]),
+                          ("BPG", [-1.75, -0.75, -0.75, 3.25]), ("CPG", [-1.75, -0.75, -0.75, 3.25])]
+)  # fmt: skip
+def test_an_action_is_weighted_by_what_comes_after_it(case: str, weights: list[float]) -> None:
+    """Not by what its whole episode was worth; and experiences count alike, so that the baseline is 19 / 4, not the
+    mean of the episodes' means."""
+    agent = agent_of(case, discount=0.5)
+    seen = agent.observe(two_episodes())
+    assert agent.batch is not None and agent.batch.weights[0, :4].tolist() == weights
+    assert agent.batch.share[0, :5].tolist() == [0.25] * 4 + [0.0]
+    expected = {"baseline": 4.75, "adv_m": 0.0} if case in ("BPG", "CPG") else {}
+    assert {name: value.item() for name, value in seen.items()} == expected
+
+
+def constant_values(agent: Agent, value: float) -> None:
+    with torch.no_grad():
+        agent.network.critic.flat.zero_()
+        agent.network.critic.weights()[-1].fill_(value)
+
+
+@pytest.mark.parametrize(("bootstrap", "behind"), [(False, 0.0), (True, 10.0)])
+def test_a_value_is_compared_with_the_return_to_come(bootstrap: bool, behind: float) -> None:
+    """Every value is 10. The second episode is truncated: with bootstrap 8 + 0.5 * 10 comes."""
+    agent = agent_of("AAC", discount=0.5, bootstrap_truncation=bootstrap)
+    constant_values(agent, 10.0)
+    seen = agent.observe(two_episodes())
+    returns = [3.0, 4.0, 4.0, 8 + 0.5 * behind]
+    assert agent.batch.returns[0, :4].tolist() == returns
+    assert agent.batch.weights[0, :4].tolist() == [each - 10 for each in returns]
+    assert seen["baseline"].item() == 10 and seen["adv_m"].item() == pytest.approx(sum(returns) / 4 - 10)
+
+
+@pytest.mark.parametrize(("bootstrap", "behind"), [(False, 0.0), (True, 10.0)])
+def test_generalised_advantages_by_hand(bootstrap: bool, behind: float) -> None:
+    """Every value is 10, discount 0.5, lambda 0.5: the errors are r + 0.5 V' - 10 and an advantage is an error and a
+    quarter of the next advantage."""
+    agent = agent_of("AAC", discount=0.5, gae_lambda=0.5, bootstrap_truncation=bootstrap)
+    constant_values(agent, 10.0)
+    agent.observe(two_episodes())
+    third = 4 - 10.0
+    second = 2 + 5 - 10 + third / 4
+    first = 1 + 5 - 10 + second / 4
+    table = [first, second, third, 8 + 0.5 * behind - 10]
+    assert agent.batch.weights[0, :4].tolist() == table
+    assert agent.batch.returns[0, :4].tolist() == [each + 10 for each in table]
+
+
+def test_normalised_advantages_have_mean_0_and_deviation_1_over_real_experiences() -> None:
+    agent = agent_of("BPG", members=2, discount=0.5, normalize_advantage=True)
+    agent.observe(played([[200, 90], [3, 5]]))
+    for row, count in zip(agent.batch.weights, (290, 8), strict=True):
+        assert abs(row[:count].mean()) < 1e-6 and row[:count].std(correction=0).item() == pytest.approx(1, abs=1e-5)
+        assert not row[count:].any()
+    same = played([[3, 5]])
+    same.reward.fill_(2.0)
+    agent = agent_of("VPG", discount=0.0, normalize_advantage=True)
+    agent.observe(same)
+    assert not agent.batch.weights.any()
+
+
+# -- one table of experiences ----------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 3).flatmap(lambda envs: st.lists(
+    st.lists(st.integers(1, 300), min_size=envs, max_size=envs), min_size=1, max_size=3)))  # fmt: skip
+def test_packing_keeps_every_experience_in_order(lengths: list[list[int]]) -> None:
+    trajectory = played(lengths, Spaces((2,), Discrete(3)))
+    batch = pack(trajectory, trajectory.reward)
+    assert batch.counts == [sum(row) for row in lengths]
+    assert batch.obs.shape[1] % CHUNK == 0 and batch.obs.shape[1] - max(batch.counts) < CHUNK
+    for m, row in enumerate(lengths):
+        flat = [trajectory.reward[t, m, e].item() for e, length in enumerate(row) for t in range(length)]
+        assert batch.returns[m].tolist() == flat + [0.0] * (batch.returns.shape[1] - len(flat))
+        assert batch.obs[m].isfinite().all() and batch.share[m].sum().item() == pytest.approx(1)
+    back = unpack(batch.returns, trajectory.valid)
+    assert torch.equal(back, torch.where(trajectory.valid, trajectory.reward, 0.0))
+    whole = torch.cat([chunk.action for chunk in batch.chunks()], 1)
+    assert torch.equal(whole, batch.action)
+    averages = sum(mean(chunk.returns, chunk.share) for chunk in batch.chunks())
+    torch.testing.assert_close(averages, batch.by_member(torch.mean, batch.returns), rtol=0, atol=1e-6)
+
+
+# -- acting ----------------------------------------------------------------------------------------------------------
+
+
+def test_actions_are_drawn_as_the_policy_says_and_greedy_ones_are_its_best() -> None:
+    agent, envs, times = agent_of("CPG", members=2), 320, 125
+    obs = torch.randn(2, 1, 8, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        probability = (3 * agent.network.scores(obs)).softmax(-1).squeeze(1)
+        for part in agent.network.policy.weights()[-2:]:
+            part.mul_(3)
+    actor = agent.begin(envs, Streams([1, 2]), sample=True)
+    drawn = torch.cat([actor.act(obs.expand(-1, envs, -1)) for _ in range(times)], 1)
+    for m in range(2):
+        share = drawn[m].bincount(minlength=4) / (envs * times)
+        deviation = (probability[m] * (1 - probability[m]) / (envs * times)).sqrt()
+        assert ((share - probability[m]).abs() < 4 * deviation).all()
+    greedy = agent.begin(3, Streams([1, 2]), sample=False).act(obs.expand(-1, 3, -1))
+    assert torch.equal(greedy, probability.argmax(-1, keepdim=True).expand(-1, 3))
