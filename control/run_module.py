@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from control import checkpoints
 from control.checkpoints import FORMAT, OURS
 from control.recording import record
+from control.results import RUNNING_MEAN
 from control.run_config import RunConfig, Settings, as_dict
 from envs.make import make_environment
 from models.settings import SettingError, UserError
@@ -34,7 +35,12 @@ class RunModule(pl.LightningModule):
     ``gradient_steps`` count from the start of the run, ``best`` is the best `score` so far.
     """
 
-    final_tags: tuple[str, ...] = (GREEDY, "eval/return_sampled", "rollout/return_mean")  # for TensorBoard's HPARAMS
+    final_tags: tuple[str, ...] = (
+        GREEDY,
+        "eval/return_sampled",
+        "rollout/return_mean",
+        RUNNING_MEAN,
+    )  # for TensorBoard's HPARAMS
     unit = "epoch"  # what the progress bar counts
     steps_on = "environment"  # what `env_steps` are steps of
     advice = "a smaller lr may help"  # against numbers that are no longer finite

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from control.interaction import Interaction
 from control.rollout import Episodes, GreedyActor, rollout
 from control.run_config import Settings
-from control.run_module import GREEDY, RunModule, check_actions, finite, rounds, seeds_of, spaces_of
+from control.run_module import GREEDY, RunModule, check_actions, check_no_command, finite, rounds, seeds_of, spaces_of
 from envs.base import Environment, EnvironmentFault
 from envs.make import make_environment
 from models.agents import agent_class
@@ -190,9 +190,7 @@ class StepModule(RunModule):
 def build(settings: Settings) -> StepModule:
     """The module of a run with its environments; SettingError where agent and environment do not fit."""
     run = settings.run
-    if settings.command:
-        given = ", ".join(f"command.{name}" for name in settings.command)
-        raise SettingError(f"{given} has no effect: {run.implementation} follows no command")
+    check_no_command(settings)
     spaces = spaces_of(run.gamename)
     check_actions(run, spaces, agent_class(run.implementation))
     if spaces.is_image:

@@ -54,10 +54,11 @@ def policy_gradient(scores: Tensor, actions: Tensor, weights: Tensor, share: Ten
 
 def entropy_loss(scores: Tensor, beta: float, share: Tensor | None = None) -> Tensor:
     """``-beta * mean(H(softmax(scores)) / ln A)``, in [-beta, 0]: ``scores [M, B, A] -> [M]``. Descending it raises
-    the entropy (Mnih et al. 2016, section 4; the division by the largest entropy is the notebook's)."""
+    the entropy (Mnih et al. 2016, section 4; the division by the largest entropy is the notebook's). 0 where there is
+    one action only."""
     log_p = scores.log_softmax(-1)
     entropy = -(log_p.exp() * log_p).sum(-1)
-    return -beta * mean(entropy / max_entropy(scores.shape[-1]), share)
+    return -beta * mean(entropy / (max_entropy(scores.shape[-1]) or 1.0), share)
 
 
 def max_entropy(actions: int) -> float:

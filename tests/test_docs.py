@@ -66,7 +66,7 @@ def scaled(command: str) -> str:
     if "--plot" in command or "--help" in command or "ray_address" in command:
         return command if "ray_address" not in command else "true"
     if "--use_tune" in command:
-        return f"{command} {TINY} --num_samples 1"
+        return f"{command} {tiny(command)} --num_samples 1"
     if "trainer.py" in command:
         return f"{command} {tiny(command)} --no_record"
     if "bash_train.sh" in command:

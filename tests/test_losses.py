@@ -144,6 +144,7 @@ def test_entropy_loss_by_hand() -> None:
     certain = torch.tensor([[[1000.0, 0.0, -1000.0]]])
     assert entropy_loss(certain, 0.7).item() == 0
     assert entropy_loss(torch.zeros(1, 2, 7), 0.7).item() == pytest.approx(-0.7)
+    assert entropy_loss(torch.zeros(1, 2, 1), 0.7).item() == 0  # one action: nothing to be unsure of
 
 
 def test_descending_the_entropy_loss_evens_the_scores_out() -> None:

@@ -26,7 +26,7 @@ class Config:
     # Network
     hidden_sizes: tuple[int, ...] = setting((512, 256), "units of the policy's hidden layers [N]", minimum=1)
     value_hidden_sizes: tuple[int, ...] = setting(
-        (32, 32), "units of the value network's hidden layers, AAC only [N]", minimum=1
+        (32, 32), "AAC: units of the hidden layers of a value network of its own [N]", minimum=1
     )
     shared_trunk: bool = setting(False, "AAC: policy and value are two heads on the policy's hidden layers")
     activation: str = setting("relu", "activation of the hidden layers [N]", choices=("relu", "tanh"))
@@ -42,12 +42,14 @@ class Config:
         choices=("none", "batch_mean", "value"),
     )
     beta: float = setting(0.0, "weight of the entropy, as a share of the largest possible [N]; 0 is none", minimum=0)
-    delta: float = setting(1.0, "weight of the value loss, AAC only [N]", minimum=0)
+    delta: float = setting(1.0, "AAC: weight of the value loss [N]", minimum=0)
     discount: float = setting(0.995, "discount of later rewards [N]", minimum=0, maximum=1)
 
     # Learning
     lr: float = setting(1e-3, "Adam's step size [N]", above=0)
-    value_lr: float | None = setting(None, "Adam's step size for a value network of its own; null takes lr", above=0)
+    value_lr: float | None = setting(
+        None, "AAC: Adam's step size for a value network of its own; null takes lr", above=0
+    )
     eps: float = setting(1e-8, "Adam's epsilon [N]", above=0)
     batch_size: int = setting(32, "episodes an update, side by side, each to its end [N]", minimum=1, maximum=4096)
 
@@ -73,14 +75,14 @@ class Config:
     )
     value_steps: int = setting(0, "AAC: further gradient steps of a value network of its own on each batch", minimum=0)
     reward_scale: float = setting(1.0, "factor on rewards before anything is learned from them", above=0)
-    grad_clip_val: float | None = setting(None, "largest norm of a member's gradient; null: any", above=0)
+    grad_clip_val: float | None = setting(None, "largest norm of the gradient of a network; null: any", above=0)
     anneal_lr: bool = setting(False, "let the step sizes fall linearly to 0 over max_episodes")
 
     @property
     def schedule(self) -> Schedule:
         return Schedule(
             episodes=self.batch_size,
-            gradient_steps=1,
+            gradient_steps=1 + self.value_steps,
             on_policy=True,
             running_mean=self.running_mean_len,
             target=self.target_reward,
