@@ -36,6 +36,7 @@ from control.training import prepare, train
 from models.streams import Streams
 from models.trajectory import Trajectory
 
+MEMBERS = 5
 SMALL = (64, 64)  # stable-baselines3's default
 NETWORKS: dict[str, dict[str, Any]] = {
     "cpg": {"implementation": "CPG"},
@@ -99,7 +100,7 @@ class Clock(pl.Callback):
 
 def _steps(module: pl.LightningModule) -> int:
     assert isinstance(module, AgentModule)
-    return int(module.env_steps)
+    return int(module.env_steps.sum())
 
 
 def fit(settings: Settings, updates: int) -> Clock:
@@ -144,11 +145,13 @@ class Contest:
         self.seeds = itertools.count()
         self.lengths: list[float] = []  # of our episodes, a mean a round
 
-    def ours(self) -> float:
-        settings = settings_of(self.network, self.size, no_checkpoint=True, seed=next(self.seeds))
-        updates = self.size.episodes // self.config.batch_size
+    def ours(self, members: int) -> float:
+        seed = members * next(self.seeds)
+        settings = settings_of(self.network, self.size, no_checkpoint=True, seed=seed, num_seeds=members)
+        batch = members * self.config.batch_size
+        updates = -(-self.size.episodes // batch)
         clock = fit(settings, updates)
-        self.lengths.append(clock.steps / (updates * self.config.batch_size))
+        self.lengths.append(clock.steps / (updates * batch))
         return clock.steps / clock.seconds
 
     def plain(self) -> float:
@@ -181,13 +184,15 @@ def training(network: str, size: Size) -> dict[str, Result]:
     """One network trained by us, by the plain loop and by stable-baselines3."""
     contest, simulator = Contest(network, size), Simulator(settings_of(network, size))
     peers = contest.peers() if importlib.util.find_spec("stable_baselines3") else {}
-    rounds = {"ours": contest.ours, "plain": contest.plain, "simulator": simulator.rate}
+    rounds = {"ours": partial(contest.ours, 1), "members": partial(contest.ours, MEMBERS), "plain": contest.plain,
+              "simulator": simulator.rate}  # fmt: skip
     rates = interleave(rounds | {name: run for name, (_, run) in peers.items()}, size.rounds)
     middle = {name: statistics.median(values) for name, values in rates.items()}
     config = contest.config
     values = f", values {_layers(config.value_hidden_sizes)}" if config.baseline == "value" else ""
     what = f"policy {_layers(config.hidden_sizes)}{values}, {config.batch_size} episodes an update"
     results = {"": Result(middle["ours"], "steps/s", f"{NETWORKS[network]['implementation']}, {what}")}
+    results["members"] = Result(middle["members"], "steps/s", f"the same, {MEMBERS} seeds in one program")
     results["length"] = Result(statistics.fmean(contest.lengths), "steps", "an episode of ours, mean")
     for name, (description, _) in peers.items():
         results[name] = Result(middle[name], "steps/s", description)

@@ -14,8 +14,8 @@ from control.run_dir import atomic_write_text
 from control.search_space import Space, trial_settings
 from models.settings import UserError
 
-METRIC = "eval/return_greedy"
-SAMPLED = "eval/return_sampled"
+METRIC = "score"  # what a run is judged by: greedy evaluation, or the running mean of training returns
+EVALUATED = ("eval/return_greedy", "eval/return_sampled")
 _SHOWN = 5
 
 
@@ -28,8 +28,8 @@ class Trial:
     status: str = "running"
     epoch: int = 0
     env_steps: int = 0
-    greedy: float = -math.inf
-    sampled: float = math.nan
+    score: float = -math.inf
+    evaluated: tuple[float, ...] = (math.nan,) * len(EVALUATED)
     best_epoch: int = 0
     values: dict[str, Any] = field(default_factory=dict)
 
@@ -50,8 +50,8 @@ class Search:
 
     @property
     def ranked(self) -> list[Trial]:
-        """Trials by their best greedy evaluation, the best first."""
-        return sorted(self.trials.values(), key=lambda trial: (-trial.greedy, trial.number))
+        """Trials by their best score, the best first."""
+        return sorted(self.trials.values(), key=lambda trial: (-trial.score, trial.number))
 
     @property
     def best(self) -> Trial | None:
@@ -70,13 +70,14 @@ class Search:
         self.start(number, raw)
         trial, before = self.trials[number], self.best
         trial.epoch, trial.env_steps = int(metrics["epoch"]), int(metrics["env_steps"])
-        if not metrics[METRIC] > trial.greedy:
+        if not metrics[METRIC] > trial.score:
             return
-        trial.greedy, trial.sampled, trial.best_epoch = metrics[METRIC], metrics.get(SAMPLED, math.nan), trial.epoch
+        trial.score, trial.best_epoch = metrics[METRIC], trial.epoch
+        trial.evaluated = tuple(metrics.get(name, math.nan) for name in EVALUATED)
         trial.values = self.space.decode(raw)
-        if before is None or trial.greedy > before.greedy or before is trial:
+        if before is None or trial.score > before.score or before is trial:
             self._say(
-                f"trial {number}: best so far, greedy {trial.greedy:.1f} at epoch {trial.epoch}  ({self._text(trial)})"
+                f"trial {number}: best so far, score {trial.score:.1f} at epoch {trial.epoch}  ({self._text(trial)})"
             )
             self.write()
 
@@ -90,7 +91,7 @@ class Search:
         else:
             last = trial_settings(self.settings, trial.values).epochs
             trial.status = "finished" if trial.epoch + self.settings.run.eval_every > last else "stopped early"
-            text = f"{trial.status} at epoch {trial.epoch}, best greedy {trial.greedy:.1f}"
+            text = f"{trial.status} at epoch {trial.epoch}, best score {trial.score:.1f}"
         over = sum(each.status != "running" for each in self.trials.values())
         self._say(f"trial {number}: {text}  [{over} of {self.settings.run.num_samples} done]")
         self.write()
@@ -100,17 +101,17 @@ class Search:
         text = io.StringIO()
         names = self.space.names
         rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(["trial", "status", "epoch", "env_steps", METRIC, SAMPLED, "best_epoch", *names, "checkpoint"])
+        rows.writerow(["trial", "status", "epoch", "env_steps", METRIC, *EVALUATED, "best_epoch", *names, "checkpoint"])
         for trial in self.ranked:
-            seen = [trial.greedy, trial.sampled, trial.best_epoch] if trial.best_epoch else ["", "", ""]
+            seen = (
+                [trial.score, *trial.evaluated, trial.best_epoch] if trial.best_epoch else [""] * (2 + len(EVALUATED))
+            )
             values = [_word(trial.values[name]) for name in names]
             row = [trial.number, trial.status, trial.epoch, trial.env_steps, *seen, *values, trial.checkpoint or ""]
             rows.writerow(row)
         atomic_write_text(self.folder / "results.csv", text.getvalue())
         if best := self.best:
-            head = (
-                f"# trial {best.number} of {self.folder}: greedy return {best.greedy:.1f} at epoch {best.best_epoch}\n"
-            )
+            head = f"# trial {best.number} of {self.folder}: score {best.score:.1f} at epoch {best.best_epoch}\n"
             settings = trial_settings(self.settings, best.values)
             atomic_write_text(self.folder / "best.yaml", head + to_yaml(settings))
 
@@ -136,7 +137,10 @@ class Search:
         minutes = (time.monotonic() - self.started) / 60
         print(f"\n{'interrupted: ' if interrupted else ''}{len(statuses)} trials in {minutes:.1f} minutes ({counts})")
         for trial in [each for each in self.ranked if each.best_epoch][:_SHOWN]:
-            scores = f"greedy {trial.greedy:8.1f}  sampled {trial.sampled:8.1f}  epoch {trial.best_epoch:<5}"
+            greedy, sampled = trial.evaluated
+            scores = (
+                f"score {trial.score:8.1f}  greedy {greedy:8.1f}  sampled {sampled:8.1f}  epoch {trial.best_epoch:<5}"
+            )
             print(f"  trial {trial.number:<4} {scores} {self._text(trial)}")
         best = self.best
         lines = {"search": self.folder, "table": self.folder / "results.csv"}

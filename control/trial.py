@@ -15,7 +15,7 @@ from control.progress import Progress
 from control.run_config import Settings, to_yaml
 from control.run_dir import atomic_write_text
 from control.run_module import RunModule
-from control.search_results import METRIC, SAMPLED
+from control.search_results import EVALUATED, METRIC
 from control.training import build_module, fit, prepare
 
 Reporter = Callable[[dict[str, float]], None]
@@ -50,14 +50,15 @@ class Report(CheckpointCallback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         assert isinstance(module, RunModule)
-        if METRIC not in module.row:
+        score = module.score()
+        if score is None or not module.is_evaluated():
             return
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, RunLog):
                 for writer in callback.writers:
                     writer.flush()  # a scheduler may end this process any moment
-        names = (METRIC, SAMPLED, "rollout/return_mean")
-        metrics = {name: float(module.row[name].mean()) for name in names if name in module.row}
+        names = (*EVALUATED, "rollout/return_mean")
+        metrics = {METRIC: score} | {name: float(module.row[name].mean()) for name in names if name in module.row}
         self.report(metrics | {"epoch": module.epoch, "env_steps": int(module.env_steps.sum())})
 
 

@@ -85,7 +85,7 @@ def _check(settings: Settings, space: Space) -> None:
     run = settings.run
     if settings.epochs < run.eval_every:
         raise SettingError(
-            f"a run has {settings.epochs} epochs, below eval_every {run.eval_every}: no trial would be evaluated"
+            f"epochs is {settings.epochs}, below eval_every {run.eval_every}: no trial would be evaluated"
         )
     if run.reload:
         raise SettingError("--use_tune and --reload exclude each other: trials have networks of different shapes")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import trainer
 from conftest import ROOT
 from control import config
-from control.search_results import METRIC, SAMPLED, Search
+from control.search_results import EVALUATED, METRIC, Search
 from control.search_space import Dimension, Space, search_space, trial_settings
 from control.tuning import PERTURBED
 from models.agents import default_config, implementations
@@ -132,9 +132,11 @@ def test_results_are_on_disk_at_every_moment(tmp_path: Path, capsys: pytest.Capt
     space = space_of(tmp_path, SPACE)
     search = Search(settings("--epochs", "40", "--num_samples", "3"), space, tmp_path)
     raw = {"lr": 1e-3, "batch_size": 16, "hidden_sizes": "8"}
-    for number, greedy, epoch in [(1, 5.0, 10), (2, 7.0, 10), (1, 6.0, 20), (2, 3.0, 40)]:
+    for number, score, epoch in [(1, 5.0, 10), (2, 7.0, 10), (1, 6.0, 20), (2, 3.0, 40)]:
         search.start(number, raw)
-        search.report(number, raw | {"batch_size": 32}, {METRIC: greedy, SAMPLED: 1.0, "epoch": epoch, "env_steps": 9})
+        search.report(
+            number, raw | {"batch_size": 32}, {METRIC: score, EVALUATED[1]: 1.0, "epoch": epoch, "env_steps": 9}
+        )
     search.end(2)
     search.start(3, raw)
     search.end(3, "out of memory")

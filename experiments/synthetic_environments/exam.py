@@ -42,9 +42,7 @@ def examine(path: str, name: str, seed: int, agents: int | None) -> dict:
     workers = make_workers(config, kind, agent_settings(proxy, kind, changed), proxy.game)
     seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
     started = time.perf_counter()
-    outcome = workers.run(
-        proxy.parameters.expand(count, -1), seeds, steps=config.deploy_steps or config.inner_steps, rule="budget"
-    )
+    outcome = workers.run(proxy.parameters.expand(count, -1), seeds, steps=config.steps_in_use, rule="budget")
     row = describe(outcome, config.solved_reward) | {"seconds": time.perf_counter() - started}
     if proxy.game == "cartpole":
         short = Outcome(outcome.returns.clamp(max=200), outcome.steps, outcome.episodes, 0, 0.0, 0.0)
