@@ -22,7 +22,7 @@ from models.trajectory import Trajectory
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_STUCK_EPOCHS, _STUCK_WITHIN = 10, 0.005
+_STUCK_EPOCHS = 10
 
 
 class AgentModule(RunModule):
@@ -35,10 +35,10 @@ class AgentModule(RunModule):
     ways = ("greedy", "sampled")  # of evaluating
     advice = "a smaller lr or command scale may help"
 
-    def __init__(self, settings: Settings, environment: Environment):
+    def __init__(self, settings: Settings, environment: Environment, evaluation: Environment | None = None):
         run = settings.run
         super().__init__(settings, seeds_of(run))
-        self.environment = environment
+        self.environment, self.evaluation = environment, evaluation or environment
         self.agent = agent_class(run.implementation)(settings.agent, environment.spaces, self.seeds)
         self.rollout_streams = Streams.named(self.seeds, "rollout")
         self.evaluation_streams = Streams.named(self.seeds, "evaluation")
@@ -72,10 +72,11 @@ class AgentModule(RunModule):
             rolling = self._play()
         self._time("rollout", rolling)
         self._time("update", time.perf_counter() - start - rolling)
-        self._warn(self.row[self.loss_tag])
 
     def _learn(self) -> None:
-        self.row |= {f"train/{name}": value for name, value in self.agent.learn().items()}
+        metrics = self.agent.learn()
+        self.row |= {f"train/{name}": value for name, value in metrics.items()}
+        self._warn(metrics)
         self.gradient_steps += self.schedule.gradient_steps
 
     def _play(self) -> float:
@@ -106,14 +107,26 @@ class AgentModule(RunModule):
     def is_evaluated(self) -> bool:
         return GREEDY in self.row
 
+    def is_over(self) -> bool:
+        return super().is_over() or self._has_reached_target()
+
+    def _has_reached_target(self) -> bool:
+        """Known from the latest returns alone, also to a run that has just been loaded."""
+        target, length = self.schedule.target, self.schedule.running_mean
+        if target is None or length is None or not self.epoch:
+            return False
+        return float(self.recent.mean(torch.arange(len(self.seeds)), 0, length).mean()) >= target
+
     @property
     def target(self) -> float | None:
         return self.schedule.target if self.schedule.running_mean else super().target
 
     @property
     def score_name(self) -> str:
-        mean = self.schedule.running_mean
-        return f"mean return of the last {mean} episodes" if mean else super().score_name
+        length = self.schedule.running_mean
+        if not length:
+            return super().score_name
+        return f"mean return of the last {min(length, int(self.recent.counts.min()))} episodes"
 
     def score(self) -> float | None:
         return self._mean(RUNNING_MEAN) if self.schedule.running_mean else super().score()
@@ -148,6 +161,8 @@ class AgentModule(RunModule):
 
     def close(self) -> None:
         self.environment.close()
+        if self.evaluation is not self.environment:
+            self.evaluation.close()
 
     def own_state(self) -> dict[str, Any]:
         return {
@@ -175,10 +190,10 @@ class AgentModule(RunModule):
         """`episodes` episodes a member under the evaluation command, `sample` or greedy; nothing is remembered of
         them."""
         parts = []
-        for count in rounds(episodes, self.environment.envs):
+        for count in rounds(episodes, self.evaluation.envs):
             streams = self.evaluation_streams
             actor = self.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=self.settings.command)
-            parts.append(rollout(actor, self.environment, streams.episode_seeds(count), keep=False))
+            parts.append(rollout(actor, self.evaluation, streams.episode_seeds(count), keep=False))
         return Episodes(torch.cat([p.returns for p in parts], 1), torch.cat([p.lengths for p in parts], 1))
 
     def _warm_up(self) -> None:
@@ -231,31 +246,29 @@ class AgentModule(RunModule):
     def _mean(self, tag: str) -> float:
         return float(self.row[tag].mean())
 
-    def _warn(self, loss: Tensor) -> None:
+    def _warn(self, metrics: dict[str, Tensor]) -> None:
         """Say once what a person would otherwise find out hours later: dead policies and NaN weights."""
-        self._warn_of_loss("policy loss", loss)
-        uniform = self.agent.uniform_loss
-        if uniform is not None:
-            dead = (loss - uniform).abs().amin() < _STUCK_WITHIN
-            self._stuck = self._stuck + 1 if dead else 0
-            if self._stuck == _STUCK_EPOCHS:
-                self._warn_once(
-                    f"the policy loss has sat at {uniform:.3f} for {_STUCK_EPOCHS} epochs: "
-                    "the policy is uniform and "
-                    "not learning; look at the command scales (reward_scale, horizon_scale) and lr"
-                )
+        self._warn_of_loss("policy loss", metrics[self.agent.watched])
+        hopeless, text = self.agent.hopeless(metrics)
+        self._stuck = self._stuck + 1 if hopeless.any() else 0
+        if self._stuck == _STUCK_EPOCHS:
+            self._warn_once(f"for {_STUCK_EPOCHS} epochs {text}")
         self._check_weights(finite(self.agent.parameters(), len(self.seeds)))
 
 
 def build(settings: Settings) -> AgentModule:
     """The module of a run with its environments; SettingError where agent and environment do not fit."""
-    run, config = settings.run, settings.agent
-    rows = max(config.schedule.episodes, run.eval_episodes)
-    environment = make_environment(run.gamename, run.num_seeds, rows, run.num_workers, time_limit=run.time_limit)
+    run, episodes = settings.run, settings.agent.schedule.episodes
+
+    def of_rows(rows: int) -> Environment:
+        return make_environment(run.gamename, run.num_seeds, rows, run.num_workers, time_limit=run.time_limit)
+
+    environment = of_rows(episodes)
     check_actions(run, environment.spaces, agent_class(run.implementation), environment.close)
-    module = AgentModule(settings, environment)
+    # Rows that only evaluation has would be looked at in every step of training.
+    module = AgentModule(settings, environment, of_rows(run.eval_episodes) if run.eval_episodes > episodes else None)
     if not module.agent.commands_now():
-        check_no_command(settings, environment.close)
+        check_no_command(settings, module.close)
     return module
 
 

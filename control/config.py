@@ -63,6 +63,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     first = dict(written) | asked
     with _naming(file, dict(written), asked):
         implementation, game = _which(first)
+        _check_choice(file, dict(written), asked)
         choosing = [name for name in CHOOSING[: None if implementation in stand_ins() else 1] if name in first]
         choices = {name: one_word(name, first[name]) for name in choosing}
     if "help" in asked:
@@ -79,7 +80,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     with _naming(file, words, from_flags):
         values = read_values(words, known)
         settings = _settings(values, game, evaluating)
-        _check_together(settings.run, from_flags, known)
+        _check_together(settings, from_flags, known)
     return settings
 
 
@@ -123,20 +124,38 @@ def _for_evaluation(flag: Flag) -> bool:
     return flag.section in ("run", "evaluation")
 
 
-def _check_together(run: RunConfig, typed: Collection[str], known: Mapping[str, Flag]) -> None:
+def _check_choice(file: str, written: Mapping[str, list[str]], asked: Mapping[str, list[str]]) -> None:
+    """The values in a file are meant for the implementation and preset that it names: no flag may choose others."""
+    for name in ("implementation", "preset"):
+        if "eval_agent" not in asked and name in written and name in asked and written[name] != asked[name]:
+            raise SettingError(
+                f"{name} is {' '.join(asked[name])!r}, but {file} holds the values of {' '.join(written[name])!r}; "
+                f"leave out --{name} or --config"
+            )
+
+
+def _check_together(settings: Settings, typed: Collection[str], known: Mapping[str, Flag]) -> None:
     """What no single setting can know: conflicts, flags without effect, files that are not there."""
+    run = settings.run
+    if run.seed + run.num_seeds > 2**63:
+        raise SettingError(
+            f"seed is {run.seed}; allowed with num_seeds {run.num_seeds}: at most {2**63 - run.num_seeds}"
+        )
     if run.exp_name in (".", ".."):
         raise SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name")
     for one, other in CONFLICTS:
         if getattr(run, one) and getattr(run, other):
             raise SettingError(f"--{one} and --{other} exclude each other")
     fresh = for_fresh_agents()
-    own = getattr(family_config(run.implementation), "USELESS", {})
-    useless = USELESS[learns_from(run.implementation)] | own if not run.eval_agent else {}
+    family = family_config(run.implementation)
+    useless = USELESS[learns_from(run.implementation)] | getattr(family, "USELESS", {}) if not run.eval_agent else {}
+    idle: dict[str, str] = getattr(family, "idle", lambda config: {})(settings.agent) if not run.eval_agent else {}
     for name in typed:
         if name in useless:
             near = f"; did you mean '--{useless[name]}'?" if useless[name] else ""
             raise SettingError(f"--{name} has no effect with {run.implementation}{near}", name)
+        if name in idle:
+            raise SettingError(f"--{name} has no effect: {idle[name]}", name)
         switch = SWITCHES.get(known[name].section)
         if switch and not getattr(run, switch) and not name.startswith("command."):
             raise SettingError(f"--{name} has no effect without --{switch}")

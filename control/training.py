@@ -19,14 +19,14 @@ from control.logs import Checkpoints, RunLog
 from control.progress import Progress
 from control.run_config import Settings, as_dict, to_yaml
 from control.run_module import RunModule
-from models.registry import learns_from
+from models.registry import family_config, learns_from
 from models.settings import SettingError
 
 # What a resumed run may change: how long, how often, and what is shown; never what is learned.
+# Families add their own (`changeable`).
 CHANGEABLE = (
-    "epochs", "generations", "max_episodes", "target_return", "target_reward", "checkpoint_every", "no_checkpoint",
-    "recording_epoch_interval", "record_n_rollouts_per_epoch", "record", "print_statements", "num_workers",
-    "resume", "logdir", "display",
+    "epochs", "generations", "target_return", "checkpoint_every", "no_checkpoint", "recording_epoch_interval",
+    "record_n_rollouts_per_epoch", "record", "print_statements", "num_workers", "resume", "logdir", "display",
 )  # fmt: skip
 
 
@@ -53,8 +53,9 @@ def _fit(
 ) -> int:
     settings = module.settings
     run = settings.run
-    run_dir.atomic_write_text(folder / "config.yaml", to_yaml(settings))
     done = checkpoint.run_state["epoch"] if checkpoint else None
+    if done is None or done < module.epochs:  # of a run that is over the file says how it came about
+        run_dir.atomic_write_text(folder / "config.yaml", to_yaml(settings))
     print(
         f"{run.implementation} on {run.gamename}, seed {_seeds(module)}: {folder}"
         + (f" (resuming after epoch {done})" if checkpoint else "")
@@ -181,13 +182,15 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     """The settings of the interrupted run, with what may change taken from now; SettingError where more was asked
     to."""
     before, now = as_dict(checkpoint.settings), as_dict(settings)
-    for name in sorted(settings.given - set(CHANGEABLE)):
+    family = family_config(checkpoint.settings.run.implementation)
+    changeable = CHANGEABLE + getattr(family, "changeable", lambda config: ())(checkpoint.settings.agent)
+    for name in sorted(settings.given - set(changeable)):
         if name in before and before[name] != now[name]:
             raise SettingError(
                 f"{name} is {now[name]!r}, but the run to resume has {before[name]!r}; leave it out, or start a "
                 "new run without --resume"
             )
-    changes = {name: now[name] for name in CHANGEABLE if name in settings.given or name == "logdir"}
+    changes = {name: now[name] for name in changeable if name in settings.given or name == "logdir"}
     return checkpoint.settings.replace(**changes | {"resume": False})
 
 
@@ -197,9 +200,9 @@ def _reload(module: RunModule, checkpoint: Checkpoint) -> None:
     shapes = {name: (tuple(weights[name].shape), tuple(own[name].shape)) for name in own if name in weights}
     if set(own) != set(weights) or any(theirs != ours for theirs, ours in shapes.values()):
         raise SettingError(
-            f"reload is {str(checkpoint.path)!r}, a {checkpoint.settings.run.implementation} on "
-            f"{checkpoint.settings.run.gamename} whose "
-            "networks have other shapes; allowed: a checkpoint with the same network settings, spaces and num_seeds"
+            f"reload is {str(checkpoint.path)!r}, of {checkpoint.settings.run.implementation} on "
+            f"{checkpoint.settings.run.gamename}, whose networks are others; allowed: a checkpoint with the same "
+            "network settings, spaces and num_seeds"
         )
     module.load_state_dict(weights)
 

@@ -11,6 +11,13 @@ from gymnasium.spaces import Box
 _LUMA = torch.tensor([0.299, 0.587, 0.114])
 
 
+class QuickDiscrete(gym.spaces.Discrete):
+    """A Discrete space that recognises Python's integers at once: environments ask it at every step."""
+
+    def contains(self, x: Any) -> bool:
+        return int(self.start) <= x < int(self.start) + int(self.n) if type(x) is int else super().contains(x)
+
+
 class SparseReward(gym.Wrapper):
     """Reward 0 until the last step of the episode, which pays the whole return (float64 sum of the rewards)."""
 

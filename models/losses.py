@@ -37,7 +37,10 @@ def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tenso
 def mean(values: Tensor, share: Tensor | None = None) -> Tensor:
     """Mean over experiences, ``[M, B] -> [M]``. ``share [M, B]`` is the part each has in it: 1/N for each of N
     experiences, which may be spread over several calls, and 0 for padding; None is a plain mean."""
-    return values.mean(1) if share is None else (values * share).sum(1)
+    if share is None:
+        return values.mean(1)
+    _check_shape("share", share, values)
+    return (values * share).sum(1)
 
 
 def policy_gradient(scores: Tensor, actions: Tensor, weights: Tensor, share: Tensor | None = None) -> Tensor:

@@ -167,3 +167,9 @@ def test_parts_of_a_mean_add_up_and_padding_has_none() -> None:
     assert mean(values[:, :3]).item() == 3.0
     parts = [mean(values[:, part], share[:, part]) for part in (slice(0, 2), slice(2, 4))]
     torch.testing.assert_close(parts, [torch.tensor([1.0]), torch.tensor([2.0])])
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 1), (2, 1), (3,)])
+def test_shares_that_do_not_fit_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="share"):
+        value_loss(torch.zeros(2, 3), torch.zeros(2, 3), 1.0, torch.ones(shape))

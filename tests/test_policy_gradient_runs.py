@@ -92,8 +92,45 @@ def test_stops_when_the_mean_reaches_the_target(logdir: Path, tmp_path: Path, ca
     assert trainer.main(flags(logdir, implementation="CPG", target_reward=repr(max(means[:4])))) == 0
     ended = means.index(max(means[:4])) + 1
     assert read_metrics(run_folder(logdir) / "metrics.csv")["train/mean_reward"] == means[:ended]
-    assert f"mean return of the last 7 episodes {max(means[:4]):.1f} reached the target" in capsys.readouterr().out
-    assert checkpoints.load(run_folder(logdir) / "checkpoints" / "last.ckpt", resume=True).run_state["epoch"] == ended
+    shown = capsys.readouterr().out
+    episodes = min(7, 3 * ended)
+    assert f"mean return of the last {episodes} episodes {max(means[:4]):.1f} reached the target" in shown
+    assert "--resume" not in shown
+    last = run_folder(logdir) / "checkpoints" / "last.ckpt"
+    assert checkpoints.load(last, resume=True).run_state["epoch"] == ended
+    assert trainer.main([*flags(logdir, implementation="CPG"), "--resume"]) == 0  # nothing is left to do
+    assert checkpoints.load(last, resume=True).run_state["epoch"] == ended
+
+
+def test_a_run_that_is_over_keeps_its_own_settings(logdir: Path) -> None:
+    assert trainer.main(flags(logdir, implementation="CPG", max_episodes=3)) == 0
+    written = (run_folder(logdir) / "config.yaml").read_text()
+    assert trainer.main(flags(logdir, "--resume", implementation="CPG", max_episodes=1, target_reward=7.0)) == 0
+    assert (run_folder(logdir) / "config.yaml").read_text() == written
+
+
+def test_step_sizes_that_fall_towards_the_end_fix_the_end(logdir: Path, capsys: Shown) -> None:
+    assert trainer.main(flags(logdir, "--anneal_lr", implementation="CPG", max_episodes=3)) == 0
+    capsys.readouterr()
+    assert trainer.main(flags(logdir, "--resume", "--anneal_lr", implementation="CPG", max_episodes=6)) == 2
+    assert "max_episodes is 6, but the run to resume has 3" in capsys.readouterr().err
+
+
+def test_values_meant_for_one_agent_are_not_given_to_another(logdir: Path, capsys: Shown) -> None:
+    assert trainer.main(flags(logdir, implementation="CPG", max_episodes=3)) == 0
+    file = run_folder(logdir) / "config.yaml"
+    capsys.readouterr()
+    for flag, value, held in (("implementation", "AAC", "CPG"), ("preset", "skeleton", "published")):
+        assert trainer.main(["--config", str(file), f"--{flag}", value]) == 2
+        line = f"error: {flag} is '{value}', but {file} holds the values of '{held}'; leave out --{flag} or --config\n"
+        assert capsys.readouterr().err == line
+    assert trainer.main(["--config", str(file), "--implementation", "CPG", "--preset", "published"]) == 0
+
+
+def test_a_policy_that_is_sure_of_everything_is_told(logdir: Path, capsys: Shown) -> None:
+    assert trainer.main(flags(logdir, implementation="CPG", lr=1e3, max_episodes=60)) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+    assert len(told) == 1 and "sure of every action" in told[0] and "smaller lr" in told[0]
 
 
 def test_weights_that_are_no_longer_finite_end_the_run_in_one_line(logdir: Path, capsys: Shown) -> None:
@@ -140,6 +177,11 @@ def test_a_trained_agent_is_evaluated_and_lends_its_weights(logdir: Path, tmp_pa
         ("--learn_rate 0.1", "--learn_rate is unknown; did you mean '--lr'?"),
         ("--hidden_layers 8", "--hidden_layers is unknown; did you mean '--hidden_sizes'?"),
         ("--gamename pendulum", "gamename is 'pendulum', whose actions are continuous; CPG takes discrete actions"),
+        ("--value_lr 0.1", "--value_lr has no effect: baseline is 'batch_mean', so there is no value network"),
+        ("--implementation AAC --shared_trunk --value_hidden_sizes 3",
+         "--value_hidden_sizes has no effect: shared_trunk is on, so there is one network"),
+        ("--seed 9223372036854775807 --num_seeds 2",
+         "seed is 9223372036854775807; allowed with num_seeds 2: at most 9223372036854775806"),
         ("--command.return 5", "command.return has no effect: CPG follows no command"),
     ],
 )  # fmt: skip

@@ -95,7 +95,8 @@ def test_losses_of_the_published_batch() -> None:
         valid[:length, 0, e] = True
     never = torch.zeros_like(valid)
     trajectory = Trajectory(obs, action, reward, never, never, valid, obs[-1], reward.sum(0))
-    batch = pack(trajectory, discounted_returns(reward, valid, 0.9))
+    batch = pack(trajectory)
+    batch.returns = batch.table(discounted_returns(reward, valid, 0.9), valid)
     assert batch.counts == [450] and torch.equal(batch.obs[0, :450], torch.tensor(kept["states"]))
 
     scores = torch.zeros(1, 512, 4, dtype=torch.float64)
@@ -199,7 +200,8 @@ def test_normalised_advantages_have_mean_0_and_deviation_1_over_real_experiences
     st.lists(st.integers(1, 300), min_size=envs, max_size=envs), min_size=1, max_size=3)))  # fmt: skip
 def test_packing_keeps_every_experience_in_order(lengths: list[list[int]]) -> None:
     trajectory = played(lengths, Spaces((2,), Discrete(3)))
-    batch = pack(trajectory, trajectory.reward)
+    batch = pack(trajectory)
+    batch.returns = batch.table(trajectory.reward, trajectory.valid)
     assert batch.counts == [sum(row) for row in lengths]
     assert batch.obs.shape[1] % CHUNK == 0 and batch.obs.shape[1] - max(batch.counts) < CHUNK
     for m, row in enumerate(lengths):

@@ -159,7 +159,7 @@ def test_reload_takes_the_weights_and_nothing_else(logdir: Path, tmp_path: Path,
     )
     assert ours.run_state["epoch"] == 1 and theirs.run_state["groups"] is None
     assert trainer.main(step_flags(tmp_path / "c", reload=best, hidden_size=8)) == 2
-    assert "other shapes" in capsys.readouterr().err and not (tmp_path / "c").exists()
+    assert "whose networks are others" in capsys.readouterr().err and not (tmp_path / "c").exists()
 
 
 # -- evaluating and recording ----------------------------------------------------------------------------------------

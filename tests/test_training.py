@@ -161,7 +161,7 @@ def test_reload_takes_the_weights_and_nothing_else(logdir: Path, tmp_path: Path,
     capsys.readouterr()
     assert trainer.main(flags(tmp_path / "c", reload=last, hidden_sizes="8,8")) == 2
     shown = capsys.readouterr().err
-    assert "other shapes" in shown and shown.count("\n") == 1 and not (tmp_path / "c").exists()
+    assert "whose networks are others" in shown and shown.count("\n") == 1 and not (tmp_path / "c").exists()
 
 
 class Spoiled(gym.Env):
@@ -202,7 +202,7 @@ def warned(logdir: Path, epochs: int, capsys: Shown, spoil) -> list[str]:
     module = build_module(config.parse(flags(logdir, num_seeds=2)))
     for epoch in range(1, epochs + 1):
         module.epoch = epoch
-        module._warn(spoil(module))
+        module._warn({"policy_loss": spoil(module)})
     return [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
 
 
@@ -212,7 +212,7 @@ def test_warns_once_of_a_policy_that_stays_uniform(logdir: Path, capsys: Shown) 
 
     assert warned(logdir, 9, capsys, losses(0.001)) == []
     lines = warned(logdir, 30, capsys, losses(-0.001))
-    assert len(lines) == 1 and "has sat at 0.693" in lines[0] and "not learning" in lines[0]
+    assert len(lines) == 1 and "has sat at ln(2) = 0.693" in lines[0] and "not learning" in lines[0]
     assert warned(logdir, 30, capsys, losses(0.05)) == []
 
 

@@ -5,7 +5,6 @@ is fitted to what happened (`learn`). Deviations from the papers and the public 
 docs/command_conditioned.md.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ from models.agents.command_conditioned.acting import Acting, Bounds
 from models.agents.command_conditioned.config import Config
 from models.agents.command_conditioned.networks import POLICIES, ValueNetwork
 from models.layers import ConvolutionalTrunk
-from models.losses import cross_entropy, exponential_weights, squared_error
+from models.losses import cross_entropy, exponential_weights, max_entropy, squared_error
 from models.memory import EpisodeMemory, NewEpisode
 from models.optim import Adam, clip_gradients
 from models.returns import discounted_returns, lambda_returns
@@ -27,6 +26,7 @@ from models.trajectory import Trajectory
 COMMANDS = ("rtg", "cum_rew", "horizon", "advantage")
 _COMMAND_REACH = 5.0  # automatic scales bring the data into about +-5, where the authors' values put LunarLander's
 _VALUE_CHUNK = 4096
+_UNIFORM_WITHIN = 0.005  # nats
 
 
 class Agent(nn.Module):
@@ -71,10 +71,16 @@ class Agent(nn.Module):
         self._update_scale()
         self.bounds: Bounds | None = Bounds(spaces.actions) if isinstance(spaces.actions, Continuous) else None
 
-    @property
-    def uniform_loss(self) -> float | None:
-        """The policy loss of a policy that is uniform whatever it sees; None where that is no one number."""
-        return math.log(self.spaces.actions.n) if isinstance(self.spaces.actions, Discrete) else None
+    def hopeless(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
+        """Which members ``[M]`` bool have a policy that is uniform whatever it sees, going by what `learn` gave, and
+        what that means. Of continuous actions no loss tells."""
+        loss = metrics["policy_loss"]
+        if not isinstance(self.spaces.actions, Discrete):
+            return torch.zeros_like(loss, dtype=torch.bool), ""
+        uniform = max_entropy(self.spaces.actions.n)
+        text = f"the policy loss has sat at ln({self.spaces.actions.n}) = {uniform:.3f}: the policy is uniform and not"
+        advice = "look at the command scales (reward_scale, horizon_scale) and lr"
+        return (loss - uniform).abs() < _UNIFORM_WITHIN, f"{text} learning; {advice}"
 
     # -- acting ------------------------------------------------------------------------------------------------
 

@@ -22,9 +22,11 @@ from models.spaces import Discrete, Spaces
 from models.streams import Noise, Streams
 from models.trajectory import Trajectory
 
+_SURE = 1e-6  # share of the largest entropy
+
 
 class Acting:
-    """E episodes of every member under way: actions drawn from the policy, or its greatest."""
+    """E episodes of every member under way: actions drawn from the policy, or its likeliest."""
 
     def __init__(self, agent: "Agent", envs: int, streams: Streams, sample: bool):
         self.network = agent.network
@@ -45,7 +47,6 @@ class Agent(nn.Module):
 
     action_kinds = (Discrete,)
     watched = "loss_p"
-    uniform_loss = None  # the loss is weighted by returns and says nothing of the policy by itself
 
     def __init__(self, config: Config, spaces: Spaces, seeds: list[int]):
         super().__init__()
@@ -53,7 +54,6 @@ class Agent(nn.Module):
         self.network = ActorCritic(config, spaces, Streams.named(seeds, "initial weights"))
         self.optimizers = [Adam(group["params"], group["lr"], eps=config.eps) for group in self._groups()]
         self.batch: Batch | None = None
-        self.updates, self.horizon = 0, config.epochs
 
     def begin(
         self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False,
@@ -71,16 +71,12 @@ class Agent(nn.Module):
         """Take in the episodes of one update. Returns ``baseline`` and ``adv_m``, means over the experiences of what
         their returns were compared with and of what was left, where there is a baseline."""
         config = self.config
-        reward = trajectory.reward * config.reward_scale
-        last = self._last_values(trajectory) if config.bootstrap_truncation else None
-        returns = discounted_returns(reward, trajectory.valid, config.discount, last)
-        self.batch = batch = pack(trajectory, returns)
+        self.batch = batch = pack(trajectory)
+        values = None
         if config.baseline == "value":
             values = torch.cat([self.network.values(chunk.obs) for chunk in batch.chunks()], 1)
-            if config.gae_lambda is not None:
-                following = self._following(trajectory, unpack(values, trajectory.valid), last)
-                traces = lambda_returns(reward, following, trajectory.valid, config.discount, config.gae_lambda)
-                batch.returns = pack(trajectory, traces).returns
+        batch.returns = batch.table(self._returns(trajectory, values), trajectory.valid)
+        if values is not None:
             baseline = values
         else:
             means = batch.by_member(torch.mean, batch.returns)
@@ -93,6 +89,16 @@ class Agent(nn.Module):
         if config.normalize_advantage:
             batch.weights = batch.by_member(_standardised, batch.weights)
         return metrics
+
+    def _returns(self, trajectory: Trajectory, values: Tensor | None) -> Tensor:
+        """Discounted or TD(lambda) returns of every step ``[T, M, E]``, given ``values [M, N]`` of the packed ones."""
+        config = self.config
+        reward, valid = trajectory.reward * config.reward_scale, trajectory.valid
+        last = self._last_values(trajectory) if config.bootstrap_truncation else None
+        if values is None or config.gae_lambda is None:
+            return discounted_returns(reward, valid, config.discount, last)
+        following = self._following(trajectory, unpack(values, valid), last)
+        return lambda_returns(reward, following, valid, config.discount, config.gae_lambda)
 
     def _last_values(self, trajectory: Trajectory) -> Tensor:
         """V of the observation behind each episode ``[M, E]``, 0 where the environment ended it."""
@@ -119,7 +125,6 @@ class Agent(nn.Module):
             self._step(optimizer)
         for _ in range(self.config.value_steps):
             self._fit_values(batch)
-        self.updates += 1
         # one after another: a sum along an axis of chunks rounds by how many there are, and others may need more
         return {name: functools.reduce(torch.add, [part[name] for part in parts]) for name in parts[0]}
 
@@ -155,9 +160,14 @@ class Agent(nn.Module):
 
     def _anneal(self) -> None:
         if self.config.anneal_lr:
-            left = max(0.0, 1 - self.updates / self.horizon)
+            left = 1 - self.optimizers[0].param_groups[0]["step_count"] / self.config.epochs
             for optimizer, group in zip(self.optimizers, self._groups(), strict=True):
                 optimizer.param_groups[0]["lr"] = left * group["lr"]
+
+    def hopeless(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
+        """Which members ``[M]`` bool explore nothing, going by what `learn` gave, and what that means."""
+        text = "the policy has been sure of every action, so it explores nothing and learns no more"
+        return metrics["entropy"] < _SURE, f"{text}; a smaller lr or a larger beta may help"
 
     def commands_now(self) -> dict[str, Tensor]:
         """It follows no command."""
@@ -166,12 +176,11 @@ class Agent(nn.Module):
     # -- resuming ----------------------------------------------------------------------------------------------
 
     def resume_state(self) -> dict[str, Any]:
-        """What `state_dict` does not hold and a resumed run needs. Between epochs there is no batch: on-policy."""
-        return {"updates": self.updates, "horizon": self.horizon}
+        """Nothing: between epochs there is no batch, and the optimisers count the updates."""
+        return {}
 
     def load_resume_state(self, state: dict[str, Any]) -> None:
-        # the horizon of the beginning: step sizes must not rise again when a run gets longer
-        self.updates, self.horizon = state["updates"], state["horizon"]
+        pass
 
 
 def _standardised(values: Tensor) -> Tensor:

@@ -33,11 +33,15 @@ class Batch:
     counts: list[int]
 
     def chunks(self) -> Iterator["Batch"]:
-        """Parts of `CHUNK` experiences a member; all but the last few rows are real."""
+        """Parts of `CHUNK` experiences a member."""
         fields = (self.obs, self.action, self.returns, self.weights, self.share)
         for parts in zip(*(field.split(CHUNK, dim=1) for field in fields), strict=True):
             obs, action, returns, weights, share = parts
             yield Batch(obs, action, returns, weights, share, self.counts)
+
+    def table(self, values: Tensor, valid: Tensor) -> Tensor:
+        """``values [T, M, E]`` of the steps that are ``valid``, in the order of this batch, ``[M, N]``."""
+        return _padded(_flat(values, valid), self.share.shape[1])
 
     def by_member(self, function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
         """``function`` of each member's real ``values [M, N]``, ``[n] -> [n]`` or ``[n] -> []``, as ``[M, N]`` with
@@ -46,15 +50,13 @@ class Batch:
         return torch.stack(results) if results[0].dim() == 0 else _padded(results, values.shape[1])
 
 
-def pack(trajectory: Trajectory, returns: Tensor) -> Batch:
-    """The real steps of a trajectory with their ``returns [T, M, E]``; the weights are the returns."""
+def pack(trajectory: Trajectory) -> Batch:
+    """The real steps of a trajectory; returns and weights are 0 still."""
     counts = trajectory.valid.sum((0, 2)).tolist()
     rows = -(-max(counts) // CHUNK) * CHUNK
-    obs, action, flat = (
-        _padded(_flat(values, trajectory.valid), rows) for values in (trajectory.obs, trajectory.action, returns)
-    )
+    obs, action = (_padded(_flat(values, trajectory.valid), rows) for values in (trajectory.obs, trajectory.action))
     share = _padded([torch.full((count,), 1 / count) for count in counts], rows)
-    return Batch(obs, action, flat, flat, share, counts)
+    return Batch(obs, action, torch.zeros_like(share), torch.zeros_like(share), share, counts)
 
 
 def unpack(values: Tensor, valid: Tensor) -> Tensor:

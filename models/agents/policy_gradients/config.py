@@ -59,7 +59,7 @@ class Config:
         None, "stop early once the mean return of the latest training episodes reaches this; null never [N]"
     )
     running_mean_len: int = setting(
-        100, "how many episodes that mean is over, or all where there are fewer [N]", minimum=1
+        100, "how many episodes that mean is over, or all where there are fewer [N]", minimum=1, maximum=1_000_000
     )
 
     # Improvements, all off as published
@@ -138,6 +138,21 @@ PRESETS: dict[str, dict[str, dict[str, object]]] = {
 
 # Settings of every run that this family has others for.
 USELESS = {"epochs": "max_episodes", "target_return": "target_reward"}
+
+
+def changeable(config: Config) -> tuple[str, ...]:
+    """What a resumed run may change: when it ends, unless its step sizes go by that."""
+    return ("target_reward",) if config.anneal_lr else ("target_reward", "max_episodes")
+
+
+def idle(config: Config) -> dict[str, str]:
+    """Settings that do nothing beside the others, and why."""
+    if config.baseline != "value":
+        reason = f"baseline is {config.baseline!r}, so there is no value network"
+        return dict.fromkeys(("value_lr", "value_hidden_sizes", "delta"), reason)
+    if config.shared_trunk:
+        return dict.fromkeys(("value_lr", "value_hidden_sizes"), "shared_trunk is on, so there is one network")
+    return {}
 
 
 def problems(config: Config) -> str | None:
