@@ -52,6 +52,23 @@ _TABLE = (
     # The id has no time limit, and a greedy policy that walks into a wall would never come back.
     Game("cliffwalking", "CliffWalking-v1", -13.0, {"max_episode_steps": 200}),
     Game("halfcheetah", "HalfCheetah-v5"),
+    # Worlds of model-based generalisation (Young et al. 2023), cut after as many steps as its evaluations have.
+    Game(
+        "procmaze",
+        "understudy/ProcMaze-v0",
+        -1.0,
+        {"grid_size": 4, "max_episode_steps": 100},
+        dynamics="envs.procmaze:ProcMaze",
+    ),
+    Game("opengrid", "understudy/OpenGrid-v0", -1.0, {"max_episode_steps": 100}, dynamics="envs.opengrid:OpenGrid"),
+    Game(
+        "buttongrid",
+        "understudy/ButtonGrid-v0",
+        100.0,
+        {"max_episode_steps": 100},
+        dynamics="envs.buttongrid:ButtonGrid",
+    ),
+    Game("panflute", "understudy/PanFlute-v0", 100.0, {"max_episode_steps": 100}, dynamics="envs.panflute:PanFlute"),
     Game("probe-1", max_return=1.0),
     Game("probe-2", max_return=1.0),
     Game("probe-3", max_return=1.0),

@@ -36,6 +36,7 @@ HOMES = {
         "envs/names.py",
         "envs/registration.py",
         "envs/proxy_gym.py",
+        "envs/tensor_gym.py",
     ),
     "mujoco": ("envs/gymnasium_adapter.py", "envs/names.py"),
     "vizdoom": ("envs/gymnasium_adapter.py", "envs/wrappers.py", "envs/names.py", "envs/registration.py"),

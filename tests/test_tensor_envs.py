@@ -305,7 +305,8 @@ def test_no_limit_means_none() -> None:
 
 
 def test_which_games_have_dynamics() -> None:
-    assert [name for name in GAMES if make_dynamics(name)] == NAMES
+    worlds = ["procmaze", "opengrid", "buttongrid", "panflute"]
+    assert [name for name in GAMES if make_dynamics(name)] == NAMES + worlds
     assert isinstance(make_dynamics("CartPole-v0", 9), CartPole) and make_dynamics("Blackjack-v1") is None
     assert isinstance(make_environment("cartpole", 1, 1, render=True), GymnasiumEnvironment)
 

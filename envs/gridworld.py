@@ -1,0 +1,103 @@
+"""What grid worlds share: five moves that the border stops, a goal, and a rare event that ends the search for it.
+
+Young, Ramesh, Kirsch & Schmidhuber 2023, "The Benefits of Model-Based Generalization in Reinforcement Learning".
+Cells are numbered row by row, ``row * grid_size + column``. An episode is a function of its seed and its actions alone
+although steps have chance events: that of step t is a hash of the seed and t. Whoever plays a stored state again with
+the same seed meets the same events; put another number into column `SEED` for events of its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from envs.seeded import uniform_at
+from models.settings import check, setting
+from models.spaces import Discrete, Spaces
+
+MOVES = ((0, 0), (-1, 0), (0, -1), (1, 0), (0, 1))  # (row, column) of no-op, up, left, down, right
+_ROWS, _COLUMNS = torch.tensor(MOVES).T.contiguous()
+# The columns every state begins with; `TIME` is the steps taken since the start.
+SEED, TIME, POSITION, GOAL, OWN = range(5)
+BEST_RETURN = -1.0  # every step costs 1, and an episode has at least one
+
+
+def as_lines(cells: Sequence[str], grid_size: int) -> str:
+    """Characters of cells, row by row, as lines."""
+    return "\n".join("".join(cells[i : i + grid_size]) for i in range(0, len(cells), grid_size))
+
+
+@dataclass(frozen=True)
+class GridSettings:
+    """Settings of a grid world."""
+
+    grid_size: int = setting(10, "cells along each side", minimum=2)
+    spontaneous_termination: bool = setting(True, "whether there are chance events at all")
+    teleport_on_termination: bool = setting(True, "an event moves the player to the goal; else it ends the episode")
+    max_episode_steps: int | None = setting(None, "time limit in steps", minimum=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def move(row: Tensor, col: Tensor, action: Tensor, grid_size: int) -> tuple[Tensor, Tensor]:
+    """The place after a move on a grid without walls, all ``[...]`` int64; the border stops a move."""
+    last = grid_size - 1
+    return (row + torch.take(_ROWS, action)).clamp(0, last), (col + torch.take(_COLUMNS, action)).clamp(0, last)
+
+
+def clipped_moves(grid_size: int) -> Tensor:
+    """The cell that each move leads to from each cell: ``[grid_size ** 2, 5]`` int64."""
+    cells, actions = torch.arange(grid_size * grid_size)[:, None], torch.arange(len(MOVES))
+    row, col = move(cells // grid_size, cells % grid_size, actions, grid_size)
+    return row * grid_size + col
+
+
+class GridWorld:
+    """What `ProcMaze` and `OpenGrid` have in common as `envs.tensor.Dynamics`.
+
+    States ``[..., K]`` int64 start with the columns `SEED`, `TIME`, `POSITION` and `GOAL`; further ones are the
+    class's own. Every step pays -1. A step terminates where the player was on the goal *before* it moved, so the
+    player is seen there once and a way of d moves returns -(d + 1). After the move comes the event, with probability
+    ``chance``. Parameters as `GridSettings`, SettingError where one is out of its range.
+    """
+
+    def __init__(self, settings: GridSettings, channels: int, chance: float) -> None:
+        self.grid_size = size = settings.grid_size
+        self.chance = chance if settings.spontaneous_termination else 0.0
+        self.teleports = settings.teleport_on_termination
+        self.spaces = Spaces(
+            (channels * size * size,), Discrete(len(MOVES)), torch.float32, settings.max_episode_steps, BEST_RETURN
+        )
+        self.cells = torch.arange(size * size)
+        self._after = clipped_moves(size)
+
+    def entered(self, state: Tensor, cell: Tensor) -> Tensor:
+        """Where the player ends up who moves towards ``cell [...]``: there, in a grid without walls."""
+        return cell
+
+    def text(self, state: Tensor) -> str:
+        """A state ``[K]`` as ``grid_size`` lines: ``@`` the player, ``G`` the goal, ``*`` both, ``#`` wall."""
+        cells = list(self.ground(state))
+        player, goal = int(state[POSITION]), int(state[GOAL])
+        cells[goal], cells[player] = "G", "*" if player == goal else "@"
+        return as_lines(cells, self.grid_size)
+
+    def ground(self, state: Tensor) -> str:
+        """What the cells of a state ``[K]`` are without player and goal, a character each."""
+        return "." * len(self.cells)
+
+    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        """``state [..., K]`` and ``actions [...]`` 0 to 4, as in `envs.tensor.Dynamics`."""
+        seed, time, position, goal = state[..., :OWN].unbind(-1)
+        terminated = position == goal
+        position = self.entered(state, torch.take(self._after, position * len(MOVES) + actions))
+        if self.chance:
+            event = uniform_at(seed, time) < self.chance
+            if self.teleports:
+                position = torch.where(event, goal, position)
+            else:
+                terminated = terminated | event
+        moved = torch.stack((seed, time + 1, position, goal), -1)
+        return torch.cat((moved, state[..., OWN:]), -1), torch.full(actions.shape, -1.0), terminated, None

@@ -1,0 +1,37 @@
+"""OpenGrid as a tensor program: a grid without walls whose goal is always the bottom right cell.
+
+From the code of Young, Ramesh, Kirsch & Schmidhuber 2023, "The Benefits of Model-Based Generalization in Reinforcement
+Learning". Starts and events come from `envs.seeded`, not from JAX's stream: the same seed starts elsewhere there.
+"""
+
+import torch
+from torch import Tensor
+
+from envs.gridworld import POSITION, GridSettings, GridWorld
+from envs.seeded import uniform
+
+
+class OpenGrid(GridWorld):
+    """Episodes start at a uniform cell, possibly the goal. The observation is ``[grid_size, grid_size]`` flattened, 1
+    where the player is and 0 elsewhere. The chance of an event is 0.1 over the grid's side."""
+
+    def __init__(
+        self,
+        grid_size: int = 10,
+        spontaneous_termination: bool = True,
+        teleport_on_termination: bool = True,
+        max_episode_steps: int | None = None,
+    ) -> None:
+        settings = GridSettings(grid_size, spontaneous_termination, teleport_on_termination, max_episode_steps)
+        super().__init__(settings, 1, 0.1 / grid_size)
+
+    def initial(self, seeds: Tensor) -> Tensor:
+        seeds = seeds.to(torch.int64)
+        position = (uniform(seeds, 1)[..., 0] * len(self.cells)).long()
+        return torch.stack((seeds, torch.zeros_like(seeds), position, torch.full_like(seeds, len(self.cells) - 1)), -1)
+
+    def observe(self, state: Tensor) -> Tensor:
+        return (state[..., POSITION, None] == self.cells).float()
+
+    def keep(self, members: Tensor) -> "OpenGrid":
+        return self

@@ -1,0 +1,69 @@
+"""PanFlute as a tensor program: notes must be played in the right order to reach the ends of their pipes together.
+
+Pipe i of n delays its notes by i + 1 steps; each action plays one pipe. A step pays 1 where a note is at the end of
+every pipe before it, which takes playing the pipes n - 1, n - 2, ..., 0. Events, which put notes at all ends, show the
+reward even to who never earns one. Without episodes.
+
+Chance is a hash of the episode's seed and of the number of the step (`envs.seeded.uniform_at`), so an episode is a
+function of its seed and its actions alone.
+"""
+
+import torch
+from torch import Tensor
+
+from envs.seeded import uniform_at
+from models.settings import Kind, check_value
+from models.spaces import Discrete, Spaces
+
+
+class PanFlute:
+    """State ``[..., 2 + n (n + 1) / 2]`` int64: seed, steps since the reset, then the pipes one after the other, pipe i
+    (from 0) with i + 1 places from its mouth to its end, 1 where there is a note.
+
+    Observation: the places in float32. Never terminates; there is no time limit unless ``max_episode_steps``.
+    ``num_pipes`` n is 1 to 100, also the number of actions. With ``spontaneous_reward`` an event comes with probability
+    1 / n**2 at each step. Raises SettingError.
+    """
+
+    def __init__(
+        self, num_pipes: int = 5, spontaneous_reward: bool = True, max_episode_steps: int | None = None
+    ) -> None:
+        check_value("num_pipes", num_pipes, Kind(int, False, False), {"minimum": 1, "maximum": 100})
+        check_value("spontaneous_reward", spontaneous_reward, Kind(bool, False, False), {})
+        check_value("max_episode_steps", max_episode_steps, Kind(int, False, True), {"minimum": 1})
+        pipes = torch.arange(num_pipes)
+        # Places are counted over all pipes: pipe i starts after 1 + 2 + ... + i of them.
+        self._mouths = pipes * (pipes + 1) // 2
+        self._ends = self._mouths + pipes
+        places = num_pipes * (num_pipes + 1) // 2
+        self._is_end = torch.zeros(places, dtype=torch.int64).index_fill(0, self._ends, 1)
+        self._not_mouth = torch.ones(places, dtype=torch.int64).index_fill(0, self._mouths, 0)
+        self.spaces = Spaces((places,), Discrete(num_pipes), torch.float32, max_episode_steps)
+        self._chance = 1 / num_pipes**2 if spontaneous_reward else 0.0
+
+    def initial(self, seeds: Tensor) -> Tensor:
+        """All pipes are empty, whatever the seed, which decides on the events."""
+        empty = torch.zeros(*seeds.shape, 1 + len(self._is_end), dtype=torch.int64)
+        return torch.cat((seeds.to(torch.int64)[..., None], empty), -1)
+
+    def observe(self, state: Tensor) -> Tensor:
+        return state[..., 2:].float()
+
+    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        seeds, steps, notes = state[..., 0], state[..., 1] + 1, state[..., 2:]
+        success = notes[..., self._ends].all(-1)
+        event = uniform_at(seeds, steps) < self._chance
+        notes = notes.roll(1, -1) * self._not_mouth
+        notes = notes.scatter(-1, torch.take(self._mouths, actions)[..., None], 1)
+        notes = notes | (self._is_end * event[..., None])
+        state = torch.cat((torch.stack((seeds, steps), -1), notes), -1)
+        return state, success.float(), torch.zeros_like(success), None
+
+    def text(self, state: Tensor) -> str:
+        """A state ``[K]`` with a line a pipe, its end on the right: ``O`` a note, ``.`` none."""
+        notes = ["O" if note else "." for note in state[2:].tolist()]
+        pipes = zip(self._mouths.tolist(), self._ends.tolist(), strict=True)
+        return "\n".join("".join(notes[mouth : end + 1]).rjust(len(self._ends)) for mouth, end in pipes)
+
+    def keep(self, members: Tensor) -> "PanFlute":
+        return self

@@ -1,0 +1,112 @@
+"""ProcMaze as a tensor program: another random maze at every reset, so the task is the distribution over mazes.
+
+Young, Ramesh, Kirsch & Schmidhuber 2023, "The Benefits of Model-Based Generalization in Reinforcement Learning", as
+their code has it. Mazes, places and events come from `envs.seeded`, not from JAX's stream: the same seed starts another
+maze there. `mazes` digs any number of mazes at once; a maze is the same alone and among others.
+"""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from envs.gridworld import GOAL, MOVES, OWN, POSITION, GridSettings, GridWorld, clipped_moves
+from envs.seeded import uniform, uniform_at
+
+_START, _PLAYER, _GOAL, _DRAWS = range(4)  # columns of `uniform`
+_VISITED = 8  # more than all neighbours of a cell
+
+
+class ProcMaze(GridWorld):
+    """A maze with one way between any two open cells; player and goal each uniform over them, possibly on one cell.
+
+    Beyond the columns of `GridWorld` a state has 1 for open and 0 for wall of every cell. The observation is
+    ``[grid_size, grid_size, 4]`` flattened, 0 or 1: player, goal, wall, open. Walls stop a move as the border does.
+    The chance of an event is 0.1 / ((G + 1) * ceil(G / 2) - G mod 2) for G = ``grid_size``, 1 in 100 for 4.
+    """
+
+    def __init__(
+        self,
+        grid_size: int = 10,
+        spontaneous_termination: bool = True,
+        teleport_on_termination: bool = True,
+        max_episode_steps: int | None = None,
+    ) -> None:
+        settings = GridSettings(grid_size, spontaneous_termination, teleport_on_termination, max_episode_steps)
+        super().__init__(settings, 4, 0.1 / ((grid_size + 1) * -(-grid_size // 2) - grid_size % 2))
+
+    def initial(self, seeds: Tensor) -> Tensor:
+        flat = seeds.flatten().to(torch.int64)
+        draws = uniform(flat, _DRAWS)
+        is_open = mazes(flat, self.grid_size)
+        # The places are numbered among the open cells: that many of them come before.
+        ordinal = is_open.cumsum(1)
+        rank = (draws[:, [_PLAYER, _GOAL]] * ordinal[:, -1:]).long()
+        places = (ordinal[:, None] <= rank[..., None]).sum(-1)
+        state = torch.cat((flat[:, None], torch.zeros_like(flat)[:, None], places, is_open), 1)
+        return state.view(*seeds.shape, -1)
+
+    def observe(self, state: Tensor) -> Tensor:
+        is_open = state[..., OWN:] == 1
+        player, goal = state[..., POSITION, None] == self.cells, state[..., GOAL, None] == self.cells
+        return torch.stack((player, goal, ~is_open, is_open), -1).flatten(-2).float()
+
+    def ground(self, state: Tensor) -> str:
+        return "".join("." if is_open else "#" for is_open in state[OWN:].tolist())
+
+    def entered(self, state: Tensor, cell: Tensor) -> Tensor:
+        is_open = state.gather(-1, (OWN + cell)[..., None])[..., 0] == 1
+        return torch.where(is_open, cell, state[..., POSITION])
+
+    def keep(self, members: Tensor) -> "ProcMaze":
+        return self
+
+
+def mazes(seeds: Tensor, grid_size: int) -> Tensor:
+    """The open cells of mazes dug by depth-first search: ``seeds [N]`` int64 to bool ``[N, grid_size ** 2]``.
+
+    From a uniform start the search opens a uniformly chosen neighbour that is on the grid, closed, and has exactly one
+    open neighbour itself; where there is none it goes back the way it came, until it is back at the start.
+    """
+    near, adds = _neighbours(grid_size)
+    cells = grid_size * grid_size
+    nowhere, n = cells, len(seeds)
+    cell = (uniform(seeds, _START + 1)[:, _START] * cells).long()[:, None]
+    # Open neighbours of each cell, and _VISITED more where it is open itself; the cell nowhere never qualifies.
+    count = adds[cell[:, 0]]
+    count[:, nowhere] = _VISITED
+    # The stack of the search is the way back to the start, so that each cell's predecessor says all of it.
+    before = torch.full((n, cells + 1), nowhere)
+    # Every cell but the start is entered and left once. A maze that is done stays nowhere while others go on.
+    # Columns below 0 are the maze's, those from 0 on the events'.
+    for draw in uniform_at(seeds, -1 - torch.arange(2 * cells)[:, None]):
+        around = near.index_select(0, cell[:, 0])
+        expandable = (count.gather(1, around[:, :4]) == 1).cumsum(1)
+        chosen = (draw * expandable[:, -1]).long()[:, None]
+        # Past the last neighbour, which is nowhere, if none is expandable.
+        following = around.gather(1, (expandable <= chosen).sum(1, keepdim=True))
+        count += adds.index_select(0, following[:, 0])
+        before.scatter_(1, following, cell)
+        cell = torch.where(following == nowhere, before.gather(1, cell), following)
+        if (cell == nowhere).all():
+            break
+    return count[:, :cells] >= _VISITED
+
+
+@lru_cache
+def _neighbours(grid_size: int) -> tuple[Tensor, Tensor]:
+    """Of each cell, and of ``nowhere = grid_size ** 2`` as the last row: its four neighbours and nowhere as a fifth
+    ``[cells + 1, 5]`` int64 (nowhere for those off the grid), and what opening it adds to each cell's count
+    ``[cells + 1, cells + 1]`` uint8."""
+    cells = nowhere = grid_size * grid_size
+    own = torch.arange(cells)
+    near = torch.full((cells + 1, len(MOVES)), nowhere)
+    # A move that the border stops leads to the cell itself.
+    moves = clipped_moves(grid_size)[:, 1:]
+    near[:cells, :4] = torch.where(moves == own[:, None], nowhere, moves)
+    adds = torch.zeros(cells + 1, cells + 1, dtype=torch.uint8)
+    adds.scatter_(1, near, 1)
+    adds[own, own] = _VISITED
+    adds[:, nowhere] = 0
+    adds[nowhere] = 0
+    return near, adds

@@ -1,0 +1,80 @@
+"""Our own worlds as Gymnasium environments, for anybody's agent and for looking at.
+
+    gymnasium.make("understudy/ProcMaze-v0", grid_size=4, render_mode="rgb_array")
+
+A world is dynamics (`envs.tensor.Dynamics`) that can be written as text: `text(state [K]) -> str`, a line a row.
+"""
+
+import importlib
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+
+from envs.names import first_line
+from models.settings import SettingError
+from models.spaces import Discrete
+
+_SEEDS = 2**62
+_PIXELS = 24  # a side of a character's square
+# What characters of a world's text look like, red, green and blue.
+_COLOURS = {
+    ".": (238, 238, 238), "#": (70, 70, 70), "@": (0, 114, 178), "G": (0, 158, 115), "*": (213, 94, 0),
+    "o": (240, 200, 160), "O": (230, 159, 0), " ": (255, 255, 255),
+}  # fmt: skip
+
+
+class TensorGym(gym.Env[np.ndarray, np.int64]):
+    """One environment of dynamics ``module:class`` made with ``parameters``, which SettingError refuses in a line.
+
+    Without time limit: ``max_episode_steps`` of ``gymnasium.make`` sets one. Observations are float32 within [0, 1].
+    """
+
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 8}
+
+    def __init__(self, dynamics: str, render_mode: str | None = None, **parameters: Any) -> None:
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            modes = ", ".join(self.metadata["render_modes"])
+            raise SettingError(f"render_mode is {render_mode!r}; allowed: {modes}, or None", "render_mode")
+        module, _, name = dynamics.partition(":")
+        try:
+            self.dynamics = getattr(importlib.import_module(module), name)(**parameters)
+        except TypeError as error:  # a parameter it does not have
+            raise SettingError(f"{name}: {first_line(error)}") from error
+        spaces = self.dynamics.spaces
+        assert isinstance(spaces.actions, Discrete)
+        self.observation_space = Box(0.0, 1.0, spaces.obs_shape, np.float32)
+        self.action_space = gym.spaces.Discrete(spaces.actions.n)
+        self.render_mode = render_mode
+        self._state: torch.Tensor | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start an episode, a function of ``seed``; without, of the next number of the last seed's stream."""
+        super().reset(seed=seed)
+        self._state = self.dynamics.initial(torch.tensor([[int(self.np_random.integers(_SEEDS))]]))
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if self._state is None:
+            raise gym.error.ResetNeeded("step was called before reset")
+        if not self.action_space.contains(action):
+            raise gym.error.InvalidAction(f"action is {action!r}; allowed: {self.action_space}")
+        self._state, reward, terminated, _ = self.dynamics.step(self._state, torch.tensor([[int(action)]]))
+        return self._seen(), float(reward), bool(terminated), False, {}
+
+    def render(self) -> Any:
+        """The state as text (``ansi``), or as coloured squares ``[H, W, 3]`` uint8 (``rgb_array``)."""
+        if self._state is None:
+            raise gym.error.ResetNeeded("render was called before reset")
+        text = self.dynamics.text(self._state[0, 0])
+        if self.render_mode != "rgb_array":
+            return text
+        squares = np.array([[_COLOURS[character] for character in line] for line in text.splitlines()], np.uint8)
+        return squares.repeat(_PIXELS, 0).repeat(_PIXELS, 1)
+
+    def _seen(self) -> np.ndarray:
+        return self.dynamics.observe(self._state)[0, 0].numpy().copy()

@@ -1,0 +1,101 @@
+"""Our own worlds as Gymnasium environments: the standard check, the same steps, what they look like."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+
+from envs.make import make_dynamics, make_environment
+from envs.names import GAMES
+from envs.registration import WORLDS
+from envs.tensor import TensorEnvironment
+from models.settings import SettingError
+
+SMALL: dict[str, dict[str, Any]] = {
+    "ProcMaze-v0": {"grid_size": 4}, "OpenGrid-v0": {"grid_size": 3}, "ButtonGrid-v0": {"grid_size": 4},
+    "PanFlute-v0": {"num_pipes": 3},
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("prefix", ["", "understudy/"])
+@pytest.mark.parametrize("name", WORLDS)
+def test_is_a_sound_gymnasium_environment(name: str, prefix: str) -> None:
+    check_env(gym.make(prefix + name, **SMALL[name]).unwrapped, skip_render_check=True)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_steps_are_those_of_the_dynamics(name: str) -> None:
+    env = gym.make(name, **SMALL[name], max_episode_steps=60)
+    obs, _ = env.reset(seed=3)
+    inner: Any = env.unwrapped
+    state = TensorEnvironment(inner.dynamics, 1, 1, 60)
+    seen = state.put(inner._state)
+    for action in np.random.default_rng(0).integers(env.action_space.n, size=60):
+        assert np.array_equal(obs, seen[0, 0].numpy()) and obs in env.observation_space
+        obs, reward, terminated, truncated, _ = env.step(action)
+        step = state.step(torch.tensor([[int(action)]]))
+        seen = step.obs
+        assert (reward, terminated, truncated) == (float(step.reward), bool(step.terminated), bool(step.truncated))
+        if terminated or truncated:
+            break
+
+
+def test_what_a_maze_looks_like() -> None:
+    env = gym.make("ProcMaze-v0", grid_size=4, render_mode="ansi")
+    obs, _ = env.reset(seed=1)
+    lines = env.render().splitlines()
+    player, goal, wall, is_open = obs.reshape(4, 4, 4).transpose(2, 0, 1)
+    for row in range(4):
+        for column in range(4):
+            character = lines[row][column]
+            assert (character == "#") == bool(wall[row, column]) == (not is_open[row, column])
+            assert (character in "@*") == bool(player[row, column])
+            assert (character == "*") == bool(player[row, column] and goal[row, column])
+    picture = gym.make("ProcMaze-v0", grid_size=4, render_mode="rgb_array")
+    picture.reset(seed=1)
+    pixels = picture.render()
+    assert pixels.shape == (96, 96, 3) and pixels.dtype == np.uint8
+    assert len(np.unique(pixels.reshape(-1, 3), axis=0)) == len(set("".join(lines)))
+
+
+def test_what_buttons_and_pipes_look_like() -> None:
+    buttons = make_dynamics("buttongrid")
+    assert buttons is not None
+    state = torch.tensor([0, 0, 1, 2, 5, 12, 99, 0, 0, 1])  # the player on a button, another off, the last on
+    lines = buttons.text(state).splitlines()  # type: ignore[attr-defined]
+    assert lines[0][5] == "o" and lines[1][2] == "*" and lines[9][9] == "O" and "".join(lines).count(".") == 97
+    flute = gym.make("PanFlute-v0", num_pipes=3, spontaneous_reward=False, render_mode="ansi")
+    flute.reset(seed=0)
+    for action in (2, 1):
+        flute.step(action)
+    assert flute.render() == "  .\n O.\n.O."
+
+
+@pytest.mark.parametrize("name", ["procmaze", "opengrid", "buttongrid", "panflute"])
+def test_games_have_a_limit_and_can_be_drawn(name: str) -> None:
+    assert GAMES[name].dynamics == WORLDS[GAMES[name].gym_id.removeprefix("understudy/")]
+    environment: Any = make_environment(name, 1, 1, render=True)
+    assert environment.spaces.max_episode_steps == 100 == make_environment(name, 2, 3).spaces.max_episode_steps
+    environment.reset(torch.tensor([[4]]))
+    assert environment.frame(0, 0).ndim == 3
+    environment.close()
+
+
+def test_bad_parameters_are_one_line() -> None:
+    with pytest.raises(SettingError, match="grid_size is 1; allowed: integer, at least 2"):
+        gym.make("ProcMaze-v0", grid_size=1)
+    with pytest.raises(SettingError, match="ProcMaze.*grid_sise"):
+        gym.make("ProcMaze-v0", grid_sise=4)
+    with pytest.raises(SettingError, match="render_mode is 'svg'"):
+        gym.make("PanFlute-v0", render_mode="svg").unwrapped
+    env = gym.make("PanFlute-v0", disable_env_checker=True).unwrapped
+    for use in (lambda: env.step(0), env.render):
+        with pytest.raises(gym.error.ResetNeeded):
+            use()
+    env.reset(seed=0)
+    with pytest.raises(gym.error.InvalidAction, match="action is 7"):
+        env.step(7)
