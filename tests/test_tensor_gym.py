@@ -91,7 +91,7 @@ def test_bad_parameters_are_one_line() -> None:
     with pytest.raises(SettingError, match="ProcMaze.*grid_sise"):
         gym.make("ProcMaze-v0", grid_sise=4)
     with pytest.raises(SettingError, match="render_mode is 'svg'"):
-        gym.make("PanFlute-v0", render_mode="svg").unwrapped
+        gym.make("PanFlute-v0", render_mode="svg")
     env = gym.make("PanFlute-v0", disable_env_checker=True).unwrapped
     for use in (lambda: env.step(0), env.render):
         with pytest.raises(gym.error.ResetNeeded):
