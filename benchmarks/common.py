@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+import pytorch_lightning as pl  # noqa: E402
+
 T = TypeVar("T")
 _HOLDS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
 
@@ -66,6 +68,38 @@ class Meter:
         """What was collected since the last call."""
         taken, self.seconds = dict(self.seconds), defaultdict(float)
         return taken
+
+
+class LightningClock(pl.Callback):
+    """CPU ``seconds`` and environment ``steps`` from the end of the first epoch to that of the last, and where the
+    seconds went, ``parts``.
+
+    ``own`` is the module's training and validation steps, ``lightning`` what is left over; ``name`` says under which
+    name what another callback does with an epoch's numbers counts.
+    """
+
+    def __init__(self, name: Callable[[pl.Callback], str]) -> None:
+        self.name, self.meter = name, Meter()
+        self.seconds, self.steps, self.parts = 0.0, 0, {}
+
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        for step in ("training_step", "validation_step"):
+            self.meter.wrap(module, step, "own")
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]  # the trainer's type lacks it
+            if callback is not self:
+                self.meter.wrap(callback, "on_train_epoch_end", self.name(callback))
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if trainer.current_epoch == 1:
+            self.meter.take()
+            self.steps = -int(module.env_steps.sum())
+            self.seconds = -time.process_time()
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.seconds += time.process_time()
+        self.steps += int(module.env_steps.sum())
+        self.parts = self.meter.take()
+        self.parts["lightning"] = self.seconds - sum(self.parts.values())
 
 
 def cpu_seconds(work: Callable[[], Any]) -> float:

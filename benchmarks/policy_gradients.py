@@ -25,10 +25,10 @@ os.environ["MKL_CBWR"] = "AUTO"  # as trainer.py sets it
 
 import common  # first: one thread, and the project on the path
 import pytorch_lightning as pl
-from common import Meter, Result, cpu_seconds, interleave, median_ratio
+from common import LightningClock, Result, cpu_seconds, interleave, median_ratio
 from plain import policy_gradients as plain
 
-from control.agent_module import AgentModule, build
+from control.agent_module import build
 from control.logs import Checkpoints
 from control.rollout import rollout
 from control.run_config import Settings, from_dict
@@ -67,45 +67,14 @@ def settings_of(network: str, size: Size, **changes: Any) -> Settings:
     return from_dict(values if size.batch is None else values | {"batch_size": size.batch})
 
 
-class Clock(pl.Callback):
-    """CPU seconds and environment steps from the end of the first update to that of the last, and where they went.
-
-    ``own`` is the module's training step, ``checkpoints`` the files written, ``log`` what our other callbacks do with
-    an update's numbers; the rest is Lightning's.
-    """
-
-    def __init__(self) -> None:
-        self.meter, self.seconds, self.steps = Meter(), 0.0, 0
-        self.parts: dict[str, float] = {}
-
-    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self.meter.wrap(module, "training_step", "own")
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if callback is not self:
-                name = "checkpoints" if isinstance(callback, Checkpoints) else "log"
-                self.meter.wrap(callback, "on_train_epoch_end", name)
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if trainer.current_epoch == 1:
-            self.meter.take()
-            self.steps = -_steps(module)
-            self.seconds = -time.process_time()
-
-    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self.seconds += time.process_time()
-        self.steps += _steps(module)
-        self.parts = self.meter.take()
-        self.parts["lightning"] = self.seconds - sum(self.parts.values())
+def _part(callback: pl.Callback) -> str:
+    """``checkpoints`` for the files written, ``log`` for what our other callbacks do."""
+    return "checkpoints" if isinstance(callback, Checkpoints) else "log"
 
 
-def _steps(module: pl.LightningModule) -> int:
-    assert isinstance(module, AgentModule)
-    return int(module.env_steps.sum())
-
-
-def fit(settings: Settings, updates: int) -> Clock:
+def fit(settings: Settings, updates: int) -> LightningClock:
     """``updates`` of a fresh policy after one that does not count, through all that `trainer.py` goes through."""
-    clock, episodes = Clock(), (updates + 1) * settings.agent.batch_size
+    clock, episodes = LightningClock(_part), (updates + 1) * settings.agent.batch_size
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         train(settings.replace(max_episodes=episodes, logdir=folder), (clock,))
     return clock

@@ -19,10 +19,9 @@ from typing import Any
 import common  # first: one thread, and the project on the path
 import gymnasium as gym
 import numpy as np
-import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
-from common import Meter, Result, cpu_seconds, interleave, median_ratio
+from common import LightningClock, Meter, Result, cpu_seconds, interleave, median_ratio
 from gymnasium.envs.box2d.lunar_lander import heuristic
 from plain.udrl import BATCH, ROLLOUTS, BehaviorPolicy, PlainLoop
 from torch import Tensor
@@ -194,48 +193,20 @@ def updates(size: Size) -> dict[str, Result]:
     }
 
 
-class LightningClock(pl.Callback):
-    """CPU seconds from the end of the first epoch to that of the last, and where they went.
-
-    ``own`` is the module's training and validation steps; ``callbacks`` what ours do with an epoch's numbers (log,
-    progress, checkpoint files); the rest is Lightning's.
-    """
-
-    def __init__(self) -> None:
-        self.meter, self.total, self.parts = Meter(), 0.0, {}
-
-    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        for step in ("training_step", "validation_step"):
-            self.meter.wrap(module, step, "own")
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if callback is not self:
-                self.meter.wrap(callback, "on_train_epoch_end", "callbacks")
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if trainer.current_epoch == 1:
-            self.meter.take()
-            self.total = -time.process_time()
-
-    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self.total += time.process_time()
-        self.parts = self.meter.take()
-
-
 def lightning(size: Size) -> dict[str, Result]:
     """A real run of short, early epochs, the worst case for a fixed cost an epoch."""
-    count, clock = size.fit, LightningClock()
+    count, clock = size.fit, LightningClock(lambda callback: "callbacks")
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(open(os.devnull, "w")):
         train(size.settings(epochs=count + 1, logdir=folder), (clock,))
-    own, callbacks = clock.parts["own"], clock.parts["callbacks"]
-    rest = clock.total - own - callbacks
+    own, callbacks, rest = (clock.parts[name] for name in ("own", "callbacks", "lightning"))
     each, whole = 1e3 / count, "an epoch under trainer.fit"
     return {
-        "fit_epoch": Result(each * clock.total, "ms an epoch", f"trainer.fit, mean of {count} early epochs"),
+        "fit_epoch": Result(each * clock.seconds, "ms an epoch", f"trainer.fit, mean of {count} early epochs"),
         "fit_own_work": Result(each * own, "ms an epoch", "learn, rollout, observe, evaluate"),
         "fit_callbacks": Result(each * callbacks, "ms an epoch", "metrics.csv, TensorBoard, progress, checkpoints"),
         "fit_lightning": Result(each * rest, "ms an epoch", "all the rest"),
-        "fit_lightning_share": Result(100 * rest / clock.total, "%", whole, ("<", 5)),
-        "fit_callbacks_share": Result(100 * callbacks / clock.total, "%", whole),
+        "fit_lightning_share": Result(100 * rest / clock.seconds, "%", whole, ("<", 5)),
+        "fit_callbacks_share": Result(100 * callbacks / clock.seconds, "%", whole),
     }
 
 

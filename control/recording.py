@@ -47,7 +47,7 @@ def _play(
         step = environment.step(actor.act(obs), only_first)
         actor.advance(step.reward)
         obs, total, done = step.obs, total + float(step.reward[0, 0]), bool(step.done[0, 0])
-        frames.append(environment.frame(0, 0))  # type: ignore[attr-defined]
+        frames.append(environment.frame(0, 0))  # type: ignore[attr-defined]  # as above
     return frames, total
 
 

@@ -35,12 +35,8 @@ class RunModule(pl.LightningModule):
     ``gradient_steps`` count from the start of the run, ``best`` is the best `score` so far.
     """
 
-    final_tags: tuple[str, ...] = (
-        GREEDY,
-        "eval/return_sampled",
-        "rollout/return_mean",
-        RUNNING_MEAN,
-    )  # for TensorBoard's HPARAMS
+    # For TensorBoard's HPARAMS.
+    final_tags: tuple[str, ...] = (GREEDY, "eval/return_sampled", "rollout/return_mean", RUNNING_MEAN)
     unit = "epoch"  # what the progress bar counts
     steps_on = "environment"  # what `env_steps` are steps of
     advice = "a smaller lr may help"  # against numbers that are no longer finite

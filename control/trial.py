@@ -53,7 +53,7 @@ class Report(CheckpointCallback):
         score = module.score()
         if score is None or not module.is_evaluated():
             return
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]  # the trainer's type lacks it
             if isinstance(callback, RunLog):
                 for writer in callback.writers:
                     writer.flush()  # a scheduler may end this process any moment

@@ -13,10 +13,8 @@ from torch import Tensor
 
 from envs.gridworld import MOVES, as_lines, move
 from envs.seeded import uniform_at
-from models.settings import Kind, check_value
+from models.settings import INTEGER, OPTIONAL_INTEGER, SWITCH, check_value
 from models.spaces import Discrete, Spaces
-
-_INTEGER, _SWITCH = Kind(int, False, False), Kind(bool, False, False)
 
 
 class ButtonGrid:
@@ -38,12 +36,12 @@ class ButtonGrid:
         activate_on_reset: bool = True,
         max_episode_steps: int | None = None,
     ) -> None:
-        check_value("grid_size", grid_size, _INTEGER, {"minimum": 2, "maximum": 100})
+        check_value("grid_size", grid_size, INTEGER, {"minimum": 2, "maximum": 100})
         cells = grid_size**2
-        check_value("num_buttons", num_buttons, _INTEGER, {"minimum": 1, "maximum": cells})
-        check_value("spontaneous_reset", spontaneous_reset, _SWITCH, {})
-        check_value("activate_on_reset", activate_on_reset, _SWITCH, {})
-        check_value("max_episode_steps", max_episode_steps, Kind(int, False, True), {"minimum": 1})
+        check_value("num_buttons", num_buttons, INTEGER, {"minimum": 1, "maximum": cells})
+        check_value("spontaneous_reset", spontaneous_reset, SWITCH, {})
+        check_value("activate_on_reset", activate_on_reset, SWITCH, {})
+        check_value("max_episode_steps", max_episode_steps, OPTIONAL_INTEGER, {"minimum": 1})
         self.spaces = Spaces((3 * cells,), Discrete(len(MOVES)), torch.float32, max_episode_steps)
         self._size, self._buttons, self._activate = grid_size, num_buttons, activate_on_reset
         self._chance = 1 / (10 * cells) if spontaneous_reset else 0.0

@@ -7,13 +7,13 @@ the same seed meets the same events; put another number into column `SEED` for e
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from envs.seeded import uniform_at
-from models.settings import check, setting
+from models.settings import INTEGER, OPTIONAL_INTEGER, SWITCH, check_value
 from models.spaces import Discrete, Spaces
 
 MOVES = ((0, 0), (-1, 0), (0, -1), (1, 0), (0, 1))  # (row, column) of no-op, up, left, down, right
@@ -26,19 +26,6 @@ BEST_RETURN = -1.0  # every step costs 1, and an episode has at least one
 def as_lines(cells: Sequence[str], grid_size: int) -> str:
     """Characters of cells, row by row, as lines."""
     return "\n".join("".join(cells[i : i + grid_size]) for i in range(0, len(cells), grid_size))
-
-
-@dataclass(frozen=True)
-class GridSettings:
-    """Settings of a grid world."""
-
-    grid_size: int = setting(10, "cells along each side", minimum=2)
-    spontaneous_termination: bool = setting(True, "whether there are chance events at all")
-    teleport_on_termination: bool = setting(True, "an event moves the player to the goal; else it ends the episode")
-    max_episode_steps: int | None = setting(None, "time limit in steps", minimum=1)
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 def move(row: Tensor, col: Tensor, action: Tensor, grid_size: int) -> tuple[Tensor, Tensor]:
@@ -60,18 +47,38 @@ class GridWorld:
     States ``[..., K]`` int64 start with the columns `SEED`, `TIME`, `POSITION` and `GOAL`; further ones are the
     class's own. Every step pays -1. A step terminates where the player was on the goal *before* it moved, so the
     player is seen there once and a way of d moves returns -(d + 1). After the move comes the event, with probability
-    ``chance``. Parameters as `GridSettings`, SettingError where one is out of its range.
+    ``chance``, that of the class without ``spontaneous_termination`` 0: it moves the player to the goal, or, without
+    ``teleport_on_termination``, ends the episode. ``grid_size`` is at least 2. Raises SettingError.
     """
 
-    def __init__(self, settings: GridSettings, channels: int, chance: float) -> None:
-        self.grid_size = size = settings.grid_size
-        self.chance = chance if settings.spontaneous_termination else 0.0
-        self.teleports = settings.teleport_on_termination
-        self.spaces = Spaces(
-            (channels * size * size,), Discrete(len(MOVES)), torch.float32, settings.max_episode_steps, BEST_RETURN
-        )
-        self.cells = torch.arange(size * size)
-        self._after = clipped_moves(size)
+    channels: int  # numbers that are seen of each cell
+
+    def __init__(
+        self,
+        grid_size: int = 10,
+        spontaneous_termination: bool = True,
+        teleport_on_termination: bool = True,
+        max_episode_steps: int | None = None,
+    ) -> None:
+        check_value("grid_size", grid_size, INTEGER, {"minimum": 2})
+        check_value("spontaneous_termination", spontaneous_termination, SWITCH, {})
+        check_value("teleport_on_termination", teleport_on_termination, SWITCH, {})
+        check_value("max_episode_steps", max_episode_steps, OPTIONAL_INTEGER, {"minimum": 1})
+        self.grid_size, self.teleports = grid_size, teleport_on_termination
+        self.chance = self.event_chance(grid_size) if spontaneous_termination else 0.0
+        seen = (self.channels * grid_size * grid_size,)
+        self.spaces = Spaces(seen, Discrete(len(MOVES)), torch.float32, max_episode_steps, BEST_RETURN)
+        self.cells = torch.arange(grid_size * grid_size)
+        self._after = clipped_moves(grid_size)
+
+    @staticmethod
+    def event_chance(grid_size: int) -> float:
+        """The probability of an event in a step."""
+        raise NotImplementedError
+
+    def keep(self, members: Tensor) -> Self:
+        """It has no parameters of members."""
+        return self
 
     def entered(self, state: Tensor, cell: Tensor) -> Tensor:
         """Where the player ends up who moves towards ``cell [...]``: there, in a grid without walls."""

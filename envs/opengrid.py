@@ -7,7 +7,7 @@ Learning". Starts and events come from `envs.seeded`, not from JAX's stream: the
 import torch
 from torch import Tensor
 
-from envs.gridworld import POSITION, GridSettings, GridWorld
+from envs.gridworld import POSITION, GridWorld
 from envs.seeded import uniform
 
 
@@ -15,15 +15,11 @@ class OpenGrid(GridWorld):
     """Episodes start at a uniform cell, possibly the goal. The observation is ``[grid_size, grid_size]`` flattened, 1
     where the player is and 0 elsewhere. The chance of an event is 0.1 over the grid's side."""
 
-    def __init__(
-        self,
-        grid_size: int = 10,
-        spontaneous_termination: bool = True,
-        teleport_on_termination: bool = True,
-        max_episode_steps: int | None = None,
-    ) -> None:
-        settings = GridSettings(grid_size, spontaneous_termination, teleport_on_termination, max_episode_steps)
-        super().__init__(settings, 1, 0.1 / grid_size)
+    channels = 1
+
+    @staticmethod
+    def event_chance(grid_size: int) -> float:
+        return 0.1 / grid_size
 
     def initial(self, seeds: Tensor) -> Tensor:
         seeds = seeds.to(torch.int64)
@@ -32,6 +28,3 @@ class OpenGrid(GridWorld):
 
     def observe(self, state: Tensor) -> Tensor:
         return (state[..., POSITION, None] == self.cells).float()
-
-    def keep(self, members: Tensor) -> "OpenGrid":
-        return self

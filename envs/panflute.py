@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from envs.seeded import uniform_at
-from models.settings import Kind, check_value
+from models.settings import INTEGER, OPTIONAL_INTEGER, SWITCH, check_value
 from models.spaces import Discrete, Spaces
 
 
@@ -28,9 +28,9 @@ class PanFlute:
     def __init__(
         self, num_pipes: int = 5, spontaneous_reward: bool = True, max_episode_steps: int | None = None
     ) -> None:
-        check_value("num_pipes", num_pipes, Kind(int, False, False), {"minimum": 1, "maximum": 100})
-        check_value("spontaneous_reward", spontaneous_reward, Kind(bool, False, False), {})
-        check_value("max_episode_steps", max_episode_steps, Kind(int, False, True), {"minimum": 1})
+        check_value("num_pipes", num_pipes, INTEGER, {"minimum": 1, "maximum": 100})
+        check_value("spontaneous_reward", spontaneous_reward, SWITCH, {})
+        check_value("max_episode_steps", max_episode_steps, OPTIONAL_INTEGER, {"minimum": 1})
         pipes = torch.arange(num_pipes)
         # Places are counted over all pipes: pipe i starts after 1 + 2 + ... + i of them.
         self._mouths = pipes * (pipes + 1) // 2

@@ -10,7 +10,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from envs.gridworld import GOAL, MOVES, OWN, POSITION, GridSettings, GridWorld, clipped_moves
+from envs.gridworld import GOAL, MOVES, OWN, POSITION, GridWorld, clipped_moves
 from envs.seeded import uniform, uniform_at
 
 _START, _PLAYER, _GOAL, _DRAWS = range(4)  # columns of `uniform`
@@ -25,15 +25,11 @@ class ProcMaze(GridWorld):
     The chance of an event is 0.1 / ((G + 1) * ceil(G / 2) - G mod 2) for G = ``grid_size``, 1 in 100 for 4.
     """
 
-    def __init__(
-        self,
-        grid_size: int = 10,
-        spontaneous_termination: bool = True,
-        teleport_on_termination: bool = True,
-        max_episode_steps: int | None = None,
-    ) -> None:
-        settings = GridSettings(grid_size, spontaneous_termination, teleport_on_termination, max_episode_steps)
-        super().__init__(settings, 4, 0.1 / ((grid_size + 1) * -(-grid_size // 2) - grid_size % 2))
+    channels = 4
+
+    @staticmethod
+    def event_chance(grid_size: int) -> float:
+        return 0.1 / ((grid_size + 1) * -(-grid_size // 2) - grid_size % 2)
 
     def initial(self, seeds: Tensor) -> Tensor:
         flat = seeds.flatten().to(torch.int64)
@@ -57,9 +53,6 @@ class ProcMaze(GridWorld):
     def entered(self, state: Tensor, cell: Tensor) -> Tensor:
         is_open = state.gather(-1, (OWN + cell)[..., None])[..., 0] == 1
         return torch.where(is_open, cell, state[..., POSITION])
-
-    def keep(self, members: Tensor) -> "ProcMaze":
-        return self
 
 
 def mazes(seeds: Tensor, grid_size: int) -> Tensor:

@@ -32,10 +32,7 @@ def implementations() -> dict[str, ModuleType]:
 
 def family_config(name: str) -> ModuleType:
     """The config module of the family that has implementation ``name``; SettingError when there is none."""
-    known = implementations()
-    if name not in known:
-        raise SettingError(f"implementation is {name!r}; allowed: {', '.join(known)}{nearest(name, known)}")
-    return known[name]
+    return agents.looked_up(name, implementations())
 
 
 def learns_from(name: str) -> str:

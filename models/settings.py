@@ -63,6 +63,9 @@ class Kind:
     optional: bool
 
 
+INTEGER, OPTIONAL_INTEGER, SWITCH = Kind(int, False, False), Kind(int, False, True), Kind(bool, False, False)
+
+
 def kinds(config_class: type) -> dict[str, Kind]:
     """Name -> Kind of every field, in order."""
     hints = typing.get_type_hints(config_class)

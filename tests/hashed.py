@@ -1,10 +1,15 @@
 """For tests of environments whose chance is a hash of seed and step: the hash in plain Python, and shared checks."""
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor
 
 from envs.seeded import uniform_at
 from envs.tensor import Dynamics, TensorEnvironment
+from models.settings import SettingError
 
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -89,3 +94,10 @@ def check_form(dynamics: Dynamics, limit: int | None) -> None:
         assert step.terminated.dtype == torch.bool and not step.terminated.any() and step.discount is None
         assert (step.truncated == (limit is not None and t >= limit)).all()
     assert all(torch.equal(one, other) for one, other in zip(before, kept, strict=True))
+
+
+def check_refused(kind: Callable[..., Dynamics], settings: dict[str, Any], line: str) -> None:
+    """That these settings, the first of them, are refused in that line."""
+    with pytest.raises(SettingError) as error:
+        kind(**settings)
+    assert str(error.value) == line and error.value.name == next(iter(settings))

@@ -17,12 +17,12 @@ from hashed import (
     check_a_block_is_tick_by_tick,
     check_alone_is_as_in_company,
     check_form,
+    check_refused,
     plain_uniform_at,
     random_actions,
     reward_rate,
     seeds_with_event,
 )
-from models.settings import SettingError
 
 STAY, UP, LEFT, DOWN, RIGHT = range(5)
 QUIET = {"spontaneous_reset": False}
@@ -292,6 +292,4 @@ def test_an_episode_is_a_function_of_its_seed_and_actions() -> None:
     ],
 )
 def test_settings_out_of_range(settings: dict, line: str) -> None:
-    with pytest.raises(SettingError) as error:
-        ButtonGrid(**settings)
-    assert str(error.value) == line and error.value.name == next(iter(settings))
+    check_refused(ButtonGrid, settings, line)

@@ -12,10 +12,10 @@ from models.agents.command_conditioned.networks import (
     BehaviorNetwork,
     GatedNetwork,
     HyperNetwork,
-    ValueNetwork,
 )
 from models.agents.command_conditioned.published import load_published
 from models.layers import ConvolutionalTrunk
+from models.perceptron import ValueNetwork
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams

@@ -15,7 +15,7 @@ from envs.opengrid import OpenGrid
 from envs.procmaze import ProcMaze, mazes
 from envs.seeded import uniform, uniform_at
 from envs.tensor import TensorEnvironment
-from models.settings import SettingError
+from hashed import check_refused
 from models.spaces import Discrete, Spaces
 
 NOOP, UP, LEFT, DOWN, RIGHT = range(5)
@@ -332,9 +332,7 @@ def test_spaces() -> None:
 def test_settings_out_of_range_are_refused_in_one_line(
     kind: type[ProcMaze | OpenGrid], wrong: dict[str, Any], line: str
 ) -> None:
-    with pytest.raises(SettingError) as error:
-        kind(**wrong)
-    assert str(error.value) == line
+    check_refused(kind, wrong, line)
 
 
 def test_uniform_at_is_uniform_and_of_its_seed_and_column_alone() -> None:

@@ -31,10 +31,13 @@ def implementations() -> dict[str, ModuleType]:
 
 def family_config(name: str) -> ModuleType:
     """The config module of the family that has implementation ``name``; SettingError when there is none."""
-    known = implementations()
+    return looked_up(name, implementations())
+
+
+def looked_up(name: str, known: Mapping[str, ModuleType]) -> ModuleType:
+    """The config module of implementation ``name`` among those ``known``; SettingError when there is none."""
     if name not in known:
-        listed = ", ".join(known)
-        raise SettingError(f"implementation is {name!r}; allowed: {listed}{nearest(name, known)}")
+        raise SettingError(f"implementation is {name!r}; allowed: {', '.join(known)}{nearest(name, known)}")
     return known[name]
 
 

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from models.agents.command_conditioned.acting import Acting, Bounds
 from models.agents.command_conditioned.config import Config
-from models.agents.command_conditioned.networks import POLICIES, ValueNetwork
+from models.agents.command_conditioned.networks import POLICIES
 from models.layers import ConvolutionalTrunk
 from models.losses import cross_entropy, exponential_weights, max_entropy, squared_error
 from models.memory import EpisodeMemory, NewEpisode
 from models.optim import Adam, clip_gradients
+from models.perceptron import ValueNetwork
 from models.returns import discounted_returns, lambda_returns
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams

@@ -97,18 +97,4 @@ class GatedNetwork(Network):
         return dense(x, weights[-2], weights[-1])
 
 
-class ValueNetwork(Network):
-    """State values ``[M, B]``: ReLU layers and one output; default initialisation."""
-
-    def __init__(self, inputs: int, hidden: tuple[int, ...], streams: Streams):
-        widths = (inputs, *hidden, 1)
-        super().__init__([Dense(f"value_fc.{i}", a, b) for i, (a, b) in enumerate(pairwise(widths))], streams)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        x, weights = obs, self.weights()
-        for i in range(0, len(weights) - 2, 2):
-            x = dense(x, weights[i], weights[i + 1]).relu()
-        return dense(x, weights[-2], weights[-1]).squeeze(-1)
-
-
 POLICIES = {"behavior": BehaviorNetwork, "hypernetwork": HyperNetwork, "gated": GatedNetwork}

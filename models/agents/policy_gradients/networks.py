@@ -1,32 +1,14 @@
 """Policies, and values where there are any: observation in, scores of actions and state values out."""
 
-from itertools import pairwise
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from models.agents.policy_gradients.config import Config
-from models.layers import ConvolutionalTrunk, Dense, Network, dense
+from models.layers import ConvolutionalTrunk
+from models.perceptron import Perceptron, ValueNetwork
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
-
-ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
-
-
-class Perceptron(Network):
-    """Hidden layers and an affine output ``[M, B, outputs]``; torch's default initialisation, as `torch.nn.Linear`."""
-
-    def __init__(self, inputs: int, hidden: tuple[int, ...], outputs: int, activation: str, streams: Streams):
-        widths = (inputs, *hidden, outputs)
-        super().__init__([Dense(f"fc.{i}", a, b) for i, (a, b) in enumerate(pairwise(widths))], streams)
-        self.activation = ACTIVATIONS[activation]
-
-    def forward(self, x: Tensor) -> Tensor:
-        weights = self.weights()
-        for weight, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
-            x = self.activation(dense(x, weight, bias))
-        return dense(x, weights[-2], weights[-1])
 
 
 class ActorCritic(nn.Module):
@@ -44,9 +26,9 @@ class ActorCritic(nn.Module):
         inputs = self.trunk.features if self.trunk else spaces.obs_shape[0]
         outputs = self.actions + self.shared
         self.policy = Perceptron(inputs, config.hidden_sizes, outputs, config.activation, streams)
-        self.critic: Perceptron | None = None
+        self.critic: ValueNetwork | None = None
         if config.baseline == "value" and not self.shared:
-            self.critic = Perceptron(inputs, config.value_hidden_sizes, 1, config.activation, streams)
+            self.critic = ValueNetwork(inputs, config.value_hidden_sizes, streams, config.activation, name="fc")
 
     def scores(self, obs: Tensor) -> Tensor:
         """``obs [M, B, *O] -> [M, B, A]``."""
@@ -67,7 +49,7 @@ class ActorCritic(nn.Module):
         if self.shared:
             return self.policy(features)[..., -1]
         assert self.critic
-        return self.critic(features.detach()).squeeze(-1)
+        return self.critic(features.detach())
 
     def _features(self, obs: Tensor) -> Tensor:
         return self.trunk(obs) if self.trunk else obs
