@@ -18,8 +18,9 @@ from control.flags import (
     for_fresh_agents,
     named,
     one_word,
+    parameters,
+    read_config,
     read_values,
-    read_yaml,
     split,
 )  # fmt: skip
 from control.run_config import RunConfig, Settings, as_dict, build, check_command, from_dict, to_yaml
@@ -58,11 +59,11 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     if [name for name, _ in typed].count("config") > 1:
         raise SettingError("--config is given twice; allowed: one file")
     file = one_word("config", asked["config"]) if "config" in asked else ""
-    written = read_yaml(file) if file else []
+    written = read_config(file) if file else []
     typed = [(name, words) for name, words in typed if name not in ("config", "help")]
     first = dict(written) | asked
     with _naming(file, dict(written), asked):
-        implementation, game = _which(first)
+        implementation, game = _which(first, asked)
         _check_choice(file, dict(written), asked)
         choosing = [name for name in CHOOSING[: None if implementation in stand_ins() else 1] if name in first]
         choices = {name: one_word(name, first[name]) for name in choosing}
@@ -73,8 +74,14 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         raise SystemExit(0)
     evaluating = " ".join(first.get("eval_agent", [])).lower() not in NULL
     known = flags_of_all(game) if evaluating else flags(implementation, game, choices)
-    from_flags = named(typed, known, implementation, "--")
-    words = named(written, known, implementation, f"{file}: ") | from_flags
+    world = game.partition(",")[0]
+    from_flags = named(typed, known, implementation, "--", world)
+    from_file = named(written, known, implementation, f"{file}: ", world)
+    if not evaluating or "gamename" in first:
+        with _naming(file, dict(from_file), dict(from_flags)):
+            name = one_word("gamename", first.get("gamename", [game]))
+            game = _with_parameters(game, name, "gamename" in asked, from_file, from_flags)
+    words = from_file | from_flags
     if evaluating:
         words = {name: words[name] for name in words if name in from_flags or _for_evaluation(known[name])}
     with _naming(file, words, from_flags):
@@ -95,16 +102,45 @@ def _naming(file: str, words: Container[str], from_flags: Container[str]) -> Ite
         raise
 
 
-def _which(words: Mapping[str, list[str]]) -> tuple[str, str]:
-    """Implementation and game, which decide what else there is. A game's other names give its own."""
+def _which(words: Mapping[str, list[str]], asked: Container[str]) -> tuple[str, str]:
+    """Implementation and game, which decide what else there is. A game's other names give its own; a preset that is
+    for one game chooses it. ``asked`` are the words that are flags."""
     from envs.names import resolve
 
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
     try:
-        family_config(implementation)
+        family = family_config(implementation)
     except SettingError as error:
         raise SettingError(str(error), "implementation") from error
-    return implementation, resolve(one_word("gamename", words.get("gamename", [RunConfig.gamename]))).name
+    preset = one_word("preset", words["preset"]) if "preset" in words else ""
+    meant: str | None = getattr(family, "preset_game", lambda preset: None)(preset)
+    game = resolve(one_word("gamename", words.get("gamename", [meant or RunConfig.gamename])))
+    if meant and resolve(meant).world != game.world:
+        flag = next((f"--{name}" for name in ("gamename", "preset") if name in asked), "gamename")
+        raise SettingError(
+            f"preset is {preset!r}, but gamename is {game.name!r}; leave out {flag}, or take a preset of {game.world}",
+            "" if flag.startswith("--") else "gamename",
+        )
+    return implementation, game.name
+
+
+def _with_parameters(
+    game: str, name: str, typed: bool, from_file: dict[str, list[str]], from_flags: dict[str, list[str]]
+) -> str:
+    """``game`` with the parameters that file and flags give it, which are taken out of these.
+
+    ``name`` is how it was named; where that was ``typed``, parameters in it go before those of the file.
+    """
+    from envs.names import taken_apart, with_parameters
+
+    known = parameters(game)
+    of_file, of_flags = ({key: words.pop(key) for key in known if key in words} for words in (from_file, from_flags))
+    if not of_file and not of_flags:
+        return game
+    plain, of_name = taken_apart(name)
+    values = read_values(of_file, known)
+    values = values | of_name if typed else of_name | values
+    return with_parameters(plain, values | read_values(of_flags, known)).name
 
 
 def _settings(values: dict[str, Any], game: str, evaluating: bool) -> Settings:

@@ -17,13 +17,13 @@ from models.settings import SettingError
 from models.streams import Streams
 
 _ENVS = 25
-_FROM_NOW = ("num_workers", "num_eval_episodes", "evaluation", "record")
+_FROM_NOW = ("num_workers", "num_eval_episodes", "evaluation", "record", "accelerator", "num_threads")
 
 
 def evaluate_checkpoint(settings: Settings) -> int:
     """Play `num_eval_episodes` episodes for each member of the checkpoint and print a table; with ``--record`` also a
     video of one episode. Episode seeds come from ``--seed`` (25 by default), not from the run's. Returns 0."""
-    prepare()
+    prepare(settings.run)
     assert settings.run.eval_agent
     for name in sorted({"num_agents", "real_baseline", "agent"} & settings.given):
         raise SettingError(f"--{name} has no effect with --eval_agent: only on stand-ins agents are trained", name)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from control.run_config import COMMANDS, Command, RunConfig
+from models.agents import published_settings
 from models.registry import default_configs, family_config, implementations, inner_agents
 from models.settings import Kind, SettingError, allowed, closest, kinds, refused
 
@@ -51,8 +52,8 @@ class Flag:
 
 
 def flags(implementation: str, game: str, given: Mapping[str, str] | None = None) -> dict[str, Flag]:
-    """Every setting of an implementation by name, with its default on that game. ``given`` are words that choose
-    other defaults: a stand-in's ``preset``, ``proxy`` and ``agent``."""
+    """Every setting of an implementation by name, with its default on that game, and every parameter of the game.
+    ``given`` are words that choose other defaults: a stand-in's ``preset``, ``proxy`` and ``agent``."""
     given = given or {}
     found = {flag.name: flag for flag in _flags_of(RunConfig())}
     for name, field in COMMANDS.items():
@@ -62,7 +63,7 @@ def flags(implementation: str, game: str, given: Mapping[str, str] | None = None
     agent, proxy = default_configs(implementation, game, given, inner)
     own = list(_flags_of(proxy)) if proxy is not None else []
     own += _flags_of(agent, f"hyperparameters of {inner if proxy is not None else implementation}")
-    for flag in own:
+    for flag in (*parameters(game).values(), *own):
         if flag.name in found:
             raise RuntimeError(f"{flag.name} is a setting of {implementation} and of every run")
         found[flag.name] = flag
@@ -70,8 +71,27 @@ def flags(implementation: str, game: str, given: Mapping[str, str] | None = None
 
 
 def flags_of_all(game: str) -> dict[str, Flag]:
-    """Every setting of every implementation."""
-    return {name: flag for implementation in implementations() for name, flag in flags(implementation, game).items()}
+    """Every setting of every implementation, and every parameter of every game."""
+    from envs.names import GAMES
+
+    found = {name: flag for world in GAMES for name, flag in parameters(world).items()}
+    return found | {n: flag for implementation in implementations() for n, flag in flags(implementation, game).items()}
+
+
+def parameters(game: str) -> dict[str, Flag]:
+    """What ``game`` is made with, where names of games can say so (`envs.names`); the default is what its name says."""
+    from envs.names import GAMES, resolve
+
+    if game.partition(",")[0] not in GAMES:
+        return {}
+    found = resolve(game)
+    if found.parameters is None:
+        return {}
+    of_kind, values = kinds(found.parameters), found.in_use()
+    section = f"parameters of {found.world}, which become part of gamename"
+    return {
+        f.name: Flag(f.name, of_kind[f.name], f.metadata, values[f.name], section) for f in fields(found.parameters)
+    }
 
 
 def for_fresh_agents() -> set[str]:
@@ -126,6 +146,49 @@ def _check_readable(pairs: Iterable[Pair]) -> None:
                 raise SettingError(f"{name} is {word!r}; allowed: text in UTF-8", name)
 
 
+def read_config(path: str) -> list[Pair]:
+    """The settings in a file: our own names, in YAML or JSON, or in a ``.json`` those of a published code that some
+    family knows (`models.agents.published_settings`). Raises SettingError."""
+    if not path.lower().endswith(".json"):
+        return read_yaml(path)
+    content = _read_json(path)
+    try:
+        pairs = published_settings(content)
+    except SettingError as error:
+        raise SettingError(f"{path}: {error}", error.name) from error
+    pairs = list(_flatten(content, path)) if pairs is None else pairs
+    _check_readable(pairs)
+    return pairs
+
+
+def _read_json(path: str) -> dict[str, Any]:
+    """A JSON object with its values as they are written: numbers, true, false and null are text here."""
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise SettingError(f"{path}: {twice} is given twice")
+        return {name: text(value) for name, value in pairs}
+
+    def text(value: Any) -> Any:
+        if isinstance(value, list):
+            return [text(item) for item in value]
+        return value if isinstance(value, str | dict) else json.dumps(value)
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file, object_pairs_hook=mapping, parse_int=str, parse_float=str, parse_constant=str)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise SettingError(f"config is {path!r}: {reason}") from error
+    except json.JSONDecodeError as error:
+        raise SettingError(f"config is {path!r}: not valid JSON, line {error.lineno}: {error.msg}") from error
+    if not isinstance(content, dict):
+        raise SettingError(f"config is {path!r}: allowed: a mapping of names to values")
+    return content
+
+
 def read_yaml(path: str) -> list[Pair]:
     """The settings in a YAML file, ``command: {return: 250}`` as ``command.return``. Raises SettingError."""
     import yaml
@@ -169,10 +232,12 @@ def one_word(name: str, words: Sequence[str]) -> str:
     return words[0]
 
 
-def named(pairs: Iterable[Pair], known: Mapping[str, Flag], implementation: str, prefix: str) -> dict[str, list[str]]:
+def named(
+    pairs: Iterable[Pair], known: Mapping[str, Flag], implementation: str, prefix: str, game: str = ""
+) -> dict[str, list[str]]:
     """The words for each setting, the last where one is repeated; ``no_x`` becomes ``x`` turned round.
 
-    ``prefix`` stands before a name in errors: ``--``, or the file it came from.
+    ``prefix`` stands before a name in errors: ``--``, or the file it came from; ``game`` is what they may mention.
     """
     found: dict[str, list[str]] = {}
     for name, words in pairs:
@@ -185,11 +250,17 @@ def named(pairs: Iterable[Pair], known: Mapping[str, Flag], implementation: str,
                 raise refused(name, " ".join(words), known[positive].kind, {})
             found[positive] = [str(not value).lower()]
         else:
-            raise _unknown(name, known, implementation, prefix)
+            raise _unknown(name, known, implementation, prefix, game)
     return found
 
 
-def _unknown(name: str, known: Mapping[str, Flag], implementation: str, prefix: str) -> SettingError:
+def _unknown(name: str, known: Mapping[str, Flag], implementation: str, prefix: str, game: str) -> SettingError:
+    from envs.names import worlds_with
+
+    worlds = worlds_with(name) or worlds_with(name.removeprefix("no_"))
+    if worlds and game:
+        line = f"{prefix}{name} has no effect with gamename {game}; it is a parameter of {', '.join(worlds)}"
+        return SettingError(line)
     owners = [other for other in implementations() if name in flags(other, "")]
     if owners:
         return SettingError(f"{prefix}{name} is a setting of {', '.join(owners)}, not of {implementation}")

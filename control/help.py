@@ -50,8 +50,9 @@ def help_text(known: Mapping[str, Flag], implementation: str) -> str:
     from envs.names import GAMES
 
     games = textwrap.wrap(", ".join(name for name, game in GAMES.items() if not game.is_probe), _width() - 2)
+    known_names = textwrap.wrap(", ".join(implementations()), _width() - 2)
     head = HEAD.format(
-        words=textwrap.fill(WORDS, _width()), implementations=", ".join(implementations()), games="\n  ".join(games)
+        words=textwrap.fill(WORDS, _width()), implementations="\n  ".join(known_names), games="\n  ".join(games)
     )
     parser = ArgumentParser(
         prog="trainer.py",
@@ -61,7 +62,9 @@ def help_text(known: Mapping[str, Flag], implementation: str) -> str:
         formatter_class=_Formatter,
     )
     parser.add_argument("--version", help="show the version and end", action="store_true")
-    parser.add_argument("--config", metavar="FILE.yaml", help="read settings from YAML; a run's config.yaml repeats it")
+    parser.add_argument(
+        "--config", metavar="FILE.yaml", help="settings from a file; a run's config.yaml repeats it"
+    )
     groups: dict[str, Any] = {}
     order = sorted(known.values(), key=lambda flag: flag.section.startswith("hyperparameters"))
     sources: str | None = _sources(implementation)

@@ -40,10 +40,12 @@ class Interaction:
         self.is_tensor = isinstance(environment, TensorEnvironment)
         self.ticks = 0
         self.obs: Tensor | None = None
-        shape = (agent.members, agent.envs)
-        self.returns, self.lengths = torch.zeros(shape), torch.zeros(shape, dtype=torch.int64)
+        self.shown: Tensor | None = None  # what the agent acts on, where that is not `obs`
+        shape, device = (agent.members, agent.envs), agent.device
+        self.returns = torch.zeros(shape, device=device)
+        self.lengths = torch.zeros(shape, dtype=torch.int64, device=device)
         self.seeds = torch.zeros(shape, dtype=torch.int64)  # of the episodes under way
-        self.loss = torch.full((agent.members,), torch.nan)
+        self.loss = torch.full((agent.members,), torch.nan, device=device)
         self._block = -1
         self._block_state = streams.get_state()
         self._past: list[Tensor] = []  # actions since the oldest episode under way began, where they must be replayed
@@ -52,15 +54,19 @@ class Interaction:
         """One step of every environment and the updates it owes. Gives the episodes that ended, if any did."""
         if self.obs is None:
             self.obs = self._start(None)
-        action = self.agent.act(self.obs)
+        obs = self.obs if self.shown is None else self.shown
+        if self.agent.knows_dynamics and isinstance(self.environment, TensorEnvironment):
+            self.agent.visit(self.environment.state)
+        action = self.agent.act(obs)
         step = self.environment.step(action)
         done = step.terminated | step.truncated
         discount = (~step.terminated).float() if step.discount is None else step.discount
-        self.agent.observe(self.obs, action, step.obs, step.reward, discount, done)
+        self.agent.observe(obs, action, step.obs, step.reward, discount, done)
         self.loss = self.agent.learn()
         self.returns = self.returns + step.reward
         self.lengths = self.lengths + 1
         self.obs = step.obs
+        self.shown = step.obs if self.agent.stale else None
         self.ticks += 1
         if not self.is_tensor:
             self._past.append(action)
@@ -73,12 +79,16 @@ class Interaction:
         self._past = self._past[len(self._past) - int(self.lengths.max()) :]
         return ended
 
+    def refresh(self) -> None:
+        """Show the agent the observation of now, if it was to act on an older one."""
+        self.shown = None
+
     def _start(self, where: Tensor | None) -> Tensor:
         while self._block < self.ticks // BLOCK:
             self._draw()
         tick = self.ticks % BLOCK
         seeds = self._seeds[tick]
-        self.seeds = seeds if where is None else torch.where(where, seeds, self.seeds)
+        self.seeds = seeds if where is None else torch.where(where.cpu(), seeds, self.seeds)
         if isinstance(self.environment, TensorEnvironment):
             return self.environment.put(self._states[tick], where)
         return self.environment.reset(seeds, where)
@@ -102,6 +112,7 @@ class Interaction:
         self.loss = self.loss[members]
         if self.obs is not None:
             self.obs = self.obs[members]
+            self.shown = None if self.shown is None else self.shown[members]
             self._seeds, self._states = self._seeds[:, members], self._states[:, members]
 
     # -- resume -----------------------------------------------------------------------------------------------------
@@ -111,15 +122,17 @@ class Interaction:
         under way: an episode is a function of them."""
         state = {
             "ticks": self.ticks, "obs": self.obs, "returns": self.returns, "lengths": self.lengths,
-            "seeds": self.seeds, "block": self._block, "streams": self._block_state,
+            "seeds": self.seeds, "block": self._block, "streams": self._block_state, "shown": self.shown,
         }  # fmt: skip
         if isinstance(self.environment, TensorEnvironment):
             return state | {"state": self.environment.state, "age": self.environment.age}
         return state | {"past": torch.stack(self._past) if self._past else None}
 
     def load_resume_state(self, state: dict[str, Any]) -> None:
-        self.ticks, self.obs = state["ticks"], state["obs"]
-        self.returns, self.lengths, self.seeds = state["returns"], state["lengths"], state["seeds"]
+        device = self.agent.device
+        self.ticks, self.seeds = state["ticks"], state["seeds"]
+        self.obs, self.shown = (None if obs is None else obs.to(device) for obs in (state["obs"], state["shown"]))
+        self.returns, self.lengths = state["returns"].to(device), state["lengths"].to(device)
         self.streams.set_state(state["streams"])
         if state["block"] >= 0:
             self._block = state["block"] - 1
@@ -128,7 +141,7 @@ class Interaction:
             return
         if isinstance(self.environment, TensorEnvironment):
             self.environment.put(state["state"])
-            self.environment.age = state["age"]
+            self.environment.age = state["age"].to(device)
         else:
             self._past = list(state["past"].unbind(0)) if state["past"] is not None else []
             self._replay()

@@ -20,17 +20,20 @@ from models.settings import SettingError
 Array = NDArray[np.float64]
 
 RUNNING_MEAN = "train/mean_reward"  # its name in the notebook that policy gradients come from
+REWARD_RATE = "eval/reward_rate"  # reward a step, of worlds without episodes
 RETURNS = {
     RUNNING_MEAN: "Return, mean of the latest training episodes",
     "rollout/return_mean": "Return while exploring",
     "eval/return_sampled": "Return in evaluation, sampled actions",
     "eval/return_greedy": "Return in evaluation, greedy actions",
+    REWARD_RATE: "Reward per step in evaluation, greedy actions",
     "es/fitness_mean": "Real return of agents of perturbed stand-ins",
     "es/center_return": "Real return of fresh agents of the centre",
 }
 SHORT = {
     RUNNING_MEAN: "running mean", "rollout/return_mean": "exploring", "eval/return_sampled": "sampled",
-    "eval/return_greedy": "greedy", "es/fitness_mean": "fitness", "es/center_return": "centre",
+    "eval/return_greedy": "greedy", REWARD_RATE: "reward rate", "es/fitness_mean": "fitness",
+    "es/center_return": "centre",
 }  # fmt: skip
 # An on-policy agent's running mean is over these episodes, and over others that were played just as they were.
 _SAID_BY_RUNNING_MEAN = ("rollout/return_mean", "eval/return_sampled")

@@ -73,8 +73,9 @@ def rollout(actor: Actor, environment: Environment, seeds: Tensor, keep: bool = 
     few = _FirstFew(environment, seeds.shape[1]) if seeds.shape[1] < environment.envs else environment
     obs = few.reset(seeds)
     trace: list[tuple[Tensor, ...]] = []
-    running = torch.ones(seeds.shape, dtype=torch.bool)
-    returns, lengths = torch.zeros(seeds.shape), torch.zeros(seeds.shape, dtype=torch.int64)
+    running = torch.ones(seeds.shape, dtype=torch.bool, device=obs.device)
+    returns = torch.zeros(seeds.shape, device=obs.device)
+    lengths = torch.zeros(seeds.shape, dtype=torch.int64, device=obs.device)
     while running.any():
         action = actor.act(obs)
         step = few.step(action, running)
@@ -86,7 +87,7 @@ def rollout(actor: Actor, environment: Environment, seeds: Tensor, keep: bool = 
         obs = step.obs
         running = running & ~(step.terminated | step.truncated)
     if not keep:
-        return Episodes(returns, lengths)
+        return Episodes(returns.cpu(), lengths.cpu())
     columns = [torch.stack(column) for column in zip(*trace, strict=True)]
     return Trajectory(*columns, final_obs=obs, returns=returns)  # type: ignore[misc]  # six columns, in order
 

@@ -37,6 +37,17 @@ class RunConfig:
     num_workers: int = _run(
         1, "processes that step environments or, of SE, train its population (Ray); 1 is this process", minimum=1
     )
+    accelerator: str = _run(
+        "cpu", "where an agent learns that can choose; gpu is the first of CUDA", choices=("cpu", "gpu")
+    )
+    num_threads: int = _run(
+        1, "threads of a tensor operation; above 1 numbers may differ in the last digit from run to run", minimum=1
+    )
+    matmul_precision: str = _run(
+        "highest",
+        "of matrix products: highest is float32, medium lets them use bfloat16 where the processor can",
+        choices=("highest", "high", "medium"),
+    )
     ray_address: str | None = _run(None, "Ray cluster to join (host:port or auto); null starts one here")
     time_limit: int | None = _run(
         None, "steps after which episodes are truncated; null is the environment's own", minimum=1

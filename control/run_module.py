@@ -65,6 +65,11 @@ class RunModule(pl.LightningModule):
         return self.epoch >= self.epochs
 
     @property
+    def eval_every(self) -> int:
+        """Epochs between evaluations."""
+        return self.settings.run.eval_every
+
+    @property
     def target(self) -> float | None:
         """The `score` that ends the run."""
         return self.settings.run.target_return
@@ -223,7 +228,7 @@ def finite(parameters: Iterable[Tensor], members: int) -> Tensor:
     """Which members have nothing but finite numbers in ``parameters``, each ``[M, D]``: ``[M]`` bool."""
     sound = torch.ones(members, dtype=torch.bool)
     for weights in parameters:
-        sound &= torch.isfinite(weights.detach().sum(1))
+        sound &= torch.isfinite(weights.detach().sum(1)).cpu()
     return sound
 
 

@@ -8,13 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from control.interaction import Interaction
+from control.resources import available_memory
+from control.results import REWARD_RATE
 from control.rollout import Episodes, GreedyActor, rollout
-from control.run_config import Settings
+from control.run_config import RunConfig, Settings
 from control.run_module import GREEDY, RunModule, check_actions, check_no_command, finite, rounds, seeds_of, spaces_of
 from envs.base import Environment, EnvironmentFault
 from envs.make import make_environment
+from envs.names import GAMES
+from envs.tensor import TensorEnvironment
 from models.agents import agent_class
+from models.schedule import StepSchedule
 from models.settings import SettingError
+from models.spaces import Spaces
 from models.streams import Streams
 
 
@@ -31,9 +37,10 @@ class Group:
     def epoch(self, ticks: int) -> dict[str, Tensor]:
         """Train for ``ticks``. ``loss``, ``return`` and ``length`` ``[m]`` are means of the epoch, NaN where there was
         nothing; ``updated [m]`` counts the ticks with updates, ``ended [m]`` the episodes that came to their end."""
-        members = len(self.at)
-        losses, waited = [], torch.zeros(members, dtype=torch.int64)
-        counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64)
+        members, device = len(self.at), self.agent.device
+        losses, waited = [], torch.zeros(members, dtype=torch.int64, device=device)
+        counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64, device=device)
+        self.interaction.refresh()
         for _ in range(ticks):
             ended = self.interaction.tick()
             losses.append(self.interaction.loss)
@@ -42,16 +49,17 @@ class Group:
                 waited += ~able
                 self.all_learn = bool(able.all())
             if ended is not None:
-                counts.index_add_(0, ended.members, torch.ones(len(ended.members), dtype=torch.float64))
+                counts.index_add_(0, ended.members, torch.ones_like(ended.returns, dtype=torch.float64))
                 returns.index_add_(0, ended.members, ended.returns.double())
                 lengths.index_add_(0, ended.members, ended.lengths.double())
         # Members lead and stay contiguous: a sum over the leading axis rounds by how many members there are.
         table = torch.stack(losses, 1).double()
-        waiting = torch.arange(ticks) < waited.unsqueeze(1)
+        waiting = torch.arange(ticks, device=device) < waited.unsqueeze(1)
         updated = ticks - waited
         loss = table.masked_fill(waiting, 0.0).sum(1) / updated
         means = {"loss": loss, "return": returns / counts, "length": lengths / counts}
-        return means | {"updated": updated, "ended": counts}
+        means |= {"updated": updated, "ended": counts}
+        return {name: value.cpu() for name, value in (means | self.agent.measured()).items()}
 
     def resume_state(self) -> dict[str, Any]:
         return {"agent": self.agent.resume_state(), "interaction": self.interaction.resume_state()}
@@ -66,7 +74,8 @@ class StepModule(RunModule):
 
     Members whose networks have different shapes (``vary_hp``) are several groups, trained one after another; what a
     member learns depends on neither. An epoch has ``steps_per_epoch`` steps of every member, rounded up to whole ticks
-    of its ``num_envs`` environments; episodes go on from epoch to epoch.
+    of its ``num_envs`` environments; episodes go on from epoch to epoch. How long an epoch is and what an evaluation,
+    the run's settings say unless the agent's have a ``schedule``.
     """
 
     ways = ("greedy",)  # of evaluating
@@ -74,7 +83,10 @@ class StepModule(RunModule):
     def __init__(self, settings: Settings):
         run = settings.run
         super().__init__(settings, seeds_of(run))
-        self.ticks = -(-run.steps_per_epoch // settings.agent.num_envs)
+        own = getattr(settings.agent, "schedule", None)
+        self.pace = own or StepSchedule(run.steps_per_epoch, run.eval_every, run.eval_episodes)
+        self.ticks = -(-self.pace.steps_per_epoch // settings.agent.num_envs)
+        self.device_of_members = torch.device("cuda" if run.accelerator == "gpu" else "cpu")
         chosen = agent_class(run.implementation).groups(settings.agent, self.seeds)
         self.groups = [self._group(positions, max(1, run.num_workers // len(chosen))) for positions in chosen]
         self.agents = nn.ModuleList([group.agent for group in self.groups])
@@ -86,13 +98,21 @@ class StepModule(RunModule):
         run, config = self.settings.run, self.settings.agent
         seeds = [self.seeds[m] for m in positions]
 
-        def environment(envs: int) -> Environment:
-            return make_environment(run.gamename, len(seeds), envs, workers, time_limit=run.time_limit)
+        def environment(envs: int, limit: int | None) -> Environment:
+            return make_environment(
+                run.gamename, len(seeds), envs, workers, time_limit=limit, device=self.device_of_members
+            )
 
-        training = environment(config.num_envs)
-        agent = agent_class(run.implementation)(config, training.spaces, seeds)
+        endless = 0 if self.pace.endless else None
+        training = environment(config.num_envs, run.time_limit or endless)
+        which = agent_class(run.implementation)
+        world = {"dynamics": _dynamics(training), "device": self.device_of_members} if which.knows_dynamics else {}
+        if world:
+            _check_world(run, config, which, training.spaces, len(self.seeds), world["dynamics"])
+        agent = which(config, training.spaces, seeds, **world)
         interaction = Interaction(agent, training, Streams.named(seeds, "episodes"))
-        return Group(torch.tensor(positions), agent, interaction, environment(run.eval_episodes))
+        evaluation = environment(self.pace.eval_episodes, self.pace.eval_steps or run.time_limit)
+        return Group(torch.tensor(positions), agent, interaction, evaluation)
 
     # -- Lightning's hooks ------------------------------------------------------------------------------------
 
@@ -111,11 +131,10 @@ class StepModule(RunModule):
         self.env_steps = self.env_steps + self.ticks * self.settings.agent.num_envs
         self.updates = self.updates + seen["updated"] * self.settings.agent.updates_per_step
         self.gradient_steps = int(self.updates.max())
-        epsilon = self._gathered([{"epsilon": group.agent.epsilon()} for group in self.groups])["epsilon"]
         self.row = {
-            "train/loss": seen["loss"], "train/epsilon": epsilon, "rollout/return_mean": seen["return"],
-            "rollout/length": seen["length"], "gradient_steps": self.updates,
-        }  # fmt: skip
+            "train/loss": seen["loss"], "rollout/return_mean": seen["return"], "rollout/length": seen["length"],
+            "gradient_steps": self.updates,
+        } | {tag: values for tag, values in seen.items() if "/" in tag}  # fmt: skip
         self._time("train", time.perf_counter() - start)
         self._warn_of_loss("loss", seen["loss"], seen["updated"] > 0)
         sound = [{"sound": finite(group.agent.parameters(), len(group.at))} for group in self.groups]
@@ -123,7 +142,10 @@ class StepModule(RunModule):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         start = time.perf_counter()
-        self.row[GREEDY] = self.evaluate(self.settings.run.eval_episodes).returns.mean(1)
+        played = self.evaluate(self.pace.eval_episodes)
+        self.row[GREEDY] = played.returns.mean(1)
+        if self.is_continuing:
+            self.row[REWARD_RATE] = (played.returns / played.lengths).mean(1)
         self._time("eval", time.perf_counter() - start)
 
     def _gathered(self, rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -165,8 +187,16 @@ class StepModule(RunModule):
         return [text.format(mean)] if mean == mean else []
 
     def player(self) -> GreedyActor:
-        agent = self.groups[0].agent  # the first member is always in the first group
-        return GreedyActor(agent.with_weights(agent.online[:1]))
+        return GreedyActor(self.groups[0].agent.first())  # the first member is always in the first group
+
+    @property
+    def is_continuing(self) -> bool:
+        """Whether the world has no episodes, so that the reward a step says more than the return."""
+        return not getattr(self.settings.agent, "episodic_env", True)
+
+    @property
+    def eval_every(self) -> int:
+        return self.pace.eval_every
 
     def close(self) -> None:
         for group in self.groups:
@@ -185,6 +215,30 @@ class StepModule(RunModule):
         self.budget = state["budget"]  # that of the beginning: exploration must not return when a run gets longer
         for group, saved in zip(self.groups, state["groups"], strict=True):
             group.load_resume_state(saved)
+
+
+def _dynamics(environment: Environment) -> Any:
+    """The world's own, on the device of its states; None where it is no tensor program."""
+    return environment.on_device if isinstance(environment, TensorEnvironment) else None
+
+
+def _check_world(run: RunConfig, config: Any, which: Any, spaces: Spaces, members: int, dynamics: Any) -> None:
+    """SettingError where the agent must step copies of the world and cannot, or would remember more than there is
+    room for."""
+    if dynamics is None and which.needs_dynamics(config):
+        able = ", ".join(game.name for game in GAMES.values() if game.dynamics)
+        raise SettingError(
+            f"gamename is {run.gamename!r}, whose states cannot be copied; allowed for {run.implementation}: {able}",
+            "gamename",
+        )
+    needed, there = which.memory_bytes(config, spaces, members, dynamics), available_memory(run.accelerator)
+    if there is not None and needed > there:
+        most = int(config.buffer_size * there / needed)
+        raise SettingError(
+            f"buffer_size is {config.buffer_size}, which takes {needed / 1e9:.1f} GB with num_seeds {members} on "
+            f"{run.gamename}, and {there / 1e9:.1f} GB are free; allowed here: at most {most}",
+            "buffer_size",
+        )
 
 
 def build(settings: Settings) -> StepModule:

@@ -11,13 +11,14 @@ from types import FrameType
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 
 from control import agent_module, checkpoints, run_dir, step_module
 from control.arithmetic import settle
 from control.checkpoints import AtomicCheckpointIO, Checkpoint
 from control.logs import Checkpoints, RunLog
 from control.progress import Progress
-from control.run_config import Settings, as_dict, to_yaml
+from control.run_config import RunConfig, Settings, as_dict, to_yaml
 from control.run_module import RunModule
 from models.registry import family_config, learns_from
 from models.settings import SettingError
@@ -27,12 +28,13 @@ from models.settings import SettingError
 CHANGEABLE = (
     "epochs", "generations", "target_return", "checkpoint_every", "no_checkpoint", "recording_epoch_interval",
     "record_n_rollouts_per_epoch", "record", "print_statements", "num_workers", "resume", "logdir", "display",
+    "accelerator", "num_threads",
 )  # fmt: skip
 
 
 def train(settings: Settings, extra_callbacks: tuple[pl.Callback, ...] = ()) -> int:
     """Train as `settings` say and print where everything is. Returns 0, or 130 where Ctrl-C ended it."""
-    prepare()
+    prepare(settings.run)
     folder = _find_resumable(settings)
     if folder:
         with run_dir.locked(folder):  # before reading: nobody may write on while this run makes up its mind
@@ -90,11 +92,11 @@ def fit(
     log = RunLog(folder, module.seeds, done)
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
-        max_epochs=module.epochs, accelerator="cpu", devices=1, logger=False,
+        max_epochs=module.epochs, accelerator=run.accelerator, devices=1, logger=False,
         callbacks=[*module.callbacks(), *callbacks, log, *saving, *after],
         plugins=[AtomicCheckpointIO()],
         enable_checkpointing=bool(saving or after), enable_progress_bar=False, enable_model_summary=False,
-        num_sanity_val_steps=0, check_val_every_n_epoch=run.eval_every, default_root_dir=folder,
+        num_sanity_val_steps=0, check_val_every_n_epoch=module.eval_every, default_root_dir=folder,
     )  # fmt: skip
     if checkpoint:  # Lightning would restore only to train on
         module.load_state_dict(checkpoint.content["state_dict"])
@@ -107,11 +109,25 @@ def fit(
 def build_module(settings: Settings) -> RunModule:
     """The module of a run with its environments; SettingError where agent and environment do not fit."""
     way = learns_from(settings.run.implementation)
+    _check_accelerator(settings)
     if way == "evolution":
         from control.proxy_module import build
 
         return build(settings)
     return step_module.build(settings) if way == "steps" else agent_module.build(settings)
+
+
+def _check_accelerator(settings: Settings) -> None:
+    run = settings.run
+    if run.accelerator == "cpu":
+        return
+    if run.accelerator not in getattr(family_config(run.implementation), "ACCELERATORS", ()):
+        raise SettingError(f"accelerator is {run.accelerator!r}; allowed for {run.implementation}: cpu", "accelerator")
+    if not torch.cuda.is_available():
+        raise SettingError(
+            f"accelerator is {run.accelerator!r}, but torch {torch.__version__} finds no GPU; allowed here: cpu",
+            "accelerator",
+        )
 
 
 class StopNow(BaseException):
@@ -249,9 +265,10 @@ def _seeds(module: RunModule) -> str:
     return str(first) if first == last else f"{first} to {last}"
 
 
-def prepare() -> None:
+def prepare(run: RunConfig | None = None) -> None:
     """Settings of this process, before anything is computed in it."""
-    settle()
+    run = run or RunConfig()
+    settle(run.num_threads, run.matmul_precision)
     # Lightning's advice is about data loaders and loggers that are as they are on purpose.
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning")

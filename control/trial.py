@@ -83,7 +83,7 @@ def run_trial(settings: Settings, folder: Path, start_from: Path | None, report:
 
 
 def _train(settings: Settings, folder: Path, start_from: Path | None, report: Reporter) -> None:
-    prepare()
+    prepare(settings.run)
     module = build_module(settings)
     try:
         checkpoint = checkpoints.load(start_from) if start_from else None

@@ -5,15 +5,17 @@ all buttons are on pays 1 and starts a new arrangement. Rare events switch all b
 by who never earns one. A task of model-based generalisation: the arrangement is another every time.
 
 Chance is a hash of the episode's seed and of the number of the step (`envs.seeded.uniform_at`), so an episode is a
-function of its seed and its actions alone, the arrangements within it too.
+function of its seed and its actions alone, the arrangements within it too; or it is given (`advance`).
 """
 
 import torch
 from torch import Tensor
 
-from envs.gridworld import MOVES, as_lines, move
+from envs.gridworld import MOVES, as_lines, clipped_moves
 from envs.seeded import uniform_at
-from models.settings import INTEGER, OPTIONAL_INTEGER, SWITCH, check_value
+from envs.tensor import moved
+from envs.world_parameters import ButtonParameters
+from models.settings import OPTIONAL_INTEGER, check_value
 from models.spaces import Discrete, Spaces
 
 
@@ -23,64 +25,71 @@ class ButtonGrid:
 
     Observation ``[..., 3 * size**2]`` of zeros and ones: for each cell in row-major order, whether it holds the player,
     a button that is on, a button that is off. Never terminates; there is no time limit unless ``max_episode_steps``.
-    ``grid_size`` is 2 to 100, ``num_buttons`` 1 to the number of cells. With ``spontaneous_reset`` an event comes with
+    With ``spontaneous_reset`` an event comes with
     probability 1 / (10 size**2) at each step; it switches all buttons on, or, without ``activate_on_reset``, starts a
     new arrangement. Raises SettingError.
     """
 
     def __init__(
         self,
-        grid_size: int = 10,
-        num_buttons: int = 3,
-        spontaneous_reset: bool = True,
-        activate_on_reset: bool = True,
+        grid_size: int = ButtonParameters.grid_size,
+        num_buttons: int = ButtonParameters.num_buttons,
+        spontaneous_reset: bool = ButtonParameters.spontaneous_reset,
+        activate_on_reset: bool = ButtonParameters.activate_on_reset,
         max_episode_steps: int | None = None,
     ) -> None:
-        check_value("grid_size", grid_size, INTEGER, {"minimum": 2, "maximum": 100})
+        ButtonParameters(grid_size, num_buttons, spontaneous_reset, activate_on_reset)
         cells = grid_size**2
-        check_value("num_buttons", num_buttons, INTEGER, {"minimum": 1, "maximum": cells})
-        check_value("spontaneous_reset", spontaneous_reset, SWITCH, {})
-        check_value("activate_on_reset", activate_on_reset, SWITCH, {})
         check_value("max_episode_steps", max_episode_steps, OPTIONAL_INTEGER, {"minimum": 1})
-        self.spaces = Spaces((3 * cells,), Discrete(len(MOVES)), torch.float32, max_episode_steps)
+        self.spaces = Spaces((3 * cells,), Discrete(len(MOVES)), torch.float32, max_episode_steps, binary=True)
         self._size, self._buttons, self._activate = grid_size, num_buttons, activate_on_reset
         self._chance = 1 / (10 * cells) if spontaneous_reset else 0.0
         # Numbers drawn at every step, whether used or not: of the event, the row, the column, each button's cell.
-        self._columns = torch.arange(1, 4 + num_buttons)
+        self.chances = 3 + num_buttons
+        self._columns = torch.arange(1, 1 + self.chances)
         self._ranges = torch.tensor([grid_size, grid_size, *range(cells - num_buttons + 1, cells + 1)])
+        self._tick = torch.tensor([0, 1])  # to seed and steps
+        self._after = clipped_moves(grid_size)
+        self._row_after, self._col_after = self._after // grid_size, self._after % grid_size
 
     def initial(self, seeds: Tensor) -> Tensor:
         """A cell for the player, uniform; cells for the buttons, uniform without replacement; all buttons off."""
         seeds = seeds.to(torch.int64)
-        steps = torch.zeros_like(seeds)
-        return self._fresh(seeds, steps, self._draws(seeds, steps))
+        head = torch.stack((seeds, torch.zeros_like(seeds)), -1)
+        return self._fresh(head, self._draws(head))
 
     def observe(self, state: Tensor) -> Tensor:
-        _, _, row, col, cells, on = self._parts(state)
-        ones = torch.cat(((row * self._size + col)[..., None] * 3, cells * 3 + 2 - on), -1)
-        return torch.zeros(*state.shape[:-1], *self.spaces.obs_shape).scatter_(-1, ones, 1.0)
+        _, row, col, cells, on = self._parts(state)
+        ones = torch.cat(((row * self._size + col) * 3, cells * 3 + 2 - on), -1)
+        seen = torch.zeros(*state.shape[:-1], *self.spaces.obs_shape, device=state.device)
+        return seen.scatter_(-1, ones, 1.0)
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        seeds, steps, old_row, old_col, cells, on = self._parts(state)
-        steps = steps + 1
-        draws = self._draws(seeds, steps)
-        event = draws[..., 0] < self._chance
-        success = on.all(-1)
-        row, col = move(old_row, old_col, actions, self._size)
-        moved = (row != old_row) | (col != old_col)
-        on = on ^ (moved[..., None] & (cells == (row * self._size + col)[..., None]))
-        again = success
-        if self._activate:
-            on = on | event[..., None]
-        else:
-            again = success | event
-        state = torch.cat((torch.stack((seeds, steps, row, col), -1), cells, on), -1)
-        state = torch.where(again[..., None], self._fresh(seeds, steps, draws), state)
+        return self.advance(state, actions, self._draws(state[..., :2] + self._tick))
+
+    def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        """As in `envs.tensor.ChanceDynamics`, with ``chance [..., 3 + K]``: of the event, row, column, cells."""
+        head, row, col, cells, on = self._parts(state)
+        head = head + self._tick
+        old = torch.add(col, row, alpha=self._size)
+        way = torch.add(actions[..., None], old, alpha=len(MOVES))
+        position = torch.take(self._after, way)
+        success = again = on.all(-1, keepdim=True)
+        on = on ^ ((cells == position) & (position != old))
+        if self._chance:
+            event = chance[..., :1] < self._chance
+            if self._activate:
+                on = on | event
+            else:
+                again = success | event
+        going = torch.cat((head, torch.take(self._row_after, way), torch.take(self._col_after, way), cells, on), -1)
+        state = torch.where(again, self._fresh(head, chance), going)
+        success = success[..., 0]
         return state, success.float(), torch.zeros_like(success), None
 
     def text(self, state: Tensor) -> str:
         """A state ``[4 + 2 K]`` as lines: ``@`` the player, ``*`` on a button, ``o`` a button that is off, ``O`` on."""
-        _, _, row, col, cells, on = self._parts(state)
+        _, row, col, cells, on = self._parts(state)
         shown = ["."] * self._size**2
         for cell, lit in zip(cells.tolist(), on.tolist(), strict=True):
             shown[cell] = "O" if lit else "o"
@@ -91,23 +100,24 @@ class ButtonGrid:
     def keep(self, members: Tensor) -> "ButtonGrid":
         return self
 
-    def _parts(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        head, cells, on = state.split((4, self._buttons, self._buttons), -1)
-        seeds, steps, row, col = head.unbind(-1)
-        return seeds, steps, row, col, cells, on
+    def to(self, device: torch.device) -> "ButtonGrid":
+        return moved(self, device)
 
-    def _draws(self, seeds: Tensor, steps: Tensor) -> Tensor:
-        """The numbers ``[..., 3 + K]`` of a step; step 0 is the reset."""
-        return uniform_at(seeds[..., None], steps[..., None] * len(self._columns) + self._columns)
+    def _parts(self, state: Tensor) -> tuple[Tensor, ...]:
+        """Seed and steps ``[..., 2]``, row and column ``[..., 1]``, cells and states of the buttons ``[..., K]``."""
+        return state.split((2, 1, 1, self._buttons, self._buttons), -1)
 
-    def _fresh(self, seeds: Tensor, steps: Tensor, draws: Tensor) -> Tensor:
-        """The state of a new arrangement from the numbers of a step."""
+    def _draws(self, head: Tensor) -> Tensor:
+        """The numbers ``[..., 3 + K]`` of a step from its seed and number ``[..., 2]``; step 0 is the reset."""
+        return uniform_at(head[..., :1], head[..., 1:] * self.chances + self._columns)
+
+    def _fresh(self, head: Tensor, draws: Tensor) -> Tensor:
+        """The state of a new arrangement from the numbers of a step, its seed and its number ``[..., 2]``."""
         numbers = (draws[..., 1:] * self._ranges).long()
         # Floyd's sample without replacement (Bentley & Floyd 1987): a number taken already stands for the last of
         # its range, which no earlier one could be. The set is uniform; its order is not, and does not matter.
         cells = numbers[..., 2:]
         for k in range(1, self._buttons):
-            last = self._ranges[2 + k] - 1
             taken = (cells[..., :k] == cells[..., k : k + 1]).any(-1)
-            cells[..., k] = torch.where(taken, last, cells[..., k])
-        return torch.cat((torch.stack((seeds, steps), -1), numbers, torch.zeros_like(cells)), -1)
+            cells[..., k].masked_fill_(taken, self._size**2 - self._buttons + k)
+        return torch.cat((head, numbers, torch.zeros_like(cells)), -1)

@@ -3,7 +3,8 @@
 Young, Ramesh, Kirsch & Schmidhuber 2023, "The Benefits of Model-Based Generalization in Reinforcement Learning".
 Cells are numbered row by row, ``row * grid_size + column``. An episode is a function of its seed and its actions alone
 although steps have chance events: that of step t is a hash of the seed and t. Whoever plays a stored state again with
-the same seed meets the same events; put another number into column `SEED` for events of its own.
+the same seed meets the same events; put another number into column `SEED` for events of its own, or give `advance`
+the chance.
 """
 
 from collections.abc import Sequence
@@ -13,13 +14,15 @@ import torch
 from torch import Tensor
 
 from envs.seeded import uniform_at
-from models.settings import INTEGER, OPTIONAL_INTEGER, SWITCH, check_value
+from envs.tensor import SEED, TIME, moved
+from envs.world_parameters import GridParameters
+from models.settings import OPTIONAL_INTEGER, check_value
 from models.spaces import Discrete, Spaces
 
 MOVES = ((0, 0), (-1, 0), (0, -1), (1, 0), (0, 1))  # (row, column) of no-op, up, left, down, right
 _ROWS, _COLUMNS = torch.tensor(MOVES).T.contiguous()
-# The columns every state begins with; `TIME` is the steps taken since the start.
-SEED, TIME, POSITION, GOAL, OWN = range(5)
+# The columns that follow `SEED` and `TIME`.
+POSITION, GOAL, OWN = range(TIME + 1, TIME + 4)
 BEST_RETURN = -1.0  # every step costs 1, and an episode has at least one
 
 
@@ -42,33 +45,33 @@ def clipped_moves(grid_size: int) -> Tensor:
 
 
 class GridWorld:
-    """What `ProcMaze` and `OpenGrid` have in common as `envs.tensor.Dynamics`.
+    """What `ProcMaze` and `OpenGrid` have in common as `envs.tensor.ChanceDynamics`.
 
     States ``[..., K]`` int64 start with the columns `SEED`, `TIME`, `POSITION` and `GOAL`; further ones are the
     class's own. Every step pays -1. A step terminates where the player was on the goal *before* it moved, so the
     player is seen there once and a way of d moves returns -(d + 1). After the move comes the event, with probability
     ``chance``, that of the class without ``spontaneous_termination`` 0: it moves the player to the goal, or, without
-    ``teleport_on_termination``, ends the episode. ``grid_size`` is at least 2. Raises SettingError.
+    ``teleport_on_termination``, ends the episode. Raises SettingError.
     """
 
     channels: int  # numbers that are seen of each cell
 
     def __init__(
         self,
-        grid_size: int = 10,
-        spontaneous_termination: bool = True,
-        teleport_on_termination: bool = True,
+        grid_size: int = GridParameters.grid_size,
+        spontaneous_termination: bool = GridParameters.spontaneous_termination,
+        teleport_on_termination: bool = GridParameters.teleport_on_termination,
         max_episode_steps: int | None = None,
     ) -> None:
-        check_value("grid_size", grid_size, INTEGER, {"minimum": 2})
-        check_value("spontaneous_termination", spontaneous_termination, SWITCH, {})
-        check_value("teleport_on_termination", teleport_on_termination, SWITCH, {})
+        GridParameters(grid_size, spontaneous_termination, teleport_on_termination)
         check_value("max_episode_steps", max_episode_steps, OPTIONAL_INTEGER, {"minimum": 1})
         self.grid_size, self.teleports = grid_size, teleport_on_termination
         self.chance = self.event_chance(grid_size) if spontaneous_termination else 0.0
         seen = (self.channels * grid_size * grid_size,)
-        self.spaces = Spaces(seen, Discrete(len(MOVES)), torch.float32, max_episode_steps, BEST_RETURN)
-        self.cells = torch.arange(grid_size * grid_size)
+        self.spaces = Spaces(seen, Discrete(len(MOVES)), torch.float32, max_episode_steps, BEST_RETURN, binary=True)
+        self.chances = int(spontaneous_termination)
+        self.cells = grid_size * grid_size
+        self.player_and_goal = torch.arange(2)  # their channels, where both are seen
         self._after = clipped_moves(grid_size)
 
     @staticmethod
@@ -80,8 +83,12 @@ class GridWorld:
         """It has no parameters of members."""
         return self
 
-    def entered(self, state: Tensor, cell: Tensor) -> Tensor:
-        """Where the player ends up who moves towards ``cell [...]``: there, in a grid without walls."""
+    def to(self, device: torch.device) -> Self:
+        return moved(self, device)
+
+    def entered(self, own: Tensor, position: Tensor, cell: Tensor) -> Tensor:
+        """Where the player ends up who moves from ``position [..., 1]`` towards ``cell [..., 1]``: there, in a grid
+        without walls. ``own [..., K - OWN]`` are the class's own columns."""
         return cell
 
     def text(self, state: Tensor) -> str:
@@ -93,18 +100,24 @@ class GridWorld:
 
     def ground(self, state: Tensor) -> str:
         """What the cells of a state ``[K]`` are without player and goal, a character each."""
-        return "." * len(self.cells)
+        return "." * self.cells
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """``state [..., K]`` and ``actions [...]`` 0 to 4, as in `envs.tensor.Dynamics`."""
-        seed, time, position, goal = state[..., :OWN].unbind(-1)
-        terminated = position == goal
-        position = self.entered(state, torch.take(self._after, position * len(MOVES) + actions))
-        if self.chance:
-            event = uniform_at(seed, time) < self.chance
+        seed, time = state[..., SEED : SEED + 1], state[..., TIME : TIME + 1]
+        return self.advance(state, actions, uniform_at(seed, time) if self.chances else state[..., :0])
+
+    def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        """As in `envs.tensor.ChanceDynamics`, with ``chance [..., 1]``, or ``[..., 0]`` without events."""
+        seed, time, old, goal, own = state.split((1, 1, 1, 1, state.shape[-1] - OWN), -1)
+        terminated = (old == goal)[..., 0]
+        towards = torch.take(self._after, torch.add(actions[..., None], old, alpha=len(MOVES)))
+        position = self.entered(own, old, towards)
+        if self.chances:
+            event = chance < self.chance
             if self.teleports:
                 position = torch.where(event, goal, position)
             else:
-                terminated = terminated | event
-        moved = torch.stack((seed, time + 1, position, goal), -1)
-        return torch.cat((moved, state[..., OWN:]), -1), torch.full(actions.shape, -1.0), terminated, None
+                terminated = terminated | event[..., 0]
+        reward = torch.full(actions.shape, -1.0, device=state.device)
+        return torch.cat((seed, time + 1, position, goal, own), -1), reward, terminated, None

@@ -3,31 +3,45 @@
 import importlib
 from dataclasses import replace
 
+import torch
+
 from envs.base import Environment
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.names import Game, resolve
 from envs.probes import ProbeEnvironment
-from envs.tensor import Dynamics, TensorEnvironment
+from envs.tensor import CPU, ChanceDynamics, Dynamics, TensorEnvironment
 from envs.workers import ParallelEnvironment
+from models.settings import SettingError
+
+_NO_LIMIT = -1  # to `gymnasium.make`, to which None is the environment's own
 
 
 def make_environment(
-    name: str, members: int, envs: int, num_workers: int = 1, render: bool = False, time_limit: int | None = None
+    name: str,
+    members: int,
+    envs: int,
+    num_workers: int = 1,
+    render: bool = False,
+    time_limit: int | None = None,
+    device: torch.device = CPU,
 ) -> Environment:
     """``members * envs`` environments of that name (see `envs.names.resolve`).
 
     ``num_workers`` processes step them, 1 meaning this one; probes and games with dynamics are tensor programs and
     always stay here, as do environments made to ``render``. Those have ``frame(member, env)`` and are always
     Gymnasium's, whose episodes start elsewhere from the same seeds than those of tensor programs. ``time_limit``
-    truncates episodes after so many steps, in place of their own limit; probes keep theirs. Raises SettingError for a
-    name that is unknown or an environment that cannot be had.
+    truncates episodes after so many steps, in place of their own limit, and 0 never; probes keep theirs. ``device``
+    other than the CPU is for games with `envs.tensor.ChanceDynamics`. Raises SettingError for a name that is unknown or
+    an environment that cannot be had.
     """
     game = _limited(name, time_limit)
+    dynamics = None if render else _dynamics(game)
+    if device != CPU and not isinstance(dynamics, ChanceDynamics):
+        raise SettingError(f"gamename is {name!r}: it is played on the CPU only, not on {device}", "gamename")
     if game.is_probe:
         return ProbeEnvironment(game.name, members, envs)
-    dynamics = None if render else _dynamics(game)
     if dynamics is not None:
-        return TensorEnvironment(dynamics, members, envs)
+        return TensorEnvironment(dynamics, members, envs, device=device)
     if num_workers > 1 and members * envs > 1 and not render:
         return ParallelEnvironment(game, members, envs, num_workers)
     return GymnasiumEnvironment(game, members, envs, render)
@@ -36,7 +50,7 @@ def make_environment(
 def make_dynamics(name: str, time_limit: int | None = None) -> Dynamics | None:
     """The game of that name as a tensor program, None where it has no such form (probes have none either).
 
-    ``time_limit`` in steps replaces its own. Raises SettingError for an unknown name.
+    ``time_limit`` in steps replaces its own, 0 meaning none. Raises SettingError for an unknown name.
     """
     return _dynamics(_limited(name, time_limit))
 
@@ -45,6 +59,9 @@ def _limited(name: str, time_limit: int | None) -> Game:
     game = resolve(name)
     if time_limit is None:
         return game
+    if time_limit == 0:
+        # Bounds on returns count with the limit.
+        return replace(game, kwargs={**game.kwargs, "max_episode_steps": _NO_LIMIT}, max_return=None)
     return replace(game, kwargs={**game.kwargs, "max_episode_steps": time_limit})
 
 
@@ -52,4 +69,10 @@ def _dynamics(game: Game) -> Dynamics | None:
     if not game.dynamics:
         return None
     module, _, of_class = game.dynamics.partition(":")
-    return getattr(importlib.import_module(module), of_class)(**game.kwargs)
+    made = getattr(importlib.import_module(module), of_class)
+    if game.kwargs.get("max_episode_steps") != _NO_LIMIT:
+        return made(**game.kwargs)
+    dynamics = made(**{name: value for name, value in game.kwargs.items() if name != "max_episode_steps"})
+    if dynamics.spaces.max_episode_steps is not None:
+        dynamics.spaces = replace(dynamics.spaces, max_episode_steps=None, max_return=None)
+    return dynamics

@@ -1,13 +1,18 @@
-"""The names ``--gamename`` takes: our own table, and beyond it every registered Gymnasium id. Imports no torch."""
+"""The names ``--gamename`` takes: our own table, and beyond it every registered Gymnasium id. Imports no torch.
+
+A game that has parameters is named with those that are not as in the table, sorted and as YAML writes them:
+``procmaze,grid_size=5,teleport_on_termination=false``.
+"""
 
 import importlib
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from models.settings import SettingError, closest
+from envs.world_parameters import ButtonParameters, FluteParameters, GridParameters, WorldParameters
+from models.settings import SettingError, closest, nearest
 
 PROBE_PREFIX = "probe-"
 
@@ -21,6 +26,7 @@ class Game:
     ``kwargs`` go to ``gymnasium.make``; ``wrappers`` are classes of ``envs/wrappers.py``, applied in order.
     ``dynamics`` is ``module:class`` of the game as a tensor program (`envs.tensor.Dynamics`, made with the same
     ``kwargs``), empty where there is none; it takes the place of the Gymnasium id except where frames are drawn.
+    ``parameters`` are the kind of those ``kwargs`` that a name may change, None where it may change none.
     """
 
     name: str
@@ -29,6 +35,17 @@ class Game:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     wrappers: tuple[str, ...] = ()
     dynamics: str = ""
+    parameters: type[WorldParameters] | None = None
+
+    @property
+    def world(self) -> str:
+        """The name without parameters."""
+        return self.name.partition(",")[0]
+
+    def in_use(self) -> dict[str, Any]:
+        """Every parameter with its value in this game."""
+        values = asdict(self.parameters()) if self.parameters else {}
+        return {name: self.kwargs.get(name, value) for name, value in values.items()}
 
     @property
     def is_probe(self) -> bool:
@@ -59,16 +76,32 @@ _TABLE = (
         -1.0,
         {"grid_size": 4, "max_episode_steps": 100},
         dynamics="envs.procmaze:ProcMaze",
+        parameters=GridParameters,
     ),
-    Game("opengrid", "understudy/OpenGrid-v0", -1.0, {"max_episode_steps": 100}, dynamics="envs.opengrid:OpenGrid"),
+    Game(
+        "opengrid",
+        "understudy/OpenGrid-v0",
+        -1.0,
+        {"max_episode_steps": 100},
+        dynamics="envs.opengrid:OpenGrid",
+        parameters=GridParameters,
+    ),
     Game(
         "buttongrid",
         "understudy/ButtonGrid-v0",
         100.0,
         {"max_episode_steps": 100},
         dynamics="envs.buttongrid:ButtonGrid",
+        parameters=ButtonParameters,
     ),
-    Game("panflute", "understudy/PanFlute-v0", 100.0, {"max_episode_steps": 100}, dynamics="envs.panflute:PanFlute"),
+    Game(
+        "panflute",
+        "understudy/PanFlute-v0",
+        100.0,
+        {"max_episode_steps": 100},
+        dynamics="envs.panflute:PanFlute",
+        parameters=FluteParameters,
+    ),
     Game("probe-1", max_return=1.0),
     Game("probe-2", max_return=1.0),
     Game("probe-3", max_return=1.0),
@@ -83,13 +116,20 @@ GAMES: dict[str, Game] = {game.name: game for game in _TABLE}
 
 
 def resolve(name: str) -> Game:
-    """The game of that name: ours, or any registered Gymnasium id (``module:Env-v0`` imports the module first).
+    """The game of that name: ours, or any registered Gymnasium id (``module:Env-v0`` imports the module first). Of a
+    name with parameters, which come in any order, the game has the name that is written above.
 
     An id without a version means the newest; one whose version is gone is mapped to the newest, with a note on
     stderr. An id of our table (``LunarLander-v3``) gives our game. Raises SettingError with the nearest name.
     """
     if name in GAMES:
         return GAMES[name]
+    if "," in name:
+        game, values = taken_apart(name)
+        try:
+            return with_parameters(game, values)
+        except SettingError as error:
+            raise SettingError(f"gamename is {name!r}: {error}", "gamename") from error
     module, _, bare = name.rpartition(":")
     if module:
         _import_for_ids(module, name)
@@ -100,6 +140,57 @@ def resolve(name: str) -> Game:
     if bare != gym_id:
         print(f"note: gamename {name} is now {full}", file=sys.stderr)
     return next((g for g in _TABLE if g.gym_id == full and not g.wrappers), Game(full, full))
+
+
+def taken_apart(name: str) -> tuple[Game, dict[str, Any]]:
+    """The game before the first comma of a name and the parameters behind it, not yet held against their ranges.
+    Raises SettingError."""
+    world, *pairs = name.split(",")
+    game, values = resolve(world), {}
+    known = game.in_use()
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not known:
+            raise SettingError(f"gamename is {name!r}; allowed: {game.name}, which has no parameters", "gamename")
+        if key not in known:
+            hint = nearest(key, known) or f"; allowed: {', '.join(known)}"
+            raise SettingError(f"gamename is {name!r}: {key or pair!r} is unknown{hint}", "gamename")
+        if not equals or key in values:
+            wrong = "is given twice" if equals else f"needs a value: {key}={_written(known[key])}"
+            raise SettingError(f"gamename is {name!r}: {key} {wrong}", "gamename")
+        values[key] = _read(text)
+    return game, values
+
+
+def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
+    """A game without parameters in its name with these instead of its own. Raises SettingError for what is out of
+    range."""
+    if game.parameters is None or not values:
+        return game
+    own = game.in_use()
+    game.parameters(**{**own, **values})
+    others = {name: values[name] for name in sorted(values) if values[name] != own[name]}
+    pairs = [f"{name}={_written(value)}" for name, value in others.items()]
+    return replace(game, name=",".join([game.name, *pairs]), kwargs={**game.kwargs, **others}) if pairs else game
+
+
+def worlds_with(parameter: str) -> list[str]:
+    """The games that have a parameter of that name."""
+    return [game.name for game in _TABLE if parameter in game.in_use()]
+
+
+def _written(value: int | bool) -> str:
+    return str(value).lower()
+
+
+def _read(text: str) -> Any:
+    """What YAML takes a text for; the text itself where it is no YAML."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def _import_for_ids(module: str, name: str) -> None:

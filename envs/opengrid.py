@@ -7,7 +7,7 @@ Learning". Starts and events come from `envs.seeded`, not from JAX's stream: the
 import torch
 from torch import Tensor
 
-from envs.gridworld import POSITION, GridWorld
+from envs.gridworld import GOAL, POSITION, GridWorld
 from envs.seeded import uniform
 
 
@@ -23,8 +23,9 @@ class OpenGrid(GridWorld):
 
     def initial(self, seeds: Tensor) -> Tensor:
         seeds = seeds.to(torch.int64)
-        position = (uniform(seeds, 1)[..., 0] * len(self.cells)).long()
-        return torch.stack((seeds, torch.zeros_like(seeds), position, torch.full_like(seeds, len(self.cells) - 1)), -1)
+        position = (uniform(seeds, 1)[..., 0] * self.cells).long()
+        return torch.stack((seeds, torch.zeros_like(seeds), position, torch.full_like(seeds, self.cells - 1)), -1)
 
     def observe(self, state: Tensor) -> Tensor:
-        return (state[..., POSITION, None] == self.cells).float()
+        seen = torch.zeros(*state.shape[:-1], *self.spaces.obs_shape, device=state.device)
+        return seen.scatter_(-1, state[..., POSITION:GOAL], 1.0)

@@ -5,14 +5,16 @@ every pipe before it, which takes playing the pipes n - 1, n - 2, ..., 0. Events
 reward even to who never earns one. Without episodes.
 
 Chance is a hash of the episode's seed and of the number of the step (`envs.seeded.uniform_at`), so an episode is a
-function of its seed and its actions alone.
+function of its seed and its actions alone; or it is given (`advance`).
 """
 
 import torch
 from torch import Tensor
 
 from envs.seeded import uniform_at
-from models.settings import INTEGER, OPTIONAL_INTEGER, SWITCH, check_value
+from envs.tensor import moved
+from envs.world_parameters import FluteParameters
+from models.settings import OPTIONAL_INTEGER, check_value
 from models.spaces import Discrete, Spaces
 
 
@@ -21,15 +23,17 @@ class PanFlute:
     (from 0) with i + 1 places from its mouth to its end, 1 where there is a note.
 
     Observation: the places in float32. Never terminates; there is no time limit unless ``max_episode_steps``.
-    ``num_pipes`` n is 1 to 100, also the number of actions. With ``spontaneous_reward`` an event comes with probability
+    ``num_pipes`` n is also the number of actions. With ``spontaneous_reward`` an event comes with probability
     1 / n**2 at each step. Raises SettingError.
     """
 
     def __init__(
-        self, num_pipes: int = 5, spontaneous_reward: bool = True, max_episode_steps: int | None = None
+        self,
+        num_pipes: int = FluteParameters.num_pipes,
+        spontaneous_reward: bool = FluteParameters.spontaneous_reward,
+        max_episode_steps: int | None = None,
     ) -> None:
-        check_value("num_pipes", num_pipes, INTEGER, {"minimum": 1, "maximum": 100})
-        check_value("spontaneous_reward", spontaneous_reward, SWITCH, {})
+        FluteParameters(num_pipes, spontaneous_reward)
         check_value("max_episode_steps", max_episode_steps, OPTIONAL_INTEGER, {"minimum": 1})
         pipes = torch.arange(num_pipes)
         # Places are counted over all pipes: pipe i starts after 1 + 2 + ... + i of them.
@@ -38,7 +42,9 @@ class PanFlute:
         places = num_pipes * (num_pipes + 1) // 2
         self._is_end = torch.zeros(places, dtype=torch.int64).index_fill(0, self._ends, 1)
         self._not_mouth = torch.ones(places, dtype=torch.int64).index_fill(0, self._mouths, 0)
-        self.spaces = Spaces((places,), Discrete(num_pipes), torch.float32, max_episode_steps)
+        self._tick = torch.tensor([0, 1])  # to seed and steps
+        self.spaces = Spaces((places,), Discrete(num_pipes), torch.float32, max_episode_steps, binary=True)
+        self.chances = int(spontaneous_reward)
         self._chance = 1 / num_pipes**2 if spontaneous_reward else 0.0
 
     def initial(self, seeds: Tensor) -> Tensor:
@@ -50,14 +56,18 @@ class PanFlute:
         return state[..., 2:].float()
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        seeds, steps, notes = state[..., 0], state[..., 1] + 1, state[..., 2:]
-        success = notes[..., self._ends].all(-1)
-        event = uniform_at(seeds, steps) < self._chance
+        chance = uniform_at(state[..., :1], state[..., 1:2] + 1) if self.chances else state[..., :0]
+        return self.advance(state, actions, chance)
+
+    def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        """As in `envs.tensor.ChanceDynamics`, with ``chance [..., 1]``, or ``[..., 0]`` without events."""
+        head, notes = state.split((2, len(self._is_end)), -1)
+        success = notes.index_select(-1, self._ends).all(-1)
         notes = notes.roll(1, -1) * self._not_mouth
-        notes = notes.scatter(-1, torch.take(self._mouths, actions)[..., None], 1)
-        notes = notes | (self._is_end * event[..., None])
-        state = torch.cat((torch.stack((seeds, steps), -1), notes), -1)
-        return state, success.float(), torch.zeros_like(success), None
+        notes = notes.scatter_(-1, torch.take(self._mouths, actions[..., None]), 1)
+        if self.chances:
+            notes = notes | (self._is_end * (chance < self._chance))
+        return torch.cat((head + self._tick, notes), -1), success.float(), torch.zeros_like(success), None
 
     def text(self, state: Tensor) -> str:
         """A state ``[K]`` with a line a pipe, its end on the right: ``O`` a note, ``.`` none."""
@@ -67,3 +77,6 @@ class PanFlute:
 
     def keep(self, members: Tensor) -> "PanFlute":
         return self
+
+    def to(self, device: torch.device) -> "PanFlute":
+        return moved(self, device)

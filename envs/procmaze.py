@@ -10,10 +10,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from envs.gridworld import GOAL, MOVES, OWN, POSITION, GridWorld, clipped_moves
+from envs.gridworld import MOVES, OWN, POSITION, GridWorld, clipped_moves
 from envs.seeded import uniform, uniform_at
 
 _START, _PLAYER, _GOAL, _DRAWS = range(4)  # columns of `uniform`
+_WALL_SEEN, _OPEN_SEEN = 2, 3  # channels of the observation, after player and goal
 _VISITED = 8  # more than all neighbours of a cell
 
 
@@ -43,16 +44,16 @@ class ProcMaze(GridWorld):
         return state.view(*seeds.shape, -1)
 
     def observe(self, state: Tensor) -> Tensor:
-        is_open = state[..., OWN:] == 1
-        player, goal = state[..., POSITION, None] == self.cells, state[..., GOAL, None] == self.cells
-        return torch.stack((player, goal, ~is_open, is_open), -1).flatten(-2).float()
+        is_open = state[..., OWN:]
+        seen = torch.zeros(*is_open.shape, self.channels, device=state.device)
+        seen[..., _WALL_SEEN], seen[..., _OPEN_SEEN] = 1 - is_open, is_open
+        return seen.flatten(-2).scatter_(-1, state[..., POSITION:OWN] * self.channels + self.player_and_goal, 1.0)
 
     def ground(self, state: Tensor) -> str:
         return "".join("." if is_open else "#" for is_open in state[OWN:].tolist())
 
-    def entered(self, state: Tensor, cell: Tensor) -> Tensor:
-        is_open = state.gather(-1, (OWN + cell)[..., None])[..., 0] == 1
-        return torch.where(is_open, cell, state[..., POSITION])
+    def entered(self, own: Tensor, position: Tensor, cell: Tensor) -> Tensor:
+        return torch.where(own.gather(-1, cell) == 1, cell, position)
 
 
 def mazes(seeds: Tensor, grid_size: int) -> Tensor:

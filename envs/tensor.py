@@ -1,13 +1,18 @@
 """Environments as tensor programs: dynamics say what one step does, `TensorEnvironment` keeps the episodes."""
 
+import copy
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from envs.base import EnvironmentFault, Step
 from models.spaces import Spaces
+
+# Columns of the states of `ChanceDynamics`.
+SEED, TIME = range(2)
+CPU = torch.device("cpu")
 
 
 class Dynamics(Protocol):
@@ -41,24 +46,70 @@ class Dynamics(Protocol):
         ...
 
 
+@runtime_checkable
+class ChanceDynamics(Dynamics, Protocol):
+    """Dynamics whose chance may be given from outside, on any device.
+
+    States are int64 and begin with the columns `SEED`, of the episode, and `TIME`, the steps since its start. ``step``
+    is ``advance`` with numbers that are a hash of these two. ``advance`` itself only hands the seed on and counts the
+    time; nothing else depends on what they hold.
+    """
+
+    @property
+    def chances(self) -> int:
+        """How many random numbers a step takes, the same at every step; 0 where nothing is random."""
+        ...
+
+    def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        """``state [..., K]``, ``actions [...]`` and ``chance [..., chances]``, independent and uniform on [0, 1) in any
+        floating dtype, to what ``step`` returns. It takes no number back to the host."""
+        ...
+
+    def to(self, device: torch.device) -> Self:
+        """A copy that steps and observes states on ``device``. Episodes still start on the CPU: ``initial`` is for the
+        dynamics that were not moved."""
+        ...
+
+
+_D = TypeVar("_D")
+
+
+def moved(dynamics: _D, device: torch.device) -> _D:
+    """A copy of dynamics with those attributes that are tensors on ``device``."""
+    twin = copy.copy(dynamics)
+    for name, value in vars(dynamics).items():
+        if isinstance(value, Tensor):
+            setattr(twin, name, value.to(device))
+    return twin
+
+
 class TensorEnvironment:
     """``[M, E]`` episodes of one `Dynamics`; see `envs.base.Environment` for the contract.
 
     ``time_limit`` in steps replaces that of the dynamics (None: theirs). As with Gymnasium's TimeLimit, the step that
     reaches it is truncated even where it also terminates. ``state [M, E, K]`` and ``age [M, E]`` int64, the steps since
     the reset, are replaced at every step and never written into. Rewards and states are not checked for NaN.
+
+    Episodes are on ``device``, as are actions, masks of `step` and all that it returns; another than the CPU needs
+    `ChanceDynamics`. ``dynamics`` stays on the CPU, where it draws starts; `reset` and `put` move what they are given.
     """
 
-    def __init__(self, dynamics: Dynamics, members: int, envs: int, time_limit: int | None = None) -> None:
-        self.dynamics, self.members, self.envs = dynamics, members, envs
+    def __init__(
+        self, dynamics: Dynamics, members: int, envs: int, time_limit: int | None = None, device: torch.device = CPU
+    ) -> None:
+        self.dynamics, self.members, self.envs, self.device = dynamics, members, envs, device
+        self.on_device = dynamics
+        if device != CPU:
+            assert isinstance(dynamics, ChanceDynamics)
+            self.on_device = dynamics.to(device)
         self.spaces = dynamics.spaces
         if time_limit is not None:
             self.spaces = replace(self.spaces, max_episode_steps=time_limit)
         self._limit = self.spaces.max_episode_steps
         self._started = False
-        self.age = torch.zeros(members, envs, dtype=torch.int64)
+        self.age = torch.zeros(members, envs, dtype=torch.int64, device=device)
         # A state for those never reset too: they are stepped along with the rest, and must be numbers.
-        self.state = dynamics.initial(torch.zeros_like(self.age))
+        self.state = dynamics.initial(torch.zeros(members, envs, dtype=torch.int64)).to(device)
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
         """Start episodes from ``seeds [M, E]``, only those in ``where [M, E]``; the observations of all."""
@@ -70,18 +121,20 @@ class TensorEnvironment:
         ``state`` is kept, not copied, where it takes the place of all.
         """
         self._started = True
+        state = state.to(self.device)
         if where is None:
             self.state, self.age = state, torch.zeros_like(self.age)
         else:
+            where = where.to(self.device)
             self.state, self.age = torch.where(where[..., None], state, self.state), self.age * ~where
-        return self.dynamics.observe(self.state)
+        return self.on_device.observe(self.state)
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         """One step of those in ``active [M, E]`` bool (None: all, the cheapest). Raises EnvironmentFault where no
         episode was ever started."""
         if not self._started:
             raise EnvironmentFault(f"environment {type(self.dynamics).__name__} was stepped before its first reset")
-        state, reward, terminated, discount = self.dynamics.step(self.state, actions)
+        state, reward, terminated, discount = self.on_device.step(self.state, actions)
         if active is None:
             self.state, self.age = state, self.age + 1
         else:
@@ -91,12 +144,13 @@ class TensorEnvironment:
         truncated = torch.zeros_like(terminated) if self._limit is None else self.age >= self._limit
         if active is not None:
             truncated = truncated & active
-        return Step(self.dynamics.observe(self.state), reward, terminated, truncated, discount)
+        return Step(self.on_device.observe(self.state), reward, terminated, truncated, discount)
 
     def keep(self, members: Tensor) -> "TensorEnvironment":
         """A new environment of the members ``[M']`` int64 alone, their episodes where they are; this one is left."""
-        kept = TensorEnvironment(self.dynamics.keep(members), len(members), self.envs, self._limit)
-        kept.state, kept.age, kept._started = self.state[members], self.age[members], self._started
+        kept = TensorEnvironment(self.dynamics.keep(members), len(members), self.envs, self._limit, self.device)
+        rows = members.to(self.device)
+        kept.state, kept.age, kept._started = self.state[rows], self.age[rows], self._started
         return kept
 
     def close(self) -> None:

@@ -76,19 +76,20 @@ class Network(nn.Module):
         layer.
         """
         if torch.is_grad_enabled():
-            return self._split()
+            return self.views(self.flat)
         if self._views is None or self._views[0] != self.flat.data_ptr():
-            self._views = (self.flat.data_ptr(), [view.detach() for view in self._split()])
+            self._views = (self.flat.data_ptr(), self.views(self.flat.detach()))
         return self._views[1]
 
-    def _split(self) -> list[Tensor]:
-        parts = self.flat.split(self._sizes, dim=1)
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """`weights` of other parameters ``flat [M, D]`` of the same layers."""
+        parts = flat.split(self._sizes, dim=1)
         return [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def named_weights(self) -> dict[str, Tensor]:
         """The same views by name: ``<layer>.weight`` ``[M, in, out]`` and ``<layer>.bias`` ``[M, out]``."""
         names = [f"{layer.name}.{kind}" for layer in self.layers for kind in ("weight", "bias")]
-        return dict(zip(names, self._split(), strict=True))
+        return dict(zip(names, self.views(self.flat), strict=True))
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+
 
 def cross_entropy(logits: Tensor, actions: Tensor) -> Tensor:
     """``-log softmax(logits)[action]``: ``logits [M, B, A]``, ``actions [M, B]`` int64 -> ``[M, B]``, in nats."""
@@ -78,3 +80,27 @@ def value_loss(values: Tensor, returns: Tensor, delta: float, share: Tensor | No
 def _check_shape(name: str, given: Tensor, like: Tensor) -> None:
     if given.shape != like.shape:
         raise ValueError(f"{name} {tuple(given.shape)} do not fit {tuple(like.shape)}")
+
+
+def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
+    """``-log p(bit)`` where 1 has probability sigmoid(logit), in nats, each by itself; ``bits`` are floats 0 or 1."""
+    # max(l, 0) - l b + log(1 + e^-|l|), which no logit overflows
+    return logits.clamp(min=0) - logits * bits + (-logits.abs()).exp().log1p()
+
+
+def gaussian_nll(values: Tensor, mean: Tensor, deviation: Tensor | None = None) -> Tensor:
+    """``-log N(value; mean, deviation)``, each by itself, ``ln(2 pi) / 2`` included; None is a deviation of 1."""
+    if deviation is None:
+        return HALF_LOG_TWO_PI + 0.5 * (values - mean).square()
+    return HALF_LOG_TWO_PI + deviation.log() + 0.5 * ((values - mean) / deviation).square()
+
+
+def categorical_kl(log_p: Tensor, log_q: Tensor, classes: int) -> Tensor:
+    """``KL(p || q)`` of log-probabilities, the axis ``classes`` summed over: no smaller than 0, in nats."""
+    return (log_p.exp() * (log_p - log_q)).sum(classes)
+
+
+def gaussian_kl(mean_p: Tensor, deviation_p: Tensor, mean_q: Tensor, deviation_q: Tensor) -> Tensor:
+    """``KL(p || q)`` of one-dimensional normal distributions, each by itself, in nats."""
+    spread = deviation_p.square() + (mean_p - mean_q).square()
+    return deviation_q.log() - deviation_p.log() + 0.5 * (spread / deviation_q.square() - 1)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.adamw import adamw
 
 
 class Adam(Optimizer):
@@ -105,6 +106,40 @@ class StaggeredAdam:
                 torch.tensor([1.0] + [(1 - self.betas[1] ** k) ** 0.5 for k in powers]),
             )
         return self._tables[0][self.count].unsqueeze(1), self._tables[1][self.count].unsqueeze(1)
+
+
+class DecayingAdam:
+    """Adam (Kingma & Ba 2015) whose weights also lose the share ``decay`` of themselves at every update, whatever the
+    step size: ``x <- x - lr m / (sqrt(v) + eps) - decay x`` with bias-corrected m and v.
+
+    That is decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2, with a constant schedule) as in Young et al.
+    2023; `torch.optim.AdamW` multiplies its ``weight_decay`` by the step size, so it is given ``decay / lr``. Its fused
+    kernel is called directly, parameters ``[M, ...]`` in one pass over memory: the class around it costs more than a
+    small network's update. All of ``params`` are updated together, each element by itself.
+    """
+
+    def __init__(self, params: Sequence[Tensor], lr: float, betas: tuple[float, float], eps: float, decay: float):
+        self.params, self.lr, self.betas, self.eps, self.decay = list(params), lr, betas, eps, decay
+        self.means = [torch.zeros_like(param) for param in self.params]
+        self.squares = [torch.zeros_like(param) for param in self.params]
+        self.counts = [torch.zeros((), device=param.device) for param in self.params]
+
+    @torch.no_grad()
+    def update(self, grads: Sequence[Tensor]) -> None:
+        """One step by ``grads``, shaped as the parameters."""
+        adamw(
+            self.params, list(grads), self.means, self.squares, [], self.counts, fused=True, amsgrad=False,
+            maximize=False, lr=self.lr, beta1=self.betas[0], beta2=self.betas[1], eps=self.eps,
+            weight_decay=self.decay / self.lr, capturable=self.params[0].is_cuda,
+        )  # fmt: skip
+
+    def state_dict(self) -> dict[str, list[Tensor]]:
+        return {"means": self.means, "squares": self.squares, "counts": self.counts}
+
+    def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
+        for name, mine in self.state_dict().items():
+            for here, there in zip(mine, state[name], strict=True):
+                here.copy_(there)
 
 
 def _per_member(value: float | Tensor, like: Tensor) -> float | Tensor:

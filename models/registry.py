@@ -41,8 +41,9 @@ def learns_from(name: str) -> str:
 
 
 def inner_agents() -> list[str]:
-    """The agents that can train on a stand-in: those that learn step by step."""
-    return [name for name in agents.implementations() if learns_from(name) == "steps"]
+    """The agents that can train on a stand-in: those that learn step by step, unless a family says INNER = False."""
+    families = agents.implementations().items()
+    return [name for name, family in families if learns_from(name) == "steps" and getattr(family, "INNER", True)]
 
 
 def default_configs(name: str, game: str, given: Mapping[str, Any], agent: str) -> tuple[Any, Any]:

@@ -22,3 +22,19 @@ class Schedule:
     random_epochs: int = 0
     running_mean: int | None = None
     target: float | None = None
+
+
+@dataclass(frozen=True)
+class StepSchedule:
+    """The same for an agent that learns step by step and has settings of its own for it.
+
+    An epoch is ``steps_per_epoch`` steps of every member; every ``eval_every`` epochs ``eval_episodes`` episodes of at
+    most ``eval_steps`` (None: as in training) are played. ``endless``: training episodes know no time limit but the
+    run's own.
+    """
+
+    steps_per_epoch: int
+    eval_every: int
+    eval_episodes: int
+    eval_steps: int | None = None
+    endless: bool = False

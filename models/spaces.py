@@ -31,6 +31,7 @@ class Spaces:
     ``obs_shape`` is ``(O,)`` for vectors (dtype float32) and ``(C, H, W)`` for images (dtype uint8, 0..255).
     ``max_episode_steps`` is the time limit in steps, None where there is none.
     ``max_return`` is the largest return an episode can reach, None where unknown.
+    ``binary`` says that every number of an observation is 0 or 1; False promises nothing.
     """
 
     obs_shape: tuple[int, ...]
@@ -38,6 +39,7 @@ class Spaces:
     obs_dtype: torch.dtype = torch.float32
     max_episode_steps: int | None = None
     max_return: float | None = None
+    binary: bool = False
 
     @property
     def is_image(self) -> bool:

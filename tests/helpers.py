@@ -18,7 +18,8 @@ from control.interaction import Interaction
 from control.rollout import Episodes, GreedyActor, RandomActor, rollout
 from control.run_dir import read_metrics
 from envs.base import Environment
-from envs.make import make_environment
+from envs.make import make_dynamics, make_environment
+from envs.tensor import TensorEnvironment
 from models.agents import agent_class, default_config
 from models.registry import implementations, learns_from
 from models.spaces import Continuous, Discrete, Spaces
@@ -47,9 +48,16 @@ STEP_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "DDQN-three-envs": ("DDQN", {"num_envs": 3, "updates_per_step": 2, "eps_fraction": 0.5}),
     "DDQN-own-lr-and-batch": ("DDQN", {"vary_hp": True, "vary": ("lr", "batch_size")}),
     "DuelingDDQN-batch-mean": ("DuelingDDQN", {"dueling_mean": "batch"}),
+    "ER-epsilon-greedy": ("ER", {"exploration_strat": "epsilon_greedy", "updates_per_step": 2, "double_DQN": True}),
+    "TanhGaussianLatent": ("GaussianLatent", {"latent_type": "tanh_gaussian", "std_act": "softplus",
+                                              "rollout_batch_size": 5, "activation": "silu"}),
 }  # fmt: skip
 STEP_CASES = {name: (name, {}) for name in implementations() if learns_from(name) == "steps"} | STEP_VARIANTS
-STEP_TINY: dict[str, Any] = {"batch_size": 9, "hidden_size": 11, "feature_dim": 13, "rb_size": 700}
+STEP_TINY: dict[str, Any] = {
+    "batch_size": 9, "hidden_size": 11, "feature_dim": 13, "rb_size": 700,
+    "num_hidden_layers": 2, "num_hidden_units": 11, "rollout_length": 3, "num_features": 3, "feature_width": 5,
+    "buffer_size": 700, "training_start_time": 5, "eval_frequency": 5, "target_update_frequency": 7,
+}  # fmt: skip
 
 
 def on_policy(implementation: str) -> bool:
@@ -61,6 +69,11 @@ def able(case: str, game: str) -> bool:
     """Whether the agent of a case of `CASES` can choose a game's actions."""
     kind = Continuous if game == "pendulum" or game.endswith("-continuous") else Discrete
     return kind in agent_class(CASES[case][0]).action_kinds
+
+
+def plays(case: str, game: str) -> bool:
+    """Whether a case of `STEP_CASES` can play a game: what imagines with the world itself needs its tensor program."""
+    return getattr(config_of(case), "model", "") != "perfect" or make_dynamics(game) is not None
 
 
 def config_of(case: str, game: str = "", **changes: Any) -> Any:
@@ -115,27 +128,40 @@ class StepLoop:
     """What a run does with an agent that learns between steps, ``ticks`` an epoch."""
 
     def __init__(self, case: str, game: str, seeds: list[int], config: Any = None, epochs: int = 3, ticks: int = 60):
-        config = config or config_of(case, game, **STEP_TINY)
-        environment = make_environment(game, len(seeds), config.num_envs)
+        config, which = config or config_of(case, game, **STEP_TINY), agent_class(STEP_CASES[case][0])
+        limit = 0 if hasattr(config, "schedule") and config.schedule.endless else None
+        environment = make_environment(game, len(seeds), config.num_envs, time_limit=limit)
+        dynamics = environment.on_device if isinstance(environment, TensorEnvironment) else None
         self.game, self.ticks = game, ticks
-        self.agent = agent_class(STEP_CASES[case][0])(config, environment.spaces, seeds)
+        world = {"dynamics": dynamics} if which.knows_dynamics else {}
+        self.agent = which(config, environment.spaces, seeds, **world)
         self.agent.budget = epochs * ticks * config.num_envs
         self.interaction = Interaction(self.agent, environment, Streams.named(seeds, "episodes"))
 
     def epoch(self) -> dict[str, Tensor]:
         """Act and learn; everything that came of it, each ``[M, ...]``."""
         losses = []
+        self.interaction.refresh()
         for _ in range(self.ticks):
             self.interaction.tick()
             losses.append(self.interaction.loss)
         mine = {f"weights {name}": value.detach().clone() for name, value in self.agent.state_dict().items()}
         interaction = self.interaction
         assert interaction.obs is not None
-        return mine | {
+        return mine | self.agent.measured() | {
             "losses": torch.stack(losses, 1), "obs": interaction.obs.clone(), "lengths": interaction.lengths.clone(),
             "returns": interaction.returns.clone(), "episodes": self.agent.episodes.clone(),
-            "epsilon": self.agent.epsilon(),
         }  # fmt: skip
+
+    def state(self) -> dict[str, Any]:
+        """All that `load` needs to go on from here."""
+        parts = {"weights": self.agent.state_dict(), "rest": self.agent.resume_state()}
+        return parts | {"loop": self.interaction.resume_state()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.agent.load_state_dict(state["weights"])
+        self.agent.load_resume_state(state["rest"])
+        self.interaction.load_resume_state(state["loop"])
 
     def evaluate(self, episodes: int = 4) -> Tensor:
         """Returns ``[M, K]`` of greedy episodes, from the same seeds for all."""

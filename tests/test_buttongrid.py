@@ -115,6 +115,20 @@ def test_an_event_may_start_anew_instead() -> None:
     assert after(at(3, 3, [1, 1], both, activate_on_reset=False), UP) == (fresh(both, 1), [1])
 
 
+def test_chance_that_is_given_decides_on_events_and_arrangements() -> None:
+    """On the grid of `at`: 0.006 is below 1/160. Rows 0.5 -> 2, columns 0.25 -> 1; of 15 cells 0.4 -> 6, of 16 the
+    same again -> 6, which is taken, so the last one, 15."""
+    chance = torch.tensor([[[0.006, 0.5, 0.25, 0.4, 0.4], [0.007, 0.5, 0.25, 0.4, 0.4]]])
+    going, paid = torch.tensor([9, 4, 1, 1, 0, 6, 0, 0]), torch.tensor([-3, 0, 1, 1, 0, 6, 1, 1])
+    right = torch.full((1, 2), RIGHT)
+    after, reward, *_ = ButtonGrid(4, 2).advance(going.expand(1, 2, 8), right, chance)
+    assert after.tolist() == [[[9, 5, 1, 2, 0, 6, 1, 1], [9, 5, 1, 2, 0, 6, 0, 1]]] and not reward.any()
+    after, reward, *_ = ButtonGrid(4, 2).advance(paid.expand(1, 2, 8), right, chance)
+    assert after.tolist() == [[[-3, 1, 2, 1, 6, 15, 0, 0]] * 2] and reward.tolist() == [[1, 1]]
+    after, reward, *_ = ButtonGrid(4, 2, activate_on_reset=False).advance(going.expand(1, 2, 8), right, chance)
+    assert after.tolist() == [[[9, 5, 2, 1, 6, 15, 0, 0], [9, 5, 1, 2, 0, 6, 0, 1]]] and not reward.any()
+
+
 def test_observation() -> None:
     environment = at(1, 2, [1, 0], **QUIET)
     seen = environment.dynamics.observe(environment.state)[0, 0].view(4, 4, 3)
@@ -284,7 +298,8 @@ def test_an_episode_is_a_function_of_its_seed_and_actions() -> None:
     [
         ({"grid_size": 1}, "grid_size is 1; allowed: integer, at least 2, at most 100"),
         ({"grid_size": 101}, "grid_size is 101; allowed: integer, at least 2, at most 100"),
-        ({"num_buttons": 0}, "num_buttons is 0; allowed: integer, at least 1, at most 100"),
+        ({"num_buttons": 0}, "num_buttons is 0; allowed: integer, at least 1"),
+        ({"num_buttons": 101}, "num_buttons is 101; allowed: integer, at least 1, at most 100"),
         ({"num_buttons": 10, "grid_size": 3}, "num_buttons is 10; allowed: integer, at least 1, at most 9"),
         ({"spontaneous_reset": None}, "spontaneous_reset is None; allowed: true or false"),
         ({"activate_on_reset": "no"}, "activate_on_reset is 'no'; allowed: true or false"),

@@ -71,8 +71,9 @@ def test_help_shows_every_setting_with_its_default(name: str, capsys: pytest.Cap
         assert f"--{field}" in shown
     inner = settings.run.agent if settings.proxy is not None else name
     assert f"hyperparameters of {inner}:" in shown
+    step_size = getattr(settings.agent, "lr", None) or settings.agent.Q_alpha
     assert re.search(
-        rf"Adam's step size \[\w+\] \(default: {settings.agent.lr}; allowed: number, greater than 0", shown
+        rf"Adam's step size [\w ()]*\[\w+\] \(default: {step_size}; allowed: number, greater than 0", shown
     )
     assert "lunarlander-sparse" in shown and ", ".join(implementations()) in shown
 

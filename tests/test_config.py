@@ -119,7 +119,8 @@ def test_ways_to_say_it(argv: list[str], field: str, value: Any) -> None:
         ("--command.horizon 0", "command.horizon is 0.0; allowed: number, greater than 0; or null"),
         (
             "--implementation RCPA",
-            "implementation is 'RCPA'; allowed: UDRL, RCP-R, RCP-A, DDQN, DuelingDDQN, VPG, EPG, BPG, CPG, AAC, SE; "
+            "implementation is 'RCPA'; allowed: UDRL, RCP-R, RCP-A, DDQN, DuelingDDQN, ER, "
+            "PerfectModel, SimpleModel, CategoricalLatent, GaussianLatent, VPG, EPG, BPG, CPG, AAC, SE; "
             "did you mean 'RCP-A'?",
         ),
         ("--config nowhere.yaml", "config is 'nowhere.yaml': No such file or directory"),

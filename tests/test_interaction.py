@@ -49,6 +49,8 @@ def started(name: str, seeds: list[int], envs: int = 1, config: Config = SMALL) 
 class Recorder:
     """An agent that plays given actions and remembers all it is told."""
 
+    device, knows_dynamics, stale = torch.device("cpu"), False, False
+
     def __init__(self, actions: Tensor):
         self.actions, (_, self.members, self.envs) = actions, actions.shape
         self.seen: list[tuple[Tensor, ...]] = []

@@ -41,6 +41,16 @@ def test_notes_move_to_the_ends_and_pay_the_step_after() -> None:
     assert rewards == [0, 0, 0, 1, 0]
 
 
+def test_chance_that_is_given_decides_on_events() -> None:
+    """An event of three pipes has probability 1/9. Action 1 plays the second pipe, places 1 and 2 of 0 to 5."""
+    state = torch.tensor([4, 7, 0, 0, 0, 1, 0, 0]).expand(1, 2, 8)
+    after, reward, *_ = PanFlute(3).advance(
+        state, torch.ones(1, 2, dtype=torch.int64), torch.tensor([[[0.11], [0.12]]])
+    )
+    assert after.tolist() == [[[4, 8, 1, 1, 1, 0, 1, 1], [4, 8, 0, 1, 0, 0, 1, 0]]] and not reward.any()
+    assert PanFlute(3).chances == 1 and PanFlute(3, spontaneous_reward=False).chances == 0
+
+
 @pytest.mark.parametrize("actions", [[0, 1, 2, 0, 0], [2, 1, 1, 0, 0], [2, 0, 1, 0, 0]])
 def test_other_orders_pay_nothing(actions: list[int]) -> None:
     assert not any(played(PanFlute(3, spontaneous_reward=False), actions)[1])

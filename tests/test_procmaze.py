@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from envs.gridworld import BEST_RETURN, GOAL, MOVES, OWN, POSITION, SEED, TIME, clipped_moves
+from envs.gridworld import BEST_RETURN, GOAL, MOVES, OWN, POSITION, clipped_moves
 from envs.opengrid import OpenGrid
 from envs.procmaze import ProcMaze, mazes
 from envs.seeded import uniform, uniform_at
-from envs.tensor import TensorEnvironment
+from envs.tensor import SEED, TIME, TensorEnvironment
 from hashed import check_refused
 from models.spaces import Discrete, Spaces
 
@@ -248,7 +248,7 @@ def test_order_of_events_within_a_step(teleport: bool) -> None:
 def test_events_happen_at_their_rate(world: ProcMaze | OpenGrid, chance: float) -> None:
     assert world.chance == pytest.approx(chance, rel=1e-12)
     # Two open cells, far enough apart for no-ops: whoever moved was teleported.
-    cells = [1, 1] + [0] * (len(world.cells) - 2) if isinstance(world, ProcMaze) else []
+    cells = [1, 1] + [0] * (world.cells - 2) if isinstance(world, ProcMaze) else []
     state = torch.tensor([0, 0, 0, 1, *cells]).repeat(100, 400, 1)
     state[..., SEED] = torch.arange(100)[:, None]
     state[..., TIME] = torch.arange(400)
@@ -258,6 +258,21 @@ def test_events_happen_at_their_rate(world: ProcMaze | OpenGrid, chance: float) 
     assert events.sum() > 100
     quiet = type(world)(4, spontaneous_termination=False)
     assert quiet.chance == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_chance_that_is_given_decides_on_events(dtype: torch.dtype) -> None:
+    """An event of `OpenGrid(4)` has probability 1/40, whatever seed and time say."""
+    state = torch.tensor([[[7, 3, 5, 15], [8, 90, 5, 15]]])
+    chance, right = torch.tensor([[[0.0249], [0.0251]]], dtype=dtype), torch.full((1, 2), RIGHT)
+    after, reward, terminated, _ = OpenGrid(4).advance(state, right, chance)
+    assert after.tolist() == [[[7, 4, 15, 15], [8, 91, 6, 15]]]
+    assert reward.tolist() == [[-1, -1]] and not terminated.any()
+    after, _, terminated, _ = OpenGrid(4, teleport_on_termination=False).advance(state, right, chance)
+    assert after[..., POSITION].tolist() == [[6, 6]] and terminated.tolist() == [[True, False]]
+    quiet = OpenGrid(4, spontaneous_termination=False)
+    after, _, terminated, _ = quiet.advance(state, right, chance[..., :0])
+    assert quiet.chances == 0 and after[..., POSITION].tolist() == [[6, 6]] and not terminated.any()
 
 
 def test_opengrid_by_hand() -> None:
@@ -310,9 +325,10 @@ def test_a_block_of_ticks_is_one_tick_after_another(kind: type[ProcMaze | OpenGr
 
 
 def test_spaces() -> None:
-    assert ProcMaze().spaces == Spaces((400,), Discrete(5), torch.float32, None, -1.0)
-    assert ProcMaze(4, max_episode_steps=100).spaces == Spaces((64,), Discrete(5), torch.float32, 100, BEST_RETURN)
-    assert OpenGrid(5, max_episode_steps=7).spaces == Spaces((25,), Discrete(5), torch.float32, 7, -1.0)
+    assert ProcMaze().spaces == Spaces((400,), Discrete(5), torch.float32, None, -1.0, binary=True)
+    limited = Spaces((64,), Discrete(5), torch.float32, 100, BEST_RETURN, binary=True)
+    assert ProcMaze(4, max_episode_steps=100).spaces == limited
+    assert OpenGrid(5, max_episode_steps=7).spaces == Spaces((25,), Discrete(5), torch.float32, 7, -1.0, binary=True)
     for world in (ProcMaze(5), OpenGrid(5)):
         seen = world.observe(world.initial(torch.zeros(2, 3, dtype=torch.int64)))
         assert seen.shape == (2, 3, *world.spaces.obs_shape) and seen.dtype == world.spaces.obs_dtype

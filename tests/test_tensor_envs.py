@@ -293,6 +293,20 @@ def test_time_limits(limit: int) -> None:
         environment.close()
 
 
+@pytest.mark.parametrize(
+    ("name", "best"), [("procmaze", -1.0), ("buttongrid", None), ("cartpole", None), ("mountaincar", None)]
+)
+def test_a_time_limit_of_0_is_none_at_all(name: str, best: float | None) -> None:
+    """Nor is a bound on the return left that counts with a limit."""
+    environment = make_environment(name, 1, 1, time_limit=0)
+    assert environment.spaces.max_episode_steps is None and environment.spaces.max_return == best
+    environment.close()
+    drawn = make_environment(name, 1, 1, render=True, time_limit=0)
+    drawn.reset(torch.tensor([[0]]))
+    assert not any(drawn.step(torch.tensor([[1]])).truncated.any() for _ in range(501))
+    drawn.close()
+
+
 def test_no_limit_means_none() -> None:
     class Endless(CartPole):
         def __init__(self) -> None:

@@ -4,6 +4,9 @@ A family is a package here with ``config.py`` (torch-free: a frozen dataclass ``
 ``IMPLEMENTATIONS: dict[name, overrides]``, ``ENVIRONMENT_PRESETS: dict[(name, game), overrides]``, and with a field
 ``preset`` also ``PRESETS: dict[preset, dict[name, overrides]]``) and ``agent.py`` (class ``Agent``). Being there is
 enough: flags, help, errors and contract tests find it.
+
+Where the code an algorithm was published with has configuration files of its own, ``config.py`` may have
+``published_settings(content)``, which says the same in our names.
 """
 
 import functools
@@ -49,12 +52,25 @@ def agent_class(name: str) -> type[Any]:
 
 def default_config(name: str, game: str, given: Mapping[str, Any] | None = None) -> Any:
     """``Config`` of ``name`` on ``game``: family defaults <- implementation <- what that game needs <- the preset that
-    is ``given``, where the family has any. Raises SettingError for a preset that ``name`` has not."""
+    is ``given``, where the family has any. ``game`` may have parameters behind a comma, which change none of this.
+    Raises SettingError for a preset that ``name`` has not."""
     family = family_config(name)
+    world = game.partition(",")[0]
     chosen = _preset(family, name, (given or {}).get("preset"))
     return family.Config(
-        **{**family.IMPLEMENTATIONS[name], **family.ENVIRONMENT_PRESETS.get((name, game), {}), **chosen}
+        **{**family.IMPLEMENTATIONS[name], **family.ENVIRONMENT_PRESETS.get((name, world), {}), **chosen}
     )
+
+
+def published_settings(content: Mapping[str, Any]) -> list[tuple[str, list[str]]] | None:
+    """Our names and words for what a configuration file of some published code says; None where no family knows it.
+
+    ``content`` is the file as a mapping whose values are text, as written. Raises SettingError for what a family
+    knows to be wrong with it.
+    """
+    readers = [getattr(family, "published_settings", None) for family in dict.fromkeys(implementations().values())]
+    found = (reader(content) for reader in readers if reader is not None)
+    return next((pairs for pairs in found if pairs is not None), None)
 
 
 def _preset(family: ModuleType, name: str, preset: Any) -> dict[str, Any]:

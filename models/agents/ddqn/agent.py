@@ -28,6 +28,9 @@ class Agent(nn.Module):
     """
 
     action_kinds = (Discrete,)
+    device = torch.device("cpu")
+    knows_dynamics = False  # nor needs them
+    stale = False  # it acts on nothing but observations of now
     groups = staticmethod(groups)
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
@@ -163,6 +166,14 @@ class Agent(nn.Module):
             self._explore, self._random = self._explore[members], self._random[members]
             self._replay = self._replay[members]
         self._views()
+
+    def measured(self) -> dict[str, Tensor]:
+        """What an epoch's row says of exploration, ``[M]`` by tag."""
+        return {"train/epsilon": self.epsilon()}
+
+    def first(self) -> "Policy":
+        """Greedy play of the first member alone."""
+        return self.with_weights(self.online[:1])
 
     def with_weights(self, online: Tensor) -> "Policy":
         """Greedy play by ``online [M', D]``."""

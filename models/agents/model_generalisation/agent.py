@@ -1,0 +1,324 @@
+"""Q-learning from replay or from imagined rollouts, for M members in lock-step (Young et al. 2023)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.agents.model_generalisation.config import Config
+from models.agents.model_generalisation.draws import Draws
+from models.agents.model_generalisation.exploration import explore, noise
+from models.agents.model_generalisation.imagination import Given, Imagination, Latent, Numbers, Perfect, Simple, kept_of
+from models.agents.model_generalisation.networks import Net, one_hot
+from models.agents.model_generalisation.replay import Replay, StateReplay, row_bytes
+from models.optim import DecayingAdam
+from models.settings import SettingError
+from models.spaces import Discrete, Spaces
+from models.streams import Streams
+
+CPU = torch.device("cpu")
+_OF_ACTING = ("act", "see seen")  # numbers that are drawn once a tick, not for each update
+
+
+class Agent(nn.Module):
+    """``act / observe / learn``, one tick of all members after another, one environment a member.
+
+    Experience replay learns from transitions that happened: ``r + gamma * max_a Q_target(s', a)``, nothing behind the
+    end of an episode. With a model an update fits it to a batch of transitions, imagines rollouts from their
+    observations by the exploring policy, and learns from every imagined step, weighted by the probability that its
+    episode got there. Mean squared error, `DecayingAdam`, a copy to the target network every so many ticks.
+
+    ``dynamics`` is the world itself, for the perfect model alone. Member m acts, remembers and learns by its own
+    streams. An update has fixed shapes and asks the device for nothing, so that it can be captured as a graph.
+    """
+
+    action_kinds = (Discrete,)
+    knows_dynamics = True
+
+    def __init__(
+        self, config: Config, spaces: Spaces, seeds: Sequence[int], dynamics: Any = None, device: torch.device = CPU
+    ):
+        super().__init__()
+        if spaces.is_image or not isinstance(spaces.actions, Discrete):
+            raise SettingError("agents with models take vectors of observations and discrete actions")
+        self.config, self.seeds, self.device, self.envs = config, list(seeds), device, 1
+        self.obs_size, self.actions = spaces.obs_shape[0], spaces.actions.n
+        self.bits = _has_bits(config, spaces)
+        self.starts = config.rollout_batch_size or config.batch_size
+        self.model = self._model(dynamics)
+        size = self.model.size if self.model else self.obs_size
+        self.values = Net(config, size, self.actions, Streams.named(seeds, "weights of values"), device)
+        self.target = nn.Parameter(self.values.flat.detach().clone(), requires_grad=False)
+        self._target = self.values.views(self.target.detach())
+        betas = (config.b1_adam, config.b2_adam)
+        self.optimizer = DecayingAdam([self.values.flat], config.Q_alpha, betas, config.eps_adam, config.wd_adam)
+        self.memory = self._memory(dynamics)
+        self.draws = Draws(seeds, self._wanted(), device)
+        self.evaluation = Streams.named(seeds, "latents of evaluations")
+        self.ticks = 0  # environment steps so far
+        self.episodes = torch.zeros(len(seeds), dtype=torch.int64, device=device)  # finished
+        self.budget = 1  # set by whoever trains; nothing here goes by it
+        self._sums: dict[str, Tensor] = {}
+        self._updates = 0
+        self._now: Numbers = {}
+        self._of_updates = [name for name in self.draws.names if name not in _OF_ACTING]
+
+    def _model(self, dynamics: Any) -> Any:
+        config = self.config
+        if config.model == "none":
+            return None
+        if config.model == "perfect":
+            return Perfect(config, dynamics, self.obs_size, self.starts)
+        given = Given(self.obs_size, self.actions, self.bits, self.starts, self.seeds, self.device)
+        return Simple(config, given) if config.model == "simple" else Latent(config, given)
+
+    def _memory(self, dynamics: Any) -> Replay | StateReplay:
+        capacity, members = self.config.buffer_size, len(self.seeds)
+        if self.config.model == "perfect":
+            return StateReplay(capacity, members, *kept_of(dynamics), self.device)
+        return Replay(capacity, members, self.obs_size, self.actions, self.bits, self.device)
+
+    def _wanted(self) -> dict[str, dict[str, tuple[int, ...]]]:
+        """Shapes of the random numbers of a tick by kind and name; those of the model are called ``<when> <what>``."""
+        config = self.config
+        updates, steps = config.updates_per_step, config.rollout_length
+        kind, count = noise(config, self.actions)
+        wanted: dict[str, dict[str, tuple[int, ...]]] = {"uniform": {"rows": (updates, config.batch_size)}}
+        wanted.setdefault(kind, {})["act"] = (1, count)
+        if self.model is None:
+            return wanted
+        wanted[kind]["imagined act"] = (updates, steps, self.starts, count)
+        if self.starts_apart:
+            wanted["uniform"]["starts"] = (updates, self.starts)
+        leading = {"see": (), "fit": (updates,), "begin": (updates,), "step": (updates, steps)}
+        wanted.setdefault(self.model.kind, {}).update(
+            {
+                f"{when} {what}": leading[when] + shape
+                for when, shapes in self.model.wanted.items()
+                for what, shape in shapes.items()
+            }
+        )
+        return wanted
+
+    @property
+    def starts_apart(self) -> bool:
+        """Whether rollouts start from rows of their own."""
+        return self.config.rollout_batch_size is not None
+
+    @staticmethod
+    def needs_dynamics(config: Config) -> bool:
+        """Whether it imagines in the world itself."""
+        return config.model == "perfect"
+
+    @staticmethod
+    def memory_bytes(config: Config, spaces: Spaces, members: int, dynamics: Any) -> int:
+        """What the replay memory takes when it is full."""
+        if config.model == "perfect":
+            columns = StateReplay.columns(*kept_of(dynamics))
+        else:
+            assert isinstance(spaces.actions, Discrete)
+            columns = Replay.columns(spaces.obs_shape[0], spaces.actions.n, _has_bits(config, spaces))
+        return members * config.buffer_size * row_bytes(columns)
+
+    @staticmethod
+    def groups(config: Config, seeds: Sequence[int]) -> list[list[int]]:
+        """All members share a program."""
+        return [list(range(len(seeds)))]
+
+    @property
+    def members(self) -> int:
+        return len(self.seeds)
+
+    @property
+    def stale(self) -> bool:
+        """Whether an episode's last observation is acted on once more after it."""
+        return self.config.acts_on_stale
+
+    # -- acting -------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def act(self, obs: Tensor) -> Tensor:
+        """Exploring actions ``[M, 1]`` for ``obs [M, 1, O]``; opens a tick."""
+        self._now = self.draws.tick()
+        self.ticks += 1
+        seen = self._seen(obs, self._part("see"))
+        return explore(self.config, self.values(seen), self._now["act"])
+
+    @torch.no_grad()
+    def greedy(self, obs: Tensor) -> Tensor:
+        """``obs [M, E, O]`` -> the best actions ``[M, E]`` int64, of equal values the first. Latent models look at a
+        draw of the encoder, as in training."""
+        return self._greedy(obs, self.evaluation)
+
+    def _greedy(self, obs: Tensor, streams: Streams) -> Tensor:
+        noise = {}
+        if isinstance(self.model, Latent):
+            latents = self.model.latents
+            draw = streams.normal if latents.normal else streams.uniform
+            noise = {"seen": draw(obs.shape[1], latents.features).to(self.device)}
+        return self.values(self._seen(obs, noise)).argmax(2)
+
+    def _seen(self, obs: Tensor, noise: Numbers) -> Tensor:
+        return self.model.see(obs, noise) if self.model else obs
+
+    # -- remembering and learning ---------------------------------------------------------------------------------
+
+    def visit(self, state: Tensor) -> None:
+        """Remember the state ``[M, 1, K]`` that is about to be acted in, where imagination is the world itself."""
+        if isinstance(self.memory, StateReplay):
+            self.memory.remember(state[:, 0])
+
+    def observe(
+        self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
+    ) -> None:
+        """Remember a step of every environment: ``[M, 1, ...]``; ``discount`` is 0 behind an end."""
+        if isinstance(self.memory, Replay):
+            parts = (obs, action, next_obs, reward, discount != 0)
+            self.memory.remember(*(part[:, 0] for part in parts))
+        self.episodes += done.sum(1)
+
+    def learning(self) -> Tensor:
+        """Who has seen enough to learn, ``[M]`` bool: everybody from `Config.first_update` on."""
+        return torch.full((self.members,), self.ticks > self.config.first_update, device=self.device)
+
+    @torch.no_grad()
+    def learn(self) -> Tensor:
+        """The updates this tick owes. Returns the loss of the values in the last one ``[M]``, NaN while waiting."""
+        if self.ticks <= self.config.first_update:
+            return torch.full((self.members,), torch.nan, device=self.device)
+        if (self.ticks - 1) % self.config.target_update_frequency == 0:
+            self.target.copy_(self.values.flat)
+        for update in range(self.config.updates_per_step):
+            losses = self.update({name: self._now[name][:, update] for name in self._of_updates})
+            for name, loss in losses.items():
+                self._sums[name] = self._sums[name] + loss if name in self._sums else loss
+            self._updates += 1
+        return losses["loss"]
+
+    def update(self, drawn: Numbers) -> dict[str, Tensor]:
+        """One update by the random numbers ``drawn`` for it; losses ``[M]`` by name."""
+        batch = self.memory.batch(drawn["rows"])
+        if self.model is None:
+            return {"loss": self._replay(batch)}
+        with torch.enable_grad():
+            losses = self.model.fit(batch, _part(drawn, "fit"))
+        start = self.memory.batch(drawn["starts"]) if self.starts_apart else batch
+        return losses | {"loss": self._imagine(start, drawn)}
+
+    def _replay(self, batch: Any) -> Tensor:
+        trace = self.values.trace(batch.obs)
+        goal = torch.addcmul(batch.reward, batch.going_on, self._later(batch.next_obs), value=self.config.gamma)
+        return self._descend(batch.obs, trace, batch.action, goal, None)
+
+    def _imagine(self, start: Any, drawn: Numbers) -> Tensor:
+        """Rollouts of the exploring policy, and an update from all their steps."""
+        model: Imagination = self.model
+        state, seen = model.begin(start, _part(drawn, "begin"))
+        choices = drawn["imagined act"].unbind(1)
+        random = {name: part.unbind(1) for name, part in _part(drawn, "step").items()}
+        every_seen, traces, actions, kept = [seen], [], [], []
+        for step in range(self.config.rollout_length):
+            trace = self.values.trace(seen)
+            action = explore(self.config, trace[-1], choices[step])
+            state, seen, outcome = model.step(state, action, {name: part[step] for name, part in random.items()})
+            every_seen.append(seen)
+            traces.append(trace)
+            actions.append(action)
+            kept.append(outcome)
+        # The policy's forward passes are those of the loss: the values change only after the rollout.
+        before, trace = torch.cat(every_seen[:-1], 1), [torch.cat(parts, 1) for parts in zip(*traces, strict=True)]
+        chosen = torch.cat(actions, 1)
+        reward, going_on = model.outcomes(before, chosen, kept)
+        goal = torch.addcmul(reward, going_on, self._later(torch.cat(every_seen[1:], 1)), value=self.config.gamma)
+        return self._descend(before, trace, chosen, goal, self._weight(going_on))
+
+    def _weight(self, going_on: Tensor) -> Tensor | None:
+        """Of each imagined step ``[M, T B]``, the probability that its episode got there; None where all are sure."""
+        if not self.config.episodic_env and self.config.model != "perfect":
+            return None
+        there = going_on.unflatten(1, (self.config.rollout_length, -1))
+        ones = torch.ones_like(there[:, :1])
+        return torch.cat((ones, there[:, :-1].cumprod(1)), 1).flatten(1)
+
+    def _later(self, seen: Tensor) -> Tensor:
+        """The value ``[M, B]`` of states seen ``[M, B, X]``, by the target network where there is one."""
+        values = self.values.trace(seen, self._target if self.config.use_target else None)[-1]
+        if not self.config.double_DQN:
+            return values.amax(2)
+        return values.gather(2, self.values(seen).argmax(2, keepdim=True)).squeeze(2)
+
+    def _descend(
+        self, seen: Tensor, trace: list[Tensor], action: Tensor, goal: Tensor, weight: Tensor | None
+    ) -> Tensor:
+        """One step of the values towards ``goal [M, B]`` for ``action [M, B]``; the loss ``[M]``."""
+        taken = one_hot(action, self.actions).float()
+        error = (trace[-1] * taken).sum(2) - goal
+        weighted = error if weight is None else error * weight
+        gradient = taken * (weighted * (2 / action.shape[1])).unsqueeze(2)
+        self.optimizer.update([self.values.gradient(seen, trace, gradient)[0]])
+        return (weighted * error).mean(1)
+
+    # -- for whoever trains -----------------------------------------------------------------------------------------
+
+    def measured(self) -> dict[str, Tensor]:
+        """Means of the model's losses ``[M]`` since the last call, by tag."""
+        means = {f"train/model_{name}": total / self._updates for name, total in self._sums.items() if name != "loss"}
+        self._sums, self._updates = {}, 0
+        return means
+
+    def first(self) -> "Player":
+        """Greedy play of the first member alone."""
+        return Player(self)
+
+    def resume_state(self) -> dict[str, Any]:
+        """All that weights do not hold."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "model": self.model.optimizer.state_dict() if isinstance(self.model, Simple | Latent) else None,
+            "memory": self.memory.state(), "episodes": self.episodes, "ticks": self.ticks,
+            "draws": self.draws.state(), "evaluation": self.evaluation.get_state(),
+        }  # fmt: skip
+
+    def load_resume_state(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        if isinstance(self.model, Simple | Latent):
+            self.model.optimizer.load_state_dict(state["model"])
+        self.memory.load_state(state["memory"])
+        self.episodes, self.ticks = state["episodes"].to(self.device), state["ticks"]
+        self.draws.load_state(state["draws"])
+        self.evaluation.set_state(state["evaluation"])
+
+    def _part(self, when: str) -> Numbers:
+        return _part(self._now, when)
+
+
+def _has_bits(config: Config, spaces: Spaces) -> bool:
+    """Whether observations are remembered and predicted as bits. Raises SettingError where they cannot be."""
+    if config.binary_obs and not spaces.binary:
+        raise SettingError("binary_obs is True, but observations of this game are numbers; allowed: false, or null")
+    bits = spaces.binary if config.binary_obs is None else config.binary_obs
+    if bits and config.learn_obs_variance:
+        raise SettingError("learn_obs_variance is True, but observations are bits; allowed: with binary_obs false")
+    return bits
+
+
+class Player:
+    """Greedy play of an agent's first member, on latents of its own."""
+
+    members = 1
+
+    def __init__(self, agent: Agent):
+        self.agent = agent
+        self.streams = Streams.named(agent.seeds, "latents of a video")
+
+    @torch.no_grad()
+    def greedy(self, obs: Tensor) -> Tensor:
+        """``obs [1, E, O]`` -> actions ``[1, E]``."""
+        everyone = obs.expand(self.agent.members, -1, -1)
+        return self.agent._greedy(everyone, self.streams)[:1]
+
+
+def _part(drawn: Numbers, when: str) -> Numbers:
+    """The numbers of one moment, by what they are for."""
+    return {name.removeprefix(f"{when} "): value for name, value in drawn.items() if name.startswith(f"{when} ")}

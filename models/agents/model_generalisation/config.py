@@ -1,0 +1,269 @@
+"""Settings of the model-generalisation family. This file and presets.yaml are the only home of their defaults; neither
+imports torch.
+
+Sources: [Y] Young, Ramesh, Kirsch & Schmidhuber 2023, "The Benefits of Model-Based Generalization in Reinforcement
+Learning", arXiv 2211.02222, and its public code, whose names the settings keep.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from models.schedule import StepSchedule
+from models.settings import setting
+
+LEARNS_FROM = "steps"  # updates between environment steps, not between whole episodes
+INNER = False  # it evaluates and counts by steps of its own, so it does not train on stand-ins
+ACCELERATORS = ("cpu", "gpu")
+MODELS = ("none", "perfect", "simple", "latent")
+
+_TABLE: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "presets.yaml").read_text(encoding="utf-8"))
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    f"{world}_{regime}": {
+        name: of_world | of_regime | cells[f"{world}_{regime}"] for name, cells in _TABLE["cells"].items()
+    }
+    for world, of_world in _TABLE["worlds"].items()
+    for regime, of_regime in _TABLE["regimes"].items()
+}
+# What holds where neither the game nor a preset says more.
+_USUAL = PRESETS["procmaze_high"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters of ER, PerfectModel, SimpleModel, CategoricalLatent and GaussianLatent. Defaults are those of ER
+    in the high-data regime on ProcMaze; `IMPLEMENTATIONS` holds what others change, presets.yaml the other cells."""
+
+    preset: str = setting(
+        "shipped",
+        "shipped: the values for one update a step that belong to the world; <world>_high says the same by name, "
+        "<world>_low has ten updates a step and a tenth of the steps [Y]",
+        choices=("shipped", *PRESETS),
+    )
+
+    # Networks
+    model: str = setting(
+        "none",
+        "what imagines: none, so that the values learn from remembered steps (ER); perfect: the world itself; simple: "
+        "a learned model of observations; latent: one of latent states [Y]",
+        choices=MODELS,
+    )
+    num_hidden_layers: int = setting(3, "hidden layers of each network [Y]", minimum=1, maximum=16)
+    num_hidden_units: int = setting(200, "units of each hidden layer [Y]", minimum=1, maximum=65_536)
+    activation: str = setting("elu", "activation of the hidden layers [Y]", choices=("relu", "silu", "elu"))
+
+    # Values
+    Q_alpha: float = setting(_USUAL["ER"]["Q_alpha"], "Adam's step size of the action values [Y]", above=0)
+    b1_adam: float = setting(0.9, "Adam's decay of the mean [Y]", minimum=0, below=1)
+    b2_adam: float = setting(0.99, "Adam's decay of the square [Y]", minimum=0, below=1)
+    eps_adam: float = setting(1e-5, "Adam's epsilon, outside the root [Y]", above=0)
+    wd_adam: float = setting(
+        1e-6, "share of each weight lost in an update, whatever the step size [Y]", minimum=0, maximum=1
+    )
+    gamma: float = setting(0.9, "discount of later rewards [Y]", minimum=0, maximum=1)
+    double_DQN: bool = setting(False, "target: value, by the target network, of what is best by the online one [Y]")
+    use_target: bool = setting(True, "a target network; else targets come from the current values [Y]")
+    target_update_frequency: int = setting(100, "environment steps between copies to the target network [Y]", minimum=1)
+    batch_size: int = setting(
+        320, "transitions, or with a model starts of imagined rollouts, in an update [Y]", minimum=1, maximum=1_000_000
+    )
+    updates_per_step: int = setting(1, "updates for each environment step [Y]", minimum=1, maximum=10_000)
+    buffer_size: int = setting(100_000, "transitions the replay memory holds [Y]", minimum=1)
+    training_start_time: int = setting(
+        1000, "environment steps before the first update, rounded up to whole evaluation periods [Y]", minimum=0
+    )
+
+    # Exploration
+    exploration_strat: str = setting(
+        "softmax", "how actions are chosen, in the world and in imagination [Y]", choices=("softmax", "epsilon_greedy")
+    )
+    softmax_temp: float = setting(
+        _USUAL["ER"]["softmax_temp"], "temperature of the softmax over action values [Y]", above=0
+    )
+    epsilon: float = setting(0.1, "epsilon_greedy: probability of a random action", minimum=0, maximum=1)
+
+    # Imagination
+    rollout_length: int = setting(10, "steps of each imagined rollout [Y]", minimum=1, maximum=1000)
+    rollout_batch_size: int | None = setting(
+        None, "starts of rollouts, drawn apart from those the model learns from; null: the same [Y]", minimum=1
+    )
+    episodic_env: bool = setting(
+        True, "weigh imagined steps by the chance that the episode still goes on, judge by returns; else by rewards [Y]"
+    )
+
+    # Models that are learned
+    model_alpha: float = setting(2e-4, "Adam's step size of the model [Y]", above=0)
+    binary_obs: bool | None = setting(None, "observations are bits: 0 or 1; null: as the environment says [Y]")
+    reward_weight: float = setting(1.0, "weight of the reward's loss [Y]", minimum=0)
+    termination_weight: float = setting(1.0, "weight of the termination's loss [Y]", minimum=0)
+    obs_prediction_weight: float = setting(1.0, "weight of the observation's loss [Y]", minimum=0)
+
+    # Latent models
+    latent_type: str = setting(
+        "categorical", "distribution of the latent state [Y]", choices=("categorical", "gaussian", "tanh_gaussian")
+    )
+    num_features: int = setting(32, "variables of a latent state [Y]", minimum=1, maximum=4096)
+    feature_width: int = setting(32, "classes of each categorical variable [Y]", minimum=2, maximum=4096)
+    KL_prior_weight: float = setting(0.8, "weight of KL(encoded || predicted), to the prediction [Y]", minimum=0)
+    KL_posterior_weight: float = setting(0.2, "weight of the same, to the encoder [Y]", minimum=0)
+    posterior_entropy_weight: float = setting(0.0, "weight of KL(encoded || uniform or normal) [Y]", minimum=0)
+    min_std: float = setting(0.0, "Gaussian: added to the encoder's deviations [Y]", minimum=0)
+    std_act: str = setting(
+        "softplus",
+        "Gaussian: what makes deviations of raw outputs; sigmoid2 is 2 sigmoid(x / 2) [Y]",
+        choices=("softplus", "sigmoid", "sigmoid2"),
+    )
+    learn_obs_variance: bool = setting(False, "the decoder of observations that are no bits gives deviations too [Y]")
+
+    # Steps and evaluation
+    num_steps: int = setting(1_000_000, "environment steps of each seed, rounded up to whole periods [Y]", minimum=1)
+    eval_frequency: int = setting(500, "environment steps between evaluations, an epoch [Y]", minimum=1)
+    eval_steps: int = setting(100, "steps of an evaluation's episodes, at most [Y]", minimum=1)
+    eval_batch_size: int = setting(32, "episodes of an evaluation [Y]", minimum=1, maximum=1_000_000)
+
+    # What the original does and should not
+    faithful_to_paper: bool = setting(
+        False, "all that the original does and should not: stale_observation and bernoulli_logits"
+    )
+    stale_observation: bool | None = setting(
+        None,
+        "after an episode act on its last observation once more, and remember that; null: as faithful_to_paper",
+    )
+    bernoulli_logits: bool | None = setting(
+        None,
+        "SimpleModel: imagine a bit with its logit as the probability, not with the sigmoid of that; null: as "
+        "faithful_to_paper",
+    )
+
+    @property
+    def num_envs(self) -> int:
+        """Environments of a member."""
+        return 1
+
+    @property
+    def acts_on_stale(self) -> bool:
+        return self.faithful_to_paper if self.stale_observation is None else self.stale_observation
+
+    @property
+    def logit_is_probability(self) -> bool:
+        return self.faithful_to_paper if self.bernoulli_logits is None else self.bernoulli_logits
+
+    @property
+    def epochs(self) -> int:
+        """Periods to train."""
+        return -(-self.num_steps // self.eval_frequency)
+
+    @property
+    def first_update(self) -> int:
+        """Environment steps before the first update."""
+        return -(-self.training_start_time // self.eval_frequency) * self.eval_frequency
+
+    @property
+    def schedule(self) -> StepSchedule:
+        return StepSchedule(
+            steps_per_epoch=self.eval_frequency,
+            eval_every=1,
+            eval_episodes=self.eval_batch_size,
+            eval_steps=self.eval_steps,
+            endless=True,
+        )
+
+
+_IMAGINES: dict[str, object] = {"batch_size": 32}
+_LATENT: dict[str, object] = _IMAGINES | {"model": "latent"}
+
+IMPLEMENTATIONS: dict[str, dict[str, object]] = {
+    "ER": {},
+    "PerfectModel": _IMAGINES | {"model": "perfect"} | _USUAL["PerfectModel"],
+    "SimpleModel": _IMAGINES | {"model": "simple"} | _USUAL["SimpleModel"],
+    "CategoricalLatent": _LATENT | _USUAL["CategoricalLatent"],
+    "GaussianLatent": _LATENT
+    | {"latent_type": "gaussian", "min_std": 0.1, "std_act": "sigmoid2"}
+    | _USUAL["GaussianLatent"],
+}
+
+ENVIRONMENT_PRESETS: dict[tuple[str, str], dict[str, object]] = {
+    (name, world): PRESETS[f"{world}_high"][name] for world in _TABLE["worlds"] for name in IMPLEMENTATIONS
+}
+
+# Settings of every run that this family has others for.
+USELESS = {
+    "epochs": "num_steps",
+    "steps_per_epoch": "eval_frequency",
+    "eval_every": "eval_frequency",
+    "eval_episodes": "eval_batch_size",
+}
+
+# Settings that only a learned model has a use for, and only one of latent states.
+OF_LEARNED = (
+    "model_alpha",
+    "binary_obs",
+    "reward_weight",
+    "termination_weight",
+    "obs_prediction_weight",
+)
+OF_LATENT = (
+    "latent_type",
+    "num_features",
+    "feature_width",
+    "KL_prior_weight",
+    "KL_posterior_weight",
+    "posterior_entropy_weight",
+    "min_std",
+    "std_act",
+    "learn_obs_variance",
+)
+
+
+def preset_game(preset: str) -> str | None:
+    """The game whose values a preset holds; None where it is for any game."""
+    return preset.rpartition("_")[0] if preset in PRESETS else None
+
+
+def changeable(config: Config) -> tuple[str, ...]:
+    """What a resumed run may change: when it ends."""
+    return ("num_steps",)
+
+
+def idle(config: Config) -> dict[str, str]:
+    """Settings that do nothing beside the others, and why."""
+    model = f"model is {config.model!r}, so "
+    latents, strategy = f"latent_type is {config.latent_type!r}", f"exploration_strat is {config.exploration_strat!r}"
+    rules: list[tuple[bool, tuple[str, ...], str]] = [
+        (config.model == "none", ("rollout_length",), f"{model}nothing is imagined"),
+        (config.model in ("none", "perfect"), (*OF_LEARNED, "rollout_batch_size"), f"{model}no model is learned"),
+        (config.model != "latent", OF_LATENT, f"{model}there are no latent states"),
+        (config.model != "simple", ("bernoulli_logits",), f"{model}no bits are imagined"),
+        (config.binary_obs is False, ("bernoulli_logits",), "binary_obs is off, so no bits are imagined"),
+        (config.latent_type != "categorical", ("feature_width",), latents),
+        (config.latent_type == "categorical", ("min_std", "std_act"), latents),
+        (config.exploration_strat != "epsilon_greedy", ("epsilon",), strategy),
+        (config.exploration_strat != "softmax", ("softmax_temp",), strategy),
+        (
+            not config.use_target,
+            ("target_update_frequency", "double_DQN"),
+            "use_target is off, so there is only one network of values",
+        ),
+    ]
+    found: dict[str, str] = {}
+    for holds, names, reason in rules:
+        found = dict.fromkeys(names, reason) | found if holds else found
+    return found
+
+
+def problems(config: Config) -> str | None:
+    """What is wrong with a combination of settings, as one line; None where nothing is."""
+    if config.model == "latent" and config.binary_obs and config.learn_obs_variance:
+        return "learn_obs_variance is true, but binary_obs is too, and bits have no deviations; allowed: one of them"
+    return None
+
+
+def published_settings(content: Mapping[str, Any]) -> list[tuple[str, list[str]]] | None:
+    """Our names and words for what a configuration file of [Y]'s public code says; None where it is not one."""
+    from models.agents.model_generalisation.published import translated
+
+    return translated(content)

@@ -1,0 +1,114 @@
+"""Distributions of latent states, from a network's outputs ``[M, B, outputs]``."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from models.agents.model_generalisation.config import Config
+from models.agents.model_generalisation.networks import pick
+from models.layers import sigmoid
+from models.losses import categorical_kl, gaussian_kl
+
+_SMALLEST = 1e-6  # deviation
+Parts = tuple[Tensor, ...]
+
+
+class Latents(Protocol):
+    """``outputs`` of a network describe a distribution over latents of ``size`` numbers; a draw takes ``features``
+    numbers, ``normal`` or uniform."""
+
+    outputs: int
+    size: int
+    features: int
+    normal: bool
+
+    def parts(self, outputs: Tensor, encoder: bool) -> Parts:
+        """The distribution's parameters, of the encoder or of the prediction."""
+        ...
+
+    def draw(self, parts: Parts, noise: Tensor) -> Tensor:
+        """Latents ``[M, B, size]`` by ``noise [M, B, features]``, open to autograd."""
+        ...
+
+    def kl(self, p: Parts, q: Parts) -> Tensor:
+        """``KL(p || q)`` summed over the variables, ``[M, B]`` in nats."""
+        ...
+
+    def kl_to_base(self, p: Parts) -> Tensor:
+        """The same to the uniform or the standard normal distribution."""
+        ...
+
+
+class Categorical:
+    """``num_features`` variables of ``feature_width`` classes as one-hot vectors. Gradients go straight through a draw
+    as if it were the probabilities (Bengio et al. 2013)."""
+
+    normal = False
+
+    def __init__(self, config: Config):
+        self.features, self.width = config.num_features, config.feature_width
+        self.outputs = self.size = self.features * self.width
+
+    def parts(self, outputs: Tensor, encoder: bool) -> Parts:
+        return (outputs.unflatten(2, (self.features, self.width)).log_softmax(3),)
+
+    def draw(self, parts: Parts, noise: Tensor) -> Tensor:
+        probability = parts[0].exp()
+        chosen = pick(probability.detach(), noise).unsqueeze(3)
+        sample = torch.zeros_like(probability).scatter_(3, chosen, 1.0)
+        if torch.is_grad_enabled():
+            sample = sample + (probability - probability.detach())
+        return sample.flatten(2)
+
+    def kl(self, p: Parts, q: Parts) -> Tensor:
+        return categorical_kl(p[0], q[0], 3).sum(2)
+
+    def kl_to_base(self, p: Parts) -> Tensor:
+        uniform = torch.full_like(p[0], 1 / self.width).log()
+        return categorical_kl(p[0], uniform, 3).sum(2)
+
+
+class Gaussian:
+    """``num_features`` normal variables, drawn as mean + deviation * noise; with ``squashed`` the latent is their tanh,
+    and divergences are those before it."""
+
+    normal = True
+
+    def __init__(self, config: Config, squashed: bool):
+        self.features = self.size = config.num_features
+        self.outputs = 2 * self.features
+        self.squashed, self.min_std = squashed, config.min_std
+        self.positive: Callable[[Tensor], Tensor] = _POSITIVE[config.std_act]
+
+    def parts(self, outputs: Tensor, encoder: bool) -> Parts:
+        mean, raw = outputs.split(self.features, 2)
+        deviation = self.positive(raw).clamp(min=_SMALLEST)
+        return mean, deviation + self.min_std if encoder else deviation
+
+    def draw(self, parts: Parts, noise: Tensor) -> Tensor:
+        value = parts[0] + parts[1] * noise
+        return value.tanh() if self.squashed else value
+
+    def kl(self, p: Parts, q: Parts) -> Tensor:
+        (mean_p, deviation_p), (mean_q, deviation_q) = p, q
+        return gaussian_kl(mean_p, deviation_p, mean_q, deviation_q).sum(2)
+
+    def kl_to_base(self, p: Parts) -> Tensor:
+        return self.kl(p, (torch.zeros_like(p[0]), torch.ones_like(p[1])))
+
+
+_POSITIVE: dict[str, Callable[[Tensor], Tensor]] = {
+    "softplus": F.softplus,
+    "sigmoid": sigmoid,
+    "sigmoid2": lambda raw: 2 * sigmoid(raw / 2),
+}
+
+
+def latents(config: Config) -> Latents:
+    """The distribution that ``latent_type`` names."""
+    if config.latent_type == "categorical":
+        return Categorical(config)
+    return Gaussian(config, squashed=config.latent_type == "tanh_gaussian")

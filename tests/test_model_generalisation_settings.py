@@ -1,0 +1,346 @@
+"""The settings of the model-generalisation family: thirty published cells, and the configuration files they came in."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import ROOT
+from control.config import Settings, as_dict, parse, to_yaml
+from models.agents import default_config, implementations, published_settings
+from models.settings import SettingError, kinds
+
+NAMES = ["ER", "PerfectModel", "SimpleModel", "CategoricalLatent", "GaussianLatent"]
+FAMILY = implementations()["ER"]
+FIXTURES = ROOT / "tests" / "fixtures" / "model_generalisation"
+FILES = dict(zip(["ER", "perfect_model", "simple_model", "categorical", "gaussian"], NAMES, strict=True))
+
+# Step size in 1e-6 and temperature, of high data and then of low data, in the order of NAMES.
+CELLS = {
+    "procmaze": [(50, 0.1, 25, 1.6), (100, 0.4, 400, 0.4), (200, 0.8, 25, 0.4), (200, 1.6, 100, 0.8),
+                 (3.125, 12.8, 3.125, 0.8)],
+    "buttongrid": [(50, 0.0125, 25, 0.1), (200, 0.0125, 200, 0.0125), (200, 1.6, 50, 0.4), (100, 0.05, 200, 0.1),
+                   (12.5, 0.1, 25, 0.8)],
+    "panflute": [(100, 0.1, 3.125, 0.8), (200, 0.1, 100, 0.1), (100, 0.4, 200, 0.2), (800, 0.05, 1600, 0.05),
+                 (200, 0.1, 200, 0.1)],
+}  # fmt: skip
+HIGH = {"target_update_frequency": 100, "updates_per_step": 1, "num_steps": 1_000_000, "eval_frequency": 500}
+LOW = {"target_update_frequency": 10, "updates_per_step": 10, "num_steps": 100_000, "eval_frequency": 50}
+
+
+def cell(name: str, world: str, regime: str) -> dict[str, Any]:
+    values = CELLS[world][NAMES.index(name)]
+    step, temperature = values[:2] if regime == "high" else values[2:]
+    own = {"Q_alpha": pytest.approx(step * 1e-6), "softmax_temp": temperature, "episodic_env": world == "procmaze"}
+    return own | (HIGH if regime == "high" else LOW)
+
+
+def given(*argv: str) -> Settings:
+    return parse(argv)
+
+
+def line_of(*argv: str) -> str:
+    with pytest.raises(SettingError) as error:
+        parse(argv)
+    return str(error.value)
+
+
+def fixture(name: str) -> dict[str, Any]:
+    return json.loads((FIXTURES / f"{name}.json").read_text())
+
+
+def written(tmp_path: Path, content: Any) -> str:
+    path = tmp_path / "ER.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(path)
+
+
+# -- presets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("regime", ["high", "low"])
+@pytest.mark.parametrize("world", CELLS)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_published_cell(name: str, world: str, regime: str) -> None:
+    wanted = cell(name, world, regime)
+    chosen = default_config(name, world, {"preset": f"{world}_{regime}"})
+    assert {key: getattr(chosen, key) for key in wanted} == wanted
+    assert chosen.preset == f"{world}_{regime}"
+    if regime == "high":
+        assert dataclasses.replace(chosen, preset="shipped") == default_config(name, world)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_presets_change_nothing_else(name: str) -> None:
+    plain = dataclasses.asdict(default_config(name, ""))
+    for preset, values in FAMILY.PRESETS.items():
+        assert set(values[name]) <= {"Q_alpha", "softmax_temp", "episodic_env", *LOW}
+        changed = dataclasses.asdict(default_config(name, "", {"preset": preset}))
+        assert {key for key in plain if changed[key] != plain[key]} <= {*values[name], "preset"}
+
+
+def test_presets_are_complete_and_offered_by_name() -> None:
+    names = [f"{world}_{regime}" for world in CELLS for regime in ("high", "low")]
+    assert sorted(FAMILY.PRESETS) == sorted(names)
+    assert all(list(values) == NAMES for values in FAMILY.PRESETS.values())
+    assert line_of("--implementation", "ER", "--preset", "procmaze_hi").endswith(
+        f"allowed for ER: shipped, {', '.join(FAMILY.PRESETS)}; did you mean 'procmaze_high'?"
+    )
+
+
+def test_a_preset_knows_its_game() -> None:
+    assert {FAMILY.preset_game(name) for name in FAMILY.PRESETS} == set(CELLS)
+    assert FAMILY.preset_game("buttongrid_low") == "buttongrid"
+    assert FAMILY.preset_game("shipped") is None
+
+
+def test_a_world_with_parameters_has_the_worlds_values() -> None:
+    assert default_config("ER", "panflute,num_pipes=8") == default_config("ER", "panflute")
+    assert default_config("ER", "panflute") != default_config("ER", "procmaze,grid_size=5")
+    assert default_config("SimpleModel", "opengrid") == default_config("SimpleModel", "procmaze")
+
+
+def test_what_tells_the_implementations_apart() -> None:
+    configs = {name: default_config(name, "procmaze") for name in NAMES}
+    assert [configs[name].model for name in NAMES] == ["none", "perfect", "simple", "latent", "latent"]
+    assert [configs[name].batch_size for name in NAMES] == [320, 32, 32, 32, 32]
+    gaussian, categorical = configs["GaussianLatent"], configs["CategoricalLatent"]
+    assert (gaussian.latent_type, gaussian.min_std, gaussian.std_act) == ("gaussian", 0.1, "sigmoid2")
+    assert (categorical.latent_type, categorical.num_features, categorical.feature_width) == ("categorical", 32, 32)
+    assert {config.model_alpha for config in configs.values()} == {2e-4}
+
+
+# -- hooks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "line"),
+    [
+        ("ER", "--epochs 3", "--epochs has no effect with ER; did you mean '--num_steps'?"),
+        ("ER", "--steps_per_epoch 3", "--steps_per_epoch has no effect with ER; did you mean '--eval_frequency'?"),
+        ("ER", "--eval_every 3", "--eval_every has no effect with ER; did you mean '--eval_frequency'?"),
+        ("ER", "--eval_episodes 3", "--eval_episodes has no effect with ER; did you mean '--eval_batch_size'?"),
+        ("ER", "--rollout_length 3", "--rollout_length has no effect: model is 'none', so nothing is imagined"),
+        ("ER", "--model_alpha 1", "--model_alpha has no effect: model is 'none', so no model is learned"),
+        ("ER", "--latent_type gaussian", "--latent_type has no effect: model is 'none', so there are no latent"),
+        ("PerfectModel", "--rollout_batch_size 3", "--rollout_batch_size has no effect: model is 'perfect', so no"),
+        ("PerfectModel", "--bernoulli_logits", "--bernoulli_logits has no effect: model is 'perfect', so no bits"),
+        ("SimpleModel", "--num_features 3", "--num_features has no effect: model is 'simple', so there are no latent"),
+        ("SimpleModel", "--bernoulli_logits --binary_obs no", "--bernoulli_logits has no effect: binary_obs is off"),
+        ("CategoricalLatent", "--min_std 1", "--min_std has no effect: latent_type is 'categorical'"),
+        ("GaussianLatent", "--feature_width 3", "--feature_width has no effect: latent_type is 'gaussian'"),
+        ("GaussianLatent", "--epsilon 0.2", "--epsilon has no effect: exploration_strat is 'softmax'"),
+        (
+            "ER",
+            "--exploration_strat epsilon_greedy --softmax_temp 1",
+            "--softmax_temp has no effect: exploration_strat is 'epsilon_greedy'",
+        ),
+        ("ER", "--no_use_target --double_DQN", "--double_DQN has no effect: use_target is off"),
+        (
+            "GaussianLatent",
+            "--binary_obs --learn_obs_variance",
+            "learn_obs_variance is true, but binary_obs is too, and bits have no deviations; allowed: one of them",
+        ),
+    ],
+)
+def test_settings_that_do_nothing_are_refused(name: str, flags: str, line: str) -> None:
+    assert line_of("--implementation", name, "--gamename", "procmaze", *flags.split()).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("ER", "--double_DQN --batch_size 200000 --exploration_strat epsilon_greedy --epsilon 0.2 --episodic_env no"),
+        ("ER", "--model latent --num_features 3 --latent_type gaussian --min_std 1"),
+        ("SimpleModel", "--bernoulli_logits --rollout_length 3 --rollout_batch_size 7 --reward_weight 2"),
+        ("GaussianLatent", "--binary_obs no --learn_obs_variance --latent_type tanh_gaussian --std_act sigmoid"),
+        ("CategoricalLatent", "--feature_width 3 --KL_prior_weight 0 --double_DQN"),
+    ],
+)
+def test_settings_that_work_together(name: str, flags: str) -> None:
+    settings = given("--implementation", name, "--gamename", "procmaze", *flags.split())
+    assert settings.agent != default_config(name, "procmaze")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_idle_and_changeable_settings_exist(name: str) -> None:
+    known = kinds(FAMILY.Config)
+    config = default_config(name, "procmaze")
+    for changed in (config, dataclasses.replace(config, use_target=False, binary_obs=False)):
+        assert set(FAMILY.idle(changed)) < set(known)
+    assert FAMILY.changeable(config) == ("num_steps",)
+    assert set(FAMILY.USELESS.values()) < set(known)
+
+
+def test_periods_are_rounded_up() -> None:
+    config = given("--implementation", "ER", "--num_steps", "1001", "--training_start_time", "501").agent
+    assert (config.epochs, config.first_update) == (3, 1000)
+
+
+# -- the original's files --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_published_files_are_the_defaults(name: str) -> None:
+    settings = given("--config", str(FIXTURES / f"{name}.json"))
+    wanted = default_config(FILES[name], "procmaze")
+    bits = True if wanted.model in ("simple", "latent") else None
+    assert settings.agent == dataclasses.replace(wanted, binary_obs=bits)
+    run, usual = settings.run, given("--implementation", FILES[name], "--gamename", "procmaze,grid_size=4").run
+    assert run == dataclasses.replace(usual, num_seeds=30, checkpoint_every=20)
+    assert given("--implementation", FILES[name], "--config", str(FIXTURES / f"{name}.json")).agent == settings.agent
+
+
+def test_flags_win_over_published_files(tmp_path: Path) -> None:
+    settings = given("--config", str(FIXTURES / "ER.json"), "--num_steps", "2000", "--num_seeds", "2")
+    assert (settings.agent.num_steps, settings.agent.epochs, settings.run.num_seeds) == (2000, 4, 2)
+    again = tmp_path / "config.yaml"
+    again.write_text(to_yaml(settings))
+    assert as_dict(given("--config", str(again))) == as_dict(settings)
+
+
+def test_no_flag_chooses_other_defaults_than_a_published_file() -> None:
+    for name, word in (("implementation", "SimpleModel"), ("preset", "procmaze_low")):
+        line = line_of("--config", str(FIXTURES / "ER.json"), f"--{name}", word)
+        assert line.startswith(f"{name} is '{word}', but ") and line.endswith(f"leave out --{name} or --config")
+
+
+def words_of(content: dict[str, Any]) -> dict[str, list[str]]:
+    """What a file says, its values as text."""
+    as_text = json.loads(json.dumps(content), parse_int=str, parse_float=str)
+    shown = {key: str(value).lower() if isinstance(value, bool) else value for key, value in as_text.items()}
+    pairs = published_settings(shown)
+    assert pairs is not None and len(dict(pairs)) == len(pairs)
+    return dict(pairs)
+
+
+@pytest.mark.parametrize(("name", "implementation"), FILES.items())
+def test_which_implementation_a_file_means(name: str, implementation: str) -> None:
+    assert words_of(fixture(name))["implementation"] == [implementation]
+
+
+def test_what_a_file_says_itself_decides() -> None:
+    assert words_of({"agent_type": "perfect_model"})["implementation"] == ["PerfectModel"]
+    assert words_of({"agent_type": "latent_model"})["implementation"] == ["CategoricalLatent"]
+    tanh = words_of(fixture("gaussian") | {"latent_type": "tanh_gaussian", "seed": 7})
+    assert (tanh["implementation"], tanh["latent_type"], tanh["seed"]) == (
+        ["GaussianLatent"],
+        ["tanh_gaussian"],
+        ["7"],
+    )
+
+
+def test_absent_keys_are_the_originals_defaults() -> None:
+    er = words_of({"environment": "ProcMaze", "alpha_adam": 1e-3})
+    assert er == {
+        "implementation": ["ER"],
+        "preset": ["shipped"],
+        "gamename": ["procmaze"],
+        "grid_size": ["10"],
+        "double_DQN": ["false"],
+        "episodic_env": ["false"],
+        "updates_per_step": ["1"],
+        "Q_alpha": ["0.001"],
+    }
+    latent = words_of({"environment": "PanFlute", "latent_type": "gaussian"})
+    assert (latent["min_std"], latent["std_act"], latent["gamename"]) == (["0.0"], ["softplus"], ["panflute"])
+    assert "grid_size" not in latent
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"save_frequency": 1200}, {"checkpoint_every": ["3"], "no_checkpoint": ["false"]}),
+        ({"save_frequency": 1}, {"checkpoint_every": ["1"]}),
+        ({"save_params": False, "save_final_params": False}, {"no_checkpoint": ["true"]}),
+        ({"save_final_params": True}, {"no_checkpoint": ["false"]}),
+        ({"seperate_rollout_batch_size": True, "rollout_batch_size": 64}, {"rollout_batch_size": ["64"]}),
+        ({"seperate_rollout_batch_size": False, "rollout_batch_size": 64}, {"rollout_batch_size": ["null"]}),
+        (
+            {"environment": "ButtonGrid", "env_config": {"grid_size": 5, "num_buttons": 2}},
+            {"gamename": ["buttongrid"], "grid_size": ["5"], "num_buttons": ["2"]},
+        ),
+        ({"learn_obs_variance": False, "double_DQN": True}, {"learn_obs_variance": ["false"], "double_DQN": ["true"]}),
+    ],
+)
+def test_keys_that_say_it_otherwise(change: dict[str, Any], words: dict[str, list[str]]) -> None:
+    found = words_of(fixture("categorical") | change)
+    assert {key: found[key] for key in words} == words
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "line"),
+    [
+        ("ER", {"softmax_tmp": 1}, "softmax_tmp is unknown; did you mean 'softmax_temp'?"),
+        ("ER", {"metrics_file": "a"}, "metrics_file is unknown"),
+        ("ER", {"gamename": "procmaze"}, "gamename is unknown"),
+        ("ER", {"KL_prior_weight": 1}, "KL_prior_weight has no effect with ER"),
+        ("perfect_model", {"model_alpha": 1, "agent_type": "perfect_model"}, "model_alpha has no effect with Perf"),
+        ("simple_model", {"num_features": 3}, "num_features has no effect with SimpleModel"),
+        ("simple_model", {"alpha_adam": 3}, "alpha_adam has no effect with SimpleModel; did you mean 'Q_alpha'?"),
+        ("ER", {"Q_alpha": 1, "agent_type": "ER"}, "Q_alpha has no effect with ER; did you mean 'alpha_adam'?"),
+        ("simple_model", {"rollout_batch_size": 3}, "rollout_batch_size has no effect with SimpleModel"),
+        ("gaussian", {"rollout_batch_size": 3}, "rollout_batch_size has no effect without 'seperate_rollout_batch_s"),
+        ("gaussian", {"seperate_rollout_batch_size": True}, "rollout_batch_size is missing; seperate_rollout_batch_"),
+        (
+            "gaussian",
+            {"separate_rollout_batch_size": True},
+            "separate_rollout_batch_size is unknown; did you mean 'seperate_rollout_batch_size'?",
+        ),
+        (
+            "gaussian",
+            {"latent_type": "gausian"},
+            "latent_type is 'gausian'; allowed: categorical, gaussian, tanh_gaussian; did you mean 'gaussian'?",
+        ),
+        ("ER", {"agent_type": "DQN"}, "agent_type is 'DQN'; allowed: ER, perfect_model, simple_model, latent_model"),
+        (
+            "ER",
+            {"environment": "ProcMase"},
+            "environment is 'ProcMase'; allowed: ProcMaze, OpenGrid, ButtonGrid, PanFlute; did you mean 'ProcMaze'?",
+        ),
+        (
+            "ER",
+            {"env_config": {"grid": 4}},
+            "env_config: grid is unknown; allowed for ProcMaze: grid_size, spontaneous_termination, teleport_on_ter",
+        ),
+        ("ER", {"env_config": {"num_steps": 4}}, "env_config: num_steps is unknown; allowed for ProcMaze: grid_size"),
+        ("ER", {"env_config": 4}, "env_config is '4'; allowed: a mapping"),
+        ("ER", {"gamma": {"value": 1}}, "gamma is a mapping; allowed: one value"),
+        ("ER", {"save_final_params": False}, "save_final_params is false; allowed: what save_params is, true"),
+        ("ER", {"save_frequency": 0}, "save_frequency is '0'; allowed: integer, at least 1"),
+        ("ER", {"save_params": 1}, "save_params is '1'; allowed: true or false"),
+        ("ER", {"gamma": "high"}, "gamma is 'high'; allowed: number, at least 0, at most 1"),
+        ("ER", {"num_hidden_units": None}, "num_hidden_units is 'null'; allowed: integer, at least 1"),
+    ],
+)
+def test_wrong_published_files_get_one_line(tmp_path: Path, name: str, change: dict[str, Any], line: str) -> None:
+    file = written(tmp_path, fixture(name) | change)
+    assert line_of("--config", file).startswith(f"{file}: {line}")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('{"environment": "ProcMaze",\n "gamma": 0.9,\n}', "config is '{file}': not valid JSON, line 3: "),
+        ("[1]", "config is '{file}': allowed: a mapping"),
+        ('{"gamma": 0.9, "gamma": 0.8}', "{file}: gamma is given twice"),
+        ('{"env_config": {"grid_size": 4}}', "{file}: environment is missing; allowed: ProcMaze, OpenGrid"),
+    ],
+)
+def test_malformed_files_get_one_line(tmp_path: Path, text: str, line: str) -> None:
+    file = written(tmp_path, text)
+    assert line_of("--config", file).startswith(line.replace("{file}", file))
+
+
+def test_a_missing_file_gets_one_line() -> None:
+    assert line_of("--config", "nowhere.json") == "config is 'nowhere.json': No such file or directory"
+
+
+def test_json_with_our_own_names_stays_ours(tmp_path: Path) -> None:
+    own = {"implementation": "RCP-A", "lr": 1e-2, "hidden_sizes": [64, 32], "command": {"return": 100}}
+    file = written(tmp_path, own)
+    settings = given("--config", file)
+    assert (settings.agent.lr, settings.agent.hidden_sizes, settings.command) == (0.01, (64, 32), {"return": 100.0})
+    assert published_settings({"lr": "0.1"}) is None
