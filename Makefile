@@ -57,7 +57,7 @@ soak: setup  ## random kills and resumes, for hours
 	@$(RUN) -m pytest -m soak -s $(ARGS)
 
 lint: setup  ## style
-	@$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(VENV)/bin/shellcheck bash_train.sh experiments/*/*.sh .ci/run
+	@$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(VENV)/bin/shellcheck -x bash_train.sh experiments/*.sh experiments/*/*.sh .ci/run
 
 format: setup  ## put the style right
 	@$(RUN) -m ruff check --fix . && $(RUN) -m ruff format .

@@ -22,10 +22,9 @@ Exit code: 0 when every seed finished, 1 when one did not, 2 for a call that can
 HELP
 }
 
-refuse() {
-    echo "bash_train.sh: $1" >&2
-    exit 2
-}
+ROOT=$(cd "${BASH_SOURCE[0]%bash_train.sh}." && pwd)
+# shellcheck source=experiments/common.sh
+. "$ROOT/experiments/common.sh"
 
 # The flags read by trainer.py itself, which trains nothing here: logdir and the folder of the runs, a line each.
 read_flags='
@@ -56,7 +55,7 @@ train_seed() { # SEED, run by GNU parallel in a bash of its own
     local seed=$1
     eval "set -- $BASH_TRAIN_FLAGS"
     echo "$$" >"$BASH_TRAIN_LOGS/seed_$seed.pid" # exec keeps the number
-    exec "$PYTHON" "$BASH_TRAIN_ROOT/trainer.py" "$@" --seed "$seed" >>"$BASH_TRAIN_LOGS/seed_$seed.log" 2>&1
+    exec "$PYTHON" "$ROOT/trainer.py" "$@" --seed "$seed" >>"$BASH_TRAIN_LOGS/seed_$seed.log" 2>&1
 }
 
 # seeds_that finished|failed: by the last row of each seed in the joblog; columns 7 to 9 are exit code, signal, command.
@@ -69,7 +68,6 @@ seeds_that() {
 }
 
 resume=
-interrupted=
 for flag in "$@"; do
     case $flag in
         -h | --help) usage && exit 0 ;;
@@ -86,22 +84,10 @@ for seed in ${seeds:-none}; do
     esac
 done
 [ -z "$(echo "$seeds" | tr ' ' '\n' | sort | uniq -d)" ] || refuse "SEEDS is '$seeds'; allowed: each seed once"
-case ${JOBS:-1} in
-    0 | *[!0-9]*) refuse "JOBS is '$JOBS'; allowed: an integer of at least 1" ;;
-esac
-# moreutils has another program of the same name.
-parallel --version 2>/dev/null </dev/null | grep -q '^GNU parallel' ||
-    refuse "GNU parallel is missing; apt-get install parallel (Debian, Ubuntu) or brew install parallel (macOS)"
-
-BASH_TRAIN_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-if [ -z "${PYTHON:-}" ]; then
-    PYTHON=$BASH_TRAIN_ROOT/.venv/bin/python
-    [ -x "$PYTHON" ] || PYTHON=python3
-fi
-command -v "$PYTHON" >/dev/null || refuse "PYTHON is '$PYTHON', which is no program"
+prepare
 
 largest=$(echo "$seeds" | tr ' ' '\n' | sort -n | tail -n 1)
-read_back=$("$PYTHON" -c "$read_flags" "$BASH_TRAIN_ROOT" "$@" --seed "$largest") || exit 2
+read_back=$("$PYTHON" -c "$read_flags" "$ROOT" "$@" --seed "$largest") || exit 2
 logdir=${read_back%$'\n'*}
 runs=${read_back#*$'\n'}
 
@@ -112,7 +98,7 @@ done
 BASH_TRAIN_LOGS=$logdir/bash_train/$(folder_name ${identity[@]+"${identity[@]}"})
 mkdir -p "$BASH_TRAIN_LOGS" 2>/dev/null || refuse "logdir is '$logdir'; no folder can be written there"
 BASH_TRAIN_FLAGS=$([ $# -eq 0 ] || printf '%q ' "$@")
-export PYTHON BASH_TRAIN_ROOT BASH_TRAIN_LOGS BASH_TRAIN_FLAGS OMP_NUM_THREADS=1
+export BASH_TRAIN_LOGS BASH_TRAIN_FLAGS
 export -f train_seed
 
 # Seeds outlive a GNU parallel that was killed outright; a second process on the same run would spoil it.
@@ -124,9 +110,8 @@ for seed in $seeds; do
 done
 
 joblog=$BASH_TRAIN_LOGS/joblog.tsv
-options=(--will-cite --joblog "$joblog" --jobs "${JOBS:-100%}" --termseq "INT,30000,TERM,5000,KILL,25")
+options+=(--joblog "$joblog")
 [ -z "$resume" ] || options+=(--resume-failed) # which is --resume, and the failed ones once more
-[ ! -t 2 ] || options+=(--bar)
 if [ -n "$resume" ] && [ -s "$joblog" ]; then
     skipped=$(seeds_that finished | xargs)
     [ -z "$skipped" ] || echo "Finished earlier and skipped: $skipped (delete $joblog to run them again)"
@@ -135,10 +120,8 @@ else
 fi
 echo "Seeds $seeds; follow one with: tail -f $BASH_TRAIN_LOGS/seed_${seeds%% *}.log"
 
-# GNU parallel passes Ctrl-C on and waits until every seed has written its checkpoint; this shell stays to report.
-trap 'interrupted=1' INT
 # shellcheck disable=SC2086  # one argument a seed
-PARALLEL_SHELL=$(command -v bash) parallel "${options[@]}" train_seed ::: $seeds </dev/null || true
+in_parallel train_seed ::: $seeds
 touch "$joblog"
 
 unfinished=$(seeds_that failed)
@@ -150,6 +133,6 @@ if [ -n "$unfinished" ]; then
     done
 fi
 ! has_metrics "$runs" ||
-    printf 'Figure and table over the seeds: %q %q --plot %q\n' "$PYTHON" "$BASH_TRAIN_ROOT/trainer.py" "$runs"
+    printf 'Figure and table over the seeds: %q %q --plot %q\n' "$PYTHON" "$ROOT/trainer.py" "$runs"
 [ -z "$interrupted" ] || exit 130
 [ -z "$unfinished" ]

@@ -137,24 +137,26 @@ def parser(description: str) -> argparse.ArgumentParser:
     return flags
 
 
-def machine() -> str:
-    """When and on what, without names of machines."""
+def machine(timing: str | None = None) -> str:
+    """When and on what, without names of machines, and how it was timed: by CPU time on torch's threads, unless
+    ``timing`` says otherwise."""
     import torch
 
     return (
         f"{datetime.date.today()}: {os.cpu_count()} {platform.machine()} cores, load average {os.getloadavg()[0]:.1f}, "
         f"{platform.system()}, Python {platform.python_version()}, torch {torch.__version__}, "
-        f"{torch.get_num_threads()} thread; seconds are CPU time"
+        f"{timing or f'{torch.get_num_threads()} thread; seconds are CPU time'}"
     )
 
 
-def report(title: str, results: Mapping[str, Result], as_json: bool) -> None:
-    """The table on stdout; with ``as_json`` the table on stderr and ``{name: {value, unit, against}}`` on stdout."""
+def report(title: str, results: Mapping[str, Result], as_json: bool, timing: str | None = None) -> None:
+    """The table on stdout; with ``as_json`` the table on stderr and ``{name: {value, unit, against}}`` on stdout.
+    ``timing`` is as in `machine`."""
     out = sys.stderr if as_json else sys.stdout
     rows = [(name, f"{r.value:.4g}" if abs(r.value) < 100 else f"{r.value:,.0f}", r.unit, r.verdict, r.against or "")
             for name, r in results.items()]  # fmt: skip
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    print(f"{title}\n{machine()}", file=out)
+    print(f"{title}\n{machine(timing)}", file=out)
     for name, value, unit, verdict, against in rows:
         line = f"{name:<{widths[0]}}  {value:>{widths[1]}} {unit:<{widths[2]}}  {verdict:<{widths[3]}}  {against}"
         print(line.rstrip(), file=out)

@@ -62,9 +62,7 @@ def help_text(known: Mapping[str, Flag], implementation: str) -> str:
         formatter_class=_Formatter,
     )
     parser.add_argument("--version", help="show the version and end", action="store_true")
-    parser.add_argument(
-        "--config", metavar="FILE.yaml", help="settings from a file; a run's config.yaml repeats it"
-    )
+    parser.add_argument("--config", metavar="FILE.yaml", help="settings from a file; a run's config.yaml repeats it")
     groups: dict[str, Any] = {}
     order = sorted(known.values(), key=lambda flag: flag.section.startswith("hyperparameters"))
     sources: str | None = _sources(implementation)

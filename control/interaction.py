@@ -131,7 +131,7 @@ class Interaction:
     def load_resume_state(self, state: dict[str, Any]) -> None:
         device = self.agent.device
         self.ticks, self.seeds = state["ticks"], state["seeds"]
-        self.obs, self.shown = (None if obs is None else obs.to(device) for obs in (state["obs"], state["shown"]))
+        self.obs, self.shown = (None if obs is None else obs.to(device) for obs in (state["obs"], state.get("shown")))
         self.returns, self.lengths = state["returns"].to(device), state["lengths"].to(device)
         self.streams.set_state(state["streams"])
         if state["block"] >= 0:

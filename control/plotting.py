@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,19 @@ from control.panels import (
     on_grid,
     scale,
 )
-from control.results import RETURNS, SHORT, Group, Run, find_groups, logged, read_runs, return_tags, summarise, table
+from control.results import (
+    RETURNS,
+    REWARD_RATE,
+    SHORT,
+    Group,
+    Run,
+    find_groups,
+    logged,
+    read_runs,
+    return_tags,
+    summarise,
+    table,
+)
 from models.settings import SettingError
 
 LOSSES = {
@@ -30,6 +42,10 @@ LOSSES = {
     "train/loss_e": "Entropy loss",
     "train/loss_v": "Value loss",
     "train/baseline": "Baseline",
+    "train/model_reward": "Model's loss: reward",
+    "train/model_termination": "Model's loss: end of the episode",
+    "train/model_obs": "Model's loss: observation",
+    "train/model_kl": "Model's loss: next latent state",
 }
 # Of a run's own curve; what is drawn for want of the other has its colour.
 RETURN_COLOURS = dict(zip(SHORT, (COLOURS[0], *COLOURS), strict=False))
@@ -62,17 +78,29 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, x: str = "env_steps"
     labels, title = _labels(groups)
     summary = {label: summarise(group) for label, group in zip(labels, groups, strict=True)}
     target = out or _common_folder(groups) / "plot.png"
-    numbers = target.with_suffix(".json")
+
+    def draw(target: Path) -> None:
+        _draw_groups(_rows(groups, labels), title, x, target)
+
+    show(table(title, summary), {"runs": title, "groups": summary}, draw, target, "plot_out")
+    return 0
+
+
+def show(text: str, numbers: Any, draw: Callable[[Path], None], target: Path, setting: str = "out") -> None:
+    """Print the table ``text``, have ``draw`` write the figure ``target``, and put the numbers beside it as JSON.
+
+    Raises SettingError, in the name of ``setting`` and before anything is printed, where these cannot be written.
+    """
+    beside = target.with_suffix(".json")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        try_writing(target, numbers)
-        print(table(title, summary))
-        _draw_groups(_rows(groups, labels), title, x, target)
-        numbers.write_text(json.dumps({"runs": title, "groups": summary}, indent=2) + "\n", encoding="utf-8")
+        try_writing(target, beside)
+        print(text)
+        draw(target)
+        beside.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise SettingError(f"plot_out is '{target}', which cannot be written: {error.strerror or error}") from None
-    print(f"\nFigure:  {target}\nNumbers: {numbers}")
-    return 0
+        raise SettingError(f"{setting} is '{target}', which cannot be written: {error.strerror or error}") from None
+    print(f"\nFigure:  {target}\nNumbers: {beside}")
 
 
 def learning_curve(run_dir: Path) -> Path:
@@ -186,7 +214,7 @@ def _draw_returns(axis: Any, runs: Sequence[Run]) -> None:
     tags = return_tags(runs)
     for tag in tags:
         draw_seeds(axis, runs, tag, RETURN_COLOURS[tag], SHORT[tag])
-    axis.set(title="Return", xlabel=X_LABELS["env_steps"])
+    axis.set(title="Reward per step" if tags == [REWARD_RATE] else "Return", xlabel=X_LABELS["env_steps"])
     scale(axis)
     if tags:
         clip_below(axis, np.concatenate([run.points(tag, "env_steps")[1] for run in runs for tag in tags]))

@@ -5,7 +5,7 @@ Torch-free and quick, so that figures can be drawn while runs go on.
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from control.run_config import from_dict
 from control.run_dir import KEYS, read_metrics
 from control.statistics import interval, iqm, mean
 from models.settings import SettingError
@@ -20,23 +21,25 @@ from models.settings import SettingError
 Array = NDArray[np.float64]
 
 RUNNING_MEAN = "train/mean_reward"  # its name in the notebook that policy gradients come from
+GREEDY = "eval/return_greedy"
 REWARD_RATE = "eval/reward_rate"  # reward a step, of worlds without episodes
 RETURNS = {
     RUNNING_MEAN: "Return, mean of the latest training episodes",
     "rollout/return_mean": "Return while exploring",
     "eval/return_sampled": "Return in evaluation, sampled actions",
-    "eval/return_greedy": "Return in evaluation, greedy actions",
+    GREEDY: "Return in evaluation, greedy actions",
     REWARD_RATE: "Reward per step in evaluation, greedy actions",
     "es/fitness_mean": "Real return of agents of perturbed stand-ins",
     "es/center_return": "Real return of fresh agents of the centre",
 }
 SHORT = {
     RUNNING_MEAN: "running mean", "rollout/return_mean": "exploring", "eval/return_sampled": "sampled",
-    "eval/return_greedy": "greedy", REWARD_RATE: "reward rate", "es/fitness_mean": "fitness",
+    GREEDY: "greedy", REWARD_RATE: "reward rate", "es/fitness_mean": "fitness",
     "es/center_return": "centre",
 }  # fmt: skip
-# An on-policy agent's running mean is over these episodes, and over others that were played just as they were.
-_SAID_BY_RUNNING_MEAN = ("rollout/return_mean", "eval/return_sampled")
+# What says the same as another. An on-policy agent's running mean is over these episodes, and over others that
+# were played just as they were; where nothing ends, a return is the reward rate times the steps.
+_SAID_BY = {RUNNING_MEAN: ("rollout/return_mean", "eval/return_sampled"), REWARD_RATE: (GREEDY,)}
 LAST = 0.1  # the share of epochs, at the end, that the table averages over
 
 
@@ -100,6 +103,23 @@ def read_runs(path: Path) -> list[Run]:
     ]
 
 
+def settings_of(metrics: Path, implementations: Container[str]) -> Any:
+    """The settings of the run that wrote ``metrics``, from the config.yaml beside it; None where it is of none of
+    ``implementations``.
+
+    Raises SettingError where there is none that can be read.
+    """
+    import yaml
+
+    path = metrics.with_name("config.yaml")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return from_dict(content) if content["implementation"] in implementations else None
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it holds no settings of a run"
+        raise SettingError(f"{path}, which says what was trained, cannot be read: {reason}") from None
+
+
 def logged(runs: Sequence[Run], tags: Iterable[str]) -> list[str]:
     """Those of ``tags`` that any of the runs has a number of."""
     return [tag for tag in tags if any(len(run.points(tag, "epoch")[1]) for run in runs)]
@@ -107,22 +127,28 @@ def logged(runs: Sequence[Run], tags: Iterable[str]) -> list[str]:
 
 def return_tags(runs: Sequence[Run]) -> list[str]:
     """The returns to show of these runs: the running mean where all of them have one, in place of what says the same
-    with more noise; else everything but the running mean."""
+    with more noise, else everything but the running mean; the reward rate where all of them have one, in place of the
+    return."""
     tags = logged(runs, RETURNS)
-    judged_by_it = all(len(run.points(RUNNING_MEAN, "epoch")[1]) for run in runs)
-    dropped = _SAID_BY_RUNNING_MEAN if judged_by_it else (RUNNING_MEAN,)
+    common = [tag for tag in _SAID_BY if all(len(run.points(tag, "epoch")[1]) for run in runs)]
+    dropped = [said for tag in common for said in _SAID_BY[tag]]
+    dropped += [RUNNING_MEAN] if RUNNING_MEAN not in common else []
     return [tag for tag in tags if tag not in dropped]
 
 
 def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     """All runs at or below the given folders, grouped by game, experiment and implementation.
 
-    Of a seed found more than once in a group the newest version counts. Raises SettingError, in the name of
-    ``setting``, when a folder is not there or holds no metrics.csv.
+    Of a seed found more than once in a group the newest version counts, unless ``run_dirs`` names two versions: then
+    each is a group. Raises SettingError, in the name of ``setting``, when a folder is not there or holds no
+    metrics.csv.
     """
     groups: dict[tuple[str, ...], dict[int, tuple[Any, Run]]] = {}
+    named = {Path(folder).resolve() for folder in run_dirs if Path(folder, "metrics.csv").is_file()}
+    apart = len({folder.parent for folder in named}) < len(named)
     for path in _metrics_files(run_dirs, setting):
         names, version = _place(path)
+        names += (path.parent.name,) if apart else ()
         newest = groups.setdefault(names, {})
         age = (version, path.stat().st_mtime)
         for run in read_runs(path):
@@ -210,8 +236,8 @@ def table(title: str, summary: dict[str, Any]) -> str:
             cells = [f"{_text(numbers[tag]['last'])} ({_text(numbers[tag]['best'])})" for tag in tags]
             rows.append([f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}", *cells])
         over, best = group["over_seeds"], group.get("best_over_seeds", {})
-        for name, show in AGGREGATES.items():
-            cells = [f"{show(over[tag])} ({show(best[tag])})" if tag in best else show(over[tag]) for tag in tags]
+        for name, shown in AGGREGATES.items():
+            cells = [f"{shown(over[tag])} ({shown(best[tag])})" if tag in best else shown(over[tag]) for tag in tags]
             rows.append([name, "", "", *cells])
         lines += ["", *aligned(rows)]
     return "\n".join(lines)
@@ -228,11 +254,13 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _text(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if abs(value) >= 1 or value == 0 else f"{value:#.3g}"  # rewards a step are small
 
 
 def _range(bounds: list[float] | None) -> str:
-    return f"{bounds[0]:.1f} to {bounds[1]:.1f}" if bounds else "one seed"
+    return f"{_text(bounds[0])} to {_text(bounds[1])}" if bounds else "one seed"
 
 
 AGGREGATES: dict[str, Callable[[dict[str, Any]], str]] = {

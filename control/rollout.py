@@ -37,19 +37,20 @@ class RandomActor:
 
 
 class GreedyActor:
-    """Greedy play of anything with ``members`` and ``greedy(obs [M, E, ...]) -> actions [M, E]``.
+    """Greedy play of an agent that learns between steps: of its ``player()``, which has ``greedy(obs [M, E, ...]) ->
+    actions [M, E]``, or of such a player itself. One evaluation.
 
     It has `begin`, so that it also stands where an agent of whole episodes is expected.
     """
 
     def __init__(self, agent: Any):
-        self.agent, self.members = agent, agent.members
+        self.player, self.members = agent.player(), agent.members
 
     def begin(self, envs: int, streams: Streams, **how: Any) -> "GreedyActor":
         return self
 
     def act(self, obs: Tensor) -> Tensor:
-        return self.agent.greedy(obs)
+        return self.player.greedy(obs)
 
     def advance(self, reward: Tensor) -> None:
         pass

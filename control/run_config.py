@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.registry import default_configs, family_config
+from models.schedule import StepSchedule
 from models.settings import SettingError, check, check_value, kinds, nearest, setting
 
 _run = functools.partial(setting, section="run")
@@ -121,6 +122,16 @@ class Settings:
     def epochs(self) -> int:
         """Epochs to train: the agent's own where its settings count episodes, else the run's."""
         return getattr(self.agent, "epochs", None) or self.run.epochs
+
+    @property
+    def pace(self) -> StepSchedule:
+        """How long an epoch is and what an evaluation: the agent's own way where its settings count steps."""
+        own, run = getattr(self.agent, "schedule", None), self.run
+        return (
+            own
+            if isinstance(own, StepSchedule)
+            else StepSchedule(run.steps_per_epoch, run.eval_every, run.eval_episodes)
+        )
 
     def replace(self, **changes: Any) -> "Settings":
         """A copy with fields of run or agent, or ``command``, changed by name. Raises SettingError as ever.

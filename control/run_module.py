@@ -67,7 +67,7 @@ class RunModule(pl.LightningModule):
     @property
     def eval_every(self) -> int:
         """Epochs between evaluations."""
-        return self.settings.run.eval_every
+        return self.settings.pace.eval_every
 
     @property
     def target(self) -> float | None:
@@ -180,7 +180,8 @@ class RunModule(pl.LightningModule):
         return first or self.is_evaluated() or self.settings.run.print_statements > 0
 
     def steps_text(self) -> str:
-        return f"{int(self.env_steps.sum()) / 1e6:.2f} M steps"
+        steps = int(self.env_steps.sum())
+        return f"{steps:,} steps" if steps < 100_000 else f"{steps / 1e6:.2f} M steps"
 
     def film(self, path: Path, name: str) -> float:
         """Write a video of one greedy episode of the first member and return its return. Seeds come from ``name``

@@ -16,6 +16,7 @@ from typing import Any
 
 from control.flags import Flag, flags, named, read_values
 from control.run_config import RunConfig, Settings, as_dict, from_dict
+from envs.names import worlds_with
 from models.agents import family_config
 from models.settings import SettingError, nearest
 
@@ -154,6 +155,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _dimension(name: str, entry: Any, settings: Settings, known: Mapping[str, Flag]) -> Dimension:
+    if worlds_with(name):
+        worlds = ", ".join(worlds_with(name))
+        raise SettingError(f"{name} is no hyperparameter but a parameter of {worlds}; give it as a flag")
     if name not in named([(name, ["true"])], known, settings.run.implementation, ""):
         raise SettingError(f"{name} is no setting; write {name.removeprefix('no_')}: [true, false]")
     if not known[name].section.startswith("hyperparameters") and name != "seed":

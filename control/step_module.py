@@ -18,7 +18,6 @@ from envs.make import make_environment
 from envs.names import GAMES
 from envs.tensor import TensorEnvironment
 from models.agents import agent_class
-from models.schedule import StepSchedule
 from models.settings import SettingError
 from models.spaces import Spaces
 from models.streams import Streams
@@ -83,8 +82,7 @@ class StepModule(RunModule):
     def __init__(self, settings: Settings):
         run = settings.run
         super().__init__(settings, seeds_of(run))
-        own = getattr(settings.agent, "schedule", None)
-        self.pace = own or StepSchedule(run.steps_per_epoch, run.eval_every, run.eval_episodes)
+        self.pace = settings.pace
         self.ticks = -(-self.pace.steps_per_epoch // settings.agent.num_envs)
         self.device_of_members = torch.device("cuda" if run.accelerator == "gpu" else "cpu")
         chosen = agent_class(run.implementation).groups(settings.agent, self.seeds)
@@ -178,7 +176,8 @@ class StepModule(RunModule):
     def report(self) -> list[str] | None:
         if not self.has_something_to_say():
             return None
-        returns = self._shown("return {:7.1f}", "rollout/return_mean") + self._shown("greedy {:7.1f}", GREEDY)
+        greedy = ("reward rate {:.4f}", REWARD_RATE) if self.is_continuing else ("greedy {:7.1f}", GREEDY)
+        returns = self._shown("return {:7.1f}", "rollout/return_mean") + self._shown(*greedy)
         return [self.steps_text(), *returns, *self._shown("loss {:.3g}", "train/loss")]
 
     def _shown(self, text: str, tag: str) -> list[str]:
@@ -193,10 +192,6 @@ class StepModule(RunModule):
     def is_continuing(self) -> bool:
         """Whether the world has no episodes, so that the reward a step says more than the return."""
         return not getattr(self.settings.agent, "episodic_env", True)
-
-    @property
-    def eval_every(self) -> int:
-        return self.pace.eval_every
 
     def close(self) -> None:
         for group in self.groups:

@@ -46,6 +46,7 @@ class ButtonGrid:
         self._chance = 1 / (10 * cells) if spontaneous_reset else 0.0
         # Numbers drawn at every step, whether used or not: of the event, the row, the column, each button's cell.
         self.chances = 3 + num_buttons
+        self.state_size = 4 + 2 * num_buttons
         self._columns = torch.arange(1, 1 + self.chances)
         self._ranges = torch.tensor([grid_size, grid_size, *range(cells - num_buttons + 1, cells + 1)])
         self._tick = torch.tensor([0, 1])  # to seed and steps

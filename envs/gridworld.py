@@ -55,6 +55,7 @@ class GridWorld:
     """
 
     channels: int  # numbers that are seen of each cell
+    remembers_cells = False  # whether a state has a column for each cell behind those of every grid
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class GridWorld:
         self.spaces = Spaces(seen, Discrete(len(MOVES)), torch.float32, max_episode_steps, BEST_RETURN, binary=True)
         self.chances = int(spontaneous_termination)
         self.cells = grid_size * grid_size
+        self.state_size = OWN + (self.cells if self.remembers_cells else 0)
         self.player_and_goal = torch.arange(2)  # their channels, where both are seen
         self._after = clipped_moves(grid_size)
 

@@ -45,6 +45,7 @@ class PanFlute:
         self._tick = torch.tensor([0, 1])  # to seed and steps
         self.spaces = Spaces((places,), Discrete(num_pipes), torch.float32, max_episode_steps, binary=True)
         self.chances = int(spontaneous_reward)
+        self.state_size = 2 + places
         self._chance = 1 / num_pipes**2 if spontaneous_reward else 0.0
 
     def initial(self, seeds: Tensor) -> Tensor:

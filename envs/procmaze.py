@@ -27,6 +27,7 @@ class ProcMaze(GridWorld):
     """
 
     channels = 4
+    remembers_cells = True
 
     @staticmethod
     def event_chance(grid_size: int) -> float:

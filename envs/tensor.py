@@ -56,6 +56,11 @@ class ChanceDynamics(Dynamics, Protocol):
     """
 
     @property
+    def state_size(self) -> int:
+        """Columns K of a state."""
+        ...
+
+    @property
     def chances(self) -> int:
         """How many random numbers a step takes, the same at every step; 0 where nothing is random."""
         ...

@@ -51,7 +51,12 @@ class Dense:
 
 
 class Network(nn.Module):
-    """Parameters of M members of one architecture, given as a list of `Dense` layers."""
+    """Parameters of M members of one architecture, given as a list of `Dense` layers.
+
+    A subclass may have rows of D a multiple of ``block``, filled up with zeros that stay zeros.
+    """
+
+    block = 1
 
     def __init__(self, layers: Sequence[Dense], streams: Streams):
         super().__init__()
@@ -61,7 +66,8 @@ class Network(nn.Module):
         self._sizes = [prod(shape) for shape in self._shapes]
         rows = [torch.cat([part.reshape(-1) for layer in self.layers for part in layer.initial(generator)])
                 for generator in streams.generators]  # fmt: skip
-        self.flat = nn.Parameter(torch.stack(rows))
+        self.padding = -sum(self._sizes) % self.block
+        self.flat = nn.Parameter(F.pad(torch.stack(rows), (0, self.padding)))
         self._views: tuple[int, list[Tensor]] | None = None
 
     @property
@@ -82,9 +88,9 @@ class Network(nn.Module):
         return self._views[1]
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """`weights` of other parameters ``flat [M, D]`` of the same layers."""
-        parts = flat.split(self._sizes, dim=1)
-        return [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=True)]
+        """`weights` of parameters ``flat [M, D]``, its own or others of the same layers."""
+        parts = flat.split([*self._sizes, self.padding] if self.padding else self._sizes, dim=1)
+        return [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=False)]
 
     def named_weights(self) -> dict[str, Tensor]:
         """The same views by name: ``<layer>.weight`` ``[M, in, out]`` and ``<layer>.bias`` ``[M, out]``."""

@@ -84,8 +84,9 @@ def _check_shape(name: str, given: Tensor, like: Tensor) -> None:
 
 def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
     """``-log p(bit)`` where 1 has probability sigmoid(logit), in nats, each by itself; ``bits`` are floats 0 or 1."""
-    # max(l, 0) - l b + log(1 + e^-|l|), which no logit overflows
-    return logits.clamp(min=0) - logits * bits + (-logits.abs()).exp().log1p()
+    # max(l, 0) - l b + log(1 + e^-|l|), which no logit overflows. A clamp would pass its gradient on at 0 in full.
+    size = logits.abs()
+    return 0.5 * (logits + size) - logits * bits + (-size).exp().log1p()
 
 
 def gaussian_nll(values: Tensor, mean: Tensor, deviation: Tensor | None = None) -> Tensor:

@@ -115,7 +115,8 @@ class DecayingAdam:
     That is decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2, with a constant schedule) as in Young et al.
     2023; `torch.optim.AdamW` multiplies its ``weight_decay`` by the step size, so it is given ``decay / lr``. Its fused
     kernel is called directly, parameters ``[M, ...]`` in one pass over memory: the class around it costs more than a
-    small network's update. All of ``params`` are updated together, each element by itself.
+    small network's update. Each element is updated by itself. A member's come out the same alone and in company where
+    they are whole blocks of 64 numbers: the kernel rounds an array's tail otherwise than its body.
     """
 
     def __init__(self, params: Sequence[Tensor], lr: float, betas: tuple[float, float], eps: float, decay: float):

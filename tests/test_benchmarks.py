@@ -14,11 +14,15 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.common import Meter, Result, interleave, median_ratio
 from benchmarks.plain import ddqn as plain_ddqn
+from benchmarks.plain import model_generalisation as plain_mg
 from benchmarks.plain import policy_gradients as plain_pg
 from conftest import ROOT
+from control.run_config import from_dict
+from control.step_module import build
 from models.agents import default_config
 from models.agents.ddqn.agent import Agent
 from models.agents.ddqn.config import Config as AgentConfig
@@ -274,3 +278,77 @@ def plain_episode(trajectory: Trajectory, env: int) -> plain_pg.Episode:
     columns = (trajectory.obs, trajectory.action, trajectory.reward)
     obs, actions, rewards = (values[:steps, 0, env] for values in columns)
     return plain_pg.Episode(list(obs), actions.tolist(), rewards.tolist())
+
+
+def model_agent(name: str, **changes: Any) -> Any:
+    """Two seeds on mazes of 4 x 4 after thirty steps, so that memory holds ends too."""
+    values = {
+        "implementation": name, "gamename": "procmaze", "num_seeds": 2, "seed": 3, "buffer_size": 50,
+        "num_hidden_layers": 2, "num_hidden_units": 16, "batch_size": 4,
+    }  # fmt: skip
+    group = build(from_dict(values | changes)).groups[0]
+    group.epoch(30)
+    return group.agent
+
+
+@torch.no_grad()
+def model_update(agent: Any) -> None:
+    agent.update({name: part[:, 0] for name, part in agent.draws.tick().items()})
+
+
+def test_the_work_of_an_update_is_counted_by_hand() -> None:
+    agent = model_agent("ER", num_hidden_layers=3, num_hidden_units=200, batch_size=320)
+    weights = 64 * 200 + 2 * 200 * 200 + 200 * agent.actions
+    # Three passes over all weights, and one without those of the first layer; a multiplication and an addition each.
+    assert plain_mg.update_gflop(agent) * 1e9 == 320 * 2 * (4 * weights - 64 * 200)
+
+
+@pytest.mark.parametrize("name", ["ER", "PerfectModel", "SimpleModel", "CategoricalLatent", "GaussianLatent"])
+def test_the_work_of_an_update_is_what_torch_counts(name: str) -> None:
+    latent = {"num_features": 3, "feature_width": 5} if name == "CategoricalLatent" else {}
+    agent = model_agent(name, rollout_length=5, **latent)
+    model_update(agent)
+    with FlopCounterMode(display=False) as counter:
+        model_update(agent)
+    # Ours makes no matrix products of the last layers of heads, 16 units to one number: for both, a pass over the 20
+    # steps of rollouts and three over a batch of 4.
+    heads = 0 if name in ("ER", "PerfectModel") else 2 * 2 * 16 * (20 + 3 * 4)
+    assert counter.get_total_flops() == agent.members * (round(1e9 * plain_mg.update_gflop(agent)) - heads)
+
+
+def test_the_plain_replay_learns_like_ours() -> None:
+    agent = model_agent("ER")
+    agents = plain_mg.plain_agents(agent)
+    assert [len(plain.rows[0]) for plain in agents] == [50, 50]
+    online = agent.values.online
+    for network, flat in (("values", online.flat), ("target", agent.values.target)):
+        views = online.views(flat.detach())
+        for member, plain in enumerate(agents):
+            linear = [part for part in getattr(plain, network) if isinstance(part, nn.Linear)]
+            for layer, weight, bias in zip(linear, views[::2], views[1::2], strict=True):
+                layer.weight.data.copy_(weight[member].T)
+                layer.bias.data.copy_(bias[member])
+    before = online.flat.detach().clone()
+    for _ in range(3):
+        uniform = torch.rand(2, 4)
+        agent.update({"rows": uniform})
+        for member, plain in enumerate(agents):
+            obs, action, reward, next_obs, going_on = (part[(uniform[member] * 30).long()] for part in plain.rows)
+            plain.update(obs.float(), action, reward, next_obs.float(), going_on)
+    views = online.views(online.flat.detach())
+    for member, plain in enumerate(agents):
+        linear = [part for part in plain.values if isinstance(part, nn.Linear)]
+        mine = [part for layer in linear for part in (layer.weight.T, layer.bias)]
+        for ours, theirs in zip(views, mine, strict=True):
+            torch.testing.assert_close(theirs, ours[member], atol=1e-6, rtol=0)
+    assert (online.flat - before).abs().max() > 2 * agent.config.Q_alpha
+
+
+@pytest.mark.slow
+def test_model_generalisation_holds_itself_to_its_bar() -> None:
+    results, _, _ = quick_run("model_generalisation")
+    bars = {key: result["against"].split(":")[0] for key, result in results.items() if ":" in (result["against"] or "")}
+    bars = {key: bar for key, bar in bars.items() if bar[0] in "<>"}
+    assert set(bars.values()) == {"<= 1"}
+    names = ("ER", "PerfectModel", "SimpleModel", "CategoricalLatent", "GaussianLatent")
+    assert {f"{name}_3_1t_seed_cost" for name in names} <= set(bars)

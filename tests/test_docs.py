@@ -17,6 +17,7 @@ import trainer
 from conftest import ROOT
 from control import config
 from helpers import on_policy
+from models.agents.model_generalisation.config import PRESETS
 from models.registry import learns_from
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -27,6 +28,10 @@ TINY = (
 )
 TINY_POLICY = "--max_episodes 2 --batch_size 2 --eval_every 1 --eval_episodes 1"
 TINY_STEPS = "--epochs 1 --steps_per_epoch 20 --batch_size 8 --eval_every 1 --eval_episodes 1"
+TINY_MODELS = (
+    "--num_steps 20 --eval_frequency 10 --training_start_time 10 --batch_size 4 --num_hidden_units 8 "
+    "--eval_steps 5 --eval_batch_size 2 --buffer_size 50"
+)
 TINY_SEARCH = (
     "--population 4 --generations 1 --inner_steps 60 --hidden_size 8 --batch_size 8 --test_episodes 1 --test_limit 20 "
     "--center_agents 1 --retest_agents 1 --report_agents 1 --initial_draws 1 --deploy_steps 40 --max_steps 20"
@@ -36,7 +41,7 @@ SEEDS_SIDE_BY_SIDE = "./bash_train.sh --implementation UDRL --exp_name paper"  #
 SETUP = ("source ", "sudo apt-get install ", "pip install ", "uv ", "git clone ", "cd ", "ray start ", ".ci/run")
 SLOW = (
     "takecover", "--gamename halfcheetah", "--use_tune", "/tune/", "benchmarks/", "transfer.py", "exam.py",
-    "experiments/policy_gradients/",
+    "experiments/policy_gradients/", "experiments/model_generalisation/",
 )  # fmt: skip
 
 
@@ -59,6 +64,11 @@ def scaled(command: str) -> str:
         return f"{command} --agents 1 --exams 'DDQN, drawn'"
     if command.endswith("policy_gradients/run.sh"):
         return f"SEEDS=25 EPISODES=2 {command} {TINY_POLICY.replace('--max_episodes 2', '')}"
+    if command.endswith("model_generalisation/run.sh") or "model_generalisation/run.sh --resume" in command:
+        few = "AGENTS=ER WORLDS=procmaze REGIMES=low NUM_SEEDS=2 NUM_STEPS=200"
+        return f"{few} {command} {TINY_MODELS.replace('--num_steps 20 ', '')}"
+    if "parity.py" in command:
+        return f"{command} {TINY_MODELS} --num_seeds 2"
     if "transfer.py" in command:
         return f"{command} --steps 400 --seeds 1 --episodes 1"
     if "trainer.py" in command and "--eval_agent" in command:
@@ -83,6 +93,8 @@ def tiny(command: str) -> str:
     name = (re.findall(r"--implementation (\S+)", command) or ["UDRL"])[-1]
     if learns_from(name) == "evolution":
         return TINY_SEARCH.replace("--inner_steps 60", "--inner_steps 300") if "paper" in command else TINY_SEARCH
+    if name in PRESETS["procmaze_high"] or "model_generalisation" in command:
+        return TINY_MODELS
     if learns_from(name) == "steps":
         return TINY_STEPS
     return TINY_POLICY if on_policy(name) else TINY

@@ -4,11 +4,16 @@ import math
 
 import pytest
 import torch
+from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
 
 from models.losses import (
+    bit_nll,
+    categorical_kl,
     cross_entropy,
     entropy_loss,
     exponential_weights,
+    gaussian_kl,
+    gaussian_nll,
     max_entropy,
     mean,
     policy_gradient,
@@ -32,6 +37,20 @@ ONE_MEMBER = {
     "value_loss": (
         lambda v, r: value_loss(v, r, 2.0),
         lambda g: (torch.randn(3, 7, generator=g), torch.randn(3, 7, generator=g)),
+    ),
+    "bit_nll": (bit_nll, lambda g: (torch.randn(3, 7, generator=g), torch.rand(3, 7, generator=g).round())),
+    "gaussian_nll": (
+        gaussian_nll,
+        lambda g: (torch.randn(3, 7, generator=g), torch.randn(3, 7, generator=g), torch.rand(3, 7, generator=g) + 0.1),
+    ),
+    "categorical_kl": (
+        lambda p, q: categorical_kl(p.log_softmax(-1), q.log_softmax(-1), -1),
+        lambda g: (torch.randn(3, 7, 4, generator=g), torch.randn(3, 7, 4, generator=g)),
+    ),
+    "gaussian_kl": (
+        gaussian_kl,
+        lambda g: (torch.randn(3, 7, generator=g), torch.rand(3, 7, generator=g) + 0.1,
+                   torch.randn(3, 7, generator=g), torch.rand(3, 7, generator=g) + 0.1),
     ),
 }  # fmt: skip
 
@@ -173,3 +192,60 @@ def test_parts_of_a_mean_add_up_and_padding_has_none() -> None:
 def test_shares_that_do_not_fit_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="share"):
         value_loss(torch.zeros(2, 3), torch.zeros(2, 3), 1.0, torch.ones(shape))
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+
+def test_bit_nll_by_hand() -> None:
+    """A logit of ln 3 is a probability of 3/4. Large logits lose what their exponential would overflow."""
+    logits = torch.tensor([[0.0, math.log(3), math.log(3), -math.log(3)], [200.0, 200.0, -200.0, -200.0]])
+    bits = torch.tensor([[1.0, 1, 0, 0], [1, 0, 1, 0]])
+    table = torch.tensor([[math.log(2), math.log(4 / 3), math.log(4), math.log(4 / 3)], [0, 200, 200, 0]])
+    torch.testing.assert_close(bit_nll(logits, bits), table)
+
+
+def test_bit_nll_and_its_gradient_are_those_of_torch() -> None:
+    """The gradient is the probability less the bit, at a logit of 0 too."""
+    logits = torch.cat((torch.zeros(2), 5 * torch.randn(98))).requires_grad_()
+    bits = (torch.arange(100) % 2).float()
+    nll = bit_nll(logits, bits)
+    torch.testing.assert_close(nll, -Bernoulli(logits=logits).log_prob(bits))
+    (gradient,) = torch.autograd.grad(nll.sum(), logits)
+    torch.testing.assert_close(gradient, logits.detach().sigmoid() - bits)
+
+
+def test_gaussian_nll_by_hand() -> None:
+    """ln(2 pi) / 2 = 0.9189385 and half of the squared distance; with a deviation, in deviations, and its logarithm."""
+    values, mean = torch.tensor([[1.0, 3.0, -2.0]]), torch.tensor([[1.0, 1.0, 1.0]])
+    table = torch.tensor([[0.9189385, 2.9189385, 5.4189385]])
+    torch.testing.assert_close(gaussian_nll(values, mean), table)
+    deviation = torch.tensor([[1.0, 2.0, 0.5]])
+    table = torch.tensor([[0.9189385, 0.9189385 + math.log(2) + 0.5, 0.9189385 - math.log(2) + 18.0]])
+    torch.testing.assert_close(gaussian_nll(values, mean, deviation), table)
+    torch.testing.assert_close(gaussian_nll(values, mean, deviation), -Normal(mean, deviation).log_prob(values))
+
+
+def test_categorical_kl_by_hand() -> None:
+    """Of (1/2, 1/2) to (1/4, 3/4): ln(2) / 2 + ln(2/3) / 2 = ln(4/3) / 2; the other way 3/4 ln(3/2) - 1/4 ln 2."""
+    p, q = torch.tensor([[[0.5, 0.5]]]).log(), torch.tensor([[[0.25, 0.75]]]).log()
+    assert categorical_kl(p, q, 2).item() == pytest.approx(math.log(4 / 3) / 2)
+    assert categorical_kl(q, p, 2).item() == pytest.approx(0.75 * math.log(1.5) - 0.25 * math.log(2))
+    assert categorical_kl(p, p, 2).item() == 0
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_categorical_kl_is_that_of_torch(axis: int) -> None:
+    p, q = (3 * torch.randn(2, 5, 6)).log_softmax(axis), (3 * torch.randn(2, 5, 6)).log_softmax(axis)
+    theirs = kl_divergence(Categorical(logits=p.movedim(axis, -1)), Categorical(logits=q.movedim(axis, -1)))
+    torch.testing.assert_close(categorical_kl(p, q, axis), theirs)
+
+
+def test_gaussian_kl_by_hand_and_that_of_torch() -> None:
+    """Of N(1, 1) to N(0, 1): 1/2. Of N(0, 2) to N(0, 1): -ln 2 + (4 - 1) / 2."""
+    one, zero = torch.ones(1, 1), torch.zeros(1, 1)
+    assert gaussian_kl(one, one, zero, one).item() == pytest.approx(0.5)
+    assert gaussian_kl(zero, 2 * one, zero, one).item() == pytest.approx(1.5 - math.log(2))
+    assert gaussian_kl(one, 2 * one, one, 2 * one).item() == 0
+    p, q = [(torch.randn(3, 8), torch.rand(3, 8) + 0.05) for _ in range(2)]
+    torch.testing.assert_close(gaussian_kl(*p, *q), kl_divergence(Normal(*p), Normal(*q)))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.optim import Adam, StaggeredAdam, clip_gradients
+from models.optim import Adam, DecayingAdam, StaggeredAdam, clip_gradients
 
 
 def gradients(steps: int, *shape: int) -> list[Tensor]:
@@ -169,3 +169,82 @@ def test_staggered_goes_on_from_its_state_and_keeps_members() -> None:
     for grad in grads[40:]:
         half.update(grad[two])
     assert torch.equal(half.param, whole.param[two])
+
+
+# -- decay that the step size does not scale -------------------------------------------------------------------------
+
+PUBLISHED = {"lr": 2e-4, "betas": (0.9, 0.99), "eps": 1e-5, "decay": 1e-6}  # Young et al. 2023
+
+
+def decaying(start: Tensor, grads: list[Tensor], **changes: object) -> DecayingAdam:
+    optimizer = DecayingAdam([start.clone()], **(PUBLISHED | changes))  # type: ignore[arg-type]
+    for grad in grads:
+        optimizer.update([grad.clone()])
+    return optimizer
+
+
+@pytest.mark.parametrize("changes", [{}, {"lr": 3.125e-6}, {"lr": 1e-2, "decay": 1e-3}, {"decay": 0.0}], ids=str)
+def test_decaying_equals_its_formula_and_torch_s_adamw(changes: dict[str, float]) -> None:
+    """``x <- x - lr m / (sqrt(v) + eps) - decay x``; AdamW multiplies its decay by the step size."""
+    start, grads = 0.1 * torch.randn(3, 37), gradients(50, 3, 37)
+    given = PUBLISHED | changes
+    ours = decaying(start, grads, **changes).params[0]
+    x, mean, square = start.double(), torch.zeros(3, 37).double(), torch.zeros(3, 37).double()
+    for count, grad in enumerate(grads, 1):
+        mean, square = 0.9 * mean + 0.1 * grad, 0.99 * square + 0.01 * grad**2
+        corrected = (square / (1 - 0.99**count)).sqrt() + given["eps"]
+        x = x - given["lr"] * mean / (1 - 0.9**count) / corrected - given["decay"] * x
+    torch.testing.assert_close(ours.double(), x, rtol=0, atol=1e-6)
+    theirs = start.clone().requires_grad_()
+    adamw = torch.optim.AdamW(
+        [theirs], given["lr"], betas=(0.9, 0.99), eps=1e-5, weight_decay=given["decay"] / given["lr"]
+    )
+    descend(adamw, theirs, grads)
+    torch.testing.assert_close(ours, theirs.detach(), rtol=0, atol=1e-6)
+
+
+def test_decay_is_the_same_share_whatever_the_step_size() -> None:
+    """Without gradient nothing but the decay is left: 0.9 ** 3 of what there was."""
+    for lr in (1e-6, 1.0):
+        found = decaying(torch.full((2, 5), 8.0), [torch.zeros(2, 5)] * 3, lr=lr, decay=0.1).params[0]
+        torch.testing.assert_close(found, torch.full((2, 5), 8 * 0.729))
+
+
+@pytest.mark.parametrize("size", [64, 128, 192, 832, 8256])
+def test_a_decaying_member_alone_is_itself_in_company_to_the_bit(size: int) -> None:
+    """Weights and moments, for rows of whole vector blocks, as networks that use it have them."""
+    start, grads = torch.randn(5, size), gradients(30, 5, size)
+    company = decaying(start, grads, lr=1e-3)
+    for members in ([0], [1], [4], [1, 2, 4]):
+        alone = decaying(start[members], [grad[members] for grad in grads], lr=1e-3)
+        for name in ("params", "means", "squares"):
+            assert torch.equal(getattr(alone, name)[0], getattr(company, name)[0][members]), name
+
+
+def test_decaying_updates_several_parameters_and_goes_on_from_its_state() -> None:
+    """Each as if it were alone; they count together."""
+    starts, grads = [torch.randn(2, 5), torch.randn(2, 3)], [gradients(20, 2, size) for size in (5, 3)]
+    whole, half, resumed = (DecayingAdam([start.clone() for start in starts], **PUBLISHED) for _ in range(3))
+    for step in range(20):
+        whole.update([grad[step] for grad in grads])
+        if step < 12:
+            half.update([grad[step] for grad in grads])
+    resumed.load_state_dict(half.state_dict())
+    for here, there in zip(resumed.params, half.params, strict=True):
+        here.copy_(there)
+    for step in range(12, 20):
+        resumed.update([grad[step] for grad in grads])
+    for i in range(2):
+        assert torch.equal(whole.params[i], resumed.params[i])
+        assert torch.equal(whole.params[i], decaying(starts[i], grads[i]).params[0])
+
+
+def test_a_decaying_optimizer_changes_the_tensors_it_was_given() -> None:
+    """In place, so that views of them stay valid; and not the gradients."""
+    param, grad = torch.ones(2, 3), torch.full((2, 3), 0.5)
+    view = param.view(-1)
+    DecayingAdam([param], 0.1, (0.9, 0.99), 1e-5, 0.0).update([grad])
+    torch.testing.assert_close(
+        view, torch.full((6,), 0.9), rtol=0, atol=1e-5
+    )  # the first step of Adam is its step size
+    assert torch.equal(grad, torch.full((2, 3), 0.5))

@@ -1,7 +1,10 @@
 """What every agent that learns between steps must keep to. It gets these tests by being in models/agents/."""
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
 from envs.probes import PROBES
 from helpers import STEP_CASES, STEP_TINY, STEP_VARIANTS, StepLoop, config_of, plays, same_numbers
@@ -44,7 +47,9 @@ def test_goes_on_from_its_state_as_if_nothing_had_been(case: str, game: str, tmp
     seeds = [1, 1]  # two of a kind always share a program
     one = StepLoop(case, game, seeds)
     one.epoch()
-    assert one.interaction.lengths.any()
+    while not one.interaction.lengths.any():  # episodes that have just ended
+        one.interaction.tick()
+        one.agent.measured()
     torch.save(one.state(), tmp_path / "state")
     other = StepLoop(case, game, seeds)
     other.load(torch.load(tmp_path / "state", weights_only=True))
@@ -67,29 +72,40 @@ def test_a_broken_member_leaves_the_others_alone(case: str) -> None:
 
 # -- the probes ------------------------------------------------------------------------------------------------------
 
-LEARNING = {"lr": 5e-3, "batch_size": 32, "hidden_size": 16, "feature_dim": 16, "tau": 0.05, "rb_size": 2000}
+LEARNING = {
+    "lr": 5e-3, "batch_size": 32, "hidden_size": 16, "feature_dim": 16, "tau": 0.05, "rb_size": 2000,
+    "Q_alpha": 5e-3, "model_alpha": 5e-3, "num_hidden_layers": 1, "num_hidden_units": 16, "buffer_size": 2000,
+    "training_start_time": 0, "target_update_frequency": 20, "rollout_length": 1, "num_features": 2,
+}  # fmt: skip
+VALUED = ("probe-1", "probe-2", "probe-3", "probe-4", "probe-5", "probe-truncated")
 
 
-@pytest.mark.parametrize(
-    ("case", "game"),
-    [
-        (case, game)
-        for case in STEP_CASES
-        for game in ("probe-1", "probe-2", "probe-3", "probe-4", "probe-5", "probe-truncated")
-        if case not in STEP_VARIANTS or game == "probe-5"
-    ],
-)
+def probed(case: str) -> tuple[str, ...]:
+    """The probes of a case. A learned model dreams of what is seen next with noise, so that only values of last steps
+    are the true ones, and only where it learns from no further ones; a draw of a latent state is another every time."""
+    if getattr(config_of(case), "model", "none") != "none":
+        return () if getattr(config_of(case), "model", "") != "simple" else ("probe-2", "probe-5")
+    return VALUED if case not in STEP_VARIANTS else VALUED[4:5]
+
+
+@pytest.mark.parametrize(("case", "game"), [(case, game) for case in STEP_CASES for game in probed(case)])
 def test_learns_the_probe(case: str, game: str) -> None:
     """The value of the start, and the best actions where actions matter."""
     probe = PROBES[game]
     # a value that never ends comes back by as much a step as the discount leaves: less of it, sooner there
     discount = 0.8 if probe.truncates else 0.99
-    loop = StepLoop(case, game, [1, 1], config_of(case, game, discount=discount, **LEARNING), ticks=500)
+    loop = StepLoop(case, game, [1, 1], config_of(case, game, discount=discount, gamma=discount, **LEARNING), ticks=500)
     loop.epoch()
     if probe.best_return > probe.random_return:
         assert (loop.evaluate(40) == probe.best_return).all()
-    agent = loop.agent
     states = {"sign": [-1.0, 1.0], "age": [0.0, 1.0], "zero": [0.0]}[probe.shows]
-    obs = torch.tensor(states).view(1, 1, -1).expand(2, 1, -1)
-    values = agent.network.forward(agent._online, obs)[0].amax(1)
-    torch.testing.assert_close(values, probe.value(obs[:, 0], discount), rtol=0, atol=0.1)
+    obs = torch.tensor(states).view(1, -1, 1).expand(2, -1, -1)
+    torch.testing.assert_close(best_values(loop.agent, obs), probe.value(obs[..., 0], discount), rtol=0, atol=0.1)
+
+
+def best_values(agent: Any, obs: Tensor) -> Tensor:
+    """Values ``[M, B]`` of the best actions in ``obs [M, B, O]``."""
+    with torch.no_grad():
+        if hasattr(agent, "network"):
+            return agent.network.forward(agent._online, obs.transpose(1, 2))[0].amax(1)
+        return agent.values(obs).amax(2)

@@ -7,7 +7,6 @@ drawn too. Runs of other families are passed over.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,12 +17,18 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-import yaml  # noqa: E402
-
 from control.panels import COLOURS, GREY, X_LABELS, draw_aggregate, label_ends, on_grid, scale  # noqa: E402
-from control.plotting import figure_file, style, try_writing  # noqa: E402
-from control.results import AGGREGATES, RUNNING_MEAN, Run, aligned, find_groups, logged, over_seeds  # noqa: E402
-from control.run_config import from_dict  # noqa: E402
+from control.plotting import figure_file, show, style  # noqa: E402
+from control.results import (  # noqa: E402
+    AGGREGATES,
+    RUNNING_MEAN,
+    Run,
+    aligned,
+    find_groups,
+    logged,
+    over_seeds,
+    settings_of,
+)
 from models.agents.policy_gradients.config import IMPLEMENTATIONS, Config  # noqa: E402
 from models.settings import SettingError, UserError  # noqa: E402
 
@@ -62,7 +67,11 @@ def load(folders: Sequence[Path]) -> Comparison:
 
     Raises SettingError, one line, where there are none, or such as do not belong in one figure.
     """
-    found = [(_settings(run.source), run) for group in find_groups(folders, "logdir") for run in group.runs]
+    found = [
+        (settings_of(run.source, IMPLEMENTATIONS), run)
+        for group in find_groups(folders, "logdir")
+        for run in group.runs
+    ]
     ours = [(settings, run) for settings, run in found if settings]
     if not ours:
         given = ", ".join(f"'{folder}'" for folder in folders)
@@ -77,17 +86,6 @@ def load(folders: Sequence[Path]) -> Comparison:
 def _order(settings: Any) -> tuple[int, bool]:
     """The family's order, each implementation as published before its other presets."""
     return list(IMPLEMENTATIONS).index(settings.run.implementation), settings.agent.preset != Config.preset
-
-
-def _settings(metrics: Path) -> Any:
-    """The settings of the run that wrote ``metrics``, from the file beside it; None for another family's."""
-    path = metrics.with_name("config.yaml")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return from_dict(content) if content["implementation"] in IMPLEMENTATIONS else None
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it holds no settings of a run"
-        raise SettingError(f"{path}, which says what was trained, cannot be read: {reason}") from None
 
 
 def _add(arms: dict[str, Arm], settings: Any, run: Run) -> None:
@@ -138,7 +136,7 @@ def table(summary: dict[str, Any]) -> str:
             cells = [str(n["episodes"]), f"{n['env_steps']:,}", f"{n['best']:.1f}", f"{n['final']:.1f}"]
             rows.append([f"seed {seed}", *cells])
         over = arm["over_seeds"]
-        rows += [[label, "", "", show(over["best"]), show(over["final"])] for label, show in AGGREGATES.items()]
+        rows += [[label, "", "", shown(over["best"]), shown(over["final"])] for label, shown in AGGREGATES.items()]
         lines += ["", *aligned(rows)]
     return "\n".join(lines)
 
@@ -177,17 +175,8 @@ def make(folders: Sequence[Path], out: Path, x: str) -> None:
     """Print the table, write the figure and, beside it, the numbers. Raises SettingError for what is wrong."""
     out = figure_file(out, "out")
     comparison = load(folders)
-    numbers = out.with_suffix(".json")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        try_writing(out, numbers)
-        summary = summarise(comparison)
-        print(table(summary))
-        draw(comparison, x, out)
-        numbers.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SettingError(f"out is '{out}', which cannot be written: {error.strerror or error}") from None
-    print(f"\nFigure:  {out}\nNumbers: {numbers}")
+    summary = summarise(comparison)
+    show(table(summary), summary, lambda out: draw(comparison, x, out), out)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -26,10 +26,9 @@ Exit code: 0 when all is done, 1 when a run did not finish, 2 for a call that ca
 HELP
 }
 
-refuse() {
-    echo "run.sh: $1" >&2
-    exit 2
-}
+ROOT=$(cd "${BASH_SOURCE[0]%run.sh}../.." && pwd)
+# shellcheck source=experiments/common.sh
+. "$ROOT/experiments/common.sh"
 
 ARMS=(VPG/published EPG/published BPG/published CPG/published AAC/published AAC/aac_tuned)
 
@@ -65,34 +64,17 @@ EPISODES=${EPISODES:-6000}
 case $EPISODES in
     0 | *[!0-9]*) refuse "EPISODES is '$EPISODES'; allowed: an integer of at least 1" ;;
 esac
-case ${JOBS:-1} in
-    0 | *[!0-9]*) refuse "JOBS is '$JOBS'; allowed: an integer of at least 1" ;;
-esac
-# moreutils has another program of the same name.
-parallel --version 2>/dev/null </dev/null | grep -q '^GNU parallel' ||
-    refuse "GNU parallel is missing; apt-get install parallel (Debian, Ubuntu) or brew install parallel (macOS)"
-
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-if [ -z "${PYTHON:-}" ]; then
-    PYTHON=$ROOT/.venv/bin/python
-    [ -x "$PYTHON" ] || PYTHON=python3
-fi
-command -v "$PYTHON" >/dev/null || refuse "PYTHON is '$PYTHON', which is no program"
+prepare
 LOGDIR=${LOGDIR:-exp_dir}
 LOGS=$LOGDIR/policy_gradients
 mkdir -p "$LOGS" 2>/dev/null || refuse "LOGDIR is '$LOGDIR'; no folder can be written there"
 rm -f "$LOGS"/*.done
 RUN_FLAGS=$(printf '%q ' --seed "${seeds[0]}" --num_seeds "${#seeds[@]}" "$@")
-export PYTHON ROOT LOGDIR LOGS EPISODES RUN_FLAGS OMP_NUM_THREADS=1
+export LOGDIR LOGS EPISODES RUN_FLAGS
 export -f train
 
-options=(--will-cite --jobs "${JOBS:-100%}" --termseq "INT,30000,TERM,5000,KILL,25")
-[ ! -t 2 ] || options+=(--bar)
 echo "Seeds ${seeds[*]}; follow one run with: tail -f $LOGS/CPG_published.log"
-# GNU parallel passes Ctrl-C on and waits until every run has written its checkpoint; this shell stays to report.
-interrupted=
-trap 'interrupted=1' INT
-PARALLEL_SHELL=$(command -v bash) parallel "${options[@]}" train ::: "${ARMS[@]}" </dev/null || true
+in_parallel train ::: "${ARMS[@]}"
 
 status=0
 for arm in "${ARMS[@]}"; do

@@ -171,6 +171,10 @@ class Agent(nn.Module):
         """What an epoch's row says of exploration, ``[M]`` by tag."""
         return {"train/epsilon": self.epsilon()}
 
+    def player(self) -> "Policy":
+        """Greedy play of an evaluation."""
+        return self._policy
+
     def first(self) -> "Policy":
         """Greedy play of the first member alone."""
         return self.with_weights(self.online[:1])
@@ -201,6 +205,9 @@ class Policy:
     def __init__(self, network: QNetwork, online: Tensor):
         self.network, self.online, self.members = network, online, len(online)
         self.views = network.views(online)
+
+    def player(self) -> "Policy":
+        return self
 
     @torch.no_grad()
     def greedy(self, obs: Tensor) -> Tensor:

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.draws import Draws
 from models.agents.model_generalisation.exploration import explore, noise
-from models.agents.model_generalisation.imagination import Given, Imagination, Latent, Numbers, Perfect, Simple, kept_of
-from models.agents.model_generalisation.networks import Net, one_hot
+from models.agents.model_generalisation.imagination import Given, Latent, Numbers, Perfect, Simple, kept_of, part
+from models.agents.model_generalisation.learning import imagined, replayed
 from models.agents.model_generalisation.replay import Replay, StateReplay, row_bytes
-from models.optim import DecayingAdam
+from models.agents.model_generalisation.values import ActionValues
+from models.compiling import compiled
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
@@ -48,11 +49,8 @@ class Agent(nn.Module):
         self.starts = config.rollout_batch_size or config.batch_size
         self.model = self._model(dynamics)
         size = self.model.size if self.model else self.obs_size
-        self.values = Net(config, size, self.actions, Streams.named(seeds, "weights of values"), device)
-        self.target = nn.Parameter(self.values.flat.detach().clone(), requires_grad=False)
-        self._target = self.values.views(self.target.detach())
-        betas = (config.b1_adam, config.b2_adam)
-        self.optimizer = DecayingAdam([self.values.flat], config.Q_alpha, betas, config.eps_adam, config.wd_adam)
+        self.values = ActionValues(config, size, self.actions, seeds, device)
+        self._improve = compiled(self._gradient, device) if config.compile else self._gradient
         self.memory = self._memory(dynamics)
         self.draws = Draws(seeds, self._wanted(), device)
         self.evaluation = Streams.named(seeds, "latents of evaluations")
@@ -142,16 +140,13 @@ class Agent(nn.Module):
         """Exploring actions ``[M, 1]`` for ``obs [M, 1, O]``; opens a tick."""
         self._now = self.draws.tick()
         self.ticks += 1
-        seen = self._seen(obs, self._part("see"))
+        seen = self._seen(obs, part(self._now, "see"))
         return explore(self.config, self.values(seen), self._now["act"])
 
     @torch.no_grad()
-    def greedy(self, obs: Tensor) -> Tensor:
+    def greedy(self, obs: Tensor, streams: Streams) -> Tensor:
         """``obs [M, E, O]`` -> the best actions ``[M, E]`` int64, of equal values the first. Latent models look at a
-        draw of the encoder, as in training."""
-        return self._greedy(obs, self.evaluation)
-
-    def _greedy(self, obs: Tensor, streams: Streams) -> Tensor:
+        draw of the encoder, as in training, by ``streams``."""
         noise = {}
         if isinstance(self.model, Latent):
             latents = self.model.latents
@@ -188,7 +183,7 @@ class Agent(nn.Module):
         if self.ticks <= self.config.first_update:
             return torch.full((self.members,), torch.nan, device=self.device)
         if (self.ticks - 1) % self.config.target_update_frequency == 0:
-            self.target.copy_(self.values.flat)
+            self.values.copy_to_target()
         for update in range(self.config.updates_per_step):
             losses = self.update({name: self._now[name][:, update] for name in self._of_updates})
             for name, loss in losses.items():
@@ -199,65 +194,20 @@ class Agent(nn.Module):
     def update(self, drawn: Numbers) -> dict[str, Tensor]:
         """One update by the random numbers ``drawn`` for it; losses ``[M]`` by name."""
         batch = self.memory.batch(drawn["rows"])
+        losses: dict[str, Tensor] = {}
+        if self.model is not None:
+            with torch.enable_grad():
+                losses = self.model.fit(batch, part(drawn, "fit"))
+            batch = self.memory.batch(drawn["starts"]) if self.starts_apart else batch
+        loss, gradient = self._improve(batch, drawn)
+        self.values.optimizer.update([gradient])
+        # A captured graph writes its next results where these are.
+        return losses | {"loss": loss.clone()}
+
+    def _gradient(self, batch: Any, drawn: Numbers) -> tuple[Tensor, Tensor]:
         if self.model is None:
-            return {"loss": self._replay(batch)}
-        with torch.enable_grad():
-            losses = self.model.fit(batch, _part(drawn, "fit"))
-        start = self.memory.batch(drawn["starts"]) if self.starts_apart else batch
-        return losses | {"loss": self._imagine(start, drawn)}
-
-    def _replay(self, batch: Any) -> Tensor:
-        trace = self.values.trace(batch.obs)
-        goal = torch.addcmul(batch.reward, batch.going_on, self._later(batch.next_obs), value=self.config.gamma)
-        return self._descend(batch.obs, trace, batch.action, goal, None)
-
-    def _imagine(self, start: Any, drawn: Numbers) -> Tensor:
-        """Rollouts of the exploring policy, and an update from all their steps."""
-        model: Imagination = self.model
-        state, seen = model.begin(start, _part(drawn, "begin"))
-        choices = drawn["imagined act"].unbind(1)
-        random = {name: part.unbind(1) for name, part in _part(drawn, "step").items()}
-        every_seen, traces, actions, kept = [seen], [], [], []
-        for step in range(self.config.rollout_length):
-            trace = self.values.trace(seen)
-            action = explore(self.config, trace[-1], choices[step])
-            state, seen, outcome = model.step(state, action, {name: part[step] for name, part in random.items()})
-            every_seen.append(seen)
-            traces.append(trace)
-            actions.append(action)
-            kept.append(outcome)
-        # The policy's forward passes are those of the loss: the values change only after the rollout.
-        before, trace = torch.cat(every_seen[:-1], 1), [torch.cat(parts, 1) for parts in zip(*traces, strict=True)]
-        chosen = torch.cat(actions, 1)
-        reward, going_on = model.outcomes(before, chosen, kept)
-        goal = torch.addcmul(reward, going_on, self._later(torch.cat(every_seen[1:], 1)), value=self.config.gamma)
-        return self._descend(before, trace, chosen, goal, self._weight(going_on))
-
-    def _weight(self, going_on: Tensor) -> Tensor | None:
-        """Of each imagined step ``[M, T B]``, the probability that its episode got there; None where all are sure."""
-        if not self.config.episodic_env and self.config.model != "perfect":
-            return None
-        there = going_on.unflatten(1, (self.config.rollout_length, -1))
-        ones = torch.ones_like(there[:, :1])
-        return torch.cat((ones, there[:, :-1].cumprod(1)), 1).flatten(1)
-
-    def _later(self, seen: Tensor) -> Tensor:
-        """The value ``[M, B]`` of states seen ``[M, B, X]``, by the target network where there is one."""
-        values = self.values.trace(seen, self._target if self.config.use_target else None)[-1]
-        if not self.config.double_DQN:
-            return values.amax(2)
-        return values.gather(2, self.values(seen).argmax(2, keepdim=True)).squeeze(2)
-
-    def _descend(
-        self, seen: Tensor, trace: list[Tensor], action: Tensor, goal: Tensor, weight: Tensor | None
-    ) -> Tensor:
-        """One step of the values towards ``goal [M, B]`` for ``action [M, B]``; the loss ``[M]``."""
-        taken = one_hot(action, self.actions).float()
-        error = (trace[-1] * taken).sum(2) - goal
-        weighted = error if weight is None else error * weight
-        gradient = taken * (weighted * (2 / action.shape[1])).unsqueeze(2)
-        self.optimizer.update([self.values.gradient(seen, trace, gradient)[0]])
-        return (weighted * error).mean(1)
+            return replayed(self.config, self.values, batch)
+        return imagined(self.config, self.values, self.model, batch, drawn)
 
     # -- for whoever trains -----------------------------------------------------------------------------------------
 
@@ -267,30 +217,31 @@ class Agent(nn.Module):
         self._sums, self._updates = {}, 0
         return means
 
+    def player(self) -> "Player":
+        """Greedy play of an evaluation. How much it draws depends on how long it lasts, and so on the company."""
+        return Player(self, self.members, self.evaluation.fork())
+
     def first(self) -> "Player":
         """Greedy play of the first member alone."""
-        return Player(self)
+        return Player(self, 1, Streams.named(self.seeds, "latents of a video"))
 
     def resume_state(self) -> dict[str, Any]:
         """All that weights do not hold."""
         return {
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self.values.optimizer.state_dict(),
             "model": self.model.optimizer.state_dict() if isinstance(self.model, Simple | Latent) else None,
             "memory": self.memory.state(), "episodes": self.episodes, "ticks": self.ticks,
             "draws": self.draws.state(), "evaluation": self.evaluation.get_state(),
         }  # fmt: skip
 
     def load_resume_state(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.values.optimizer.load_state_dict(state["optimizer"])
         if isinstance(self.model, Simple | Latent):
             self.model.optimizer.load_state_dict(state["model"])
         self.memory.load_state(state["memory"])
         self.episodes, self.ticks = state["episodes"].to(self.device), state["ticks"]
         self.draws.load_state(state["draws"])
         self.evaluation.set_state(state["evaluation"])
-
-    def _part(self, when: str) -> Numbers:
-        return _part(self._now, when)
 
 
 def _has_bits(config: Config, spaces: Spaces) -> bool:
@@ -304,21 +255,15 @@ def _has_bits(config: Config, spaces: Spaces) -> bool:
 
 
 class Player:
-    """Greedy play of an agent's first member, on latents of its own."""
+    """Greedy play of an agent's first ``members``, on latents drawn from ``streams`` of all."""
 
-    members = 1
+    def __init__(self, agent: Agent, members: int, streams: Streams):
+        self.agent, self.members, self.streams = agent, members, streams
 
-    def __init__(self, agent: Agent):
-        self.agent = agent
-        self.streams = Streams.named(agent.seeds, "latents of a video")
+    def player(self) -> "Player":
+        return self
 
-    @torch.no_grad()
     def greedy(self, obs: Tensor) -> Tensor:
-        """``obs [1, E, O]`` -> actions ``[1, E]``."""
-        everyone = obs.expand(self.agent.members, -1, -1)
-        return self.agent._greedy(everyone, self.streams)[:1]
-
-
-def _part(drawn: Numbers, when: str) -> Numbers:
-    """The numbers of one moment, by what they are for."""
-    return {name.removeprefix(f"{when} "): value for name, value in drawn.items() if name.startswith(f"{when} ")}
+        """``obs [members, E, O]`` -> actions ``[members, E]``."""
+        everyone = obs if self.members == self.agent.members else obs.expand(self.agent.members, -1, -1)
+        return self.agent.greedy(everyone, self.streams)[: self.members]

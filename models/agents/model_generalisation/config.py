@@ -119,6 +119,11 @@ class Config:
     )
     learn_obs_variance: bool = setting(False, "the decoder of observations that are no bits gives deviations too [Y]")
 
+    compile: bool = setting(
+        False,
+        "fuse the values' update by torch.compile: needs a C++ compiler and half a minute, and rounds otherwise",
+    )
+
     # Steps and evaluation
     num_steps: int = setting(1_000_000, "environment steps of each seed, rounded up to whole periods [Y]", minimum=1)
     eval_frequency: int = setting(500, "environment steps between evaluations, an epoch [Y]", minimum=1)

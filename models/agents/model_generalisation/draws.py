@@ -29,6 +29,7 @@ class Draws:
         self._ticks = max(1, min(_MOST, _NUMBERS // max(1, sum(self._counts.values()))))
         self._used = self._ticks  # of the block, which is not drawn yet
         self._before = self.streams.get_state()
+        self._block: dict[str, Tensor] = {}
 
     @property
     def names(self) -> list[str]:
@@ -43,7 +44,7 @@ class Draws:
 
     def _draw(self) -> None:
         self._before = self.streams.get_state()
-        self._block: dict[str, Tensor] = {}
+        self._block = {}
         for kind, shapes in self.wanted.items():
             numbers = getattr(self.streams, kind)(self._ticks, self._counts[kind]).to(self.device)
             parts = numbers.split([prod(shape) for shape in shapes.values()], 2)
@@ -53,10 +54,10 @@ class Draws:
 
     def state(self) -> dict[str, object]:
         """What to go on from."""
-        return {"before": self._before, "used": self._used}
+        return {"before": self._before, "used": self._used if self._block else None}
 
     def load_state(self, state: dict) -> None:
         self.streams.set_state(state["before"])
-        if state["used"] < self._ticks:
+        if state["used"] is not None:
             self._draw()
-        self._used = state["used"]
+            self._used = state["used"]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.draws import Shapes
-from models.agents.model_generalisation.latents import latents
+from models.agents.model_generalisation.latents import Parts, latents
 from models.agents.model_generalisation.networks import Net, with_action
 from models.agents.model_generalisation.replay import Batch
 from models.layers import sigmoid
@@ -36,6 +36,11 @@ class Given:
     starts: int
     seeds: list[int]
     device: torch.device
+
+
+def part(drawn: Numbers, when: str) -> Numbers:
+    """The numbers of one moment by what they are for, of names ``<when> <what>``."""
+    return {name.removeprefix(f"{when} "): value for name, value in drawn.items() if name.startswith(f"{when} ")}
 
 
 class Imagination(Protocol):
@@ -70,8 +75,9 @@ class Imagination(Protocol):
 def kept_of(dynamics: Any) -> tuple[Tensor, int]:
     """A state ``[K]`` of a world, and how many of its first columns need no remembering: seed and time, from which
     only the real world takes its chance."""
-    like = dynamics.initial(torch.zeros(1, 1, dtype=torch.int64))[0, 0]
-    return like, 2 if hasattr(dynamics, "advance") else 0
+    if hasattr(dynamics, "advance"):
+        return torch.zeros(dynamics.state_size, dtype=torch.int64), 2
+    return dynamics.initial(torch.zeros(1, 1, dtype=torch.int64))[0, 0], 0
 
 
 class Perfect(nn.Module):
@@ -218,15 +224,15 @@ class Latent(_Learned):
     def fit(self, batch: Batch, numbers: Numbers) -> dict[str, Tensor]:
         both = self.encoder(torch.cat((batch.obs, batch.next_obs), 1))
         count = batch.action.shape[1]
-        now, later = (self.latents.parts(part, encoder=True) for part in both.split(count, 1))
+        now, later = (self.latents.parts(half, encoder=True) for half in both.split(count, 1))
         latent = self.latents.draw(now, numbers["encoded"])
         x = with_action(latent, batch.action, self.given.actions)
         losses = self.heads(x, batch)
         losses["obs"] = self._nll(self.decoder(latent), batch.obs) * batch.going_on
         predicted = self.latents.parts(self.following(x), encoder=False)
         # One divergence, two gradients: the prediction's and the encoder's, each with the other held fast.
-        losses["kl"] = self.latents.kl(tuple(part.detach() for part in later), predicted)
-        losses["kl_posterior"] = self.latents.kl(later, tuple(part.detach() for part in predicted))
+        losses["kl"] = self.latents.kl(_held(later), predicted)
+        losses["kl_posterior"] = self.latents.kl(later, _held(predicted))
         config = self.config
         if config.posterior_entropy_weight:
             losses["kl_base"] = self.latents.kl_to_base(now)
@@ -254,3 +260,8 @@ class Latent(_Learned):
             return gaussian_nll(obs, outputs).sum(2)
         mean, raw = outputs.split(self.given.obs_size, 2)
         return gaussian_nll(obs, mean, torch.nn.functional.softplus(raw)).sum(2)
+
+
+def _held(parts: Parts) -> Parts:
+    """A distribution that no gradient goes into."""
+    return tuple(each.detach() for each in parts)

@@ -33,8 +33,12 @@ class Truncated(Dense):
 class Net(Network):
     """``[M, B, inputs] -> [M, B, outputs]`` with the family's hidden layers.
 
-    Calling it is open to autograd, for inputs and parameters; `trace` and `gradient` are the same by hand.
+    Calling it is open to autograd, for inputs and parameters; `trace` and `gradient` are the same by hand. Rows of
+    parameters are whole vector blocks: Adam's kernel rounds the tail of an array otherwise than its body, and a member
+    has its tail elsewhere in company.
     """
+
+    block = _BLOCK
 
     def __init__(self, config: Config, inputs: int, outputs: int, streams: Streams, device: torch.device):
         widths = [inputs, *[config.num_hidden_units] * config.num_hidden_layers, outputs]
@@ -73,10 +77,13 @@ class Net(Network):
                 gradient = product(gradient, weights[2 * i].transpose(1, 2))
             if i:
                 gradient = derivative(gradient, before, self.activation)
-        return torch.cat(parts[::-1], 1), gradient if inputs else None
+        nothing = gradient.new_zeros(len(gradient), self.padding)
+        return torch.cat((*parts[::-1], nothing), 1), gradient if inputs else None
 
     def own(self) -> list[Tensor]:
         """`weights` without autograd."""
+        if torch.compiler.is_compiling():  # which would not look into the memory of a tensor
+            return self.views(self.flat)
         with torch.no_grad():
             return self.weights()
 

@@ -1,0 +1,361 @@
+"""Speed and memory of model-based generalisation on ProcMaze: training, updates, the machine's own rate, a plain loop.
+
+    python benchmarks/model_generalisation.py [--json] [--quick] [--agents ER ...] [--seeds 1 30] [--threads 1 2]
+
+Rates are of wall-clock time, as those of the original are, so it wants a machine to itself; beside each stands the rate
+by CPU time, all threads, and where the two differ at one thread somebody else was at work. What is compared runs in
+turns. Names end with the number of threads, and with `medium` where products may be of bfloat16.
+"""
+
+import contextlib
+import dataclasses
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ["MKL_CBWR"] = "AUTO"  # as trainer.py sets it
+
+import common  # first: one thread, and the project on the path
+import torch
+from common import Result, interleave, median_ratio
+from plain.model_generalisation import ORIGINAL, ORIGINAL_CURVE, ORIGINAL_MEMORY, plain_agents, update_gflop
+
+from control import step_module
+from control.arithmetic import settle
+from control.run_config import from_dict
+from control.training import prepare
+from models.agents.model_generalisation.config import IMPLEMENTATIONS
+from models.compiling import compiled
+from models.settings import SettingError
+
+CURVE = 24_000  # steps
+FIXTURE: dict[str, Any] = {
+    "implementation": "PerfectModel", "gamename": "procmaze,grid_size=3", "seed": 0, "num_seeds": 10,
+    "num_hidden_layers": 2, "num_hidden_units": 64, "batch_size": 8, "rollout_length": 10, "buffer_size": 20_000,
+    "target_update_frequency": 50, "Q_alpha": 1e-3, "softmax_temp": 0.4,
+}  # fmt: skip
+COMPILED = ("ER", "PerfectModel")  # measured with the setting `compile` too, at the first number of threads
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured; a round is what `common.interleave` repeats."""
+
+    block: float = 0.4  # seconds of a contender in a round, about
+    rounds: int = 5
+    seeds: tuple[int, ...] = (1, 30)
+    threads: tuple[int, ...] = (1, 2)
+    rows: int = 20_000  # transitions in memory, full
+    wait: int = 500  # ticks before the first update; what they remember is copied until memory is full
+    square: int = 1024  # matrices that show what the machine can do
+    fixture: int = 1000  # ticks of the small fixture between two evaluations
+    fixture_rounds: int = 3
+    compiled: bool = True  # also with the setting `compile`, which takes its time
+    changes: dict[str, Any] = field(default_factory=dict)  # to shipped settings
+    latent: dict[str, Any] = field(default_factory=dict)  # those of latent models
+
+
+QUICK = Size(
+    block=0.002, rounds=1, seeds=(1, 3), threads=(1,), rows=20, wait=10, square=32, fixture=20, fixture_rounds=1,
+    compiled=False, changes={"num_hidden_layers": 1, "num_hidden_units": 8, "batch_size": 4},
+    latent={"num_features": 4, "feature_width": 4},
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Block:
+    """So many ``steps`` of some kind in ``wall`` and ``cpu`` seconds, all threads."""
+
+    steps: int
+    wall: float
+    cpu: float
+
+    @property
+    def rate(self) -> float:
+        return self.steps / self.wall
+
+
+@dataclass(frozen=True)
+class Way:
+    """How this process computes while a contender is at it."""
+
+    threads: int
+    precision: str = "highest"
+
+    @property
+    def name(self) -> str:
+        return f"{self.threads}t" + (f"_{self.precision}" if self.precision != "highest" else "")
+
+    def block(self, work: Callable[[int], Any], each: int, count: int) -> Block:
+        """``work(count)``, which takes ``each`` steps ``count`` times."""
+        settle(self.threads, self.precision)
+        wall, cpu = time.perf_counter(), time.process_time()
+        work(count)
+        return Block(each * count, time.perf_counter() - wall, time.process_time() - cpu)
+
+    def contender(self, work: Callable[[int], Any], each: int, seconds: float) -> Callable[[], Block]:
+        """Blocks of about so many ``seconds``, by how long ``work`` takes now that it is warm."""
+        work(2)
+        count, block = 1, self.block(work, each, 1)
+        while block.wall < seconds / 4:
+            count *= 2
+            block = self.block(work, each, count)
+        return partial(self.block, work, each, max(1, round(count * seconds / block.wall)))
+
+
+def bf16_units() -> list[str]:
+    """What this processor multiplies bfloat16 with, as Linux calls it."""
+    path = Path("/proc/cpuinfo")
+    flags = set(path.read_text(encoding="ascii", errors="replace").split()) if path.exists() else set()
+    return sorted({"avx512_bf16", "amx_bf16"} & flags)
+
+
+# -- agents at work ---------------------------------------------------------------------------------------------------
+
+
+def group_of(name: str, seeds: int, size: Size, **changes: Any) -> step_module.Group:
+    """Seeds of an agent in training on mazes of 4 x 4, their memories full."""
+    latent = size.latent if IMPLEMENTATIONS[name].get("model") == "latent" else {}
+    own = {"buffer_size": size.rows, "training_start_time": size.wait, "eval_frequency": size.wait}
+    values = {"implementation": name, "gamename": "procmaze", "seed": 0, "num_seeds": seeds}
+    group = step_module.build(from_dict(values | own | size.changes | latent | changes)).groups[0]
+    group.epoch(size.wait)
+    rows: dict[str, torch.Tensor] = group.agent.memory.state()["rows"]
+    copies = -(-size.rows // size.wait)
+    full = {key: part.repeat(1, copies, *[1] * (part.dim() - 2))[:, : size.rows] for key, part in rows.items()}
+    group.agent.memory.load_state({"rows": full, "position": 0})
+    return group
+
+
+@torch.no_grad()
+def updates(agent: Any, count: int) -> None:
+    """So many updates of all members, without a world."""
+    for _ in range(count):
+        agent.update({name: part[:, 0] for name, part in agent.draws.tick().items()})
+
+
+def rates(name: str, groups: dict[str, step_module.Group], size: Size, ways: list[Way]) -> dict[str, Result]:
+    """Training of one agent in each way and with each number of seeds, and what a seed costs among many. Compiled
+    ``groups`` train in the first way alone: every way would be compiled anew."""
+    contenders = {
+        f"{label}_{way.name}": (group, way)
+        for label, group in groups.items() for way in ways
+        if way == ways[0] or not group.agent.config.compile
+    }  # fmt: skip
+    work = {
+        key: way.contender(group.epoch, group.agent.members, size.block) for key, (group, way) in contenders.items()
+    }
+    blocks = interleave(work, size.rounds)
+    results: dict[str, Result] = {}
+    for key, (group, _) in contenders.items():
+        results |= rate_rows(key, name, group.agent.members, blocks[key])
+    few, most = min(size.seeds), max(size.seeds)
+    for way in ways if few < most else ():
+        one, many = ([1 / each.rate for each in blocks[f"{name}_{seeds}_{way.name}"]] for seeds in (few, most))
+        ratio = Result(median_ratio(many, one), "times", f"a step of one seed of {few}, wall", ("<=", 1))
+        results[f"{name}_{most}_{way.name}_seed_cost"] = ratio
+    return results
+
+
+def rate_rows(key: str, name: str, seeds: int, blocks: list[Block]) -> dict[str, Result]:
+    """Seed-steps a second of one contender and of the original."""
+    middle, known = statistics.median(block.rate for block in blocks), ORIGINAL[name]
+    theirs = min(known, key=lambda count: abs(count - seeds))
+    ticks = f"{blocks[0].steps // seeds} tick{'s' * (blocks[0].steps > seeds)}"
+    what = f"{seeds} seed{'s' * (seeds > 1)}, median of {len(blocks)} blocks of {ticks}, wall"
+    by_cpu = sum(block.steps for block in blocks) / sum(block.cpu for block in blocks)
+    original = f"the original's {known[theirs]:g} with {theirs} seed{'s' * (theirs > 1)} on two cores"
+    return {
+        key: Result(middle, "seed-steps/s", what),
+        f"{key}_best": Result(max(block.rate for block in blocks), "seed-steps/s", "the best of these blocks"),
+        f"{key}_cpu": Result(by_cpu, "seed-steps/s", "by CPU time, all threads and blocks"),
+        f"{key}_original": Result(middle / known[theirs], "times", original),
+    }
+
+
+# -- what the machine could do ----------------------------------------------------------------------------------------
+
+
+def products(size: Size) -> dict[str, Result]:
+    """What the machine's library does with float32 matrices: two squares, and the products of a layer of thirty seeds'
+    experience replay."""
+    n, members = size.square, max(size.seeds)
+    layer = (torch.randn(members, 320, 200), torch.randn(members, 200, 200))
+    pairs = {"square": (torch.randn(n, n), torch.randn(n, n)), "layer": layer}
+    flop = {"square": 2 * n**3, "layer": 2 * members * 320 * 200 * 200}
+    shapes = {"square": f"[{n},{n}] x [{n},{n}]", "layer": f"[{members},320,200] x [{members},200,200]"}
+
+    def multiply(kind: str, count: int) -> None:
+        a, b = pairs[kind]
+        for _ in range(count):
+            torch.matmul(a, b)
+
+    contenders = {
+        f"products_{kind}_{threads}t": Way(threads).contender(partial(multiply, kind), flop[kind], size.block / 3)
+        for threads in size.threads for kind in pairs
+    }  # fmt: skip
+    blocks = interleave(contenders, size.rounds)
+    return {
+        key: Result(max(block.rate for block in each) / 1e9, "GFLOP/s", f"float32, {shapes[key.split('_')[1]]}, best")
+        for key, each in blocks.items()
+    }
+
+
+def shares(name: str, agent: Any, size: Size, machine: dict[str, Result]) -> dict[str, Result]:
+    """How much of the machine's rate the updates of one agent reach, without acting and the world."""
+    gflop, key = update_gflop(agent), f"{name}_update"
+    contenders = {
+        f"{threads}": Way(threads).contender(partial(updates, agent), agent.members, size.block)
+        for threads in size.threads
+    }
+    blocks = interleave(contenders, size.rounds)
+    results = {f"{key}_work": Result(gflop, "GFLOP", "products of an update of one seed, from the shapes")}
+    for threads in size.threads:
+        rate = max(block.rate for block in blocks[f"{threads}"])
+        limit = machine[f"products_layer_{threads}t"].value
+        results[f"{key}_{threads}t"] = Result(rate, "seed-updates/s", f"{agent.members} seeds, best block, wall")
+        results[f"{key}_{threads}t_share"] = Result(100 * rate * gflop / limit, "%", f"products_layer_{threads}t")
+    return results
+
+
+# -- the plain loop, the small fixture, memory ------------------------------------------------------------------------
+
+
+def against_plain(agent: Any, size: Size) -> dict[str, Result]:
+    """Updates of experience replay, ours and those of a loop over plain agents."""
+    agents = plain_agents(agent)
+
+    def loop(count: int) -> None:
+        for _ in range(count):
+            for each in agents:
+                each.step()
+
+    contenders = {
+        f"{name}_{threads}t": Way(threads).contender(work, agent.members, size.block)
+        for threads in size.threads for name, work in (("ours", partial(updates, agent)), ("plain", loop))
+    }  # fmt: skip
+    blocks = interleave(contenders, size.rounds)
+    results: dict[str, Result] = {}
+    for threads in size.threads:
+        ours, theirs = ([block.rate for block in blocks[f"{name}_{threads}t"]] for name in ("ours", "plain"))
+        what = f"a loop over {len(agents)} networks, nn.Module and torch.optim.AdamW"
+        results[f"plain_{threads}t"] = Result(statistics.median(theirs), "seed-updates/s", f"ER, {what}")
+        results[f"plain_{threads}t_speedup"] = Result(median_ratio(ours, theirs), "times", "the plain loop, by ours")
+    return results
+
+
+def fixture(size: Size, fused: bool = False) -> dict[str, Result]:
+    """Seconds of a small run with a perfect model, evaluations included, ``fused`` with the setting `compile`; all its
+    steps taken as steps with an update."""
+    pace = {"eval_frequency": size.fixture, "training_start_time": size.fixture}
+    module = step_module.build(from_dict(FIXTURE | pace | {"compile": fused}))
+    group = module.groups[0]
+    group.epoch(module.ticks)
+
+    def epochs(count: int) -> None:
+        for _ in range(count):
+            group.epoch(module.ticks)
+            module.evaluate(module.pace.eval_episodes)
+
+    counts = size.threads[:1] if fused else size.threads
+    contenders = {f"{threads}": partial(Way(threads).block, epochs, module.ticks, 1) for threads in counts}
+    blocks = interleave(contenders, size.fixture_rounds)
+    results: dict[str, Result] = {}
+    for threads in counts:
+        each, key = blocks[f"{threads}"], f"fixture_{'compiled_' * fused}{threads}t"
+        cpu, wall = (statistics.median(1000 * getattr(block, kind) / block.steps for block in each)
+                     for kind in ("cpu", "wall"))  # fmt: skip
+        curve = cpu * CURVE / 1000
+        what = f"{FIXTURE['num_seeds']} seeds on mazes of 3 x 3, 2 layers of 64"
+        original = f"the original's {ORIGINAL_CURVE:g} CPU s for {CURVE:,} steps"
+        results |= {
+            key: Result(cpu, "CPU s", f"1,000 steps and their evaluation, {what}"),
+            f"{key}_wall": Result(wall, "s", "the same, wall"),
+            f"{key}_curve": Result(curve, "CPU s", f"{CURVE:,} such steps, extrapolated"),
+            f"{key}_original": Result(curve / ORIGINAL_CURVE, "times", original),
+        }
+    return results
+
+
+def memory(seeds: int = 30, rows: int = 100_000) -> dict[str, Result]:
+    """Replay memories as shipped, of observations of 64 bits and of the perfect model's states: by the sizes of their
+    elements, and what they ask the system for."""
+    results = {}
+    for name in ("ER", "PerfectModel"):
+        values = {"implementation": name, "gamename": "procmaze", "seed": 0, "num_seeds": seeds, "buffer_size": rows}
+        settings = from_dict(values)
+        group = step_module.build(settings).groups[0]
+        world = group.interaction.environment
+        computed = type(group.agent).memory_bytes(settings.agent, world.spaces, seeds, getattr(world, "dynamics", None))
+        asked = sum(table.numel() * table.element_size() for table in group.agent.memory.tables.values())
+        key, what = f"{name}_memory", f"{seeds} seeds, {rows:,} rows"
+        results[key] = Result(computed / 1e9, "GB", f"from element sizes, {what}")
+        results[f"{key}_asked"] = Result(asked / 1e9, "GB", "bytes of its tables")
+        original = f"the growth of the original, {ORIGINAL_MEMORY} GB"
+        results[f"{key}_original"] = Result(asked / 1e9 / ORIGINAL_MEMORY, "times", original)
+    return results
+
+
+def can_compile() -> bool:
+    """Whether there is a compiler; says so where there is none."""
+    try:
+        compiled(abs, torch.device("cpu"))
+    except SettingError as error:
+        print(f"{error}; the rows of compile are left out")
+        return False
+    return True
+
+
+def measured(agents: list[str], size: Size) -> dict[str, Result]:
+    """Everything, of these agents."""
+    units = bf16_units()
+    found = ", ".join(units) if units else "no bf16 units, so nothing is measured at medium"
+    results = {"bf16_units": Result(float(len(units)), "kinds", found)}
+    machine = products(size)
+    results |= machine
+    fused = size.compiled and can_compile()
+    precisions = ("highest", "medium") if units else ("highest",)
+    ways = [Way(threads, precision) for precision in precisions for threads in size.threads]
+    for name in agents:
+        print(f"{name} ...", flush=True)
+        most = max(size.seeds)
+        groups = {f"{name}_{seeds}": group_of(name, seeds, size) for seeds in size.seeds}
+        agent = groups[f"{name}_{most}"].agent
+        if fused and name in COMPILED:
+            groups[f"{name}_{most}_compiled"] = group_of(name, most, size, compile=True)
+        results |= rates(name, groups, size, ways) | shares(name, agent, size, machine)
+        if name == "ER":
+            results |= against_plain(agent, size)
+        if name == "PerfectModel":
+            results |= fixture(size) | (fixture(size, fused=True) if fused else {})
+    return results | memory()
+
+
+def main() -> None:
+    flags = common.parser(__doc__.splitlines()[0])
+    names = list(IMPLEMENTATIONS)
+    flags.add_argument("--agents", nargs="+", choices=names, default=names, metavar="AGENT", help=", ".join(names))
+    flags.add_argument("--seeds", nargs="+", type=int, help="seeds in one program; 1 30 unless --quick")
+    flags.add_argument("--threads", nargs="+", type=int, help="threads of a tensor operation; 1 2 unless --quick")
+    options = flags.parse_args()
+    size = QUICK if options.quick else Size()
+    seeds, threads = tuple(options.seeds or size.seeds), tuple(options.threads or size.threads)
+    size = dataclasses.replace(size, seeds=seeds, threads=threads)
+    prepare()
+    load, start, cpu = os.getloadavg()[0], time.perf_counter(), time.process_time()
+    with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
+        results = measured(options.agents, size)
+    wall, cpu = time.perf_counter() - start, time.process_time() - cpu
+    timing = (f"load {load:.1f} at the start; threads as in each name; wall time unless CPU is said; "
+              f"the whole took {wall:.0f} s, {cpu:.0f} s of CPU time")  # fmt: skip
+    common.report("Model-based generalisation on ProcMaze", results, options.json, timing)
+
+
+if __name__ == "__main__":
+    main()

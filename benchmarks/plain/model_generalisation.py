@@ -1,0 +1,122 @@
+"""The yardsticks of ../model_generalisation.py: figures of the original (Young et al. 2023, arXiv 2211.02222), its
+experience replay as a plain program, and the arithmetic of an update.
+
+The plain program is what one would write without the member axis: one agent, `nn.Module`, autograd, AdamW.
+"""
+
+import copy
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.agents.model_generalisation.config import Config
+from models.agents.model_generalisation.imagination import Latent, Simple
+from models.agents.model_generalisation.replay import Replay
+
+# Of the original's public code (JAX), measured on two quiet cores: seed-steps a second by agent and number of seeds. Of
+# the categorical model only one seed was measured.
+ORIGINAL: dict[str, dict[int, float]] = {
+    "ER": {1: 529, 30: 501},
+    "PerfectModel": {1: 299, 30: 329},
+    "SimpleModel": {1: 100, 30: 166},
+    "CategoricalLatent": {1: 36},
+    "GaussianLatent": {1: 123, 30: 152},
+}
+ORIGINAL_CURVE = 40.0  # CPU seconds of the small fixture's 24,000 steps
+ORIGINAL_MEMORY = 1.54  # GB by which 30 seeds with 100,000 transitions of 64 bits grow it
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"elu": nn.ELU, "relu": nn.ReLU, "silu": nn.SiLU}
+
+
+class PlainReplay:
+    """An agent's action values and what it learns from, by the settings of ours."""
+
+    def __init__(self, config: Config, obs_size: int, actions: int):
+        self.config = config
+        widths = [obs_size, *[config.num_hidden_units] * config.num_hidden_layers]
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise(widths):
+            layers += [nn.Linear(inputs, outputs), _ACTIVATIONS[config.activation]()]
+        self.values = nn.Sequential(*layers, nn.Linear(widths[-1], actions))
+        self.target = copy.deepcopy(self.values)
+        # AdamW's decay is a multiple of the step size, the original's is not.
+        self.optimizer = torch.optim.AdamW(
+            self.values.parameters(), config.Q_alpha, (config.b1_adam, config.b2_adam), config.eps_adam,
+            weight_decay=config.wd_adam / config.Q_alpha,
+        )  # fmt: skip
+        self.rows: tuple[Tensor, ...] = ()
+
+    def remember(self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, going_on: Tensor) -> None:
+        """Learn from these transitions: ``[N, O]`` of any kind, ``[N]`` int64, ``[N]``, ``[N, O]``, ``[N]``."""
+        self.rows = (obs, action, reward, next_obs, going_on)
+
+    def step(self) -> None:
+        """One update from a batch of what is remembered."""
+        chosen = torch.randint(len(self.rows[0]), (self.config.batch_size,))
+        obs, action, reward, next_obs, going_on = (part[chosen] for part in self.rows)
+        self.update(obs.float(), action, reward, next_obs.float(), going_on)
+
+    def update(self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, going_on: Tensor) -> Tensor:
+        """One update from a batch, float32 and as in `remember`; the loss."""
+        with torch.no_grad():
+            goal = reward + self.config.gamma * going_on * self.target(next_obs).amax(1)
+        value = self.values(obs).gather(1, action.unsqueeze(1)).squeeze(1)
+        loss = F.mse_loss(value, goal)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+def plain_agents(agent: Any) -> list[PlainReplay]:
+    """A plain agent for each member of ours, on what that remembers."""
+    assert isinstance(agent.memory, Replay)
+    plain, tables = [], agent.memory.tables
+    for member in range(agent.members):
+        coded = tables["action"][member].long()
+        going_on = coded >= 0
+        each = PlainReplay(agent.config, agent.obs_size, agent.actions)
+        each.remember(
+            tables["obs"][member], torch.where(going_on, coded, ~coded), tables["reward"][member],
+            tables["next_obs"][member], going_on.float(),
+        )  # fmt: skip
+        plain.append(each)
+    return plain
+
+
+def forward(net: Any, rows: int) -> int:
+    """Multiplications and additions of a `Net`: a product of matrices has one of each for every weight and row."""
+    return 2 * rows * sum(layer.inputs * layer.outputs for layer in net.layers)
+
+
+def backward(net: Any, rows: int, inputs: bool = False) -> int:
+    """As many again for gradients of the weights and of each layer's inputs; those of the first only with ``inputs``
+    are anybody's."""
+    first = net.layers[0]
+    return 2 * forward(net, rows) - (0 if inputs else 2 * rows * first.inputs * first.outputs)
+
+
+def update_gflop(agent: Any) -> float:
+    """Multiplications and additions of one update of one seed, in 10^9, in the matrix products of its networks.
+
+    Shipped settings: one network chooses and another values what comes later, rollouts start from the batch. The
+    forward passes by which a rollout chooses its actions are those of the loss; heads of reward and termination see all
+    steps of a rollout once.
+    """
+    config, model, batch = agent.config, agent.model, agent.config.batch_size
+    steps = batch if model is None else agent.starts * config.rollout_length
+    work = forward(agent.values.online, steps) + backward(agent.values.online, steps)
+    work += forward(agent.values.online, steps)  # the target network's
+    if isinstance(model, Simple | Latent):
+        latent = isinstance(model, Latent)
+        nets: list[Any] = [model.following, model.reward, model.termination]
+        work += sum(forward(net, steps) for net in nets)  # the rollout
+        if latent:
+            work += forward(model.encoder, agent.starts)  # where it starts
+            work += forward(model.encoder, 2 * batch) + backward(model.encoder, 2 * batch)  # before and after a step
+            nets.append(model.decoder)
+        work += sum(forward(net, batch) + backward(net, batch, inputs=latent) for net in nets)
+    return work / 1e9

@@ -1,0 +1,33 @@
+# shellcheck shell=bash
+# What the scripts that train with GNU parallel have in common. They set ROOT, the checkout, and source this.
+
+refuse() { # LINE
+    echo "${0##*/}: $1" >&2
+    exit 2
+}
+
+# Checks JOBS and GNU parallel, finds PYTHON, collects `options` for `in_parallel`.
+prepare() {
+    case ${JOBS:-1} in
+        0 | *[!0-9]*) refuse "JOBS is '$JOBS'; allowed: an integer of at least 1" ;;
+    esac
+    # moreutils has another program of the same name.
+    parallel --version 2>/dev/null </dev/null | grep -q '^GNU parallel' ||
+        refuse "GNU parallel is missing; apt-get install parallel (Debian, Ubuntu) or brew install parallel (macOS)"
+    if [ -z "${PYTHON:-}" ]; then
+        PYTHON=$ROOT/.venv/bin/python
+        [ -x "$PYTHON" ] || PYTHON=python3
+    fi
+    command -v "$PYTHON" >/dev/null || refuse "PYTHON is '$PYTHON', which is no program"
+    export PYTHON ROOT OMP_NUM_THREADS=1
+    options=(--will-cite --jobs "${JOBS:-100%}" --termseq "INT,30000,TERM,5000,KILL,25")
+    [ ! -t 2 ] || options+=(--bar)
+}
+
+# Passes Ctrl-C on and waits until every job has written its checkpoint; the shell stays to report, `interrupted`.
+in_parallel() { # FUNCTION [::: ARGUMENTS]...
+    # shellcheck disable=SC2034  # for whoever sources this
+    interrupted=
+    trap 'interrupted=1' INT
+    PARALLEL_SHELL=$(command -v bash) parallel "${options[@]}" "$@" </dev/null || true
+}

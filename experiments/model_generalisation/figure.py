@@ -1,0 +1,256 @@
+"""The agents of model generalisation against each other: a panel for each world and amount of data, and the numbers.
+
+    python experiments/model_generalisation/figure.py exp_dir --out figure.png
+
+Takes run folders or any folder above them and reads `metrics.csv` and `config.yaml` only, so that runs under way may be
+drawn too. Runs of other families are passed over. A curve goes as far as its shortest seed.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+
+from control.panels import COLOURS, GREY, X_LABELS  # noqa: E402
+from control.plotting import figure_file, show, style  # noqa: E402
+from control.results import GREEDY, LAST, REWARD_RATE, Array, Run, aligned, find_groups, settings_of  # noqa: E402
+from control.statistics import interval, mean  # noqa: E402
+from models.agents.model_generalisation.config import IMPLEMENTATIONS  # noqa: E402
+from models.settings import SettingError, UserError  # noqa: E402
+
+WORLDS = {"procmaze": "ProcMaze", "buttongrid": "ButtonGrid", "panflute": "PanFlute", "opengrid": "OpenGrid"}
+REGIMES = {"high": "high data", "low": "low data"}
+BAND_POINTS = 150  # of a curve have their interval drawn: each costs thousands of resamples
+Y_LABELS = {GREEDY: "return, greedy", REWARD_RATE: "reward per step, greedy"}
+# By game: what the best policy gets in expectation and what uniformly random actions get. Of ProcMaze from shortest
+# paths, teleports included; of PanFlute a script that plays the pipes in turn, longest first.
+REFERENCES: dict[str, dict[str, float]] = {
+    "procmaze": {"optimum": -4.40, "random": -35.36},
+    "procmaze,grid_size=3": {"optimum": -3.05, "random": -20.5},
+    "procmaze,grid_size=5": {"optimum": -5.85, "random": -50.66},
+    "panflute": {"script": 0.2219, "random": 0.0398},
+    "panflute,num_pipes=3": {"script": 0.4029, "random": 0.1419},
+    "panflute,num_pipes=8": {"script": 0.1338, "random": 0.01556},
+}
+
+
+@dataclass
+class Panel:
+    """One world under one amount of data: ``runs[agent]``, in the family's order."""
+
+    game: str
+    tag: str
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+
+    @property
+    def threshold(self) -> float | None:
+        """Half-way from random actions to the best known; None where one of these is not known."""
+        levels = REFERENCES.get(self.game, {})
+        return sum(levels.values()) / 2 if len(levels) == 2 else None
+
+
+@dataclass
+class Curves:
+    """Seeds of one agent after smoothing: ``steps [K]``, ``values [N, K]``."""
+
+    steps: Array
+    values: Array
+
+
+Place = tuple[str, str]
+"""Regime and world: row and column."""
+
+
+def load(folders: Sequence[Path]) -> dict[Place, Panel]:
+    """The panels there are runs for. Raises SettingError, one line, where there are none, or such as do not belong in
+    one panel."""
+    panels: dict[Place, Panel] = {}
+    found = [run for group in find_groups(folders, "logdir") for run in group.runs]
+    settings = {source: settings_of(source, IMPLEMENTATIONS) for source in dict.fromkeys(run.source for run in found)}
+    for run in found:
+        if settings[run.source] is not None:
+            _add(panels, settings[run.source], run)
+    if not panels:
+        given = ", ".join(f"'{folder}'" for folder in folders)
+        raise SettingError(f"logdir is {given}, which holds no run of {', '.join(IMPLEMENTATIONS)}")
+    order = list(IMPLEMENTATIONS)
+    for panel in panels.values():
+        panel.runs = {name: panel.runs[name] for name in sorted(panel.runs, key=order.index)}
+    return {place: panels[place] for place in sorted(panels)}
+
+
+def _add(panels: dict[Place, Panel], settings: Any, run: Run) -> None:
+    name, game = settings.run.implementation, settings.run.gamename
+    regime = "high" if settings.agent.updates_per_step == 1 else "low"
+    tag = GREEDY if settings.agent.episodic_env else REWARD_RATE
+    panel = panels.setdefault((regime, game.partition(",")[0]), Panel(game, tag))
+    if (panel.game, panel.tag) != (game, tag):
+        one = ("gamename", panel.game, game) if panel.game != game else ("episodic_env", "true", "false")
+        raise SettingError(f"{one[0]} of these runs is {one[1]} and {one[2]}; allowed: one a panel; give fewer folders")
+    runs = panel.runs.setdefault(name, [])
+    same = [other.source.parent for other in runs if other.seed == run.seed]
+    if same:
+        raise SettingError(f"logdir holds seed {run.seed} of {name} twice, in {same[0]} and {run.source.parent}")
+    if not len(run.points(tag, "env_steps")[0]):
+        raise SettingError(f"{run.source} has no evaluation yet: {tag} is missing")
+    runs.append(run)
+
+
+def curves(runs: Sequence[Run], tag: str, window: int, frequency: int) -> Curves:
+    """Every ``frequency``-th evaluation, then means of ``window`` in a row, each at the last of its steps; at those
+    steps that all seeds have, one moving average at least."""
+    seen = [run.points(tag, "env_steps") for run in runs]
+    steps = reduce(np.intersect1d, [x for x, _ in seen])[::frequency]
+    if len(steps) < window:
+        raise SettingError(
+            f"window is {window}, but {runs[0].source.parent} and its other seeds have {len(steps)} evaluations in "
+            f"common, with frequency {frequency}; allowed: at most as many"
+        )
+    values = np.stack([y[np.isin(x, steps)] for x, y in seen])
+    averages = np.lib.stride_tricks.sliding_window_view(values, window, axis=1).mean(2)
+    return Curves(steps[window - 1 :], averages)
+
+
+def summarise(panels: dict[Place, Panel], window: int, frequency: int) -> dict[str, Any]:
+    """For each panel and agent: mean over the last tenth of the steps, mean height of the curve (the area under it by
+    the steps it covers), both with 95 % intervals over seeds; and the first step at which the mean of the seeds is at
+    the threshold, None where it never is. ``threshold`` is half-way from random to the best known."""
+    found: dict[str, Any] = {"window": window, "frequency": frequency, "panels": {}}
+    for (regime, world), panel in panels.items():
+        every = {name: curves(runs, panel.tag, window, frequency) for name, runs in panel.runs.items()}
+        found["panels"][f"{world}_{regime}"] = {
+            "game": panel.game, "metric": panel.tag, "references": REFERENCES.get(panel.game, {}),
+            "threshold": panel.threshold, "agents": {name: _numbers(panel, each) for name, each in every.items()},
+        }  # fmt: skip
+    return found
+
+
+def _numbers(panel: Panel, each: Curves) -> dict[str, Any]:
+    steps, values = each.steps, each.values
+    late = values[:, steps > (1 - LAST) * steps[-1]].mean(1)
+    span = steps[-1] - steps[0]
+    area = np.trapezoid(values, steps, axis=1) / span if span else values[:, 0]
+    there = steps[mean(values) >= (np.inf if panel.threshold is None else panel.threshold)]
+    return {
+        "seeds": len(values), "env_steps": int(steps[-1]), "last_tenth": _over_seeds(late), "area": _over_seeds(area),
+        "steps_to_threshold": int(there[0]) if len(there) else None,
+    }  # fmt: skip
+
+
+def _over_seeds(values: Array) -> dict[str, Any]:
+    bounds = interval(values, mean)
+    return {"mean": float(mean(values)), "interval": [float(bound) for bound in bounds] if bounds else None}
+
+
+def table(summary: dict[str, Any]) -> str:
+    """The summary as text, a row an agent."""
+    lines = [f"evaluations: every {summary['frequency']}., means of {summary['window']} in a row"]
+    for name, panel in summary["panels"].items():
+        to = "-" if panel["threshold"] is None else f"{panel['threshold']:.3g}"
+        rows = [[name, "seeds", "env steps", "last tenth", "95 %", "mean height", "95 %", f"steps to {to}"]]
+        for agent, n in panel["agents"].items():
+            steps = n["steps_to_threshold"]
+            cells = [part for key in ("last_tenth", "area") for part in _cells(n[key])]
+            rows.append([agent, str(n["seeds"]), f"{n['env_steps']:,}", *cells, "-" if steps is None else f"{steps:,}"])
+        lines += ["", *aligned(rows)]
+    return "\n".join(lines)
+
+
+def _cells(number: dict[str, Any]) -> list[str]:
+    bounds = number["interval"]
+    return [f"{number['mean']:#.4g}", f"{bounds[0]:#.4g} to {bounds[1]:#.4g}" if bounds else "one seed"]
+
+
+def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path) -> None:
+    """Write the figure: a column a world, a row an amount of data; what has no run stays away."""
+    rows = [regime for regime in REGIMES if any(place[0] == regime for place in panels)]
+    columns = [world for world in WORLDS if any(place[1] == world for place in panels)]
+    columns += sorted({world for _, world in panels} - set(columns))
+    names = [name for name in IMPLEMENTATIONS if any(name in panel.runs for panel in panels.values())]
+    colours = dict(zip(IMPLEMENTATIONS, (COLOURS[-1], *COLOURS), strict=False))  # black: what has no model
+    with style() as plt:
+        size = (max(5.2, 4.6 * len(columns)), 3.5 * len(rows) + 0.9)
+        figure, axes = plt.subplots(len(rows), len(columns), figsize=size, squeeze=False)
+        for i, regime in enumerate(rows):
+            for axis, world in zip(axes[i], columns, strict=True):
+                panel = panels.get((regime, world))
+                axis.set_visible(panel is not None)
+                if panel:
+                    _draw_panel(axis, panel, window, frequency, colours)
+                    axis.set_title(f"{_title(panel.game)}, {REGIMES[regime]}", fontsize=10)
+        lines = [plt.Line2D([], [], color=colours[name], linewidth=2.5) for name in names]
+        figure.legend(lines, names, loc="outside lower center", ncols=min(len(names), 5 if len(columns) > 1 else 2),
+                      frameon=False)  # fmt: skip
+        counts = sorted({len(runs) for panel in panels.values() for runs in panel.runs.values()})
+        seeds = "-".join(map(str, dict.fromkeys((counts[0], counts[-1])))) + f" seed{'s' * (counts[-1] > 1)}"
+        note = f"mean of {seeds}" + (", band: its 95 % bootstrap interval" if counts[-1] > 1 else "")
+        note += f"; moving average over {window} evaluations" if window > 1 else ""
+        figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=GREY)
+        figure.savefig(out, dpi=130)
+        plt.close(figure)
+
+
+def _title(game: str) -> str:
+    world, *pairs = game.split(",")
+    return ", ".join([WORLDS.get(world, world), *(pair.replace("_", " ").replace("=", " ") for pair in pairs)])
+
+
+def _draw_panel(axis: Any, panel: Panel, window: int, frequency: int, colours: dict[str, str]) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    for name, runs in panel.runs.items():
+        each = curves(runs, panel.tag, window, frequency)
+        marker = "o" if len(each.steps) == 1 else None
+        axis.plot(each.steps, mean(each.values), color=colours[name], linewidth=1.8, marker=marker)
+        if len(runs) > 1:
+            some = np.unique(np.linspace(0, len(each.steps) - 1, BAND_POINTS).astype(int))
+            bounds = interval(each.values[:, some], mean)
+            assert bounds
+            axis.fill_between(each.steps[some], *bounds, color=colours[name], alpha=0.18, linewidth=0)
+    for name, level in REFERENCES.get(panel.game, {}).items():
+        axis.axhline(level, color=GREY, linewidth=1.1, linestyle=(0, (4, 2)))
+        axis.text(1.01, level, f"{name}\n{level:g}", transform=axis.get_yaxis_transform(), color=GREY, fontsize=8,
+                  va="center")  # fmt: skip
+    axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axis.set(xlabel=X_LABELS["env_steps"], ylabel=Y_LABELS[panel.tag])
+
+
+def make(folders: Sequence[Path], out: Path, window: int, frequency: int) -> None:
+    """Print the table, write the figure and, beside it, the numbers. Raises SettingError for what is wrong."""
+    for name, value in (("window", window), ("frequency", frequency)):
+        if value < 1:
+            raise SettingError(f"{name} is {value}; allowed: integer, at least 1")
+    out = figure_file(out, "out")
+    panels = load(folders)
+    summary = summarise(panels, window, frequency)
+    show(table(summary), summary, lambda out: draw(panels, window, frequency, out), out)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("logdir", nargs="+", type=Path, help="run folders, or any folder above them")
+    flags.add_argument(
+        "--out", type=Path, default=Path("model_generalisation.png"), help=".png, .pdf, .svg or a folder"
+    )
+    flags.add_argument("--window", "-w", type=int, default=1, help="evaluations of the moving average (1: none)")
+    flags.add_argument("--frequency", "-f", type=int, default=1, help="take every so many-th evaluation only (1: all)")
+    given = flags.parse_args(argv)
+    try:
+        make(given.logdir, given.out, given.window, given.frequency)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

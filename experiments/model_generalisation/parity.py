@@ -1,0 +1,217 @@
+"""Our learning curves against those of the paper's own code, on settings small enough to run both.
+
+    python experiments/model_generalisation/parity.py --fixture A --figure parity.png
+
+trains ours as members of one program with everything the original does and should not (`--faithful_to_paper`), and
+prints mean and standard error over seeds of both at a few points. What the original does and the settings of both are
+in parity.json. Random streams cannot be matched: where all is the same, one or two points of ten still differ by more
+than two of the original's standard errors, because ours have errors too. Further flags are trainer.py's:
+`--num_steps 15000` ends earlier, `--resume` goes on with what an earlier call began.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+
+import trainer  # noqa: E402
+from control import config, run_dir  # noqa: E402
+from control.panels import COLOURS, GREY, X_LABELS  # noqa: E402
+from control.plotting import figure_file, style, try_writing  # noqa: E402
+from control.results import REWARD_RATE, Array, aligned, read_runs  # noqa: E402
+from models.settings import SettingError, UserError, nearest  # noqa: E402
+
+FIXTURES: dict[str, Any] = json.loads(Path(__file__).with_name("parity.json").read_text(encoding="utf-8"))["fixtures"]
+CLOSE = 2.0  # standard errors of the original
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Mean and standard error over seeds at ``steps``, all ``[K]``; NaN where an error was not kept."""
+
+    steps: Array
+    mean: Array
+    error: Array
+
+    def at(self, step: int) -> tuple[float, float] | None:
+        """Mean and error at a step; None where there is nothing."""
+        where = np.flatnonzero(self.steps == step)
+        return (float(self.mean[where[0]]), float(self.error[where[0]])) if len(where) else None
+
+
+def original(fixture: str, agent: str) -> Curve:
+    """The curve of the paper's code."""
+    entry = FIXTURES[fixture]["agents"][agent]
+    mean = np.array(entry["mean"], dtype=np.float64)
+    steps = FIXTURES[fixture]["settings"]["eval_frequency"] * np.arange(1.0, len(mean) + 1)
+    kept = entry.get("se") or [sum(entry["typical_se"]) / 2] * len(mean)
+    return Curve(steps, mean, np.array(kept, dtype=np.float64))
+
+
+def flags_of(fixture: str, agent: str, seed: int, more: Sequence[str] = ()) -> list[str]:
+    """The command line of ours: the fixture's settings, the agent's own, as many steps as the original's curve has,
+    then ``more``, of which the last counts."""
+    entry, own = FIXTURES[fixture], FIXTURES[fixture]["agents"][agent]
+    settings = {
+        "implementation": agent, "exp_name": f"parity_{fixture}", "seed": seed, "num_seeds": entry["seeds"],
+        "num_steps": len(own["mean"]) * entry["settings"]["eval_frequency"], **entry["settings"], **own["settings"],
+    }  # fmt: skip
+    words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    return [*words, "--faithful_to_paper", *more]
+
+
+def train(fixture: str, agent: str, seed: int, more: Sequence[str]) -> Curve:
+    """Our curve, from a run of its own. Raises SettingError where the flags do not do, RuntimeError where it fails."""
+    argv = flags_of(fixture, agent, seed, more)
+    settings = config.parse(argv)
+    code = trainer.main(argv)
+    if code:
+        raise RuntimeError(f"{' '.join(argv)} ended with {code}")
+    folder = run_dir.newest(run_dir.parent(settings.run))
+    assert folder is not None
+    return ours(folder, FIXTURES[fixture]["metric"])
+
+
+def ours(folder: Path, tag: str) -> Curve:
+    """The curve of a run folder over its seeds."""
+    points = [run.points(tag, "env_steps") for run in read_runs(folder / "metrics.csv")]
+    values = np.stack([y for _, y in points])
+    error = values.std(0, ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.full(values.shape[1], np.nan)
+    return Curve(points[0][0], values.mean(0), error)
+
+
+def compare(fixture: str, agent: str, theirs: Curve, own: Curve) -> list[dict[str, Any]]:
+    """A row a point of the fixture that ours came to. ``difference`` is ours less the original's, in standard errors
+    of the original."""
+    rows = []
+    for step in FIXTURES[fixture]["points"]:
+        found, wanted = own.at(step), theirs.at(step)
+        if found is None or wanted is None:
+            continue
+        difference = (found[0] - wanted[0]) / wanted[1]
+        rows.append({
+            "fixture": fixture, "agent": agent, "step": step, "original": wanted[0], "original_se": wanted[1],
+            "typical": "typical_se" in FIXTURES[fixture]["agents"][agent], "ours": found[0],
+            "ours_se": None if np.isnan(found[1]) else found[1], "difference": difference,
+            "within": abs(difference) <= CLOSE,
+        })  # fmt: skip
+    return rows
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows as text, a block a fixture; an error that is only typical has a ~."""
+    lines = []
+    for fixture in dict.fromkeys(row["fixture"] for row in rows):
+        entry = FIXTURES[fixture]
+        places = 3 if entry["metric"] == REWARD_RATE else 1
+        shown = [[f"{fixture}: {entry['title']}", "step", "original", "ours", "difference / SE", f"within {CLOSE:g}"]]
+        for row in rows:
+            if row["fixture"] == fixture:
+                theirs = f"{row['original']:.{places}f} ({'~' * row['typical']}{row['original_se']:.{places}f})"
+                error = "one seed" if row["ours_se"] is None else f"{row['ours_se']:.{places}f}"
+                verdict = "yes" if row["within"] else "NO"
+                shown.append([row["agent"], f"{row['step']:,}", theirs, f"{row['ours']:.{places}f} ({error})",
+                              f"{row['difference']:+.1f}", verdict])  # fmt: skip
+        lines += [*aligned(shown), ""]
+    close = sum(row["within"] for row in rows)
+    return "\n".join([*lines, f"{close} of {len(rows)} points within {CLOSE:g} standard errors of the original"])
+
+
+def draw(curves: dict[tuple[str, str], tuple[Curve, Curve]], out: Path) -> None:
+    """Ours over the original's, a row a fixture and a column an agent; single points have no panel."""
+    rows = list(dict.fromkeys(fixture for fixture, _ in curves))
+    columns = max(sum(fixture == row for fixture, _ in curves) for row in rows)
+    with style() as plt:
+        figure, axes = plt.subplots(len(rows), columns, figsize=(3.6 * columns, 3.1 * len(rows) + 0.6), squeeze=False)
+        for axis in axes.flat:
+            axis.set_visible(False)
+        for row, line in zip(rows, axes, strict=True):
+            of_row = {agent: pair for (fixture, agent), pair in curves.items() if fixture == row}
+            for axis, (agent, pair) in zip(line, of_row.items(), strict=False):
+                axis.set_visible(True)
+                for curve, colour, name in zip(pair, (GREY, COLOURS[0]), ("original", "ours"), strict=True):
+                    axis.plot(curve.steps, curve.mean, color=colour, linewidth=1.8, label=name)
+                    low, high = curve.mean - curve.error, curve.mean + curve.error
+                    axis.fill_between(curve.steps, low, high, color=colour, alpha=0.25, linewidth=0)
+                axis.set(title=f"{agent}, {FIXTURES[row]['title']}", xlabel=X_LABELS["env_steps"])
+                axis.title.set_fontsize(9)
+                axis.xaxis.set_major_formatter(_thousands)
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+        note = "greedy evaluation; band: one standard error over seeds"
+        figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=GREY)
+        figure.savefig(out, dpi=130)
+        plt.close(figure)
+
+
+def _thousands(value: float, _: int) -> str:
+    return f"{value / 1000:g}k" if value else "0"
+
+
+def make(given: argparse.Namespace, more: Sequence[str]) -> None:
+    """Train, tabulate, write. Raises SettingError before anything is trained where something cannot be."""
+    chosen = [(name, agent) for name in given.fixture for agent in _agents(name, given.agents)]
+    if not chosen:
+        raise SettingError(f"agents is {' '.join(given.agents)}; none of them is in fixture {' '.join(given.fixture)}")
+    figure = figure_file(given.figure, "figure") if given.figure else None
+    for name, path in (("json", given.json), ("figure", figure)):
+        try:
+            if path:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                try_writing(path)
+        except OSError as error:
+            raise SettingError(f"{name} is '{path}', which cannot be written: {error.strerror or error}") from None
+    for fixture, agent in chosen:
+        config.parse(flags_of(fixture, agent, given.seed, more))
+    curves, rows = {}, []
+    for fixture, agent in chosen:
+        pair = original(fixture, agent), train(fixture, agent, given.seed, more)
+        rows += compare(fixture, agent, *pair)
+        if len(pair[0].steps) > 1:
+            curves[fixture, agent] = pair
+    print("\n" + table(rows))
+    if given.json:
+        given.json.write_text(json.dumps({"seed": given.seed, "rows": rows}, indent=2) + "\n", encoding="utf-8")
+    if figure and curves:
+        draw(curves, figure)
+
+
+def _agents(fixture: str, wanted: Sequence[str] | None) -> list[str]:
+    known = {agent for entry in FIXTURES.values() for agent in entry["agents"]}
+    for agent in wanted or ():
+        if agent not in known:
+            raise SettingError(f"agents is {agent!r}; allowed: {', '.join(sorted(known))}{nearest(agent, known)}")
+    return [agent for agent in FIXTURES[fixture]["agents"] if not wanted or agent in wanted]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    flags = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    flags.add_argument("--fixture", nargs="+", choices=list(FIXTURES), default=list(FIXTURES), help="all unless given")
+    flags.add_argument("--agents", nargs="+", metavar="AGENT", help="all of the fixture unless given")
+    flags.add_argument("--seed", type=int, default=0, help="first of the seeds (0)")
+    flags.add_argument("--json", type=Path, help="file for the rows of the table")
+    flags.add_argument("--figure", type=Path, help="file for curves, ours over the original's: .png, .pdf or .svg")
+    given, more = flags.parse_known_args(argv)
+    try:
+        make(given, more)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except RuntimeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

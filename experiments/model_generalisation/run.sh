@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# Five agents, three worlds, high and low data. run.sh --help says how.
+set -euo pipefail
+
+usage() {
+    cat <<'HELP'
+Trains ER, PerfectModel, SimpleModel, CategoricalLatent and GaussianLatent on ProcMaze, ButtonGrid and PanFlute, with
+much data (one update a step) and with little (ten), side by side with GNU parallel. One of these thirty cells is one
+process, whose seeds are members of one program. Then draws the figure.
+
+  experiments/model_generalisation/run.sh [--resume] [flags of trainer.py]
+
+  AGENTS="ER PerfectModel" WORLDS=procmaze NUM_SEEDS=10 experiments/model_generalisation/run.sh
+  NUM_STEPS=100000 EXP_NAME=short experiments/model_generalisation/run.sh --buffer_size 20000
+
+Environment variables
+  AGENTS     implementations                          (ER PerfectModel SimpleModel CategoricalLatent GaussianLatent)
+  WORLDS     worlds                                   (procmaze buttongrid panflute)
+  REGIMES    amounts of data                          (high low)
+  NUM_SEEDS  seeds of a cell: SEED, SEED + 1, ...     (30)
+  SEED       the first of them                        (0)
+  NUM_STEPS  environment steps with much data; with little a tenth, rounded up   (1000000)
+  EXP_NAME   name of the experiment                   (model_generalisation)
+  LOGDIR     folder for everything                    (exp_dir)
+  JOBS       cells trained at the same time           (number of cores)
+  PYTHON     interpreter                              (.venv/bin/python, else python3)
+
+--resume with the variables and flags of an earlier call passes over the cells that finished; those that were cut go on
+from their checkpoints. More NUM_STEPS lengthen them. Without it all cells are trained anew, beside what is there.
+Runs are in LOGDIR/WORLD/EXP_NAME_REGIME/AGENT, what they print in LOGDIR/EXP_NAME/AGENT_WORLD_REGIME.log, figure and
+numbers beside it.
+Exit code: 0 when all is done, 1 when a cell did not finish, 2 for a call that cannot work, 130 after Ctrl-C.
+HELP
+}
+
+ROOT=$(cd "${BASH_SOURCE[0]%run.sh}../.." && pwd)
+# shellcheck source=experiments/common.sh
+. "$ROOT/experiments/common.sh"
+
+ALL_AGENTS="ER PerfectModel SimpleModel CategoricalLatent GaussianLatent"
+ALL_WORLDS="procmaze buttongrid panflute"
+ALL_REGIMES="high low"
+
+# Words of the variable NAME, each one of ALLOWED and there once, as the array `chosen`.
+choose() { # NAME ALLOWED
+    read -r -a chosen <<<"${!1-$2}" || true
+    local word before=" "
+    for word in ${chosen[@]+"${chosen[@]}"}; do
+        [[ " $2 " = *" $word "* && $before != *" $word "* ]] || before=
+        [ -n "$before" ] || break
+        before+="$word "
+    done
+    [ "${before:- }" != " " ] || refuse "$1 is '${!1-}'; allowed: any of $2, each once"
+}
+
+# The variable NAME as a number without leading zeros.
+number() { # NAME DEFAULT LEAST
+    local value=${!1:-$2}
+    case $value in
+        *[!0-9]* | ??????????????????) value= ;;
+    esac
+    [ -n "$value" ] && [ "$((10#$value))" -ge "$3" ] || refuse "$1 is '${!1}'; allowed: an integer of at least $3"
+    printf -v "$1" '%d' "$((10#$value))"
+}
+
+# shellcheck disable=SC2329  # called by name
+train() { # AGENT WORLD REGIME, run by GNU parallel in a bash of its own
+    local name=$1_$2_$3 steps=$NUM_STEPS
+    [ "$3" = high ] || steps=$(((NUM_STEPS + 9) / 10))
+    eval "set -- $1 $2 $3 $RUN_FLAGS"
+    set -- --implementation "$1" --preset "$2_$3" --exp_name "${EXP_NAME}_$3" --num_steps "$steps" "${@:4}"
+    [ "$(cat "$LOGS/$name.done" 2>/dev/null)" != "$*" ] || return 0
+    rm -f "$LOGS/$name.done"
+    "$PYTHON" "$ROOT/trainer.py" "$@" ${RESUME:+--resume} >>"$LOGS/$name.log" 2>&1 && echo "$*" >"$LOGS/$name.done"
+}
+
+RESUME=
+flags=()
+for flag in "$@"; do
+    case ${flag%%=*} in
+        -h | --help) usage && exit 0 ;;
+        --resume) RESUME=1 && continue ;;
+        --implementation) refuse "$flag is not for here; give it as AGENTS=\"ER SimpleModel\"" ;;
+        --gamename) refuse "$flag is not for here; give it as WORLDS=\"procmaze panflute\"" ;;
+        --preset) refuse "$flag is not for here; give it as REGIMES=low" ;;
+        --num_seeds | --seed | --num_steps | --exp_name | --logdir)
+            name=${flag%%=*} && name=${name#--}
+            refuse "$flag is not for here; give it as $(echo "$name" | tr '[:lower:]' '[:upper:]')=..." ;;
+        --config | --version) refuse "$flag is not for here; ask trainer.py" ;;
+    esac
+    flags+=("$flag")
+done
+
+choose AGENTS "$ALL_AGENTS" && agents=("${chosen[@]}")
+choose WORLDS "$ALL_WORLDS" && worlds=("${chosen[@]}")
+choose REGIMES "$ALL_REGIMES" && regimes=("${chosen[@]}")
+number NUM_SEEDS 30 1
+number SEED 0 0
+number NUM_STEPS 1000000 1
+EXP_NAME=${EXP_NAME:-model_generalisation}
+case $EXP_NAME in
+    *[!A-Za-z0-9._+=-]* | .*) refuse "EXP_NAME is '$EXP_NAME'; allowed: letters, digits and ._+=-, no dot in front" ;;
+esac
+prepare
+LOGDIR=${LOGDIR:-exp_dir}
+LOGS=$LOGDIR/$EXP_NAME
+mkdir -p "$LOGS" 2>/dev/null || refuse "LOGDIR is '$LOGDIR'; no folder can be written there"
+[ -n "$RESUME" ] || rm -f "$LOGS"/*.done
+# shellcheck disable=SC2153  # `number` has set it
+RUN_FLAGS=$(printf '%q ' --logdir "$LOGDIR" --seed "$SEED" --num_seeds "$NUM_SEEDS" ${flags[@]+"${flags[@]}"})
+export LOGS NUM_STEPS EXP_NAME RUN_FLAGS RESUME
+export -f train
+
+first=${agents[0]}_${worlds[0]}_${regimes[0]}
+echo "Seeds $SEED to $((SEED + NUM_SEEDS - 1)); follow a cell with: tail -f $LOGS/$first.log"
+in_parallel train ::: "${agents[@]}" ::: "${worlds[@]}" ::: "${regimes[@]}"
+
+status=0
+runs=()
+members=seed_$SEED
+[ "$NUM_SEEDS" = 1 ] || members+=-$((SEED + NUM_SEEDS - 1))
+for agent in "${agents[@]}"; do
+    for world in "${worlds[@]}"; do
+        for regime in "${regimes[@]}"; do
+            name=${agent}_${world}_$regime
+            # A world with other parameters has them behind its name.
+            runs+=("$LOGDIR/$world"*/"${EXP_NAME}_$regime/$agent/$members")
+            [ ! -e "$LOGS/$name.done" ] || continue
+            [ $status = 1 ] || echo "run.sh: these did not finish (--resume with the same call goes on with them):" >&2
+            echo "  $name: $(tail -n 1 "$LOGS/$name.log" 2>/dev/null) [$LOGS/$name.log]" >&2
+            status=1
+        done
+    done
+done
+[ -z "$interrupted" ] || exit 130
+[ $status = 0 ] || exit 1
+"$PYTHON" "$ROOT/experiments/model_generalisation/figure.py" "${runs[@]}" --out "$LOGS/comparison.png"
