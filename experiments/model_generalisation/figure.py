@@ -8,6 +8,7 @@ drawn too. Runs of other families are passed over. A curve goes as far as its sh
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -194,6 +195,7 @@ def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path) -> 
         seeds = "-".join(map(str, dict.fromkeys((counts[0], counts[-1])))) + f" seed{'s' * (counts[-1] > 1)}"
         note = f"mean of {seeds}" + (", band: its 95 % bootstrap interval" if counts[-1] > 1 else "")
         note += f"; moving average over {window} evaluations" if window > 1 else ""
+        note = textwrap.fill(note, int(14 * size[0]))  # some 14 letters an inch
         figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=GREY)
         figure.savefig(out, dpi=130)
         plt.close(figure)
