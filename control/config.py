@@ -162,7 +162,8 @@ def _for_evaluation(flag: Flag) -> bool:
 
 def _check_choice(file: str, written: Mapping[str, list[str]], asked: Mapping[str, list[str]]) -> None:
     """The values in a file are meant for the implementation and preset that it names: no flag may choose others."""
-    for name in ("implementation", "preset"):
+    # The world of one of the original's JSON files is told by several of its values.
+    for name in ("implementation", "preset", *(("gamename",) if file.endswith(".json") else ())):
         if "eval_agent" not in asked and name in written and name in asked and written[name] != asked[name]:
             raise SettingError(
                 f"{name} is {' '.join(asked[name])!r}, but {file} holds the values of {' '.join(written[name])!r}; "

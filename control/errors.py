@@ -26,8 +26,8 @@ def one_line(error: BaseException) -> str | None:
         return f"cannot use {str(error.filename)!r}: {error.strerror}"
     if isinstance(error, MemoryError) or isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
         return (
-            "out of memory; smaller values of batch_size, hidden_sizes, buffer_size, num_seeds or "
-            "training_rollouts_per_worker need less"
+            "out of memory; fewer num_seeds, a smaller batch_size or buffer_size, narrower networks and, where an "
+            "agent has them, fewer updates_per_step or training_rollouts_per_worker need less"
         )
     if isinstance(error, ModuleNotFoundError) and error.name:
         return _missing(error.name.split(".")[0])

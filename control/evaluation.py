@@ -65,6 +65,7 @@ def restore(checkpoint: Checkpoint, now: Settings) -> AgentModule | StepModule:
             )
     _check_command(now.command, then)
     changes = {name: getattr(now.run, name) for name in _FROM_NOW}
+    changes |= {"time_limit": now.run.time_limit} if "time_limit" in now.given else {}
     module = build_module(
         then.replace(**changes, eval_episodes=min(_ENVS, now.run.num_eval_episodes), command=then.command | now.command)
     )

@@ -89,6 +89,7 @@ class StepModule(RunModule):
         self.groups = [self._group(positions, max(1, run.num_workers // len(chosen))) for positions in chosen]
         self.agents = nn.ModuleList([group.agent for group in self.groups])
         self.evaluation_streams = Streams.named(self.seeds, "evaluation")
+        self.advice = getattr(self.groups[0].agent, "advice", self.advice)
         self.updates = torch.zeros(len(self.seeds), dtype=torch.int64)
         self.budget = self.epochs * self.ticks * settings.agent.num_envs
 
@@ -109,7 +110,8 @@ class StepModule(RunModule):
             _check_world(run, config, which, training.spaces, len(self.seeds), world["dynamics"])
         agent = which(config, training.spaces, seeds, **world)
         interaction = Interaction(agent, training, Streams.named(seeds, "episodes"))
-        evaluation = environment(self.pace.eval_episodes, self.pace.eval_steps or run.time_limit)
+        limits = [limit for limit in (self.pace.eval_steps, run.time_limit) if limit is not None]
+        evaluation = environment(self.pace.eval_episodes, min(limits, default=None))
         return Group(torch.tensor(positions), agent, interaction, evaluation)
 
     # -- Lightning's hooks ------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ class WorldParameters:
 class GridParameters(WorldParameters):
     """Of `envs.procmaze.ProcMaze` and `envs.opengrid.OpenGrid`."""
 
-    grid_size: int = setting(10, "cells along a side of the grid", minimum=2)
+    grid_size: int = setting(10, "cells along a side of the grid", minimum=2, maximum=100)
     spontaneous_termination: bool = setting(True, "rare events, which end the search for the goal")
     teleport_on_termination: bool = setting(True, "an event moves the player to the goal; off, it ends the episode")
 

@@ -123,6 +123,12 @@ def test_what_tells_the_implementations_apart() -> None:
         ("ER", "--eval_every 3", "--eval_every has no effect with ER; did you mean '--eval_frequency'?"),
         ("ER", "--eval_episodes 3", "--eval_episodes has no effect with ER; did you mean '--eval_batch_size'?"),
         ("ER", "--rollout_length 3", "--rollout_length has no effect: model is 'none', so nothing is imagined"),
+        ("ER", "--model simple", "--model has no effect with ER; did you mean '--implementation'?"),
+        (
+            "SimpleModel",
+            "--gamename cartpole --num_features 2",
+            "--num_features has no effect: model is 'simple', so there are no latent states",
+        ),
         ("ER", "--model_alpha 1", "--model_alpha has no effect: model is 'none', so no model is learned"),
         ("ER", "--latent_type gaussian", "--latent_type has no effect: model is 'none', so there are no latent"),
         ("PerfectModel", "--rollout_batch_size 3", "--rollout_batch_size has no effect: model is 'perfect', so no"),
@@ -153,7 +159,7 @@ def test_settings_that_do_nothing_are_refused(name: str, flags: str, line: str) 
     ("name", "flags"),
     [
         ("ER", "--double_DQN --batch_size 200000 --exploration_strat epsilon_greedy --epsilon 0.2 --episodic_env no"),
-        ("ER", "--model latent --num_features 3 --latent_type gaussian --min_std 1"),
+        ("GaussianLatent", "--num_features 3 --latent_type tanh_gaussian --min_std 1"),
         ("SimpleModel", "--bernoulli_logits --rollout_length 3 --rollout_batch_size 7 --reward_weight 2"),
         ("GaussianLatent", "--binary_obs no --learn_obs_variance --latent_type tanh_gaussian --std_act sigmoid"),
         ("CategoricalLatent", "--feature_width 3 --KL_prior_weight 0 --double_DQN"),
@@ -171,7 +177,7 @@ def test_idle_and_changeable_settings_exist(name: str) -> None:
     for changed in (config, dataclasses.replace(config, use_target=False, binary_obs=False)):
         assert set(FAMILY.idle(changed)) < set(known)
     assert FAMILY.changeable(config) == ("num_steps",)
-    assert set(FAMILY.USELESS.values()) < set(known)
+    assert set(FAMILY.USELESS.values()) < set(known) | {"implementation"}
 
 
 def test_periods_are_rounded_up() -> None:
@@ -222,8 +228,9 @@ def test_which_implementation_a_file_means(name: str, implementation: str) -> No
 
 
 def test_what_a_file_says_itself_decides() -> None:
-    assert words_of({"agent_type": "perfect_model"})["implementation"] == ["PerfectModel"]
-    assert words_of({"agent_type": "latent_model"})["implementation"] == ["CategoricalLatent"]
+    world = {"environment": "PanFlute"}
+    assert words_of(world | {"agent_type": "perfect_model"})["implementation"] == ["PerfectModel"]
+    assert words_of(world | {"agent_type": "latent_model"})["implementation"] == ["CategoricalLatent"]
     tanh = words_of(fixture("gaussian") | {"latent_type": "tanh_gaussian", "seed": 7})
     assert (tanh["implementation"], tanh["latent_type"], tanh["seed"]) == (
         ["GaussianLatent"],

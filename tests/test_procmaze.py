@@ -338,8 +338,8 @@ def test_spaces() -> None:
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
-        ({"grid_size": 1}, "grid_size is 1; allowed: integer, at least 2"),
-        ({"grid_size": 4.0}, "grid_size is 4.0; allowed: integer, at least 2"),
+        ({"grid_size": 1}, "grid_size is 1; allowed: integer, at least 2, at most 100"),
+        ({"grid_size": 4.0}, "grid_size is 4.0; allowed: integer, at least 2, at most 100"),
         ({"spontaneous_termination": 1}, "spontaneous_termination is 1; allowed: true or false"),
         ({"teleport_on_termination": None}, "teleport_on_termination is None; allowed: true or false"),
         ({"max_episode_steps": 0}, "max_episode_steps is 0; allowed: integer, at least 1; or null"),

@@ -68,8 +68,8 @@ def test_a_name_has_sorted_what_differs_from_the_games_own(name: str, canonical:
         ("procmaze,grid_sise=5", "'grid_sise' is unknown; did you mean 'grid_size'?"),
         ("panflute,", "'' is unknown; allowed: num_pipes, spontaneous_reward"),
         ("procmaze,grid_size", "grid_size needs a value: grid_size=4"),
-        ("procmaze,grid_size=1", "grid_size is 1; allowed: integer, at least 2"),
-        ("procmaze,grid_size=[", "grid_size is '['; allowed: integer, at least 2"),
+        ("procmaze,grid_size=1", "grid_size is 1; allowed: integer, at least 2, at most 100"),
+        ("procmaze,grid_size=[", "grid_size is '['; allowed: integer, at least 2, at most 100"),
         ("procmaze,grid_size=5,grid_size=6", "grid_size is given twice"),
         ("buttongrid,grid_size=3,num_buttons=10", "num_buttons is 10; allowed: integer, at least 1, at most 9"),
     ],
@@ -121,9 +121,9 @@ def test_flags_go_before_the_file(tmp_path: Path, text: str, words: str, name: s
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("--gamename procmaze --grid_size 1", "grid_size is 1; allowed: integer, at least 2"),
-        ("--gamename procmaze --grid_size x", "grid_size is 'x'; allowed: integer, at least 2"),
-        ("--gamename procmaze --grid_size", "--grid_size needs a value; allowed: integer, at least 2"),
+        ("--gamename procmaze --grid_size 1", "grid_size is 1; allowed: integer, at least 2, at most 100"),
+        ("--gamename procmaze --grid_size x", "grid_size is 'x'; allowed: integer, at least 2, at most 100"),
+        ("--gamename procmaze --grid_size", "--grid_size needs a value; allowed: integer, at least 2, at most 100"),
         ("--gamename panflute --num_pipes 101", "num_pipes is 101; allowed: integer, at least 1, at most 100"),
         (
             "--gamename buttongrid,grid_size=3 --num_buttons 10",
@@ -147,8 +147,8 @@ def test_wrong_parameters_get_one_line(words: str, line: str) -> None:
 
 def test_a_wrong_parameter_in_a_file_names_the_file(tmp_path: Path) -> None:
     file = yaml_file(tmp_path, "gamename: procmaze\ngrid_size: 1\n")
-    refused(f"{file}: grid_size is 1; allowed: integer, at least 2", "--config", file)
-    refused("grid_size is 0; allowed: integer, at least 2", "--config", file, "--grid_size", "0")
+    refused(f"{file}: grid_size is 1; allowed: integer, at least 2, at most 100", "--config", file)
+    refused("grid_size is 0; allowed: integer, at least 2, at most 100", "--config", file, "--grid_size", "0")
     line = (
         f"{file}: grid_size has no effect with gamename panflute; it is a parameter of procmaze, opengrid, buttongrid"
     )
@@ -160,7 +160,7 @@ def test_help_lists_parameters_with_the_games_values(capsys: pytest.CaptureFixtu
         with pytest.raises(SystemExit):
             parse([*UDRL, "--gamename", name, "--help"])
         shown = " ".join(capsys.readouterr().out.split())
-        assert f"cells along a side of the grid (default: {size}; allowed: integer, at least 2)" in shown
+        assert f"cells along a side of the grid (default: {size}; allowed: integer, at least 2, at most 100)" in shown
         assert "--num_pipes" not in shown
     with pytest.raises(SystemExit):
         parse([*UDRL, "--help"])

@@ -177,6 +177,8 @@ def make(given: argparse.Namespace, more: Sequence[str]) -> None:
         rows += compare(fixture, agent, *pair)
         if len(pair[0].steps) > 1:
             curves[fixture, agent] = pair
+    if not rows:
+        raise SettingError("no step that is compared was evaluated; allowed: more num_steps, or another eval_frequency")
     print("\n" + table(rows))
     if given.json:
         given.json.write_text(json.dumps({"seed": given.seed, "rows": rows}, indent=2) + "\n", encoding="utf-8")

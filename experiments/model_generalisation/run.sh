@@ -117,14 +117,12 @@ in_parallel train ::: "${agents[@]}" ::: "${worlds[@]}" ::: "${regimes[@]}"
 
 status=0
 runs=()
-members=seed_$SEED
-[ "$NUM_SEEDS" = 1 ] || members+=-$((SEED + NUM_SEEDS - 1))
 for agent in "${agents[@]}"; do
     for world in "${worlds[@]}"; do
         for regime in "${regimes[@]}"; do
             name=${agent}_${world}_$regime
-            # A world with other parameters has them behind its name.
-            runs+=("$LOGDIR/$world"*/"${EXP_NAME}_$regime/$agent/$members")
+            # Where trainer.py said that the run is: the folder of a world has its parameters behind its name.
+            runs+=("$(sed -n 's/^  run  *//p' "$LOGS/$name.log" 2>/dev/null | tail -n 1)")
             [ ! -e "$LOGS/$name.done" ] || continue
             [ $status = 1 ] || echo "run.sh: these did not finish (--resume with the same call goes on with them):" >&2
             echo "  $name: $(tail -n 1 "$LOGS/$name.log" 2>/dev/null) [$LOGS/$name.log]" >&2

@@ -36,6 +36,7 @@ class Agent(nn.Module):
 
     action_kinds = (Discrete,)
     knows_dynamics = True
+    advice = "smaller Q_alpha and model_alpha may help"  # against numbers that are no longer finite
 
     def __init__(
         self, config: Config, spaces: Spaces, seeds: Sequence[int], dynamics: Any = None, device: torch.device = CPU
@@ -249,6 +250,8 @@ def _has_bits(config: Config, spaces: Spaces) -> bool:
     if config.binary_obs and not spaces.binary:
         raise SettingError("binary_obs is True, but observations of this game are numbers; allowed: false, or null")
     bits = spaces.binary if config.binary_obs is None else config.binary_obs
+    if config.bernoulli_logits and not bits:
+        raise SettingError("bernoulli_logits is True, but observations are no bits; allowed: false, or null")
     if bits and config.learn_obs_variance:
         raise SettingError("learn_obs_variance is True, but observations are bits; allowed: with binary_obs false")
     return bits

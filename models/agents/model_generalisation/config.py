@@ -18,6 +18,7 @@ from models.settings import setting
 LEARNS_FROM = "steps"  # updates between environment steps, not between whole episodes
 INNER = False  # it evaluates and counts by steps of its own, so it does not train on stand-ins
 ACCELERATORS = ("cpu", "gpu")
+LARGEST_LATENT = 65_536  # numbers of a categorical latent state
 MODELS = ("none", "perfect", "simple", "latent")
 
 _TABLE: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "presets.yaml").read_text(encoding="utf-8"))
@@ -197,6 +198,7 @@ ENVIRONMENT_PRESETS: dict[tuple[str, str], dict[str, object]] = {
 
 # Settings of every run that this family has others for.
 USELESS = {
+    "model": "implementation",
     "epochs": "num_steps",
     "steps_per_epoch": "eval_frequency",
     "eval_every": "eval_frequency",
@@ -264,6 +266,11 @@ def problems(config: Config) -> str | None:
     """What is wrong with a combination of settings, as one line; None where nothing is."""
     if config.model == "latent" and config.binary_obs and config.learn_obs_variance:
         return "learn_obs_variance is true, but binary_obs is too, and bits have no deviations; allowed: one of them"
+    if config.model == "latent" and config.latent_type == "categorical":
+        size = config.num_features * config.feature_width
+        if size > LARGEST_LATENT:
+            given = f"num_features is {config.num_features} and feature_width {config.feature_width}"
+            return f"{given}, {size:,} numbers together; allowed: at most {LARGEST_LATENT:,}"
     return None
 
 

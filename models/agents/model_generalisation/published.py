@@ -94,9 +94,7 @@ def _check_keys(content: Mapping[str, Any], known: tuple[str, ...], implementati
 def _world(content: Mapping[str, Any]) -> list[Pair]:
     """The game and its parameters."""
     if "environment" not in content:
-        if "env_config" in content:
-            raise SettingError(f"environment is missing; allowed: {', '.join(_WORLDS)}")
-        return []
+        raise SettingError(f"environment is missing; allowed: {', '.join(_WORLDS)}")
     world, given = _choice("environment", content, _WORLDS), content.get("env_config", {})
     if not isinstance(given, Mapping):
         raise SettingError(f"env_config is {' '.join(_words('env_config', given))!r}; allowed: a mapping")

@@ -108,7 +108,7 @@ class Replay(Ring):
 
 
 class StateReplay(Ring):
-    """States like ``like [K]``, whole numbers in two bytes or four. The first ``skip`` columns are not kept."""
+    """States like ``like [K]``, whole numbers in two bytes. The first ``skip`` columns are not kept."""
 
     def __init__(self, capacity: int, members: int, like: Tensor, skip: int, device: torch.device):
         self.skip, self.dtype = skip, like.dtype
@@ -117,9 +117,8 @@ class StateReplay(Ring):
     @staticmethod
     def columns(like: Tensor, skip: int) -> Columns:
         """What a row holds."""
-        # No column is larger than the number of cells, and hardly any world has more columns than cells.
-        whole = torch.int16 if len(like) < 2**15 else torch.int32
-        return {"state": ((len(like) - skip,), like.dtype if like.is_floating_point() else whole)}
+        # No number is larger than a world has cells, 10,000 at most.
+        return {"state": ((len(like) - skip,), like.dtype if like.is_floating_point() else torch.int16)}
 
     def remember(self, state: Tensor) -> None:
         """Insert one state ``[M, K]`` a member."""
