@@ -68,7 +68,10 @@ def scaled(command: str) -> str:
         few = "AGENTS=ER WORLDS=procmaze REGIMES=low NUM_SEEDS=2 NUM_STEPS=200"
         return f"{few} {command} {TINY_MODELS.replace('--num_steps 20 ', '')}"
     if "parity.py" in command:
-        return f"{command} {TINY_MODELS} --num_seeds 2"
+        few = (
+            "--fixture untrained --num_hidden_units 8 --num_seeds 2 --eval_steps 5 --eval_batch_size 2 --buffer_size 50"
+        )
+        return f"{command} {few}"  # of the others no step that is compared comes soon
     if "transfer.py" in command:
         return f"{command} --steps 400 --seeds 1 --episodes 1"
     if "trainer.py" in command and "--eval_agent" in command:

@@ -13,13 +13,19 @@ from test_bash_train import needs_parallel
 from test_policy_gradient_figures import STAND_IN
 
 SCRIPT = ROOT / "experiments" / "model_generalisation" / "run.sh"
+# As trainer.py's own summary says it.
+SUMMARY = """
+world = given["--preset"].split("_")[0] + "_grid_size=3"
+place = given["--logdir"], world, given["--exp_name"], given["--implementation"], "version_0"
+print("  run        ", os.path.join(*place))
+"""
 OURS = ("AGENTS", "WORLDS", "REGIMES", "NUM_SEEDS", "SEED", "NUM_STEPS", "EXP_NAME", "LOGDIR", "JOBS", "PYTHON")
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     stand_in = tmp_path / "python"
-    stand_in.write_text(STAND_IN.format(python=sys.executable))
+    stand_in.write_text(STAND_IN.format(python=sys.executable) + SUMMARY)
     stand_in.chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if name not in OURS}
     few = {"AGENTS": "ER SimpleModel", "WORLDS": "panflute", "NUM_SEEDS": "2", "NUM_STEPS": "2005"}
@@ -40,13 +46,13 @@ def test_every_cell_is_trained_and_then_drawn(environment: dict[str, str], tmp_p
     assert (code, err) == (0, "")
     logs = {path.stem: path.read_text() for path in (tmp_path / "my runs" / "short").glob("*.log")}
     assert set(logs) == {f"{agent}_panflute_{data}" for agent in ("ER", "SimpleModel") for data in ("high", "low")}
-    assert logs["SimpleModel_panflute_low"] == (
+    assert logs["SimpleModel_panflute_low"].startswith(
         "--implementation SimpleModel --preset panflute_low --exp_name short_low --num_steps 201 --logdir my runs "
         "--seed 7 --num_seeds 2 --buffer_size 50 threads 1\n"
     )
     assert "--exp_name short_high --num_steps 2005 " in logs["ER_panflute_high"]
     drawn = out.splitlines()[-1]
-    assert drawn.startswith("figure [") and "short_low/SimpleModel/seed_7-8'" in drawn
+    assert drawn.startswith("figure [") and "'my runs/panflute_grid_size=3/short_low/SimpleModel/version_0'" in drawn
     assert drawn.endswith("'--out', 'my runs/short/comparison.png']")
 
 
@@ -57,7 +63,7 @@ def test_resume_passes_over_what_finished(environment: dict[str, str], tmp_path:
     log = "exp_dir/model_generalisation/ER_panflute_low.log"
     assert err.splitlines()[1:] == [f"  ER_panflute_low: error: ER panflute_low broke [{log}]"]
     assert call(environment, "--resume")[0] == 0
-    assert (tmp_path / log).read_text().splitlines()[-1].endswith("--num_seeds 2 --resume threads 1")
+    assert (tmp_path / log).read_text().splitlines()[-2].endswith("--num_seeds 2 --resume threads 1")
     finished = sorted(path.name for path in tmp_path.glob("finished *"))
     assert len(finished) == 4 and all((tmp_path / name).read_text() == "once " for name in finished)
     assert call(environment, "--resume", NUM_STEPS="3000")[0] == 0
