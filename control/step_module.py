@@ -120,6 +120,11 @@ class StepModule(RunModule):
         super().on_train_start()
         for group in self.groups:
             group.agent.budget = self.budget
+        wait = getattr(self.settings.agent, "first_update", 0)
+        if wait >= self.budget:
+            self._warn_once(
+                f"nothing will be learned: the run has {self.budget} steps, the first update comes after {wait}"
+            )
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         start = time.perf_counter()

@@ -270,3 +270,11 @@ def test_warns_once_of_nan_and_ends_when_all_is_lost(logdir: Path, capsys: Shown
 def test_the_module_says_what_it_refuses_before_it_is_built(logdir: Path) -> None:
     with pytest.raises(UserError, match="continuous"):
         build_module(config.parse(step_flags(logdir, gamename="mountaincar-continuous")))
+
+
+def test_a_run_that_ends_before_it_learns_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ["--implementation", "ER", "--gamename", "panflute", "--logdir", str(tmp_path), "--num_hidden_units", "4"]
+    for steps, told in (("20", True), ("40", False)):
+        flags = ["--num_steps", steps, "--eval_frequency", "20", "--training_start_time", "20", "--eval_steps", "2"]
+        assert trainer.main([*run, *flags, "--exp_name", steps]) == 0
+        assert ("warning: nothing will be learned: the run has 20 steps" in capsys.readouterr().out) == told
