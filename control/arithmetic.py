@@ -28,5 +28,6 @@ def _keep_memory() -> None:
     of an update of thirty members. Elsewhere nothing happens."""
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
-        libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+        # The second alone would do harm: it ends glibc's own raising of the first.
+        if libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30):
+            libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

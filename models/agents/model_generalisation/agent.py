@@ -170,8 +170,8 @@ class Agent(nn.Module):
     ) -> None:
         """Remember a step of every environment: ``[M, 1, ...]``; ``discount`` is 0 behind an end."""
         if isinstance(self.memory, Replay):
-            parts = (obs, action, next_obs, reward, discount != 0)
-            self.memory.remember(*(part[:, 0] for part in parts))
+            step = (obs, action, next_obs, reward, discount != 0)
+            self.memory.remember(*(each[:, 0] for each in step))
         self.episodes += done.sum(1)
 
     def learning(self) -> Tensor:
