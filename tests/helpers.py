@@ -49,8 +49,6 @@ STEP_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "DDQN-own-lr-and-batch": ("DDQN", {"vary_hp": True, "vary": ("lr", "batch_size")}),
     "DuelingDDQN-batch-mean": ("DuelingDDQN", {"dueling_mean": "batch"}),
     "ER-epsilon-greedy": ("ER", {"exploration_strat": "epsilon_greedy", "updates_per_step": 2, "double_DQN": True}),
-    "TanhGaussianLatent": ("GaussianLatent", {"latent_type": "tanh_gaussian", "std_act": "softplus",
-                                              "rollout_batch_size": 5, "activation": "silu"}),
 }  # fmt: skip
 STEP_CASES = {name: (name, {}) for name in implementations() if learns_from(name) == "steps"} | STEP_VARIANTS
 STEP_TINY: dict[str, Any] = {
