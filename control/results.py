@@ -120,6 +120,35 @@ def settings_of(metrics: Path, implementations: Container[str]) -> Any:
         raise SettingError(f"{path}, which says what was trained, cannot be read: {reason}") from None
 
 
+def runs_of(run_dirs: Sequence[Path], implementations: Iterable[str], setting: str) -> list[tuple[Any, Run]]:
+    """The runs of ``implementations`` at or below the given folders, each with its settings; of a seed in several
+    versions the newest, as `find_groups` has it.
+
+    Raises SettingError, in the name of ``setting``, where there is none.
+    """
+    wanted = list(implementations)
+    found = [run for group in find_groups(run_dirs, setting) for run in group.runs]
+    # Seeds that were members of one program share a file.
+    settings = {source: settings_of(source, wanted) for source in dict.fromkeys(run.source for run in found)}
+    ours = [(settings[run.source], run) for run in found if settings[run.source] is not None]
+    if not ours:
+        raise SettingError(f"{setting} is {_listed(run_dirs)}, which holds no run of {', '.join(wanted)}")
+    return ours
+
+
+def check_seed_is_new(run: Run, others: Iterable[Run], name: str, setting: str) -> None:
+    """SettingError where a run's seed is among the ``others`` of what is called ``name``."""
+    same = [other.source.parent for other in others if other.seed == run.seed]
+    if same:
+        raise SettingError(f"{setting} holds seed {run.seed} of {name} twice, in {same[0]} and {run.source.parent}")
+
+
+def seeds_text(counts: Sequence[int]) -> str:
+    """How many seeds curves are of, ``counts`` from the fewest to the most: "5 seeds", "3-5 seeds"."""
+    fewest_and_most = dict.fromkeys((counts[0], counts[-1]))
+    return f"{'-'.join(map(str, fewest_and_most))} seed{'s' * (counts[-1] > 1)}"
+
+
 def logged(runs: Sequence[Run], tags: Iterable[str]) -> list[str]:
     """Those of ``tags`` that any of the runs has a number of."""
     return [tag for tag in tags if any(len(run.points(tag, "epoch")[1]) for run in runs)]

@@ -126,12 +126,11 @@ class Settings:
     @property
     def pace(self) -> StepSchedule:
         """How long an epoch is and what an evaluation: the agent's own way where its settings count steps."""
-        own, run = getattr(self.agent, "schedule", None), self.run
-        return (
-            own
-            if isinstance(own, StepSchedule)
-            else StepSchedule(run.steps_per_epoch, run.eval_every, run.eval_episodes)
-        )
+        own = getattr(self.agent, "schedule", None)
+        if isinstance(own, StepSchedule):
+            return own
+        run = self.run
+        return StepSchedule(run.steps_per_epoch, run.eval_every, run.eval_episodes)
 
     def replace(self, **changes: Any) -> "Settings":
         """A copy with fields of run or agent, or ``command``, changed by name. Raises SettingError as ever.

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from control import checkpoints
 from control.checkpoints import FORMAT, OURS
 from control.recording import record
-from control.results import RUNNING_MEAN
+from control.results import GREEDY, RUNNING_MEAN
 from control.run_config import RunConfig, Settings, as_dict
 from envs.make import make_environment
 from models.settings import SettingError, UserError
@@ -22,8 +22,6 @@ from models.streams import Streams
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-GREEDY = "eval/return_greedy"
 
 
 class RunModule(pl.LightningModule):

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from control.interaction import Interaction
 from control.resources import available_memory
-from control.results import REWARD_RATE
+from control.results import GREEDY, REWARD_RATE
 from control.rollout import Episodes, GreedyActor, rollout
 from control.run_config import RunConfig, Settings
-from control.run_module import GREEDY, RunModule, check_actions, check_no_command, finite, rounds, seeds_of, spaces_of
+from control.run_module import RunModule, check_actions, check_no_command, finite, rounds, seeds_of, spaces_of
 from envs.base import Environment, EnvironmentFault
 from envs.make import make_environment
 from envs.names import GAMES
@@ -120,7 +120,7 @@ class StepModule(RunModule):
         super().on_train_start()
         for group in self.groups:
             group.agent.budget = self.budget
-        wait = getattr(self.settings.agent, "first_update", 0)
+        wait = self.pace.first_update
         if wait >= self.budget:
             self._warn_once(
                 f"nothing will be learned: the run has {self.budget} steps, the first update comes after {wait}"
@@ -149,7 +149,7 @@ class StepModule(RunModule):
         start = time.perf_counter()
         played = self.evaluate(self.pace.eval_episodes)
         self.row[GREEDY] = played.returns.mean(1)
-        if self.is_continuing:
+        if self.pace.continuing:
             self.row[REWARD_RATE] = (played.returns / played.lengths).mean(1)
         self._time("eval", time.perf_counter() - start)
 
@@ -183,7 +183,7 @@ class StepModule(RunModule):
     def report(self) -> list[str] | None:
         if not self.has_something_to_say():
             return None
-        greedy = ("reward rate {:.4f}", REWARD_RATE) if self.is_continuing else ("greedy {:7.1f}", GREEDY)
+        greedy = ("reward rate {:.4f}", REWARD_RATE) if self.pace.continuing else ("greedy {:7.1f}", GREEDY)
         returns = self._shown("return {:7.1f}", "rollout/return_mean") + self._shown(*greedy)
         return [self.steps_text(), *returns, *self._shown("loss {:.3g}", "train/loss")]
 
@@ -194,11 +194,6 @@ class StepModule(RunModule):
 
     def player(self) -> GreedyActor:
         return GreedyActor(self.groups[0].agent.first())  # the first member is always in the first group
-
-    @property
-    def is_continuing(self) -> bool:
-        """Whether the world has no episodes, so that the reward a step says more than the return."""
-        return not getattr(self.settings.agent, "episodic_env", True)
 
     def close(self) -> None:
         for group in self.groups:

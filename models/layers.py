@@ -18,6 +18,7 @@ from models.spaces import Spaces
 from models.streams import Streams
 
 RELU_GAIN = sqrt(2.0)
+BLOCK = 64  # floats; a multiple of what two vector registers hold
 
 
 @dataclass(frozen=True)
@@ -98,17 +99,30 @@ class Network(nn.Module):
         return dict(zip(names, self.views(self.flat), strict=True))
 
 
-def dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``x [M, B, in]`` through each member's affine layer: ``[M, B, out]``.
+def in_blocks(shape: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:
+    """Uninitialised memory of whole vector blocks, and its beginning as a tensor of ``shape``, of the dtype and device
+    of ``like``.
+
+    torch rounds some functions of an array's tail otherwise than of its body. Applied in place to all the memory, they
+    have a tail that is nobody's.
+    """
+    count = prod(shape)
+    memory = torch.empty(-(-count // BLOCK) * BLOCK, dtype=like.dtype, device=like.device)
+    return memory, memory[:count].view(shape)
+
+
+def dense(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:
+    """``x [M, B, in]`` through each member's affine layer: ``[M, B, out]``, written to ``out`` if given, for which B
+    must be 2 at least.
 
     One output or one row is a matrix-vector product to the library, which then rounds by the number of members; so
     one output is a product and a sum, and one row is two equal ones.
     """
     if weight.shape[2] == 1:
-        return (x * weight.transpose(1, 2)).sum(-1, keepdim=True) + bias.unsqueeze(1)
+        return torch.add((x * weight.transpose(1, 2)).sum(-1, keepdim=True), bias.unsqueeze(1), out=out)
     if x.shape[1] == 1:
         return torch.baddbmm(bias.unsqueeze(1), x.expand(-1, 2, -1), weight)[:, :1]
-    return torch.baddbmm(bias.unsqueeze(1), x, weight)
+    return torch.baddbmm(bias.unsqueeze(1), x, weight, out=out)
 
 
 def sigmoid(x: Tensor) -> Tensor:

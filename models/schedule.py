@@ -30,7 +30,8 @@ class StepSchedule:
 
     An epoch is ``steps_per_epoch`` steps of every member; every ``eval_every`` epochs ``eval_episodes`` episodes of at
     most ``eval_steps`` (None: as in training) are played. ``endless``: training episodes know no time limit but the
-    run's own.
+    run's own. ``continuing``: the world has no episodes, so that the reward a step says more than the return.
+    ``first_update`` is how many steps of a member come before the first update, where the settings say so.
     """
 
     steps_per_epoch: int
@@ -38,3 +39,5 @@ class StepSchedule:
     eval_episodes: int
     eval_steps: int | None = None
     endless: bool = False
+    continuing: bool = False
+    first_update: int = 0

@@ -66,10 +66,15 @@ class Kind:
 INTEGER, OPTIONAL_INTEGER, SWITCH = Kind(int, False, False), Kind(int, False, True), Kind(bool, False, False)
 
 
-def kinds(config_class: type) -> dict[str, Kind]:
-    """Name -> Kind of every field, in order."""
-    hints = typing.get_type_hints(config_class)
-    return {field.name: _kind(hints[field.name]) for field in dataclasses.fields(config_class)}
+_KINDS: dict[type, dict[str, Kind]] = {}
+
+
+def kinds(config_class: type) -> Mapping[str, Kind]:
+    """Name -> Kind of every field, in order. A class is taken apart once: it costs more than all that asks for it."""
+    if config_class not in _KINDS:
+        hints = typing.get_type_hints(config_class)
+        _KINDS[config_class] = {field.name: _kind(hints[field.name]) for field in dataclasses.fields(config_class)}
+    return _KINDS[config_class]
 
 
 def _kind(hint: Any) -> Kind:

@@ -10,6 +10,7 @@ from control.interaction import Interaction
 from control.rollout import GreedyActor, rollout
 from envs.make import make_environment
 from envs.tensor import TensorEnvironment
+from helpers import load_state, state_of
 from models.agents import default_config
 from models.agents.model_generalisation.agent import Agent
 from models.streams import Streams
@@ -75,13 +76,10 @@ class Life:
         return {name: value.detach().clone() for name, value in (found | agent.measured()).items()}
 
     def state(self) -> dict[str, Any]:
-        parts = {"weights": self.agent.state_dict(), "rest": self.agent.resume_state()}
-        return parts | {"loop": self.interaction.resume_state()}
+        return state_of(self.interaction)
 
     def load(self, state: dict[str, Any]) -> Self:
-        self.agent.load_state_dict(state["weights"])
-        self.agent.load_resume_state(state["rest"])
-        self.interaction.load_resume_state(state["loop"])
+        load_state(self.interaction, state)
         return self
 
 

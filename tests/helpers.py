@@ -153,19 +153,29 @@ class StepLoop:
 
     def state(self) -> dict[str, Any]:
         """All that `load` needs to go on from here."""
-        parts = {"weights": self.agent.state_dict(), "rest": self.agent.resume_state()}
-        return parts | {"loop": self.interaction.resume_state()}
+        return state_of(self.interaction)
 
     def load(self, state: dict[str, Any]) -> None:
-        self.agent.load_state_dict(state["weights"])
-        self.agent.load_resume_state(state["rest"])
-        self.interaction.load_resume_state(state["loop"])
+        load_state(self.interaction, state)
 
     def evaluate(self, episodes: int = 4) -> Tensor:
         """Returns ``[M, K]`` of greedy episodes, from the same seeds for all."""
         environment = make_environment(self.game, self.agent.members, episodes)
         seeds = torch.arange(episodes).expand(self.agent.members, -1)
         return rollout(GreedyActor(self.agent), environment, seeds, keep=False).returns
+
+
+def state_of(interaction: Interaction) -> dict[str, Any]:
+    """All that `load_state` needs to go on from here, the agent's and the loop's."""
+    parts = {"weights": interaction.agent.state_dict(), "rest": interaction.agent.resume_state()}
+    return parts | {"loop": interaction.resume_state()}
+
+
+def load_state(interaction: Interaction, state: dict[str, Any]) -> None:
+    """Go on from what `state_of` gave."""
+    interaction.agent.load_state_dict(state["weights"])
+    interaction.agent.load_resume_state(state["rest"])
+    interaction.load_resume_state(state["loop"])
 
 
 def same_numbers(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:

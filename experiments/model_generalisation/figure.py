@@ -21,12 +21,13 @@ if str(ROOT) not in sys.path:
 
 import numpy as np  # noqa: E402
 
+from control.errors import reported  # noqa: E402
 from control.panels import COLOURS, GREY, X_LABELS  # noqa: E402
 from control.plotting import figure_file, show, style  # noqa: E402
-from control.results import GREEDY, LAST, REWARD_RATE, Array, Run, aligned, find_groups, settings_of  # noqa: E402
+from control.results import GREEDY, LAST, REWARD_RATE, Array, Run, aligned, check_seed_is_new, runs_of, seeds_text  # noqa: E402
 from control.statistics import interval, mean  # noqa: E402
 from models.agents.model_generalisation.config import IMPLEMENTATIONS  # noqa: E402
-from models.settings import SettingError, UserError  # noqa: E402
+from models.settings import SettingError  # noqa: E402
 
 WORLDS = {"procmaze": "ProcMaze", "buttongrid": "ButtonGrid", "panflute": "PanFlute", "opengrid": "OpenGrid"}
 REGIMES = {"high": "high data", "low": "low data"}
@@ -75,14 +76,8 @@ def load(folders: Sequence[Path]) -> dict[Place, Panel]:
     """The panels there are runs for. Raises SettingError, one line, where there are none, or such as do not belong in
     one panel."""
     panels: dict[Place, Panel] = {}
-    found = [run for group in find_groups(folders, "logdir") for run in group.runs]
-    settings = {source: settings_of(source, IMPLEMENTATIONS) for source in dict.fromkeys(run.source for run in found)}
-    for run in found:
-        if settings[run.source] is not None:
-            _add(panels, settings[run.source], run)
-    if not panels:
-        given = ", ".join(f"'{folder}'" for folder in folders)
-        raise SettingError(f"logdir is {given}, which holds no run of {', '.join(IMPLEMENTATIONS)}")
+    for settings, run in runs_of(folders, IMPLEMENTATIONS, "logdir"):
+        _add(panels, settings, run)
     order = list(IMPLEMENTATIONS)
     for panel in panels.values():
         panel.runs = {name: panel.runs[name] for name in sorted(panel.runs, key=order.index)}
@@ -98,9 +93,7 @@ def _add(panels: dict[Place, Panel], settings: Any, run: Run) -> None:
         one = ("gamename", panel.game, game) if panel.game != game else ("episodic_env", "true", "false")
         raise SettingError(f"{one[0]} of these runs is {one[1]} and {one[2]}; allowed: one a panel; give fewer folders")
     runs = panel.runs.setdefault(name, [])
-    same = [other.source.parent for other in runs if other.seed == run.seed]
-    if same:
-        raise SettingError(f"logdir holds seed {run.seed} of {name} twice, in {same[0]} and {run.source.parent}")
+    check_seed_is_new(run, runs, name, "logdir")
     if not len(run.points(tag, "env_steps")[0]):
         raise SettingError(f"{run.source} has no evaluation yet: {tag} is missing")
     runs.append(run)
@@ -192,8 +185,7 @@ def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path) -> 
         figure.legend(lines, names, loc="outside lower center", ncols=min(len(names), 5 if len(columns) > 1 else 2),
                       frameon=False)  # fmt: skip
         counts = sorted({len(runs) for panel in panels.values() for runs in panel.runs.values()})
-        seeds = "-".join(map(str, dict.fromkeys((counts[0], counts[-1])))) + f" seed{'s' * (counts[-1] > 1)}"
-        note = f"mean of {seeds}" + (", band: its 95 % bootstrap interval" if counts[-1] > 1 else "")
+        note = f"mean of {seeds_text(counts)}" + (", band: its 95 % bootstrap interval" if counts[-1] > 1 else "")
         note += f"; moving average over {window} evaluations" if window > 1 else ""
         note = textwrap.fill(note, int(14 * size[0]))  # some 14 letters an inch
         figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=GREY)
@@ -246,12 +238,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--window", "-w", type=int, default=1, help="evaluations of the moving average (1: none)")
     flags.add_argument("--frequency", "-f", type=int, default=1, help="take every so many-th evaluation only (1: all)")
     given = flags.parse_args(argv)
-    try:
-        make(given.logdir, given.out, given.window, given.frequency)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return reported(lambda: make(given.logdir, given.out, given.window, given.frequency))
 
 
 if __name__ == "__main__":

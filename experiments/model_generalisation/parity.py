@@ -25,10 +25,11 @@ import numpy as np  # noqa: E402
 
 import trainer  # noqa: E402
 from control import config, run_dir  # noqa: E402
+from control.errors import reported, show  # noqa: E402
 from control.panels import COLOURS, GREY, X_LABELS  # noqa: E402
 from control.plotting import figure_file, style, try_writing  # noqa: E402
 from control.results import REWARD_RATE, Array, aligned, read_runs  # noqa: E402
-from models.settings import SettingError, UserError, nearest  # noqa: E402
+from models.settings import SettingError, nearest  # noqa: E402
 
 FIXTURES: dict[str, Any] = json.loads(Path(__file__).with_name("parity.json").read_text(encoding="utf-8"))["fixtures"]
 CLOSE = 2.0  # standard errors of the original
@@ -128,6 +129,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 def draw(curves: dict[tuple[str, str], tuple[Curve, Curve]], out: Path) -> None:
     """Ours over the original's, a row a fixture and a column an agent; single points have no panel."""
+    from matplotlib.ticker import EngFormatter
+
     rows = list(dict.fromkeys(fixture for fixture, _ in curves))
     columns = max(sum(fixture == row for fixture, _ in curves) for row in rows)
     with style() as plt:
@@ -144,16 +147,12 @@ def draw(curves: dict[tuple[str, str], tuple[Curve, Curve]], out: Path) -> None:
                     axis.fill_between(curve.steps, low, high, color=colour, alpha=0.25, linewidth=0)
                 axis.set(title=f"{agent}, {FIXTURES[row]['title']}", xlabel=X_LABELS["env_steps"])
                 axis.title.set_fontsize(9)
-                axis.xaxis.set_major_formatter(_thousands)
+                axis.xaxis.set_major_formatter(EngFormatter(sep=""))
         figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
         note = "greedy evaluation; band: one standard error over seeds"
         figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=GREY)
         figure.savefig(out, dpi=130)
         plt.close(figure)
-
-
-def _thousands(value: float, _: int) -> str:
-    return f"{value / 1000:g}k" if value else "0"
 
 
 def make(given: argparse.Namespace, more: Sequence[str]) -> None:
@@ -205,14 +204,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--figure", type=Path, help="file for curves, ours over the original's: .png, .pdf or .svg")
     given, more = flags.parse_known_args(argv)
     try:
-        make(given, more)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return reported(lambda: make(given, more))
     except RuntimeError as error:
-        print(f"error: {error}", file=sys.stderr)
+        show(str(error))
         return 1
-    return 0
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from control.errors import reported  # noqa: E402
 from control.panels import COLOURS, GREY, X_LABELS, draw_aggregate, label_ends, on_grid, scale  # noqa: E402
 from control.plotting import figure_file, show, style  # noqa: E402
 from control.results import (  # noqa: E402
@@ -24,13 +25,14 @@ from control.results import (  # noqa: E402
     RUNNING_MEAN,
     Run,
     aligned,
-    find_groups,
+    check_seed_is_new,
     logged,
     over_seeds,
-    settings_of,
+    runs_of,
+    seeds_text,
 )
 from models.agents.policy_gradients.config import IMPLEMENTATIONS, Config  # noqa: E402
-from models.settings import SettingError, UserError  # noqa: E402
+from models.settings import SettingError  # noqa: E402
 
 FOUR, TWO = ("VPG", "EPG", "BPG", "CPG"), ("CPG", "AAC")
 PANELS: Sequence[tuple[str, str, Sequence[str]]] = (
@@ -67,15 +69,7 @@ def load(folders: Sequence[Path]) -> Comparison:
 
     Raises SettingError, one line, where there are none, or such as do not belong in one figure.
     """
-    found = [
-        (settings_of(run.source, IMPLEMENTATIONS), run)
-        for group in find_groups(folders, "logdir")
-        for run in group.runs
-    ]
-    ours = [(settings, run) for settings, run in found if settings]
-    if not ours:
-        given = ", ".join(f"'{folder}'" for folder in folders)
-        raise SettingError(f"logdir is {given}, which holds no run of {', '.join(IMPLEMENTATIONS)}")
+    ours = runs_of(folders, IMPLEMENTATIONS, "logdir")
     arms: dict[str, Arm] = {}
     for settings, run in sorted(ours, key=lambda each: _order(each[0])):
         _add(arms, settings, run)
@@ -92,9 +86,7 @@ def _add(arms: dict[str, Arm], settings: Any, run: Run) -> None:
     name, preset = settings.run.implementation, settings.agent.preset
     label = name if preset == Config.preset else f"{name}, {preset.removeprefix(f'{name.lower()}_')}"
     arm = arms.setdefault(label, Arm(name))
-    same = [other.source.parent for other in arm.runs if other.seed == run.seed]
-    if same:
-        raise SettingError(f"logdir holds seed {run.seed} of {name} twice, in {same[0]} and {run.source.parent}")
+    check_seed_is_new(run, arm.runs, name, "logdir")
     if not logged([run], [RUNNING_MEAN]):
         raise SettingError(f"{run.source} is no metrics.csv of {name}: {RUNNING_MEAN} is missing")
     run.columns["episodes"] = run.columns["epoch"] * settings.agent.batch_size
@@ -151,8 +143,7 @@ def draw(comparison: Comparison, x: str, out: Path) -> None:
             axis.set(title=title.format(length=comparison.running_mean), xlabel=X[x])
             axis.set_visible(_draw_panel(axis, arms, tag, x, colours))
         counts = sorted({len(arm.runs) for arm in comparison.arms.values()})
-        seeds = f"{'-'.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seed{'s' * (counts[-1] > 1)}"
-        figure.suptitle(f"Policy gradients on {comparison.game}, {seeds}", x=0.01, ha="left", fontsize=13)
+        figure.suptitle(f"Policy gradients on {comparison.game}, {seeds_text(counts)}", x=0.01, ha="left", fontsize=13)
         note = "line: mean over seeds, band: its 95 % bootstrap interval, dashed: interquartile mean"
         figure.supxlabel(note if counts[-1] > 1 else "", x=0.01, ha="left", fontsize=9, color=GREY)
         figure.savefig(out, dpi=110)
@@ -185,12 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--out", type=Path, default=Path("policy_gradients.png"), help=".png, .pdf, .svg or a folder")
     flags.add_argument("--x", choices=list(X), default="episodes", help="what the curves are drawn over")
     given = flags.parse_args(argv)
-    try:
-        make(given.logdir, given.out, given.x)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return reported(lambda: make(given.logdir, given.out, given.x))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,10 @@ ACCELERATORS = ("cpu", "gpu")
 LARGEST_LATENT = 65_536  # numbers of a categorical latent state
 MODELS = ("none", "perfect", "simple", "latent")
 
-_TABLE: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "presets.yaml").read_text(encoding="utf-8"))
+_TABLE: dict[str, Any] = yaml.load(
+    (Path(__file__).parent / "presets.yaml").read_text(encoding="utf-8"),
+    getattr(yaml, "CSafeLoader", yaml.SafeLoader),  # in C where PyYAML has it: every start reads this
+)
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     f"{world}_{regime}": {
@@ -176,6 +179,8 @@ class Config:
             eval_episodes=self.eval_batch_size,
             eval_steps=self.eval_steps,
             endless=True,
+            continuing=not self.episodic_env,
+            first_update=self.first_update,
         )
 
 

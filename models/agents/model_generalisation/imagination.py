@@ -1,8 +1,8 @@
 """What imagines: the world itself, a model of observations, a model of latent states.
 
-Each says what the action values see (``[M, B, size]``), learns from a batch (`fit`), and
-advances an imagined rollout step by step. Rewards and ends of the learned models depend on states and actions alone, so
-they are asked for once a rollout, in `outcomes`, and not once a step.
+Each says what the action values see (``[M, B, size]``), learns from a batch (`fit`), and advances an imagined rollout
+step by step. Rewards and ends of the learned models depend on states and actions alone, so they are asked for once a
+rollout, in `outcomes`, and not once a step.
 """
 
 from dataclasses import dataclass
@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.draws import Shapes
 from models.agents.model_generalisation.latents import Parts, latents
-from models.agents.model_generalisation.networks import Net, with_action
+from models.agents.model_generalisation.networks import Net, adam, with_action
 from models.agents.model_generalisation.replay import Batch
 from models.layers import sigmoid
 from models.losses import bit_nll, gaussian_nll
-from models.optim import DecayingAdam
 from models.streams import Streams
 
 Numbers = dict[str, Tensor]
@@ -131,11 +130,7 @@ class _Learned(nn.Module):
 
     def optimise(self) -> None:
         """Make the optimiser, when all networks are there."""
-        config = self.config
-        betas = (config.b1_adam, config.b2_adam)
-        self.optimizer = DecayingAdam(
-            list(self.parameters()), config.model_alpha, betas, config.eps_adam, config.wd_adam
-        )
+        self.optimizer = adam(self.config, list(self.parameters()), self.config.model_alpha)
 
     def descend(self, losses: dict[str, Tensor], weights: dict[str, float]) -> dict[str, Tensor]:
         """One step down the weighted sum of ``losses [M, B]``; their means ``[M]``."""

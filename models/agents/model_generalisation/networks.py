@@ -4,19 +4,19 @@ Batches are narrow here (8 to 32 rows in imagination): products ``[B, in] x [in,
 their transposes then. Autograd is the oracle in the tests.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import prod, sqrt
+from math import sqrt
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from models.agents.model_generalisation.config import Config
-from models.layers import Dense, Network, sigmoid
+from models.layers import BLOCK, Dense, Network, dense, in_blocks, sigmoid
+from models.optim import DecayingAdam
 from models.streams import Streams
-
-_BLOCK = 64  # floats; a multiple of what two vector registers hold
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Net(Network):
     has its tail elsewhere in company.
     """
 
-    block = _BLOCK
+    block = BLOCK
 
     def __init__(self, config: Config, inputs: int, outputs: int, streams: Streams, device: torch.device):
         widths = [inputs, *[config.num_hidden_units] * config.num_hidden_layers, outputs]
@@ -105,20 +105,12 @@ class _Perceptron(torch.autograd.Function):
 def affine(x: Tensor, weight: Tensor, bias: Tensor, activation: str | None = None) -> Tensor:
     """``activation(x @ weight + bias)``: ``[M, B, in], [M, in, out], [M, out] -> [M, B, out]``; silu is left out.
 
-    One row or one output is a matrix-vector product to the library, which then rounds by the number of members: it is
-    two equal rows, or a product and a sum. The result lies in memory that is a whole number of vector blocks: torch
-    rounds elu of an array's tail otherwise than of its body, and this way the tail is nobody's.
+    One row is two equal ones, as in `dense`. The result lies in whole vector blocks, for elu (see `in_blocks`).
     """
     if x.shape[1] == 1:
         return affine(x.expand(-1, 2, -1), weight, bias, activation)[:, :1]
-    shape = (x.shape[0], x.shape[1], weight.shape[2])
-    count = prod(shape)
-    memory = torch.empty(-(-count // _BLOCK) * _BLOCK, dtype=x.dtype, device=x.device)
-    out = memory[:count].view(shape)
-    if shape[2] == 1:
-        torch.add((x * weight.transpose(1, 2)).sum(2, keepdim=True), bias.unsqueeze(1), out=out)
-    else:
-        torch.baddbmm(bias.unsqueeze(1), x, weight, out=out)
+    memory, out = in_blocks((x.shape[0], x.shape[1], weight.shape[2]), x)
+    dense(x, weight, bias, out)
     if activation == "elu":
         torch.nn.functional.elu_(memory)
     elif activation == "relu":
@@ -145,6 +137,11 @@ def derivative(gradient: Tensor, trace: Tensor, activation: str) -> Tensor:
         return torch.ops.aten.threshold_backward(gradient, trace, 0)
     share = sigmoid(trace)
     return gradient * share * (1 + trace * (1 - share))
+
+
+def adam(config: Config, params: Sequence[Tensor], step_size: float) -> DecayingAdam:
+    """The family's optimiser of ``params``, whose settings but the step size are those of all."""
+    return DecayingAdam(params, step_size, (config.b1_adam, config.b2_adam), config.eps_adam, config.wd_adam)
 
 
 def with_action(x: Tensor, action: Tensor, actions: int) -> Tensor:

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from models.agents.model_generalisation.config import Config
-from models.agents.model_generalisation.networks import Net, one_hot
-from models.optim import DecayingAdam
+from models.agents.model_generalisation.networks import Net, adam, one_hot
 from models.streams import Streams
 
 
@@ -19,8 +18,7 @@ class ActionValues(nn.Module):
         self.config, self.actions = config, actions
         self.online = Net(config, size, actions, Streams.named(seeds, "weights of values"), device)
         self.target = nn.Parameter(self.online.flat.detach().clone(), requires_grad=False)
-        betas = (config.b1_adam, config.b2_adam)
-        self.optimizer = DecayingAdam([self.online.flat], config.Q_alpha, betas, config.eps_adam, config.wd_adam)
+        self.optimizer = adam(config, [self.online.flat], config.Q_alpha)
 
     def forward(self, seen: Tensor) -> Tensor:
         return self.online(seen)
