@@ -31,7 +31,7 @@ read_flags='
 import os, sys
 sys.path.insert(0, sys.argv[1])
 import trainer
-from control import run_dir
+from control.storage import run_dir
 def show(settings):
     print(settings.run.logdir, os.path.dirname(run_dir.parent(settings.run)), sep="\n")
     return 0

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from control import config, errors
+from control.cli import errors
+from control.cli import parse as config
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,22 +35,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(settings: config.Settings) -> int:
     """Hand over to the part of ``control`` that does it. Imported here, so that a flag error needs no torch."""
     if settings.run.plot:
-        from control.plotting import plot
+        from control.reports.figures import plot
 
         out = Path(settings.run.plot_out) if settings.run.plot_out else None
         return plot([Path(folder) for folder in settings.run.plot], out)
     if settings.run.eval_agent:
-        from control.evaluation import evaluate_checkpoint
-        from control.proxy_evaluation import evaluate_stand_in, is_stand_in
+        from control.commands.evaluate import evaluate_checkpoint
+        from control.commands.evaluate_proxy import evaluate_stand_in, is_stand_in
 
         if is_stand_in(settings.run.eval_agent):
             return evaluate_stand_in(settings)
         return evaluate_checkpoint(settings)
     if settings.run.use_tune:
-        from control.tuning import tune
+        from control.commands.tune import tune
 
         return tune(settings)
-    from control.training import train
+    from control.commands.train import train
 
     return train(settings)
 

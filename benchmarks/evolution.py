@@ -24,9 +24,9 @@ import torch
 from common import Result, cpu_seconds, interleave, median_ratio
 from plain import ddqn as plain
 
-from control import inner_loop
-from control.inner_loop import InnerLoop
-from control.interaction import Interaction
+from control.evolution import inner_loop
+from control.evolution.inner_loop import InnerLoop
+from control.loops.steps import Interaction
 from envs.make import make_environment
 from envs.synthetic import SyntheticDynamics
 from envs.tensor import TensorEnvironment

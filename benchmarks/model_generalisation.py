@@ -26,10 +26,10 @@ import torch
 from common import Result, interleave, median_ratio
 from plain.model_generalisation import ORIGINAL, ORIGINAL_CURVE, ORIGINAL_MEMORY, plain_agents, update_gflop
 
-from control import step_module
-from control.arithmetic import settle
-from control.run_config import from_dict
-from control.training import prepare
+from control.cli.settings import from_dict
+from control.commands.train import prepare
+from control.lightning import steps as step_module
+from control.loops.process import settle
 from models.agents.model_generalisation.config import IMPLEMENTATIONS
 from models.compiling import compiled
 from models.settings import SettingError

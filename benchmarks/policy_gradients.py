@@ -28,11 +28,11 @@ import pytorch_lightning as pl
 from common import LightningClock, Result, cpu_seconds, interleave, median_ratio
 from plain import policy_gradients as plain
 
-from control.agent_module import build
-from control.logs import Checkpoints
-from control.rollout import rollout
-from control.run_config import Settings, from_dict
-from control.training import prepare, train
+from control.cli.settings import Settings, from_dict
+from control.commands.train import prepare, train
+from control.lightning.callbacks import Checkpoints
+from control.lightning.episodes import build
+from control.loops.rollout import rollout
 from models.streams import Streams
 from models.trajectory import Trajectory
 

@@ -26,10 +26,10 @@ from gymnasium.envs.box2d.lunar_lander import heuristic
 from plain.udrl import BATCH, ROLLOUTS, BehaviorPolicy, PlainLoop
 from torch import Tensor
 
-from control import checkpoints
-from control.rollout import rollout
-from control.run_config import Settings, from_dict
-from control.training import build_module, train
+from control.cli.settings import Settings, from_dict
+from control.commands.train import build_module, train
+from control.loops.rollout import rollout
+from control.storage import checkpoints
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from control.interaction import Interaction
-from control.rollout import GreedyActor, rollout
+from control.loops.rollout import GreedyActor, rollout
+from control.loops.steps import Interaction
 from envs.make import make_environment
 from envs.tensor import TensorEnvironment
 from helpers import load_state, state_of

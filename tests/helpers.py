@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from conftest import ROOT
-from control.interaction import Interaction
-from control.rollout import Episodes, GreedyActor, RandomActor, rollout
-from control.run_dir import read_metrics
+from control.loops.rollout import Episodes, GreedyActor, RandomActor, rollout
+from control.loops.steps import Interaction
+from control.storage.run_dir import read_metrics
 from envs.base import Environment
 from envs.make import make_dynamics, make_environment
 from envs.tensor import TensorEnvironment

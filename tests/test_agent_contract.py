@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from control.rollout import rollout
+from control.loops.rollout import rollout
 from envs.make import make_environment
 from envs.probes import PROBES
 from helpers import CASES, VARIANTS, Loop, able, build, config_of, on_policy, same_numbers, tiny

@@ -28,8 +28,8 @@ ALLOWED = {
 }
 # Third party -> the only files that may import it; of ray, only inside functions.
 HOMES = {
-    "ray": ("control/tuning.py", "control/cluster.py"),
-    "optuna": ("control/tuning.py",),
+    "ray": ("control/commands/tune.py", "control/evolution/cluster.py"),
+    "optuna": ("control/commands/tune.py",),
     "gymnasium": (
         "envs/gymnasium_adapter.py",
         "envs/wrappers.py",
@@ -47,7 +47,7 @@ HEAVY = ("torch", "pytorch_lightning", "gymnasium", "matplotlib", "ray", "scipy"
 LIGHT = re.compile(
     r"models/(__init__|settings|registry)\.py|models/(agents|proxies)/(__init__|shipped)\.py"
     r"|models/(agents|proxies)/.+/(config|__init__)\.py"
-    r"|envs/(__init__|names)\.py|control/(__init__|config|flags|help|run_config|run_dir|errors)\.py|trainer\.py"
+    r"|envs/(__init__|names)\.py|control/(__init__|(cli|storage)/__init__|cli/\w+|storage/run_dir)\.py|trainer\.py"
 )
 
 

@@ -21,8 +21,8 @@ from benchmarks.plain import ddqn as plain_ddqn
 from benchmarks.plain import model_generalisation as plain_mg
 from benchmarks.plain import policy_gradients as plain_pg
 from conftest import ROOT
-from control.run_config import from_dict
-from control.step_module import build
+from control.cli.settings import from_dict
+from control.lightning.steps import build
 from models.agents import default_config
 from models.agents.ddqn.agent import Agent
 from models.agents.ddqn.config import Config as AgentConfig

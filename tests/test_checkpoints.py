@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import trainer
-from control import checkpoints, errors
-from control.checkpoints import OURS, AtomicCheckpointIO, CheckpointError
+from control.cli import errors
+from control.storage import checkpoints
+from control.storage.checkpoints import OURS, AtomicCheckpointIO, CheckpointError
 from helpers import flags, run_folder
 
 
@@ -180,7 +181,7 @@ def test_a_run_on_a_full_disk_ends_with_one_line_and_goes_on_later(
 def test_metrics_on_a_full_disk_are_one_line(
     logdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from control.run_dir import MetricsFile
+    from control.storage.run_dir import MetricsFile
 
     def full(self, *rows) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import trainer
-from control import config, errors
+from control.cli import errors
+from control.cli import parse as config
 from envs.base import EnvironmentFault
 from models.registry import implementations
 from models.settings import SettingError
@@ -104,10 +105,10 @@ def test_work_goes_to_the_part_that_does_it(monkeypatch: pytest.MonkeyPatch) -> 
         setattr(stand_in, function, lambda *arguments: called.append((function, arguments)) or 0)
         monkeypatch.setitem(sys.modules, f"control.{module}", stand_in)
 
-    part("training", "train")
-    part("evaluation", "evaluate_checkpoint")
-    part("tuning", "tune")
-    part("plotting", "plot")
+    part("commands.train", "train")
+    part("commands.evaluate", "evaluate_checkpoint")
+    part("commands.tune", "tune")
+    part("reports.figures", "plot")
     assert trainer.main(["--seed", "26"]) == 0
     assert trainer.main(["--eval_agent", __file__]) == 0
     assert trainer.main(["--use_tune"]) == 0

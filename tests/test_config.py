@@ -11,8 +11,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import models.agents
-from control import flags
-from control.config import RunConfig, as_dict, from_dict, parse, to_yaml
+from control.cli import options as flags
+from control.cli.parse import RunConfig, as_dict, from_dict, parse, to_yaml
 from models.agents import default_config, implementations
 from models.settings import Kind, SettingError, check, kinds
 

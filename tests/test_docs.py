@@ -15,7 +15,7 @@ import pytest
 
 import trainer
 from conftest import ROOT
-from control import config
+from control.cli import parse as config
 from helpers import on_policy
 from models.agents.model_generalisation.config import PRESETS
 from models.registry import learns_from

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from control.evolution import Archive, Evolution
+from control.lightning.evolution import Archive, Evolution
 from models.proxies.synthetic.config import Config
 
 BEST = torch.linspace(-1, 1, 12)

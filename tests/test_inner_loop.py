@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from control import inner_loop
-from control.inner_loop import InnerLoop, Outcome, derive
-from control.interaction import Interaction
+from control.evolution import inner_loop
+from control.evolution.inner_loop import InnerLoop, Outcome, derive
+from control.loops.steps import Interaction
 from models.agents.ddqn.config import Config as AgentConfig
 from models.agents.ddqn.variation import groups
 from models.proxies.synthetic.config import Config

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from control.interaction import BLOCK, Ended, Interaction
+from control.loops.steps import BLOCK, Ended, Interaction
 from envs.base import Environment
 from envs.make import make_environment
 from envs.synthetic import SyntheticDynamics, starts_of

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from control.config import parse, to_yaml
-from control.plotting import plot
-from control.results import find_groups, read_runs, return_tags
-from control.search_space import search_space
+from control.cli.parse import parse, to_yaml
+from control.commands.search_space import search_space
+from control.reports.figures import plot
+from control.reports.runs import find_groups, read_runs, return_tags
 from models.agents.model_generalisation.config import IMPLEMENTATIONS, PRESETS
 from models.settings import SettingError
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from control.step_module import Group
+from control.lightning.steps import Group
 from generalisation import CASES, CPU, GAMES, Life
 from models.agents.model_generalisation.agent import Agent
 from models.agents.model_generalisation.replay import Replay, StateReplay

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conftest import ROOT
-from control.config import Settings, as_dict, parse, to_yaml
+from control.cli.parse import Settings, as_dict, parse, to_yaml
 from models.agents import default_config, implementations, published_settings
 from models.settings import SettingError, kinds
 

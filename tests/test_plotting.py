@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from control import plotting
-from control.panels import clip_below, label_ends, on_grid, robust_floor, smooth, spread
-from control.plotting import learning_curve, plot
-from control.results import find_groups, read_runs, return_tags, summarise
+from control.reports import figures as plotting
+from control.reports.figures import learning_curve, plot
+from control.reports.panels import clip_below, label_ends, on_grid, robust_floor, smooth, spread
+from control.reports.runs import find_groups, read_runs, return_tags, summarise
 from models.settings import SettingError
 
 EPOCHS = 40
@@ -306,5 +306,5 @@ def test_summary_is_plain_json(logdir: Path) -> None:
 
 
 def test_importing_it_loads_neither_matplotlib_nor_torch() -> None:
-    code = "import sys, control.plotting; sys.exit(any(m in sys.modules for m in ('matplotlib', 'torch')))"
+    code = "import sys, control.reports.figures; sys.exit(any(m in sys.modules for m in ('matplotlib', 'torch')))"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ, check=True, timeout=60)

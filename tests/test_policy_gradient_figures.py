@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 
 from conftest import ROOT
-from control.config import parse, to_yaml
+from control.cli.parse import parse, to_yaml
 from test_bash_train import needs_parallel
 
 FOLDER = ROOT / "experiments" / "policy_gradients"

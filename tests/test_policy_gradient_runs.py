@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import trainer
-from control import checkpoints
-from control.agent_module import AgentModule
-from control.run_dir import read_metrics
+from control.lightning.episodes import AgentModule
+from control.storage import checkpoints
+from control.storage.run_dir import read_metrics
 from envs.make import make_environment
 from helpers import flags, run_folder
 

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from conftest import ROOT
-from control import cluster
-from control.cluster import RayWorkers
-from control.inner_loop import Outcome
-from control.population import LocalWorkers, make_workers
+from control.evolution import cluster
+from control.evolution.cluster import RayWorkers
+from control.evolution.inner_loop import Outcome
+from control.evolution.workers import LocalWorkers, make_workers
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.synthetic.config import Config
 from models.settings import SettingError, UserError
@@ -114,7 +114,7 @@ def test_a_worker_that_dies_again_and_again_is_one_line(
 SETUP = f"""
 import os, signal, sys
 import torch
-from control.population import make_workers
+from control.evolution.workers import make_workers
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.synthetic.config import Config
 config = Config(inner_steps=60, test_episodes=2, max_steps=20, proxy_hidden_size=17)

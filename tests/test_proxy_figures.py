@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from control import config
-from control.inner_loop import InnerLoop
-from control.inner_loop import test as play
-from control.interaction import Interaction
-from control.proxy_figures import behaviour
+from control.cli import parse as config
+from control.evolution.inner_loop import InnerLoop
+from control.evolution.inner_loop import test as play
+from control.loops.steps import Interaction
+from control.reports.synthetic import behaviour
 from envs.make import make_environment
 from models.proxies.files import Proxy
 from models.streams import Streams

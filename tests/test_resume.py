@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import trainer
-from control.run_dir import read_metrics
+from control.storage.run_dir import read_metrics
 from helpers import SMALL_POLICY_RUN, flags, learned, on_policy, run_folder, same_runs, start, wait_until
 
 Shown = pytest.CaptureFixture[str]
@@ -103,7 +103,7 @@ def test_rows_after_the_last_checkpoint_are_learned_again(
     changes: dict, logdir: Path, tmp_path: Path, monkeypatch
 ) -> None:
     """The run dies after epoch 3 was logged, with the checkpoint of epoch 2."""
-    from control.logs import RunLog
+    from control.lightning.callbacks import RunLog
 
     real = RunLog.on_train_epoch_end
 

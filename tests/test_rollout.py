@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from control.rollout import Episodes, RandomActor, rollout
+from control.loops.rollout import Episodes, RandomActor, rollout
 from envs.base import Step
 from envs.make import make_environment
 from models.spaces import Continuous, Discrete, Spaces

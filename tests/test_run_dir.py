@@ -10,9 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.run_config import RunConfig
-from control.run_dir import MetricsFile, atomic_write_text, create, newest, parent, read_metrics, replacing, safe_name
-from control.run_dir import versions as versions_in
+from control.cli.settings import RunConfig
+from control.storage.run_dir import (
+    MetricsFile,
+    atomic_write_text,
+    create,
+    newest,
+    parent,
+    read_metrics,
+    replacing,
+    safe_name,
+)
+from control.storage.run_dir import versions as versions_in
 from models.settings import SettingError
 
 

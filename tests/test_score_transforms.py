@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from control.score_transforms import (
+from control.evolution.fitness_shaping import (
     KINDS,
     NEEDS_CENTRE,
     centred_ranks,

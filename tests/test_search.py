@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import trainer
-from control import config
-from control.run_dir import read_metrics
-from control.run_module import spaces_of
+from control.cli import parse as config
+from control.lightning.module import spaces_of
+from control.storage.run_dir import read_metrics
 from helpers import different, learned, run_folder, start, wait_until
 from models.proxies import files
 from models.proxies.synthetic.networks import Networks

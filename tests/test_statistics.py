@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from control.statistics import interval, iqm, mean
+from control.reports.statistics import interval, iqm, mean
 
 returns = st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=12)
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import trainer
-from control import checkpoints, config
-from control.run_dir import read_metrics
-from control.step_module import StepModule
-from control.training import build_module
+from control.cli import parse as config
+from control.commands.train import build_module
+from control.lightning.steps import StepModule
+from control.storage import checkpoints
+from control.storage.run_dir import read_metrics
 from helpers import flags, learned, run_folder, same_runs, start, wait_until
 from models.settings import UserError
 
@@ -106,7 +107,7 @@ RESUMED = {
 @pytest.mark.parametrize("case", RESUMED)
 def test_in_two_parts_is_the_same_as_in_one(case: str, logdir: Path, tmp_path: Path, monkeypatch) -> None:
     """The run dies after epoch 3 was logged, with the checkpoint of epoch 2, in the middle of episodes."""
-    from control.logs import RunLog
+    from control.lightning.callbacks import RunLog
 
     real = RunLog.on_train_epoch_end
 

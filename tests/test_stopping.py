@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from control.interaction import Ended
-from control.stopping import Plateau, Recent, Solved
+from control.loops.steps import Ended
+from control.loops.stopping import Plateau, Recent, Solved
 
 ONE_ENV: Any = SimpleNamespace(agent=SimpleNamespace(envs=1))
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from control.score_transforms import failures_last
-from control.strategies import NES, SNES, STRATEGIES, OpenAIES, Strategy, make_strategy
+from control.evolution.fitness_shaping import failures_last
+from control.evolution.strategies import NES, SNES, STRATEGIES, OpenAIES, Strategy, make_strategy
 from models.settings import SettingError
 
 NAN, INF = float("nan"), float("inf")

@@ -13,9 +13,10 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import trainer
-from control import checkpoints, config
-from control.run_dir import read_metrics
-from control.training import build_module
+from control.cli import parse as config
+from control.commands.train import build_module
+from control.storage import checkpoints
+from control.storage.run_dir import read_metrics
 from helpers import CASES, flags, learned, on_policy, run_folder, start, wait_until
 from models.settings import UserError
 
@@ -293,7 +294,7 @@ def test_a_signal_ends_the_epoch_under_way(
     number: signal.Signals, logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes in the third epoch, of which there would be no checkpoint."""
-    from control.agent_module import AgentModule
+    from control.lightning.episodes import AgentModule
 
     step = AgentModule.training_step
 

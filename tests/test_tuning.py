@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 import trainer
 from conftest import ROOT
-from control import config
-from control.search_results import EVALUATED, METRIC, Search
-from control.search_space import Dimension, Space, search_space, trial_settings
-from control.tuning import PERTURBED
+from control.cli import parse as config
+from control.commands.search_results import EVALUATED, METRIC, Search
+from control.commands.search_space import Dimension, Space, search_space, trial_settings
+from control.commands.tune import PERTURBED
 from models.agents import default_config, implementations
 from models.settings import SettingError, UserError, kinds
 
@@ -162,7 +162,7 @@ def test_all_failed_is_one_error(tmp_path: Path) -> None:
 
 
 def test_a_trial_goes_on_from_a_checkpoint_as_if_never_paused(tmp_path: Path) -> None:
-    from control.trial import run_trial
+    from control.commands.trial import run_trial
 
     def trial(folder: str, epochs: int, start_from: Path | None, *argv: str) -> list[dict[str, float]]:
         reports: list[dict[str, float]] = []
@@ -179,8 +179,8 @@ def test_a_trial_goes_on_from_a_checkpoint_as_if_never_paused(tmp_path: Path) ->
 
 
 def test_a_trial_takes_weights_from_another_but_not_its_step_size(tmp_path: Path) -> None:
-    from control import checkpoints
-    from control.trial import run_trial
+    from control.commands.trial import run_trial
+    from control.storage import checkpoints
 
     first = trial_settings(settings(*TINY, "--epochs", "1"), {})
     run_trial(first, tmp_path / "a", None, lambda metrics: None)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from control.config import as_dict, from_dict, parse, to_yaml
-from control.run_dir import parent
+from control.cli.parse import as_dict, from_dict, parse, to_yaml
+from control.storage.run_dir import parent
 from envs.buttongrid import ButtonGrid
 from envs.make import make_dynamics, make_environment
 from envs.names import GAMES, resolve
@@ -203,13 +203,13 @@ class _Family:
 
 @pytest.fixture
 def presets(monkeypatch: pytest.MonkeyPatch) -> None:
-    import control.config
+    import control.cli.parse
 
-    monkeypatch.setattr(control.config, "family_config", lambda name: _Family)
+    monkeypatch.setattr(control.cli.parse, "family_config", lambda name: _Family)
 
 
 def which(words: dict[str, list[str]], *asked: str) -> tuple[str, str]:
-    from control.config import _which
+    from control.cli.parse import _which
 
     return _which(words, asked)
 

@@ -24,11 +24,12 @@ if str(ROOT) not in sys.path:
 import numpy as np  # noqa: E402
 
 import trainer  # noqa: E402
-from control import config, run_dir  # noqa: E402
-from control.errors import reported, show  # noqa: E402
-from control.panels import COLOURS, GREY, X_LABELS  # noqa: E402
-from control.plotting import figure_file, style, try_writing  # noqa: E402
-from control.results import REWARD_RATE, Array, aligned, read_runs  # noqa: E402
+from control.cli import parse as config  # noqa: E402
+from control.cli.errors import reported, show  # noqa: E402
+from control.reports.figures import figure_file, style, try_writing  # noqa: E402
+from control.reports.panels import COLOURS, GREY, X_LABELS  # noqa: E402
+from control.reports.runs import REWARD_RATE, Array, aligned, read_runs  # noqa: E402
+from control.storage import run_dir  # noqa: E402
 from models.settings import SettingError, nearest  # noqa: E402
 
 FIXTURES: dict[str, Any] = json.loads(Path(__file__).with_name("parity.json").read_text(encoding="utf-8"))["fixtures"]

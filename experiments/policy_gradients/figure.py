@@ -17,10 +17,10 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from control.errors import reported  # noqa: E402
-from control.panels import COLOURS, GREY, X_LABELS, draw_aggregate, label_ends, on_grid, scale  # noqa: E402
-from control.plotting import figure_file, show, style  # noqa: E402
-from control.results import (  # noqa: E402
+from control.cli.errors import reported  # noqa: E402
+from control.reports.figures import figure_file, show, style  # noqa: E402
+from control.reports.panels import COLOURS, GREY, X_LABELS, draw_aggregate, label_ends, on_grid, scale  # noqa: E402
+from control.reports.runs import (  # noqa: E402
     AGGREGATES,
     RUNNING_MEAN,
     Run,

@@ -18,8 +18,8 @@ if str(ROOT) not in sys.path:
 import numpy as np  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
-from control.panels import COLOURS, GREY  # noqa: E402
-from control.run_dir import read_metrics  # noqa: E402
+from control.reports.panels import COLOURS, GREY  # noqa: E402
+from control.storage.run_dir import read_metrics  # noqa: E402
 
 SEARCHES = {"CartPole, MDP": "cartpole/mdp", "CartPole, bandit": "cartpole/bandit", "Acrobot, bandit": "acrobot/bandit"}
 SOLVED = {"cartpole": 475, "acrobot": -100}

@@ -1,0 +1,104 @@
+"""``--help``: every setting with its meaning, default and range, grouped."""
+
+import argparse
+import re
+import shutil
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from control.cli.options import Flag
+from models.registry import family_config, implementations
+from models.settings import allowed
+
+HEAD = """Train, evaluate, tune and plot agents.
+
+{words}
+
+implementations:
+  {implementations}
+games:
+  {games}
+  any other Gymnasium id; probe-1 and so on, for tests"""
+WORDS = "A bare flag switches on (--record), --no_ before it off; lists are 64,64 or 64 64; null stands for none."
+EXAMPLES = """examples:
+  python trainer.py --seed 26                              train Upside-Down RL on LunarLander
+  python trainer.py --implementation RCP-A --lr 5e-4       another agent, another step size
+  python trainer.py --implementation SE --gamename cartpole --proxy bandit   learn a stand-in for CartPole
+  python trainer.py --eval_agent cartpole-bandit           train fresh agents on a shipped one
+  python trainer.py --config run.yaml --epochs 500         settings from a file; flags win
+  python trainer.py --eval_agent RUN/checkpoints/best.ckpt --record --command.return 250"""
+WIDEST = 110
+METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
+OBVIOUS = ("true or false", "text, not empty", "text", "number")  # what the metavar says already
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=32, width=_width())
+
+
+def _width() -> int:
+    """Columns of the page: the terminal's, at most 110; 110 in a file or pipe."""
+    return max(40, min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns))
+
+
+def help_text(known: Mapping[str, Flag], implementation: str) -> str:
+    """The whole help page, with the defaults of that implementation on that game."""
+    from jsonargparse import ArgumentParser
+
+    from envs.names import GAMES
+
+    games = textwrap.wrap(", ".join(name for name, game in GAMES.items() if not game.is_probe), _width() - 2)
+    known_names = textwrap.wrap(", ".join(implementations()), _width() - 2)
+    head = HEAD.format(
+        words=textwrap.fill(WORDS, _width()), implementations="\n  ".join(known_names), games="\n  ".join(games)
+    )
+    parser = ArgumentParser(
+        prog="trainer.py",
+        usage="python trainer.py [--config FILE.yaml] [--name value ...]",
+        description=head,
+        epilog=EXAMPLES,
+        formatter_class=_Formatter,
+    )
+    parser.add_argument("--version", help="show the version and end", action="store_true")
+    parser.add_argument("--config", metavar="FILE.yaml", help="settings from a file; a run's config.yaml repeats it")
+    groups: dict[str, Any] = {}
+    order = sorted(known.values(), key=lambda flag: flag.section.startswith("hyperparameters"))
+    sources: str | None = _sources(implementation)
+    for flag in order:
+        if flag.section not in groups:
+            groups[flag.section] = parser.add_argument_group(flag.section)
+            if sources and flag.section.startswith("hyperparameters"):
+                groups[flag.section].description, sources = sources, None
+        groups[flag.section].add_argument(f"--{flag.name}", metavar=_metavar(flag), help=_explain(flag))
+    return parser.format_help()
+
+
+def _sources(implementation: str) -> str:
+    """What tags such as [C] in the meanings stand for, as the family's config says under "Sources:"; empty if not."""
+    found = re.search(
+        r"^Sources: (.+?)(?:\n\n|\Z)", family_config(implementation).__doc__ or "", re.DOTALL | re.MULTILINE
+    )
+    return textwrap.fill(" ".join(found[1].split()), _width() - 2) if found else ""
+
+
+def _metavar(flag: Flag) -> str:
+    if flag.meta.get("choices") and not flag.kind.many:
+        return "NAME"
+    single = METAVARS[flag.kind.item]
+    return f"{single},..." if flag.kind.many else single
+
+
+def _explain(flag: Flag) -> str:
+    default = flag.default
+    if default is None or isinstance(default, bool):
+        default = {None: "null", True: "true", False: "false"}[default]
+    elif isinstance(default, tuple):
+        default = ",".join(map(str, default))
+    parts = [f"default: {default}"]
+    if flag.kind.many or allowed(flag.kind, flag.meta).split(";")[0] not in OBVIOUS:
+        parts.append(f"allowed: {allowed(flag.kind, flag.meta)}")
+    if flag.default is True:
+        parts.append(f"off: --no_{flag.name}")
+    return f"{flag.meta.get('help', '')} ({'; '.join(parts)})".replace("%", "%%")

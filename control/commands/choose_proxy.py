@@ -1,0 +1,164 @@
+"""What comes after a search: which centre wins, what it is worth, and the files that say so.
+
+A score seen during a search is a selected maximum. So the best centres are tested again with agents of their own, and
+the winner is reported on further ones that chose nothing.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from control.cli.settings import RunConfig, Settings, as_dict
+from control.evolution.inner_loop import InnerLoop, Outcome
+from control.loops.recording import record
+from control.loops.rollout import GreedyActor
+from control.reports.statistics import interval, iqm
+from control.storage import run_dir
+from models.proxies import files
+from models.registry import default_configs
+from models.settings import UserError, kinds
+from models.streams import Streams
+
+if TYPE_CHECKING:
+    from control.lightning.population import ProxyModule
+
+
+def conclude(module: "ProxyModule", folder: Path) -> Iterator[tuple[str, object]]:
+    """Figure, second test, report, and the winner as ``proxy.safetensors``; yields lines for the summary. A search
+    that was cut short gets its figure only."""
+    from control.reports.synthetic import behaviour_figure, search_figure
+
+    if module.epoch == 0:
+        return
+    yield "figure", search_figure(folder, module.config.solved_reward)
+    if not module.is_over():
+        return
+    generation, winner, tested = second_test(module)
+    report = fresh_scores(module, winner[None], "report", module.config.report_agents)
+    summary = describe(report, module.config.solved_reward)
+    scores = {
+        "generation": generation, "generations": module.epoch, "report": summary, "second_test": tested,
+        "search_synthetic_steps": int(module.env_steps.sum()), "search_real_steps": module.real_steps,
+    }  # fmt: skip
+    path = folder / "proxy.safetensors"
+    settings = {name: value for name, value in as_dict(module.settings).items() if name not in _NOT_TOLD}
+    files.save(
+        path, winner, config=module.config, spaces=module.networks.spaces, game=module.settings.run.gamename,
+        description={"command": command(module.settings), "settings": settings, "scores": scores},
+    )  # fmt: skip
+    run_dir.atomic_write_text(folder / "scores.json", json.dumps(scores, indent=1) + "\n")
+    yield "stand-in", f"{path} (centre before generation {generation})"
+    yield "its score", f"{sentence(summary)} on {module.config.report_agents} fresh agents that chose nothing"
+    if module.settings.run.record:
+        yield "video", film(module, winner, folder / "videos" / "final.mp4")
+    yield "behaviour", behaviour_figure(files.load(path), folder / "behaviour.png", module.settings)
+
+
+def film(module: "ProxyModule", winner: Tensor, path: Path) -> str:
+    """Train one more agent on the winner alone and record it on the real environment."""
+    settings = module.settings
+    loop = InnerLoop(module.config, settings.run.agent, settings.agent, settings.run.gamename)
+    trained = loop.train(winner[None], module.seeds_of("video", 1), module.config.steps_in_use)
+    try:
+        total = record(GreedyActor(trained.agent), settings.run.gamename, path, Streams.named(module.seeds, "video"))
+    except UserError as error:
+        return f"none: {error}"
+    return f"{path} (an agent that saw the stand-in only, on the real environment; return {total:.0f})"
+
+
+def command(settings: Settings) -> str:
+    """What makes this stand-in again: every setting that is not the default, but for where things are written and
+    shown."""
+    values = as_dict(settings)
+    choosing = {name: values[name] for name in ("implementation", "gamename", "agent", "proxy", "preset")}
+    default = _defaults(choosing)
+    plain = _defaults({"implementation": values["implementation"], "gamename": values["gamename"]})
+    said = ["python trainer.py"]
+    for name, value in values.items():
+        chosen = name in ("implementation", "gamename", "seed", "proxy") or value != default[name]
+        chosen |= name in ("agent", "preset") and value != plain[name]
+        if chosen and name not in _NOT_TOLD:
+            said.append(f"--{name} {_word(value)}")
+    return " ".join(said)
+
+
+def _defaults(given: dict[str, Any]) -> dict[str, Any]:
+    """All settings where nothing but ``given`` is said, whether they go together or not."""
+    run = RunConfig(**{name: value for name, value in given.items() if name in kinds(RunConfig)})
+    agent, proxy = default_configs(run.implementation, run.gamename, given, run.agent)
+    return as_dict(Settings(run, agent, proxy=proxy))
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_NOT_TOLD = (
+    "logdir", "resume", "exp_name", "num_workers", "ray_address", "print_statements", "record", "command", "epochs",
+    "eval_every", "checkpoint_every", "recording_epoch_interval", "record_n_rollouts_per_epoch", "display",
+)  # fmt: skip
+
+
+def second_test(module: "ProxyModule") -> tuple[int, Tensor, list[dict[str, Any]]]:
+    """The generation and parameters ``[D]`` of the centre whose new agents do best, and a row for each tested. The
+    last centre takes part even where its score was never among the best."""
+    entries: list[tuple[int, float | None, Tensor]] = [
+        (generation, score, centre) for score, generation, centre in module.evolution.archive.entries
+    ]
+    if not (module.config.quit_when_solved and module.evolution.solved):
+        entries.append((module.epoch + 1, None, module.centre.detach()[0]))
+    count = module.config.retest_agents
+    centres = torch.stack([centre for *_, centre in entries])
+    outcome = fresh_scores(module, centres, "second test", count, module.config.retest_drawn)
+    means = outcome.scores.view(len(entries), count).nan_to_num(-torch.inf).mean(1)
+    best = int(means.argmax())
+    rows = [
+        {"generation": generation, "in_search": score, "again": float(mean)}
+        for (generation, score, _), mean in zip(entries, means, strict=True)
+    ]
+    return entries[best][0], entries[best][2], rows
+
+
+def fresh_scores(module: "ProxyModule", centres: Tensor, name: str, count: int, drawn: bool = False) -> Outcome:
+    """``count`` fresh agents on each of ``centres [N, D]``, the same for all; trained as in use (``deploy_steps``)."""
+    seeds = module.seeds_of(name, count) * len(centres)
+    steps = module.config.steps_in_use
+    return module.workers.run(centres.repeat_interleave(count, 0), seeds, steps=steps, drawn=drawn)
+
+
+def describe(outcome: Outcome, solved: float | None) -> dict[str, Any]:
+    """Numbers of N agents: mean and spread of their mean returns, interquartile mean with a bootstrap interval of
+    95 %, the share that solves the task, and what training cost. Agents whose weights are no longer finite have failed,
+    and count in nothing else."""
+    scores = outcome.scores[outcome.scores.isfinite()].double().numpy()
+    if not len(scores):
+        scores = np.full(1, np.nan)
+    bounds = interval(scores, iqm)
+    return {
+        "agents": len(outcome.scores),
+        "failed": int((~outcome.scores.isfinite()).sum()),
+        "mean": float(scores.mean()),
+        "std": float(scores.std()),
+        "median": float(np.median(scores)),
+        "worst": float(scores.min()),
+        "iqm": float(iqm(scores)),
+        "iqm_low": None if bounds is None else float(bounds[0]),
+        "iqm_high": None if bounds is None else float(bounds[1]),
+        "solved": None if solved is None else float((scores >= solved).mean()),
+        "steps": float(outcome.steps.double().mean()),
+        "steps_std": float(outcome.steps.double().std(correction=0)),
+        "episodes": float(outcome.episodes.double().mean()),
+    }
+
+
+def sentence(summary: dict[str, Any]) -> str:
+    """``mean 498.2, IQM 500.0 [499.1, 500.0]``."""
+    spread = "" if summary["iqm_low"] is None else f" [{summary['iqm_low']:.1f}, {summary['iqm_high']:.1f}]"
+    return f"mean {summary['mean']:.1f}, IQM {summary['iqm']:.1f}{spread}"

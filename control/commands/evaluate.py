@@ -1,0 +1,140 @@
+"""`--eval_agent CHECKPOINT`: how good is it? The checkpoint knows everything but how many episodes."""
+
+from pathlib import Path
+
+import numpy as np
+
+from control.cli.settings import Settings
+from control.commands.train import build_module, prepare
+from control.lightning.episodes import AgentModule
+from control.lightning.steps import StepModule
+from control.loops.recording import record
+from control.loops.rollout import Episodes
+from control.reports.statistics import interval, iqm, mean
+from control.storage import checkpoints
+from control.storage.checkpoints import Checkpoint
+from models.settings import SettingError
+from models.streams import Streams
+
+_ENVS = 25
+_FROM_NOW = ("num_workers", "num_eval_episodes", "evaluation", "record", "accelerator", "num_threads")
+
+
+def evaluate_checkpoint(settings: Settings) -> int:
+    """Play `num_eval_episodes` episodes for each member of the checkpoint and print a table; with ``--record`` also a
+    video of one episode. Episode seeds come from ``--seed`` (25 by default), not from the run's. Returns 0."""
+    prepare(settings.run)
+    assert settings.run.eval_agent
+    for name in sorted({"num_agents", "real_baseline", "agent"} & settings.given):
+        raise SettingError(f"--{name} has no effect with --eval_agent: only on stand-ins agents are trained", name)
+    for name in sorted(settings.changed):
+        raise SettingError(f"--{name} has no effect with --eval_agent: the checkpoint holds it", name)
+    checkpoint = checkpoints.load(settings.run.eval_agent)
+    module = restore(checkpoint, settings)
+    run = module.settings.run
+    print(f"{run.implementation} on {run.gamename}, epoch {module.epoch}: {checkpoint.path}")
+    print(f"{_followed(module)}{run.num_eval_episodes} episodes a seed\n")
+    ways = module.ways if run.evaluation == "both" else (run.evaluation,)
+    print(f"{'':<10}{'seed':<7}{'mean':>8}{'std':>8}  {'IQM [95 % interval]':<26}{'length':>7}")
+    for way in ways:
+        _table(way, module.seeds, module.evaluate(run.num_eval_episodes, sample=way == "sampled"))
+    if run.record:
+        path = _video_path(checkpoint)
+        player = module.player()
+        streams = Streams.named(module.seeds[: player.members], f"video {settings.run.seed}")
+        total = record(
+            player, run.gamename, path, streams, sample=ways == ("sampled",), command=module.settings.command,
+            time_limit=run.time_limit,
+        )  # fmt: skip
+        print(f"\nvideo: {path} (return {total:.0f})")
+    module.close()
+    return 0
+
+
+def restore(checkpoint: Checkpoint, now: Settings) -> AgentModule | StepModule:
+    """The trained agent with environments to evaluate it in. Of ``now`` only what concerns evaluation counts.
+
+    Raises SettingError where ``now`` names another implementation or game than the checkpoint's.
+    """
+    then = checkpoint.settings
+    for name in ("implementation", "gamename"):
+        if name in now.given and getattr(now.run, name) != getattr(then.run, name):
+            raise SettingError(
+                f"{name} is {getattr(now.run, name)!r}, but the checkpoint is of {getattr(then.run, name)!r}; "
+                "leave it out"
+            )
+    _check_command(now.command, then)
+    changes = {name: getattr(now.run, name) for name in _FROM_NOW}
+    changes |= {"time_limit": now.run.time_limit} if "time_limit" in now.given else {}
+    module = build_module(
+        then.replace(**changes, eval_episodes=min(_ENVS, now.run.num_eval_episodes), command=then.command | now.command)
+    )
+    assert isinstance(module, AgentModule | StepModule)
+    if now.run.evaluation not in ("both", *module.ways):
+        module.close()
+        raise SettingError(
+            f"evaluation is {now.run.evaluation!r}, which has no effect with {then.run.implementation}; allowed: "
+            f"{', '.join(module.ways)}"
+        )
+    wanted, given = module.state_dict(), checkpoint.content["state_dict"]
+    if {name: value.shape for name, value in wanted.items()} != {name: value.shape for name, value in given.items()}:
+        raise checkpoints.CheckpointError(
+            f"checkpoint {str(checkpoint.path)!r} does not fit {then.run.gamename} as installed here: its "
+            "networks have other shapes"
+        )
+    module.load_state_dict(given)
+    module.epoch = checkpoint.run_state["epoch"]
+    module.evaluation_streams = Streams.named(
+        [now.run.seed + member for member in range(len(module.seeds))], "evaluating a checkpoint"
+    )
+    return module
+
+
+def _check_command(command: dict[str, float], then: Settings) -> None:
+    known = {
+        "return": ("desire_rtg", "desire_cum_rew"),
+        "horizon": ("desire_horizon",),
+        "advantage": ("desire_advantage",),
+    }
+    able = [name for name, flags in known.items() if any(getattr(then.agent, flag, False) for flag in flags)]
+    for name in command:
+        if name not in able:
+            raise SettingError(
+                f"command.{name} has no effect: {then.run.implementation} here follows "
+                f"{', '.join(able) or 'no command'}"
+            )
+
+
+def _followed(module: AgentModule | StepModule) -> str:
+    """The command that the agent is given, for those that follow one."""
+    commands = module.agent.commands_now() if isinstance(module, AgentModule) else {}
+    if not commands:
+        return ""
+    centre = {name: float(value.mean()) for name, value in commands.items()} | module.settings.command
+    shown = ", ".join(f"{name} {value:.4g}" for name, value in centre.items())
+    drawn = module.settings.agent.eval_command == "sampled"
+    return f"command {shown}{' (centre of a distribution)' if drawn else ''}; "
+
+
+def _table(way: str, seeds: list[int], episodes: Episodes) -> None:
+    returns, lengths = episodes.returns.numpy().astype(np.float64), episodes.lengths.numpy()
+    rows = [(str(seed), returns[m], lengths[m]) for m, seed in enumerate(seeds)]
+    if len(seeds) > 1:
+        rows.append(("all", returns.ravel(), lengths.ravel()))
+    for name, values, steps in rows:
+        bounds = interval(values, iqm)
+        spread = "" if bounds is None else f" [{float(bounds[0]):.1f}, {float(bounds[1]):.1f}]"
+        text = f"{float(iqm(values)):.1f}{spread}"
+        print(
+            f"{way:<10}{name:<7}{float(mean(values)):>8.1f}{float(values.std()):>8.1f}  {text:<26}{steps.mean():>7.0f}"
+        )
+
+
+def _video_path(checkpoint: Checkpoint) -> Path:
+    """Beside the run where the checkpoint lies in one, else beside the checkpoint; never over an earlier video."""
+    folder = checkpoint.path.parent
+    folder = folder.parent / "videos" if folder.name == "checkpoints" else folder
+    number = 0
+    while (path := folder / f"eval_{checkpoint.path.stem}_{number}.mp4").exists():
+        number += 1
+    return path

@@ -1,0 +1,156 @@
+"""`--eval_agent STAND-IN`: what are fresh agents worth that never saw the real environment?
+
+They train on the stand-in and are tested on the real environment, beside the same agents trained on the real one.
+"""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from control.cli.parse import Settings
+from control.cli.settings import as_dict, build, check_problems, from_dict
+from control.commands.choose_proxy import describe
+from control.evolution.workers import Workers, make_workers
+from control.lightning.module import spaces_of
+from control.storage import checkpoints, run_dir
+from models.proxies import files
+from models.proxies.files import Proxy, ProxyError
+from models.proxies.shipped import pretrained
+from models.registry import default_configs, learns_from
+from models.settings import SettingError, kinds
+from models.streams import derive_seed
+
+REAL_STEPS = 50_000  # at most, of an agent that trains on the real environment until it solves it
+
+
+def is_stand_in(path: str) -> bool:
+    """Whether a file or folder holds a stand-in: a .safetensors file, a shipped one's name, or a search's run."""
+    where = Path(path)
+    if where.suffix == files.SUFFIX or path in pretrained() and not where.exists() or _winner(where):
+        return True
+    if not where.is_dir() and where.suffix != ".ckpt":
+        return False
+    return where.exists() and learns_from(checkpoints.load(where).settings.run.implementation) == "evolution"
+
+
+def _winner(folder: Path) -> Path | None:
+    """The stand-in that a search left in its run folder, or in the newest of the runs in a folder."""
+    newest = run_dir.newest(folder)
+    found = [place / files.IN_RUN for place in (folder, *([newest] if newest else []))]
+    return next((path for path in found if path.exists()), None)
+
+
+def evaluate_stand_in(settings: Settings) -> int:
+    """Train ``num_agents`` fresh agents on the stand-in and as many on the real environment, and print a table of
+    their real returns. Seeds of the agents come from ``--seed``. Returns 0."""
+    run = settings.run
+    assert run.eval_agent
+    for name in ("record", "evaluation", "command", "implementation", "gamename"):
+        if name in settings.given:
+            raise SettingError(f"--{name} has no effect with a stand-in for --eval_agent", name)
+    proxy = load_stand_in(run.eval_agent)
+    agent_name = run.agent if "agent" in settings.given else _trained_with(proxy)
+    agent = agent_settings(proxy, agent_name, settings.changed)
+    config = dataclasses.replace(
+        proxy.config, test_episodes=max(1, min(run.num_eval_episodes, 1000) // run.num_agents)
+        if "num_eval_episodes" in settings.given else 10,
+    )  # fmt: skip
+    print(f"{proxy.game} by a synthetic {'bandit' if config.proxy == 'bandit' else 'environment'}: {proxy.path}")
+    drawn = f", drawn for each agent: {', '.join(agent.vary)}" if agent.vary_hp else ""
+    print(f"{run.num_agents} fresh {agent_name} agents on each, seed {run.seed}{drawn}; "
+          f"{config.test_episodes} real test episodes an agent\n")  # fmt: skip
+    seeds = [derive_seed(run.seed, f"evaluation, agent {i}") for i in range(run.num_agents)]
+    rule = "budget" if config.inner_rule == "tests" else None  # the real environment has no say in this training
+    print(HEADER)
+    with _workers(config, agent_name, agent, proxy, settings) as workers:
+        proxies = proxy.parameters.expand(run.num_agents, -1)
+        show("stand-in", workers, proxies, seeds, config.steps_in_use, run.time_limit, rule, config.solved_reward)
+    if not run.real_baseline:
+        return 0
+    rule = "budget" if config.solved_reward is None else "solved"
+    with _workers(config, agent_name, real_agent(agent), proxy, settings) as workers:
+        show("real", workers, None, seeds, REAL_STEPS, run.time_limit, rule, config.solved_reward)
+    until = (
+        "" if rule == "budget" else f" until {config.early_out_num} episodes reach {config.solved_reward:g} on average,"
+    )
+    print(f"\non the real environment agents train{until} at most {REAL_STEPS:,} steps")
+    return 0
+
+
+@contextlib.contextmanager
+def _workers(config: Any, name: str, agent: Any, proxy: Proxy, settings: Settings) -> Iterator[Workers]:
+    run = settings.run
+    workers = make_workers(config, name, agent, proxy.game, run.num_workers, run.ray_address)
+    try:
+        yield workers
+    finally:
+        workers.close()
+
+
+COLUMNS = ("{:<11}", "{:>8}", "{:>7}", "  {:<26}", "{:>7}", "{:>9}", "{:>10}", "{:>9}")
+HEADER = "".join(COLUMNS).format(
+    "trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps", "episodes", "seconds"
+)
+
+
+def show(
+    name: str, workers: Workers, proxies: Any, seeds: Sequence[int], steps: int, limit: int | None, rule: str | None,
+    solved_reward: float | None,
+) -> None:  # fmt: skip
+    """Train, test, and print the row."""
+    started = time.perf_counter()
+    row = describe(workers.run(proxies, seeds, steps=steps, test_limit=limit, rule=rule), solved_reward)
+    spread = "" if row["iqm_low"] is None else f" [{row['iqm_low']:.1f}, {row['iqm_high']:.1f}]"
+    solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
+    cells = (
+        name, f"{row['mean']:.1f}", f"{row['std']:.1f}", f"{row['iqm']:.1f}{spread}", solved,
+        f"{row['steps']:,.0f}", f"{row['episodes']:,.1f}", f"{time.perf_counter() - started:.1f}",
+    )  # fmt: skip
+    print("".join(COLUMNS).format(*cells), flush=True)
+
+
+def load_stand_in(path: str) -> Proxy:
+    """A stand-in from its file, from a shipped one's name, or from the folder or a checkpoint of a search: its winner,
+    or the best centre so far."""
+    where = _winner(Path(path)) or Path(path)
+    if where.suffix == files.SUFFIX or not where.exists():
+        return files.load(files.find(str(where)))
+    checkpoint = checkpoints.load(where)
+    settings = checkpoint.settings
+    entries = checkpoint.run_state["evolution"]["archive"]["entries"]
+    if not entries:
+        raise ProxyError(f"checkpoint {str(checkpoint.path)!r} is of a search whose centre was never scored yet")
+    description = {"settings": as_dict(settings), "scores": {"generation": entries[0][1]}}
+    game = settings.run.gamename
+    return Proxy(checkpoint.path, settings.proxy, spaces_of(game), game, entries[0][2], description)
+
+
+def _trained_with(proxy: Proxy) -> str:
+    return proxy.description.get("settings", {}).get("agent", "DDQN")
+
+
+def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
+    """Settings of fresh agents: those of the search's agents as far as ``name`` knows them, then ``changed``.
+    ``vary_hp`` draws everything it can, unless ``vary`` says what."""
+    values = dict(proxy.description.get("settings", {}))
+    default, _ = default_configs("SE", proxy.game, {}, name)
+    if values:
+        default = from_dict(values | {"agent": name}).agent
+    known = kinds(type(default))
+    for setting in changed:
+        if setting not in known:
+            raise SettingError(f"{setting} is no setting of {name}", setting)
+    if changed.get("vary_hp") and "vary" not in changed:
+        changed = changed | {"vary": type(default)().vary}
+    config = build(default, changed)
+    check_problems(name, config)
+    return config
+
+
+def real_agent(agent: Any) -> Any:
+    """The same agent for the real environment: one environment and one update a step, all steps remembered."""
+    return dataclasses.replace(agent, num_envs=1, fill=0, init_episodes=max(1, agent.init_episodes), rb_size=100_000,
+                               eps_fraction=None)  # fmt: skip

@@ -1,0 +1,171 @@
+"""What a search has found so far: one line a trial, ``results.csv``, ``best.yaml``, and the summary. Knows no Ray."""
+
+import csv
+import io
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from control.cli.settings import Settings, to_yaml
+from control.commands.search_space import Space, trial_settings
+from control.storage.run_dir import atomic_write_text
+from models.settings import UserError
+
+METRIC = "score"  # what a run is judged by: greedy evaluation, or the running mean of training returns
+EVALUATED = ("eval/return_greedy", "eval/return_sampled")
+_SHOWN = 5
+
+
+@dataclass
+class Trial:
+    """One trial: how far it came, and its best evaluation with the hyperparameters of that moment."""
+
+    number: int
+    folder: Path
+    status: str = "running"
+    epoch: int = 0
+    env_steps: int = 0
+    score: float = -math.inf
+    evaluated: tuple[float, ...] = (math.nan,) * len(EVALUATED)
+    best_epoch: int = 0
+    values: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def checkpoint(self) -> Path | None:
+        path = self.folder / "checkpoints" / "best.ckpt"
+        return path if path.exists() else None
+
+
+class Search:
+    """Hears of every evaluation and every end, says so in a line, and keeps the files in ``folder`` up to date."""
+
+    def __init__(self, settings: Settings, space: Space, folder: Path):
+        self.settings, self.space, self.folder = settings, space, folder
+        self.trials: dict[int, Trial] = {}
+        self.problems: list[str] = []
+        self.started = time.monotonic()
+
+    @property
+    def ranked(self) -> list[Trial]:
+        """Trials by their best score, the best first."""
+        return sorted(self.trials.values(), key=lambda trial: (-trial.score, trial.number))
+
+    @property
+    def best(self) -> Trial | None:
+        return next((trial for trial in self.ranked if trial.best_epoch), None)
+
+    def trial_folder(self, number: int) -> Path:
+        return self.folder / f"trial_{number}"
+
+    def start(self, number: int, raw: Mapping[str, Any]) -> None:
+        """A trial begins, or goes on after a pause."""
+        trial = self.trials.setdefault(number, Trial(number, self.trial_folder(number)))
+        trial.values = trial.values or self.space.decode(raw)
+
+    def report(self, number: int, raw: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
+        """An evaluation of a trial whose hyperparameters are ``raw`` now."""
+        self.start(number, raw)
+        trial, before = self.trials[number], self.best
+        trial.epoch, trial.env_steps = int(metrics["epoch"]), int(metrics["env_steps"])
+        if not metrics[METRIC] > trial.score:
+            return
+        trial.score, trial.best_epoch = metrics[METRIC], trial.epoch
+        trial.evaluated = tuple(metrics.get(name, math.nan) for name in EVALUATED)
+        trial.values = self.space.decode(raw)
+        if before is None or trial.score > before.score or before is trial:
+            self._say(
+                f"trial {number}: best so far, score {trial.score:.1f} at epoch {trial.epoch}  ({self._text(trial)})"
+            )
+            self.write()
+
+    def end(self, number: int, problem: str = "") -> None:
+        """A trial has come to its end, by itself or by its scheduler; with ``problem`` it has failed."""
+        trial = self.trials[number]
+        if problem:
+            trial.status = "failed"
+            self.problems.append(problem)
+            text = f"failed: {problem}"
+        else:
+            last = trial_settings(self.settings, trial.values).epochs
+            trial.status = "finished" if trial.epoch + self.settings.pace.eval_every > last else "stopped early"
+            text = f"{trial.status} at epoch {trial.epoch}, best score {trial.score:.1f}"
+        over = sum(each.status != "running" for each in self.trials.values())
+        self._say(f"trial {number}: {text}  [{over} of {self.settings.run.num_samples} done]")
+        self.write()
+
+    def write(self) -> None:
+        """``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
+        text = io.StringIO()
+        names = self.space.names
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(["trial", "status", "epoch", "env_steps", METRIC, *EVALUATED, "best_epoch", *names, "checkpoint"])
+        for trial in self.ranked:
+            seen = (
+                [trial.score, *trial.evaluated, trial.best_epoch] if trial.best_epoch else [""] * (2 + len(EVALUATED))
+            )
+            values = [_word(trial.values[name]) for name in names]
+            row = [trial.number, trial.status, trial.epoch, trial.env_steps, *seen, *values, trial.checkpoint or ""]
+            rows.writerow(row)
+        atomic_write_text(self.folder / "results.csv", text.getvalue())
+        if best := self.best:
+            head = f"# trial {best.number} of {self.folder}: score {best.score:.1f} at epoch {best.best_epoch}\n"
+            settings = trial_settings(self.settings, best.values)
+            atomic_write_text(self.folder / "best.yaml", head + to_yaml(settings))
+
+    def finish(self, interrupted: bool) -> int:
+        """Say what came out and what to type next. Returns 0, or 130 after Ctrl-C.
+
+        Raises UserError where every trial failed.
+        """
+        for trial in self.trials.values():
+            trial.status = "interrupted" if trial.status == "running" else trial.status
+        self.write()
+        if self.best is None and not interrupted:
+            count = f"all {len(self.problems)} trials failed" if self.problems else "no trial was evaluated"
+            first = f"; the first: {self.problems[0]}" if self.problems else ""
+            logs = f"; see {self.folder}/trial_*/log.txt" if list(self.folder.glob("trial_*/log.txt")) else ""
+            raise UserError(f"{count}{first}{logs}")
+        self._summary(interrupted)
+        return 130 if interrupted else 0
+
+    def _summary(self, interrupted: bool) -> None:
+        statuses = [trial.status for trial in self.trials.values()]
+        counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "none begun"
+        minutes = (time.monotonic() - self.started) / 60
+        print(f"\n{'interrupted: ' if interrupted else ''}{len(statuses)} trials in {minutes:.1f} minutes ({counts})")
+        for trial in [each for each in self.ranked if each.best_epoch][:_SHOWN]:
+            greedy, sampled = trial.evaluated
+            scores = (
+                f"score {trial.score:8.1f}  greedy {greedy:8.1f}  sampled {sampled:8.1f}  epoch {trial.best_epoch:<5}"
+            )
+            print(f"  trial {trial.number:<4} {scores} {self._text(trial)}")
+        best = self.best
+        lines = {"search": self.folder, "table": self.folder / "results.csv"}
+        if best:
+            lines["settings"] = self.folder / "best.yaml"
+            lines |= {"checkpoint": best.checkpoint} if best.checkpoint else {}
+        for name, value in lines.items():
+            print(f"  {name:<12}{value}")
+        print("next:")
+        if best:
+            print(f"  python trainer.py --config {self.folder / 'best.yaml'}")
+            if best.checkpoint:
+                print(f"  python trainer.py --eval_agent {best.checkpoint}")
+        print(f"  python -m tensorboard.main --logdir {self.folder}", flush=True)
+
+    def _text(self, trial: Trial) -> str:
+        varied = [name for name in self.space.names if self.space[name].values[1:]]
+        return ", ".join(f"{name} {_word(trial.values[name])}" for name in varied)
+
+    def _say(self, line: str) -> None:
+        minutes, seconds = divmod(round(time.monotonic() - self.started), 60)
+        print(f"{minutes:3d}:{seconds:02d}  {line}", flush=True)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{','.join(map(str, value))}]"
+    return "null" if value is None else str(value)

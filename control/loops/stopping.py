@@ -1,0 +1,108 @@
+"""When an agent's training on a stand-in ends before its budget. Each rule judges members by themselves."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from control.loops.steps import Ended, Interaction
+
+
+class Rule(Protocol):
+    """``ended`` are the episodes of one tick; gives which of their members are through, ``[N]`` bool."""
+
+    def __call__(self, interaction: Interaction, ended: Ended) -> Tensor: ...
+
+    def keep(self, members: Tensor) -> None: ...
+
+
+class Recent:
+    """The latest ``size`` numbers of each member, and their mean; fewer where there are fewer."""
+
+    def __init__(self, members: int, size: int):
+        self.values = torch.zeros(members, size, dtype=torch.float64)
+        self.counts = torch.zeros(members, dtype=torch.int64)
+
+    def add(self, members: Tensor, values: Tensor) -> None:
+        """``values [N]`` of ``members [N]``, ascending; a member comes up as often as it has new numbers."""
+        size = self.values.shape[1]
+        new = torch.bincount(members, minlength=len(self.counts))
+        nth = torch.arange(len(members)) - torch.searchsorted(members, members)  # of the member's own
+        latest = nth >= new[members] - size
+        self.values[members[latest], ((self.counts[members] + nth) % size)[latest]] = values[latest].double()
+        self.counts += new
+
+    def mean(self, members: Tensor, first: int, last: int) -> Tensor:
+        """Mean of the latest entries from the ``last`` one back to before the ``first``: ``mean(m, 0, 10)`` is that of
+        the latest ten. ``[N]``, NaN where there are none."""
+        back = torch.arange(first, last)
+        index = self.counts[members].unsqueeze(1) - 1 - back
+        there = index >= 0
+        values = self.values[members].gather(1, index % self.values.shape[1])
+        return (values * there).sum(1) / there.sum(1)
+
+    def keep(self, members: Tensor) -> None:
+        self.values, self.counts = self.values[members], self.counts[members]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"values": self.values, "counts": self.counts}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.values, self.counts = state["values"], state["counts"]
+
+
+class Plateau:
+    """Through when the mean return of the latest ``number`` episodes differs from that of the ``number`` before by
+    less than ``difference``, relatively; not before ``initial + number`` episodes and ``floor`` steps.
+
+    Source: Ferreira et al. 2022, section 3, and the public code: at least ``initial + number + 1`` episodes.
+    """
+
+    def __init__(self, members: int, number: int, difference: float, initial: int, floor: int = 0):
+        self.number, self.difference, self.initial, self.floor = number, difference, initial, floor
+        self.returns = Recent(members, 2 * number)
+
+    def __call__(self, interaction: Interaction, ended: Ended) -> Tensor:
+        who, n = ended.members, self.number
+        self.returns.add(who, ended.returns)
+        now, before = self.returns.mean(who, 0, n), self.returns.mean(who, n, 2 * n)
+        flat = (now - before).abs() / (before.abs() + 1e-9) < self.difference
+        enough = self.returns.counts[who] > self.initial + n
+        return flat & enough & (ended.tick * interaction.agent.envs >= self.floor)
+
+    def keep(self, members: Tensor) -> None:
+        self.returns.keep(members)
+
+
+class Solved:
+    """Through when the mean of the latest ``number`` scores reaches ``solved``; not before the ``initial`` episodes.
+
+    The score of an episode is its own return, or what ``test(interaction, members) -> [N]`` says of the agent then:
+    the published rule tests on the real environment after every training episode. Source: as `Plateau`.
+    """
+
+    def __init__(
+        self,
+        members: int,
+        number: int,
+        solved: float,
+        initial: int,
+        test: Callable[[Interaction, Tensor], Tensor] | None = None,
+    ):
+        self.number, self.solved, self.initial, self.test = number, solved, initial, test
+        self.scores = Recent(members, number)
+
+    def __call__(self, interaction: Interaction, ended: Ended) -> Tensor:
+        who = ended.members
+        self.scores.add(who, ended.returns if self.test is None else self._tested(interaction, who))
+        return (self.scores.mean(who, 0, self.number) >= self.solved) & (self.scores.counts[who] > self.initial)
+
+    def _tested(self, interaction: Interaction, who: Tensor) -> Tensor:
+        """One test an agent, also where several of its episodes ended at once."""
+        assert self.test is not None
+        once, of = who.unique(return_inverse=True)
+        return self.test(interaction, once)[of]
+
+    def keep(self, members: Tensor) -> None:
+        self.scores.keep(members)

@@ -1,0 +1,132 @@
+"""Checkpoints: written whole or not at all, read without pickle's powers, checked before they are believed."""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from pytorch_lightning.plugins.io import TorchCheckpointIO
+
+from control.cli.errors import DISK
+from control.cli.settings import Settings, from_dict
+from control.storage.run_dir import replacing, versions
+from models.settings import SettingError, UserError
+
+OURS = "understudy"
+FORMAT = 1
+_WRITER_SIGNS = ("inline_container", "iostream", "PytorchStreamWriter", "failed writing")
+
+
+class CheckpointError(UserError):
+    """A checkpoint that is missing, damaged, from elsewhere, or could not be written."""
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Lightning's checkpoint files, each replaced in one step, so that the previous one survives a full disk or a
+    kill."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        try:
+            with replacing(Path(path)) as temporary:
+                torch.save(checkpoint, temporary)
+        except (OSError, RuntimeError) as error:
+            # torch's zip writer hides why it could not write (ENOSPC, for one) behind its own RuntimeErrors
+            hidden = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _WRITER_SIGNS)
+            if not hidden and not (isinstance(error, OSError) and error.errno in DISK):
+                raise
+            reason = "the disk is full or failing" if hidden else _reason(error)
+            raise CheckpointError(
+                f"checkpoint {str(path)!r} could not be written ({reason}); the previous one is kept: make room and "
+                "go on with --resume"
+            ) from error
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint of ours: the settings of its run, the seeds of its members, and everything Lightning keeps."""
+
+    path: Path
+    settings: Settings
+    seeds: list[int]
+    content: dict[str, Any]
+
+    @property
+    def run_state(self) -> dict[str, Any]:
+        """What `RunModule` and its subclass added of their own."""
+        return self.content[OURS]
+
+    def agent_state(self) -> dict[str, Any]:
+        """The agent's part of the weights, by the names the agent knows."""
+        return {name.removeprefix("agent."): value for name, value in self.content["state_dict"].items()}
+
+
+def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
+    """Read a checkpoint with ``weights_only=True``; CheckpointError where it is none of ours.
+
+    A folder means the best checkpoint of that run (the newest, where it holds several versions), or its last where no
+    evaluation has been. ``resume`` also demands what only a ``last.ckpt`` has: memory and random streams.
+    """
+    file = _file(Path(path))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's advice on pickles we refuse anyway
+            content = torch.load(file, map_location="cpu", weights_only=True)
+    except PermissionError:
+        raise
+    except Exception as error:  # of a damaged file anything can come
+        raise _damaged(file, error, resume) from error
+    if not isinstance(content, dict) or not isinstance(content.get(OURS), dict):
+        raise CheckpointError(
+            f"checkpoint {str(file)!r} was not written by this program; allowed: a .ckpt file that trainer.py wrote"
+        )
+    ours = content[OURS]
+    if ours.get("format") != FORMAT:
+        raise CheckpointError(
+            f"checkpoint {str(file)!r} has format {ours.get('format')}; this version reads format {FORMAT}"
+        )
+    if resume and not ours.get("whole", ours.get("agent") is not None):
+        raise CheckpointError(
+            f"checkpoint {str(file)!r} holds weights but no memory, so no run can resume from it; --reload takes it"
+        )
+    try:
+        found = Checkpoint(file, from_dict(ours["settings"]), list(ours["seeds"]), content)
+        assert isinstance(ours["epoch"], int) and found.agent_state()
+    except (KeyError, TypeError, AttributeError, AssertionError, SettingError) as error:
+        raise _damaged(file, error, resume) from error
+    return found
+
+
+def kept(folder: Path) -> Path | None:
+    """The best checkpoint of the run in ``folder``, its last where no evaluation has been; None where it has none."""
+    paths = [folder / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
+    return next((path for path in paths if path.exists()), None)
+
+
+def _file(path: Path) -> Path:
+    """The checkpoint that a file or folder stands for."""
+    if not path.is_dir():
+        if path.exists():
+            return path
+        near = sorted(path.parent.glob("*.ckpt")) if path.parent.is_dir() else []
+        hint = f"; there is {near[0].name!r} beside it" if near else ""
+        raise CheckpointError(f"checkpoint {str(path)!r} does not exist{hint}")
+    places = [path, path / "checkpoints", *(version / "checkpoints" for version in reversed(versions(path)))]
+    for place in places:
+        for name in ("best.ckpt", "last.ckpt"):
+            if (place / name).is_file():
+                return place / name
+    raise CheckpointError(f"folder {str(path)!r} holds no checkpoint; allowed: a .ckpt file, or the folder of a run")
+
+
+def _damaged(file: Path, error: Exception, resume: bool) -> CheckpointError:
+    reason = "it holds no plain tensors" if "eights" in str(error)[:20] else _reason(error)
+    best = file.with_name("best.ckpt")
+    way_out = f"; {str(best)!r} may serve with --reload" if resume and best.exists() else ""
+    return CheckpointError(
+        f"checkpoint {str(file)!r} is damaged or not a checkpoint ({reason}); "
+        f"allowed: a .ckpt file that trainer.py wrote{way_out}"
+    )
+
+
+def _reason(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or str(error).strip().split("\n")[0] or type(error).__name__)[:120]
