@@ -101,7 +101,7 @@ def test_panels_that_would_be_called_the_same_say_what_they_are(logdir: Path) ->
     ours = read_runs(write_policy_gradients(logdir) / "metrics.csv")
     theirs = read_runs(write_run(logdir) / "metrics.csv")
     assert list(plotting._titles(ours).values()) == [
-        "Return, mean of the latest training episodes", "Return in evaluation, greedy actions", "Policy loss",
+        "Mean return of the latest training episodes", "Evaluation return, greedy actions", "Policy loss",
         "Entropy loss", "Value loss", "Baseline",
     ]  # fmt: skip
     titles = plotting._titles(ours + theirs)

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +16,7 @@ from control.cli.settings import RunConfig, Settings, as_dict
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.recording import record
 from control.loops.rollout import GreedyActor
-from control.reports.statistics import interval, iqm
+from control.reports.synthetic import behaviour_figure, describe, search_figure, sentence
 from control.storage import run_dir
 from models.proxies import files
 from models.registry import default_configs
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 def conclude(module: "ProxyModule", folder: Path) -> Iterator[tuple[str, object]]:
     """Figure, second test, report, and the winner as ``proxy.safetensors``; yields lines for the summary. A search
     that was cut short gets its figure only."""
-    from control.reports.synthetic import behaviour_figure, search_figure
-
     if module.epoch == 0:
         return
     yield "figure", search_figure(folder, module.config.solved_reward)
@@ -131,34 +128,3 @@ def fresh_scores(module: "ProxyModule", centres: Tensor, name: str, count: int, 
     seeds = module.seeds_of(name, count) * len(centres)
     steps = module.config.steps_in_use
     return module.workers.run(centres.repeat_interleave(count, 0), seeds, steps=steps, drawn=drawn)
-
-
-def describe(outcome: Outcome, solved: float | None) -> dict[str, Any]:
-    """Numbers of N agents: mean and spread of their mean returns, interquartile mean with a bootstrap interval of
-    95 %, the share that solves the task, and what training cost. Agents whose weights are no longer finite have failed,
-    and count in nothing else."""
-    scores = outcome.scores[outcome.scores.isfinite()].double().numpy()
-    if not len(scores):
-        scores = np.full(1, np.nan)
-    bounds = interval(scores, iqm)
-    return {
-        "agents": len(outcome.scores),
-        "failed": int((~outcome.scores.isfinite()).sum()),
-        "mean": float(scores.mean()),
-        "std": float(scores.std()),
-        "median": float(np.median(scores)),
-        "worst": float(scores.min()),
-        "iqm": float(iqm(scores)),
-        "iqm_low": None if bounds is None else float(bounds[0]),
-        "iqm_high": None if bounds is None else float(bounds[1]),
-        "solved": None if solved is None else float((scores >= solved).mean()),
-        "steps": float(outcome.steps.double().mean()),
-        "steps_std": float(outcome.steps.double().std(correction=0)),
-        "episodes": float(outcome.episodes.double().mean()),
-    }
-
-
-def sentence(summary: dict[str, Any]) -> str:
-    """``mean 498.2, IQM 500.0 [499.1, 500.0]``."""
-    spread = "" if summary["iqm_low"] is None else f" [{summary['iqm_low']:.1f}, {summary['iqm_high']:.1f}]"
-    return f"mean {summary['mean']:.1f}, IQM {summary['iqm']:.1f}{spread}"

@@ -12,9 +12,9 @@ from typing import Any
 
 from control.cli.parse import Settings
 from control.cli.settings import as_dict, build, check_problems, from_dict
-from control.commands.choose_proxy import describe
 from control.evolution.workers import Workers, make_workers
 from control.lightning.module import spaces_of
+from control.reports.synthetic import describe
 from control.storage import checkpoints, run_dir
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError

@@ -11,11 +11,12 @@ from typing import Any
 
 from control.cli.settings import Settings, to_yaml
 from control.commands.search_space import Space, trial_settings
+from control.reports.tags import GREEDY, SAMPLED
 from control.storage.run_dir import atomic_write_text
 from models.settings import UserError
 
 METRIC = "score"  # what a run is judged by: greedy evaluation, or the running mean of training returns
-EVALUATED = ("eval/return_greedy", "eval/return_sampled")
+EVALUATED = (GREEDY, SAMPLED)
 _SHOWN = 5
 
 

@@ -16,6 +16,7 @@ from control.lightning.callbacks import RunLog
 from control.lightning.episodes import AgentModule
 from control.lightning.module import RunModule
 from control.lightning.progress import Progress
+from control.reports.tags import TRAINING
 from control.storage import checkpoints
 from control.storage.run_dir import atomic_write_text
 
@@ -58,7 +59,7 @@ class Report(CheckpointCallback):
             if isinstance(callback, RunLog):
                 for writer in callback.writers:
                     writer.flush()  # a scheduler may end this process any moment
-        names = (*EVALUATED, "rollout/return_mean")
+        names = (*EVALUATED, TRAINING)
         metrics = {METRIC: score} | {name: float(module.row[name].mean()) for name in names if name in module.row}
         self.report(metrics | {"epoch": module.epoch, "env_steps": int(module.env_steps.sum())})
 

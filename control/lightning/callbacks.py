@@ -10,6 +10,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from control.cli.settings import as_dict
 from control.lightning.module import RunModule
+from control.reports.tags import tags
 from control.storage.run_dir import MetricsFile, read_metrics
 
 
@@ -71,7 +72,7 @@ class RunLog(Callback):
                     for name, value in as_dict(module.settings).items()}  # fmt: skip
         for m, writer in enumerate(self.writers):
             final = {"hparam/" + tag.replace("/", "_"): self.last[tag][m]
-                     for tag in module.final_tags if tag in self.last}  # fmt: skip
+                     for tag in tags("return", "score") if tag in self.last}  # fmt: skip
             experiment, start, end = hparams(settings, final)
             for summary in (experiment, start, end):
                 writer._get_file_writer().add_summary(summary)

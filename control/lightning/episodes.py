@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from control.cli.settings import Settings
-from control.lightning.module import GREEDY, RunModule, check_actions, check_no_command, finite, rounds, seeds_of
+from control.lightning.module import RunModule, check_actions, check_no_command, finite, rounds, seeds_of
 from control.loops.rollout import Actor, Episodes, RandomActor, rollout
 from control.loops.stopping import Recent
-from control.reports.runs import RUNNING_MEAN
+from control.reports.tags import GREEDY, RUNNING_MEAN, SAMPLED, TRAINING
 from envs.base import Environment, EnvironmentFault
 from envs.make import make_environment
 from models.agents import agent_class
@@ -136,7 +136,7 @@ class AgentModule(RunModule):
 
     @property
     def _return_tag(self) -> str:
-        return RUNNING_MEAN if self.schedule.running_mean else "rollout/return_mean"
+        return RUNNING_MEAN if self.schedule.running_mean else TRAINING
 
     def report(self) -> list[str] | None:
         if not self.has_something_to_say():
@@ -144,7 +144,7 @@ class AgentModule(RunModule):
         parts = [self.steps_text(), f"return {self._mean(self._return_tag):7.1f}"]
         if GREEDY in self.row:
             parts.append(f"greedy {self._mean(GREEDY):7.1f}")
-            parts.append(f"sampled {self._mean('eval/return_sampled'):7.1f}")
+            parts.append(f"sampled {self._mean(SAMPLED):7.1f}")
         return [*parts, f"loss {self._mean(self.loss_tag):.3f}"]
 
     def figures(self) -> dict[str, list["Figure"]]:
@@ -221,7 +221,7 @@ class AgentModule(RunModule):
     def _describe(self, trajectory: Trajectory) -> dict[str, Tensor]:
         returns = trajectory.returns
         return self._running_mean(returns) | {
-            "rollout/return_mean": returns.mean(1),
+            TRAINING: returns.mean(1),
             "rollout/return_std": returns.std(1, correction=0),
             "rollout/return_max": returns.amax(1),
             "rollout/return_min": returns.amin(1),

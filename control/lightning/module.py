@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from control.cli.settings import RunConfig, Settings, as_dict
 from control.loops.recording import record
-from control.reports.runs import GREEDY, RUNNING_MEAN
+from control.reports.tags import GREEDY
 from control.storage import checkpoints
 from control.storage.checkpoints import FORMAT, OURS
 from envs.make import make_environment
@@ -33,8 +33,6 @@ class RunModule(pl.LightningModule):
     ``gradient_steps`` count from the start of the run, ``best`` is the best `score` so far.
     """
 
-    # For TensorBoard's HPARAMS.
-    final_tags: tuple[str, ...] = (GREEDY, "eval/return_sampled", "rollout/return_mean", RUNNING_MEAN)
     unit = "epoch"  # what the progress bar counts
     steps_on = "environment"  # what `env_steps` are steps of
     advice = "a smaller lr may help"  # against numbers that are no longer finite

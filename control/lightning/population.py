@@ -29,7 +29,6 @@ class ProxyModule(RunModule):
     """
 
     unit, steps_on = "generation", "synthetic"
-    final_tags = ("es/center_return", "es/fitness_mean", "es/fitness_best")
 
     def __init__(self, settings: Settings, workers: Workers, networks: Networks):
         super().__init__(settings, [settings.run.seed])

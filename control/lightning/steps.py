@@ -12,7 +12,7 @@ from control.lightning.module import RunModule, check_actions, check_no_command,
 from control.loops.resources import available_memory
 from control.loops.rollout import Episodes, GreedyActor, rollout
 from control.loops.steps import Interaction
-from control.reports.runs import GREEDY, REWARD_RATE
+from control.reports.tags import GREEDY, REWARD_RATE, TRAINING
 from envs.base import Environment, EnvironmentFault
 from envs.make import make_environment
 from envs.names import GAMES
@@ -137,7 +137,7 @@ class StepModule(RunModule):
         self.updates = self.updates + seen["updated"] * self.settings.agent.updates_per_step
         self.gradient_steps = int(self.updates.max())
         self.row = {
-            "train/loss": seen["loss"], "rollout/return_mean": seen["return"], "rollout/length": seen["length"],
+            "train/loss": seen["loss"], TRAINING: seen["return"], "rollout/length": seen["length"],
             "gradient_steps": self.updates,
         } | {tag: values for tag, values in seen.items() if "/" in tag}  # fmt: skip
         self._time("train", time.perf_counter() - start)
@@ -178,13 +178,13 @@ class StepModule(RunModule):
     # -- the run's side -----------------------------------------------------------------------------------------
 
     def headline(self) -> str:
-        return ", ".join(self._shown("return {:.0f}", "rollout/return_mean") + self._shown("loss {:.3g}", "train/loss"))
+        return ", ".join(self._shown("return {:.0f}", TRAINING) + self._shown("loss {:.3g}", "train/loss"))
 
     def report(self) -> list[str] | None:
         if not self.has_something_to_say():
             return None
         greedy = ("reward rate {:.4f}", REWARD_RATE) if self.pace.continuing else ("greedy {:7.1f}", GREEDY)
-        returns = self._shown("return {:7.1f}", "rollout/return_mean") + self._shown(*greedy)
+        returns = self._shown("return {:7.1f}", TRAINING) + self._shown(*greedy)
         return [self.steps_text(), *returns, *self._shown("loss {:.3g}", "train/loss")]
 
     def _shown(self, text: str, tag: str) -> list[str]:

@@ -20,9 +20,6 @@ from control.reports.panels import (
     scale,
 )
 from control.reports.runs import (
-    RETURNS,
-    REWARD_RATE,
-    SHORT,
     Group,
     Run,
     find_groups,
@@ -32,23 +29,11 @@ from control.reports.runs import (
     summarise,
     table,
 )
+from control.reports.tags import COMMAND, REWARD_RATE, TAGS, TRAINING, tags
 from models.settings import SettingError
 
-LOSSES = {
-    "train/policy_loss": "Policy loss",
-    "train/value_loss": "Value loss",
-    "train/loss": "Loss",
-    "train/loss_p": "Policy loss",
-    "train/loss_e": "Entropy loss",
-    "train/loss_v": "Value loss",
-    "train/baseline": "Baseline",
-    "train/model_reward": "Model's loss: reward",
-    "train/model_termination": "Model's loss: end of the episode",
-    "train/model_obs": "Model's loss: observation",
-    "train/model_kl": "Model's loss: next latent state",
-}
 # Of a run's own curve; what is drawn for want of the other has its colour.
-RETURN_COLOURS = dict(zip(SHORT, (COLOURS[0], *COLOURS), strict=False))
+RETURN_COLOURS = dict(zip(tags("return"), (COLOURS[0], *COLOURS), strict=False))
 FORMATS = (".png", ".pdf", ".svg")
 STYLE: Any = {
     "axes.spines.top": False,
@@ -112,13 +97,13 @@ def learning_curve(run_dir: Path) -> Path:
     runs = read_runs(run_dir / "metrics.csv")
     if not runs:
         raise SettingError(f"{run_dir / 'metrics.csv'} has no epoch yet")
-    losses, commanded = logged(runs, LOSSES), logged(runs, ["command/return"])
+    losses, commanded = logged(runs, tags("loss")), logged(runs, [COMMAND])
     with style() as plt:
         figure, axes = _beside_returns(plt, len(losses) + len(commanded))
         _draw_returns(axes[0], runs)
         for axis, tag in zip(axes[1:], losses, strict=False):
             draw_seeds(axis, runs, tag, COLOURS[0])
-            axis.set(title=LOSSES[tag], xlabel=X_LABELS["env_steps"])
+            axis.set(title=TAGS[tag].title, xlabel=X_LABELS["env_steps"])
             scale(axis)
         if commanded:
             _draw_commands(figure, axes[-1], runs)
@@ -161,18 +146,18 @@ def _draw_groups(rows: dict[str, dict[str, Group]], title: str, x: str, target: 
     """A figure of `rows[game][label]`: the panels of one game side by side or in two rows, else a row a game."""
     everything = [group for row in rows.values() for group in row.values()]
     panels = _titles([run for group in everything for run in group.runs])
-    tags = list(panels)
-    if not tags:
+    drawn = list(panels)
+    if not drawn:
         raise SettingError(f"{title}: neither returns nor losses were logged yet")
-    columns = len(tags) if len(rows) > 1 else min(len(tags), 3 if len(tags) > 4 else 2)
-    height = len(rows) if len(rows) > 1 else -(-len(tags) // columns)
+    columns = len(drawn) if len(rows) > 1 else min(len(drawn), 3 if len(drawn) > 4 else 2)
+    height = len(rows) if len(rows) > 1 else -(-len(drawn) // columns)
     labels = sorted({label for row in rows.values() for label in row})
     colours = {label: COLOURS[i % len(COLOURS)] for i, label in enumerate(labels)}
     with style() as plt:
         figure, axes = plt.subplots(height, columns, figsize=(5.4 * columns, 3.9 * height), squeeze=False)
         places = iter(axes.flat)
         for game, row in rows.items():
-            for tag, axis in zip(tags, places, strict=False):
+            for tag, axis in zip(drawn, places, strict=False):
                 _draw_panel(axis, row, tag, x, colours)
                 axis.set(title=f"{game}: {panels[tag]}" if len(rows) > 1 else panels[tag], xlabel=X_LABELS[x])
         for axis in axes.flat:
@@ -188,10 +173,10 @@ def _draw_groups(rows: dict[str, dict[str, Group]], title: str, x: str, target: 
 
 def _titles(runs: Sequence[Run]) -> dict[str, str]:
     """The panels for these runs: tag and title, with the tag where another panel is called the same."""
-    tags = [*return_tags(runs), *logged(runs, LOSSES)]
-    titles = [(RETURNS | LOSSES)[tag] for tag in tags]
+    panels = [*return_tags(runs), *logged(runs, tags("loss"))]
+    titles = [TAGS[tag].title for tag in panels]
     return {
-        tag: f"{title} ({tag})" if titles.count(title) > 1 else title for tag, title in zip(tags, titles, strict=True)
+        tag: f"{title} ({tag})" if titles.count(title) > 1 else title for tag, title in zip(panels, titles, strict=True)
     }
 
 
@@ -204,35 +189,35 @@ def _draw_panel(axis: Any, row: dict[str, Group], tag: str, x: str, colours: dic
     if not ends:
         return
     scale(axis)
-    if tag in RETURNS:
+    if TAGS[tag].kind == "return":
         clip_below(axis, np.concatenate([run.points(tag, x)[1] for group in row.values() for run in group.runs]))
     if len(colours) > 1:
         label_ends(axis, ends)
 
 
 def _draw_returns(axis: Any, runs: Sequence[Run]) -> None:
-    tags = return_tags(runs)
-    for tag in tags:
-        draw_seeds(axis, runs, tag, RETURN_COLOURS[tag], SHORT[tag])
-    axis.set(title="Reward per step" if tags == [REWARD_RATE] else "Return", xlabel=X_LABELS["env_steps"])
+    returns = return_tags(runs)
+    for tag in returns:
+        draw_seeds(axis, runs, tag, RETURN_COLOURS[tag], TAGS[tag].short)
+    axis.set(title="Reward per step" if returns == [REWARD_RATE] else "Return", xlabel=X_LABELS["env_steps"])
     scale(axis)
-    if tags:
-        clip_below(axis, np.concatenate([run.points(tag, "env_steps")[1] for run in runs for tag in tags]))
+    if returns:
+        clip_below(axis, np.concatenate([run.points(tag, "env_steps")[1] for run in runs for tag in returns]))
     if axis.get_legend_handles_labels()[0]:
         axis.legend(frameon=False, loc="best")
 
 
 def _draw_commands(figure: Any, axis: Any, runs: Sequence[Run]) -> None:
-    commands = np.concatenate([run.columns["command/return"] for run in runs])
+    commands = np.concatenate([run.columns[COMMAND] for run in runs])
     nothing = np.full(len(commands), np.nan)
-    obtained = [run.columns.get("rollout/return_mean") for run in runs]
+    obtained = [run.columns.get(TRAINING) for run in runs]
     returns = np.concatenate([column for column in obtained if column is not None] or [nothing])
     epochs = np.concatenate([run.columns["epoch"] for run in runs])
     dots = axis.scatter(commands, returns, c=epochs, cmap="viridis", s=14, linewidths=0)
     both = np.concatenate([commands, returns])
     low, high = np.nanmin(both), np.nanmax(both)
     axis.plot([low, high], [low, high], color=GREY, linewidth=1, linestyle=(0, (4, 2)))
-    axis.set(title="Obtained against commanded return", xlabel="commanded", ylabel="obtained (mean of the epoch)")
+    axis.set(title=TAGS[COMMAND].title, xlabel="commanded", ylabel="obtained (mean of the epoch)")
     figure.colorbar(dots, ax=axis, label="epoch")
 
 

@@ -15,31 +15,12 @@ from numpy.typing import NDArray
 
 from control.cli.settings import from_dict
 from control.reports.statistics import interval, iqm, mean
+from control.reports.tags import RUNNING_MEAN, TAGS, tags
 from control.storage.run_dir import KEYS, read_metrics
 from models.settings import SettingError
 
 Array = NDArray[np.float64]
 
-RUNNING_MEAN = "train/mean_reward"  # its name in the notebook that policy gradients come from
-GREEDY = "eval/return_greedy"
-REWARD_RATE = "eval/reward_rate"  # reward a step, of worlds without episodes
-RETURNS = {
-    RUNNING_MEAN: "Return, mean of the latest training episodes",
-    "rollout/return_mean": "Return while exploring",
-    "eval/return_sampled": "Return in evaluation, sampled actions",
-    GREEDY: "Return in evaluation, greedy actions",
-    REWARD_RATE: "Reward per step in evaluation, greedy actions",
-    "es/fitness_mean": "Real return of agents of perturbed stand-ins",
-    "es/center_return": "Real return of fresh agents of the centre",
-}
-SHORT = {
-    RUNNING_MEAN: "running mean", "rollout/return_mean": "exploring", "eval/return_sampled": "sampled",
-    GREEDY: "greedy", REWARD_RATE: "reward rate", "es/fitness_mean": "fitness",
-    "es/center_return": "centre",
-}  # fmt: skip
-# What says the same as another. An on-policy agent's running mean is over these episodes, and over others that
-# were played just as they were; where nothing ends, a return is the reward rate times the steps.
-_SAID_BY = {RUNNING_MEAN: ("rollout/return_mean", "eval/return_sampled"), REWARD_RATE: (GREEDY,)}
 LAST = 0.1  # the share of epochs, at the end, that the table averages over
 
 
@@ -155,14 +136,12 @@ def logged(runs: Sequence[Run], tags: Iterable[str]) -> list[str]:
 
 
 def return_tags(runs: Sequence[Run]) -> list[str]:
-    """The returns to show of these runs: the running mean where all of them have one, in place of what says the same
-    with more noise, else everything but the running mean; the reward rate where all of them have one, in place of the
-    return."""
-    tags = logged(runs, RETURNS)
-    common = [tag for tag in _SAID_BY if all(len(run.points(tag, "epoch")[1]) for run in runs)]
-    dropped = [said for tag in common for said in _SAID_BY[tag]]
-    dropped += [RUNNING_MEAN] if RUNNING_MEAN not in common else []
-    return [tag for tag in tags if tag not in dropped]
+    """The returns to show of these runs. A tag that all runs have replaces those that say the same with more noise;
+    the running mean is left out where some run has none."""
+    common = [tag for tag in tags("return") if all(len(run.points(tag, "epoch")[1]) for run in runs)]
+    dropped = {name for tag in common for name in TAGS[tag].replaces}
+    dropped |= {RUNNING_MEAN} - set(common)
+    return [tag for tag in logged(runs, tags("return")) if tag not in dropped]
 
 
 def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
@@ -224,17 +203,20 @@ def summarise(group: Group) -> dict[str, Any]:
     """Numbers of the table: for each seed the mean over the last tenth of its epochs and the best, for each tag of
     returns; then over seeds mean, IQM and the IQM's 95 % interval (None for one seed). Tags never logged are absent.
     The best running mean is aggregated too, being what such a run is judged by."""
-    tags = return_tags(group.runs)
+    returns = return_tags(group.runs)
     seeds = {
         str(run.seed): {
             "epochs": len(run.columns["epoch"]),
             "env_steps": int(run.columns["env_steps"].max()),
-            **{tag: {"last": _plain(run.last(tag)), "best": _plain(run.best(tag))} for tag in tags},
+            **{tag: {"last": _plain(run.last(tag)), "best": _plain(run.best(tag))} for tag in returns},
         }
         for run in group.runs
     }
-    summary = {"seeds": seeds, "over_seeds": {tag: over_seeds([run.last(tag) for run in group.runs]) for tag in tags}}
-    if RUNNING_MEAN in tags:
+    summary = {
+        "seeds": seeds,
+        "over_seeds": {tag: over_seeds([run.last(tag) for run in group.runs]) for tag in returns},
+    }
+    if RUNNING_MEAN in returns:
         summary["best_over_seeds"] = {RUNNING_MEAN: over_seeds([run.best(RUNNING_MEAN) for run in group.runs])}
     return summary
 
@@ -259,14 +241,14 @@ def table(title: str, summary: dict[str, Any]) -> str:
     """The summary of each group as text, a row a seed and three for the aggregates."""
     lines = [f"{title}: returns, mean of the last tenth of the epochs (best epoch)"]
     for label, group in summary.items():
-        tags = list(group["over_seeds"])
-        rows = [[label, "epochs", "env steps", *(SHORT[tag] for tag in tags)]]
+        shown = list(group["over_seeds"])
+        rows = [[label, "epochs", "env steps", *(TAGS[tag].short for tag in shown)]]
         for seed, numbers in group["seeds"].items():
-            cells = [f"{_text(numbers[tag]['last'])} ({_text(numbers[tag]['best'])})" for tag in tags]
+            cells = [f"{_text(numbers[tag]['last'])} ({_text(numbers[tag]['best'])})" for tag in shown]
             rows.append([f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}", *cells])
         over, best = group["over_seeds"], group.get("best_over_seeds", {})
-        for name, shown in AGGREGATES.items():
-            cells = [f"{shown(over[tag])} ({shown(best[tag])})" if tag in best else shown(over[tag]) for tag in tags]
+        for name, text in AGGREGATES.items():
+            cells = [f"{text(over[tag])} ({text(best[tag])})" if tag in best else text(over[tag]) for tag in shown]
             rows.append([name, "", "", *cells])
         lines += ["", *aligned(rows)]
     return "\n".join(lines)

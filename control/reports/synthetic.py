@@ -1,20 +1,53 @@
-"""Pictures of a search, and of what a synthetic environment shows the agents that train on it."""
+"""A search in numbers and pictures, and what a synthetic environment shows the agents that train on it."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from control.cli.settings import Settings
-from control.evolution.inner_loop import InnerLoop
+from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.rollout import GreedyActor, rollout
 from control.reports.panels import COLOURS, GREY
+from control.reports.statistics import interval, iqm
 from control.storage.run_dir import read_metrics
 from envs.make import make_environment
 from models.proxies.files import Proxy
 from models.trajectory import Trajectory
 
 _AGENTS, _EPISODES, _BINS = 10, 10, 60
+
+
+def describe(outcome: Outcome, solved: float | None) -> dict[str, Any]:
+    """Numbers of N agents: mean and spread of their mean returns, interquartile mean with a bootstrap interval of
+    95 %, the share that solves the task, and what training cost. Agents whose weights are no longer finite have failed,
+    and count in nothing else."""
+    scores = outcome.scores[outcome.scores.isfinite()].double().numpy()
+    if not len(scores):
+        scores = np.full(1, np.nan)
+    bounds = interval(scores, iqm)
+    return {
+        "agents": len(outcome.scores),
+        "failed": int((~outcome.scores.isfinite()).sum()),
+        "mean": float(scores.mean()),
+        "std": float(scores.std()),
+        "median": float(np.median(scores)),
+        "worst": float(scores.min()),
+        "iqm": float(iqm(scores)),
+        "iqm_low": None if bounds is None else float(bounds[0]),
+        "iqm_high": None if bounds is None else float(bounds[1]),
+        "solved": None if solved is None else float((scores >= solved).mean()),
+        "steps": float(outcome.steps.double().mean()),
+        "steps_std": float(outcome.steps.double().std(correction=0)),
+        "episodes": float(outcome.episodes.double().mean()),
+    }
+
+
+def sentence(summary: dict[str, Any]) -> str:
+    """``mean 498.2, IQM 500.0 [499.1, 500.0]``."""
+    spread = "" if summary["iqm_low"] is None else f" [{summary['iqm_low']:.1f}, {summary['iqm_high']:.1f}]"
+    return f"mean {summary['mean']:.1f}, IQM {summary['iqm']:.1f}{spread}"
 
 
 def search_figure(folder: Path, solved: float | None) -> Path:

@@ -24,8 +24,9 @@ import numpy as np  # noqa: E402
 from control.cli.errors import reported  # noqa: E402
 from control.reports.figures import figure_file, show, style  # noqa: E402
 from control.reports.panels import COLOURS, GREY, X_LABELS  # noqa: E402
-from control.reports.runs import GREEDY, LAST, REWARD_RATE, Array, Run, aligned, check_seed_is_new, runs_of, seeds_text  # noqa: E402
+from control.reports.runs import LAST, Array, Run, aligned, check_seed_is_new, runs_of, seeds_text  # noqa: E402
 from control.reports.statistics import interval, mean  # noqa: E402
+from control.reports.tags import GREEDY, REWARD_RATE  # noqa: E402
 from models.agents.model_generalisation.config import IMPLEMENTATIONS  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 

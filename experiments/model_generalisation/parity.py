@@ -28,7 +28,8 @@ from control.cli import parse as config  # noqa: E402
 from control.cli.errors import reported, show  # noqa: E402
 from control.reports.figures import figure_file, style, try_writing  # noqa: E402
 from control.reports.panels import COLOURS, GREY, X_LABELS  # noqa: E402
-from control.reports.runs import REWARD_RATE, Array, aligned, read_runs  # noqa: E402
+from control.reports.runs import Array, aligned, read_runs  # noqa: E402
+from control.reports.tags import REWARD_RATE  # noqa: E402
 from control.storage import run_dir  # noqa: E402
 from models.settings import SettingError, nearest  # noqa: E402
 

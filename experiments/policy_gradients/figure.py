@@ -22,7 +22,6 @@ from control.reports.figures import figure_file, show, style  # noqa: E402
 from control.reports.panels import COLOURS, GREY, X_LABELS, draw_aggregate, label_ends, on_grid, scale  # noqa: E402
 from control.reports.runs import (  # noqa: E402
     AGGREGATES,
-    RUNNING_MEAN,
     Run,
     aligned,
     check_seed_is_new,
@@ -31,6 +30,7 @@ from control.reports.runs import (  # noqa: E402
     runs_of,
     seeds_text,
 )
+from control.reports.tags import RUNNING_MEAN  # noqa: E402
 from models.agents.policy_gradients.config import IMPLEMENTATIONS, Config  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 

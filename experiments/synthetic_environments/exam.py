@@ -19,10 +19,10 @@ if str(ROOT) not in sys.path:
 
 import torch  # noqa: E402
 
-from control.commands.choose_proxy import describe  # noqa: E402
 from control.commands.evaluate_proxy import agent_settings, load_stand_in  # noqa: E402
 from control.evolution.inner_loop import Outcome  # noqa: E402
 from control.evolution.workers import make_workers  # noqa: E402
+from control.reports.synthetic import describe  # noqa: E402
 from models.streams import derive_seed  # noqa: E402
 
 WIDE = {"hidden_size": 128, "batch_size": 128, "hidden_layer": 2}  # the published ranges: 42 to 384, 1 to 3 layers
