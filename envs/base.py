@@ -22,6 +22,8 @@ class Step:
     ``discount [M, E]`` float32 is the factor the environment itself gives for bootstrapping from the value of the next
     state (dm_env's word), 0 where nothing is to come; None means 0 where terminated, else 1. Rows of inactive
     environments hold anything there.
+    ``info [M, E, I]`` float32 are further numbers that the environment tells of the step, such as the parts of a
+    reward; None where it tells none.
     """
 
     obs: Tensor
@@ -29,6 +31,7 @@ class Step:
     terminated: Tensor
     truncated: Tensor
     discount: Tensor | None = None
+    info: Tensor | None = None
 
     @property
     def done(self) -> Tensor:

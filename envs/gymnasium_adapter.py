@@ -67,11 +67,15 @@ class GymnasiumEnvironment:
         count = len(self._envs)
         reward = np.zeros(count, np.float32)
         terminated, truncated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+        names = self.game.info
+        told = np.zeros((count, len(names)), np.float32)
         observations, steps, row = self._obs, self._steps, 0
         try:
             for row in rows:
-                obs, reward[row], terminated[row], truncated[row], _ = steps[row](given[row])
+                obs, reward[row], terminated[row], truncated[row], info = steps[row](given[row])
                 observations[row] = obs
+                if names:
+                    told[row] = [info[name] for name in names]
         except Exception as error:
             self._ages[row] += 1
             self._fail(row, error)
@@ -79,7 +83,8 @@ class GymnasiumEnvironment:
         self._check_finite(reward)
         shape = (self.members, self.envs)
         flags = torch.from_numpy(terminated).view(shape), torch.from_numpy(truncated).view(shape)
-        return Step(self._observations(), torch.from_numpy(reward).view(shape), *flags)
+        further = torch.from_numpy(told).view(*shape, -1) if names else None
+        return Step(self._observations(), torch.from_numpy(reward).view(shape), *flags, info=further)
 
     def frame(self, member: int, env: int) -> np.ndarray:
         """The picture of one environment, ``[H, W, 3]`` uint8. Needs ``render=True`` and an episode begun."""

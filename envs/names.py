@@ -27,6 +27,7 @@ class Game:
     ``dynamics`` is ``module:class`` of the game as a tensor program (`envs.tensor.Dynamics`, made with the same
     ``kwargs``), empty where there is none; it takes the place of the Gymnasium id except where frames are drawn.
     ``parameters`` are the kind of those ``kwargs`` that a name may change, None where it may change none.
+    ``info`` names the numbers in Gymnasium's ``info`` that a step hands out as `envs.base.Step.info`, in this order.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Game:
     wrappers: tuple[str, ...] = ()
     dynamics: str = ""
     parameters: type[WorldParameters] | None = None
+    info: tuple[str, ...] = ()
 
     @property
     def world(self) -> str:

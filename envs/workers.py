@@ -42,12 +42,13 @@ class ParallelEnvironment:
         single.close()
         rows = members * envs
         context = _context()
-        self._shared = _raw_arrays(context, self.spaces, rows)
-        self._views = _views(self._shared, self.spaces, rows)
+        layout = _layout(self.spaces, len(game.info), rows)
+        self._shared = _raw_arrays(context, layout)
+        self._views = _views(self._shared, layout)
         bounds = np.linspace(0, rows, min(num_workers, rows) + 1).astype(int).tolist()
         for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
             ours, theirs = context.Pipe()
-            arguments = (theirs, game, rows, start, stop, self._shared, self.spaces)
+            arguments = (theirs, game, start, stop, self._shared, layout)
             process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -63,7 +64,7 @@ class ParallelEnvironment:
         self._views["actions"][:] = actions.detach().numpy().reshape(self._views["actions"].shape)
         self._views["active"][:] = True if active is None else active.reshape(-1).numpy()
         self._all("step")
-        return Step(*(self._take(key) for key in ("obs", "reward", "terminated", "truncated")))
+        return Step(**{key: self._take(key) for key in _told(self.game)})
 
     def close(self) -> None:
         for _, pipe in self._workers:
@@ -110,13 +111,13 @@ class ParallelEnvironment:
         return (message, False) if message else None
 
 
-def _serve(pipe: Connection, game: Game, rows: int, start: int, stop: int, shared: dict, spaces: Spaces) -> None:
+def _serve(pipe: Connection, game: Game, start: int, stop: int, shared: dict[str, Any], layout: "_Layout") -> None:
     """A worker's life: carry out orders on rows ``start .. stop`` until the pipe is closed at the other end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     if hasattr(os, "setsid"):
         os.setsid()  # so that what an environment starts can be ended with its worker
     torch.set_num_threads(1)
-    views = {key: view[start:stop] for key, view in _views(shared, spaces, rows).items()}
+    views = {key: view[start:stop] for key, view in _views(shared, layout).items()}
     environment = None
     with contextlib.suppress(EOFError, OSError):
         while True:
@@ -147,11 +148,19 @@ def _carry_out(order: str, environment: GymnasiumEnvironment, views: dict[str, n
         views["obs"][:] = environment.reset(torch.from_numpy(views["seeds"])[None], active)[0].numpy()
         return
     step = environment.step(torch.from_numpy(views["actions"])[None], active)
-    for key in ("obs", "reward", "terminated", "truncated"):
+    for key in _told(environment.game):
         views[key][:] = getattr(step, key)[0].numpy()
 
 
-def _layout(spaces: Spaces, rows: int) -> dict[str, tuple[Any, tuple[int, ...]]]:
+def _told(game: Game) -> list[str]:
+    """The fields of a `Step` that travel."""
+    return ["obs", "reward", "terminated", "truncated"] + ["info"] * bool(game.info)
+
+
+_Layout = dict[str, tuple[Any, tuple[int, ...]]]
+
+
+def _layout(spaces: Spaces, infos: int, rows: int) -> _Layout:
     """Key -> (dtype, shape) of every shared array."""
     obs = np.uint8 if spaces.is_image else np.float32
     action = np.int64 if spaces.action_dtype == torch.int64 else np.float32
@@ -160,20 +169,21 @@ def _layout(spaces: Spaces, rows: int) -> dict[str, tuple[Any, tuple[int, ...]]]
         "obs": (obs, (rows, *spaces.obs_shape)),
         "actions": (action, (rows, *spaces.action_shape)),
         "seeds": (np.int64, (rows,)),
+        "info": (np.float32, (rows, infos)),
         **{key: (dtype, (rows,)) for key, dtype in scalars.items()},
     }
 
 
-def _raw_arrays(context: Any, spaces: Spaces, rows: int) -> dict[str, Any]:
+def _raw_arrays(context: Any, layout: _Layout) -> dict[str, Any]:
+    # An array of no numbers takes a byte too: nothing can be viewed in none.
     return {
-        key: context.RawArray("b", int(np.dtype(dtype).itemsize * np.prod(shape)))
-        for key, (dtype, shape) in _layout(spaces, rows).items()
+        key: context.RawArray("b", max(1, int(np.dtype(dtype).itemsize * np.prod(shape))))
+        for key, (dtype, shape) in layout.items()
     }
 
 
-def _views(shared: dict[str, Any], spaces: Spaces, rows: int) -> dict[str, np.ndarray]:
-    layout = _layout(spaces, rows)
-    return {key: np.frombuffer(raw, layout[key][0]).reshape(layout[key][1]) for key, raw in shared.items()}
+def _views(shared: dict[str, Any], layout: _Layout) -> dict[str, np.ndarray]:
+    return {key: np.ndarray(layout[key][1], layout[key][0], buffer=raw) for key, raw in shared.items()}
 
 
 def _context() -> Any:

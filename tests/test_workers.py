@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from envs.base import EnvironmentFault
+from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_environment
 from envs.names import Game
 from envs.workers import ParallelEnvironment
@@ -37,7 +38,7 @@ class Mortal(gym.Env):
     def step(self, action):
         if action == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-        return np.zeros(2, np.float32), float("nan") if action == 1 else 0.0, False, False, {}
+        return np.zeros(2, np.float32), float("nan") if action == 1 else 0.0, False, False, {"pid": os.getpid(), "a": 7}
 
     def close(self):
         if self.engine:
@@ -114,6 +115,15 @@ def test_a_fault_in_a_worker_is_told_and_a_death_ends_all():
         environment.step(torch.tensor([[0, 2]]))
     assert wait_until_gone(pids)
     assert wait_until_gone(engines)
+
+
+def test_numbers_of_the_info_come_along_where_the_game_names_them():
+    for make in (GymnasiumEnvironment, lambda *size: ParallelEnvironment(*size, 2)):
+        environment = make(Game("mortal", f"{__name__}:Mortal-v0", info=("a", "pid")), 1, 2)
+        pids = environment.reset(seeds(1, 2))[0, :, 1].tolist()
+        info = environment.step(torch.tensor([[0, 0]]), torch.tensor([[True, False]])).info
+        environment.close()
+        assert info.dtype == torch.float32 and info.tolist() == [[[7.0, pids[0]], [0.0, 0.0]]]
 
 
 def test_settings_that_are_wrong_start_no_process():

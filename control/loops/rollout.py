@@ -106,7 +106,8 @@ class _FirstFew:
     def step(self, actions: Tensor, active: Tensor) -> Step:
         step = self.environment.step(self._widen(actions), self._widen(active))
         n = self.count
-        return Step(step.obs[:, :n], step.reward[:, :n], step.terminated[:, :n], step.truncated[:, :n])
+        fields = {name: value[:, :n] for name, value in vars(step).items() if value is not None}
+        return Step(**fields)
 
     def _widen(self, values: Tensor) -> Tensor:
         wide = values.new_zeros(values.shape[0], self.environment.envs, *values.shape[2:])
