@@ -1,65 +1,89 @@
-"""Everything ``--implementation`` takes: agents (folders of models/agents/) and stand-ins (of models/proxies/).
+"""Everything ``--implementation`` takes: the families in the folders of models/agents/ and models/proxies/.
 
-A stand-in trains with an inner agent; its folder's ``config.py`` says LEARNS_FROM = "evolution" and has ``presets``.
-Imports no torch.
+A folder with a ``config.py`` that ends in ``FAMILY`` is enough (`models.family.Family`). Imports no torch, except for
+`agent_class`.
 """
 
 import functools
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from models import agents
+from models.family import Family, Overrides
 from models.settings import SettingError, kinds, nearest
 
 
 @functools.cache
-def stand_ins() -> dict[str, ModuleType]:
-    """Implementation name -> config module, of those that learn an environment rather than act in one."""
-    found: dict[str, ModuleType] = {}
-    for path in sorted((Path(__file__).parent / "proxies").glob("*/config.py")):
-        module = importlib.import_module(f"models.proxies.{path.parent.name}.config")
-        found |= dict.fromkeys(module.IMPLEMENTATIONS, module)
+def implementations() -> dict[str, Family]:
+    """Every implementation's name -> its family; those that learn a proxy come last."""
+    found: dict[str, Family] = {}
+    for kind in ("agents", "proxies"):
+        for path in sorted((Path(__file__).parent / kind).glob("*/config.py")):
+            one: Family = importlib.import_module(f"models.{kind}.{path.parent.name}.config").FAMILY
+            for name in one.implementations:
+                if name in found:
+                    raise RuntimeError(f"implementation {name} is in {found[name].package} and in {one.package}")
+                found[name] = one
     return found
 
 
-def implementations() -> dict[str, ModuleType]:
-    """Every implementation's name -> config module of its family."""
-    return agents.implementations() | stand_ins()
-
-
-def family_config(name: str) -> ModuleType:
-    """The config module of the family that has implementation ``name``; SettingError when there is none."""
-    return agents.looked_up(name, implementations())
+def family(name: str) -> Family:
+    """The family that has implementation ``name``; SettingError when there is none."""
+    known = implementations()
+    if name not in known:
+        line = f"implementation is {name!r}; allowed: {', '.join(known)}{nearest(name, known)}"
+        raise SettingError(line, "implementation")
+    return known[name]
 
 
 def learns_from(name: str) -> str:
-    """``episodes``, ``steps`` or ``evolution``: which loop runs an implementation."""
-    return getattr(family_config(name), "LEARNS_FROM", "episodes")
+    """``episodes``, ``steps`` or ``evolution``: which loop trains an implementation."""
+    return family(name).learns_from
 
 
 def inner_agents() -> list[str]:
-    """The agents that can train on a stand-in: those that learn step by step, unless a family says INNER = False."""
-    families = agents.implementations().items()
-    return [name for name, family in families if learns_from(name) == "steps" and getattr(family, "INNER", True)]
+    """The agents that can train on a proxy."""
+    return [name for name, own in implementations().items() if own.trains_on_proxies]
+
+
+def agent_class(name: str) -> type[Any]:
+    """The ``Agent`` class of implementation ``name``. Imports torch."""
+    found: type[Any] = importlib.import_module(f"{family(name).package}.agent").Agent
+    return found
+
+
+def default_config(name: str, game: str, given: Mapping[str, Any] | None = None) -> Any:
+    """The ``config`` of ``name`` on ``game``: the family's defaults <- the implementation's <- what that game needs <-
+    the preset that is ``given``, where the family has any. ``game`` may have parameters behind a comma, which change
+    none of this. Raises SettingError for a preset that ``name`` has not."""
+    own = family(name)
+    of_game = own.environment_presets.get((name, game.partition(",")[0]), {})
+    return own.config(**{**own.implementations[name], **of_game, **_preset(own, name, (given or {}).get("preset"))})
 
 
 def default_configs(name: str, game: str, given: Mapping[str, Any], agent: str) -> tuple[Any, Any]:
-    """Settings of the agent and, for a stand-in, of the stand-in (else None), before anything given is applied.
+    """Settings of the agent and, where ``name`` learns a proxy, of that (else None), before anything given is applied.
 
-    ``given`` may choose a preset; ``agent`` is a stand-in's inner agent. Raises SettingError.
+    ``given`` may choose a preset; ``agent`` is the one that trains on a proxy. Raises SettingError.
     """
-    if name not in stand_ins():
-        return agents.default_config(name, game, given), None
+    if learns_from(name) != "evolution":
+        return default_config(name, game, given), None
     if agent not in inner_agents():
-        raise SettingError(
-            f"agent is {agent!r}; allowed: {', '.join(inner_agents())}{nearest(agent, inner_agents())}", "agent"
-        )
-    family = family_config(name)
-    values = family.IMPLEMENTATIONS[name] | family.presets(given, game)
-    own = {key: value for key, value in values.items() if key in kinds(family.Config)}
-    inner = agents.family_config(agent)
-    changes = {key: value for key, value in values.items() if key in kinds(inner.Config)}
-    return inner.Config(**(inner.IMPLEMENTATIONS[agent] | changes)), family.Config(**own)
+        near = nearest(agent, inner_agents())
+        raise SettingError(f"agent is {agent!r}; allowed: {', '.join(inner_agents())}{near}", "agent")
+    own, inner = family(name), family(agent)
+    values = {**own.implementations[name], **own.proxy_defaults(given, game)}
+    changes = {key: value for key, value in values.items() if key in kinds(inner.config)}
+    proxy = own.config(**{key: value for key, value in values.items() if key in kinds(own.config)})
+    return inner.config(**{**inner.implementations[agent], **changes}), proxy
+
+
+def _preset(own: Family, name: str, preset: Any) -> Overrides:
+    if preset is None or not own.presets:
+        return {}
+    known = [own.config.preset, *(key for key, values in own.presets.items() if name in values)]
+    if preset not in known:
+        near = nearest(str(preset), known)
+        raise SettingError(f"preset is {preset!r}; allowed for {name}: {', '.join(known)}{near}", "preset")
+    return {"preset": preset, **own.presets.get(preset, {}).get(name, {})}

@@ -11,8 +11,8 @@ from control.loops.steps import Interaction
 from envs.make import make_environment
 from envs.tensor import TensorEnvironment
 from helpers import load_state, state_of
-from models.agents import default_config
 from models.agents.model_generalisation.agent import Agent
+from models.registry import default_config
 from models.streams import Streams
 
 CPU = torch.device("cpu")

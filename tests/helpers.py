@@ -20,8 +20,7 @@ from control.storage.run_dir import read_metrics
 from envs.base import Environment
 from envs.make import make_dynamics, make_environment
 from envs.tensor import TensorEnvironment
-from models.agents import agent_class, default_config
-from models.registry import implementations, learns_from
+from models.registry import agent_class, default_config, implementations, learns_from
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 

@@ -7,7 +7,7 @@ from control.loops.rollout import rollout
 from envs.make import make_environment
 from envs.probes import PROBES
 from helpers import CASES, VARIANTS, Loop, able, build, config_of, on_policy, same_numbers, tiny
-from models.agents import agent_class
+from models.registry import agent_class
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 

@@ -45,7 +45,7 @@ HOMES = {
 # `trainer.py --help` and a mistyped flag must be answered before any of these has been imported.
 HEAVY = ("torch", "pytorch_lightning", "gymnasium", "matplotlib", "ray", "scipy", "tensorboard")
 LIGHT = re.compile(
-    r"models/(__init__|settings|registry)\.py|models/(agents|proxies)/(__init__|shipped)\.py"
+    r"models/(__init__|settings|family|registry)\.py|models/(agents|proxies)/(__init__|shipped)\.py"
     r"|models/(agents|proxies)/.+/(config|__init__)\.py"
     r"|envs/(__init__|names)\.py|control/(__init__|(cli|storage)/__init__|cli/\w+|storage/run_dir)\.py|trainer\.py"
 )

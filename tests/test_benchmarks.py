@@ -23,13 +23,13 @@ from benchmarks.plain import policy_gradients as plain_pg
 from conftest import ROOT
 from control.cli.settings import from_dict
 from control.lightning.steps import build
-from models.agents import default_config
 from models.agents.ddqn.agent import Agent
 from models.agents.ddqn.config import Config as AgentConfig
 from models.agents.policy_gradients.agent import Agent as PolicyGradientAgent
 from models.proxies.synthetic.config import Config as ProxyConfig
 from models.proxies.synthetic.config import presets
 from models.proxies.synthetic.networks import Networks, Program
+from models.registry import default_config
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
 from models.trajectory import Trajectory

@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,11 +9,13 @@ from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-import models.agents
 from control.cli import options as flags
 from control.cli.parse import RunConfig, as_dict, from_dict, parse, to_yaml
-from models.agents import default_config, implementations
+from models.family import Family
+from models.registry import default_config, family, implementations, learns_from
 from models.settings import Kind, SettingError, check, kinds
+
+AGENTS = [name for name in implementations() if learns_from(name) != "evolution"]
 
 
 def line_of(argv: list[str]) -> str:
@@ -38,7 +39,7 @@ def test_defaults_are_the_published_run() -> None:
 
 @pytest.mark.parametrize("name", implementations())
 def test_every_implementation_has_defaults_in_range(name: str) -> None:
-    games = {game for _, game in implementations()[name].ENVIRONMENT_PRESETS} | {"cartpole"}
+    games = {game for _, game in family(name).environment_presets} | {"cartpole"}
     for game in games:
         check(default_config(name, game))
 
@@ -198,12 +199,25 @@ def test_empty_yaml_changes_nothing(tmp_path: Path) -> None:
     assert parse(["--config", yaml_file(tmp_path, "# nothing yet\n")]) == parse([])
 
 
+def test_a_misspelt_hook_of_a_family_is_an_error() -> None:
+    config, names = dataclasses.make_dataclass("Config", ["lr"], frozen=True), {"PG": {}}
+    with pytest.raises(TypeError, match="validat"):
+        Family(config, names, "episodes", validat=lambda config: None)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="changes settings that its config has not: learning_rate"):
+        Family(config, {"PG": {"learning_rate": 1.0}}, "episodes")
+
+
+def test_two_families_with_one_name_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from models.agents.ddqn import config
+
+    monkeypatch.setattr(config, "FAMILY", dataclasses.replace(config.FAMILY, implementations={"UDRL": {}}))
+    with pytest.raises(RuntimeError, match="UDRL is in models.agents.command_conditioned and in models.agents.ddqn"):
+        implementations.__wrapped__()
+
+
 def test_a_setting_of_another_implementation_says_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     other = dataclasses.make_dataclass("Config", [("entropy", float, dataclasses.field(default=0.1))], frozen=True)
-    family = SimpleNamespace(Config=other, IMPLEMENTATIONS={"PG": {}}, ENVIRONMENT_PRESETS={})
-    known = implementations() | {"PG": family}
-    monkeypatch.setattr(models.agents, "implementations", lambda: known)
-    monkeypatch.setattr(flags, "implementations", lambda: known)
+    monkeypatch.setitem(implementations(), "PG", Family(other, {"PG": {}}, "episodes"))
     assert line_of(["--entropy", "1"]) == "--entropy is a setting of PG, not of UDRL"
     assert parse(["--implementation", "PG", "--entropy", "1"]).agent.entropy == 1.0
 
@@ -277,7 +291,7 @@ def values_of(kind: Kind, meta: Any) -> st.SearchStrategy[Any]:
 
 
 @hypothesis_settings(max_examples=25)
-@given(data=st.data(), name=st.sampled_from(sorted(implementations())))
+@given(data=st.data(), name=st.sampled_from(AGENTS))
 def test_settings_survive_yaml_and_checkpoints(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, name: str
 ) -> None:
@@ -293,7 +307,7 @@ def test_settings_survive_yaml_and_checkpoints(
     texts = [changes.get(name) for name in ("ray_address", "plot_out")]
     assume(not any(text is not None and text.lower() in flags.NULL for text in texts))
     settings = parse(["--implementation", name, "--gamename", "cartpole", "--command.return", "1.5"]).replace(**changes)
-    assume(getattr(implementations()[name], "problems", lambda config: None)(settings.agent) is None)
+    assume(family(name).validate(settings.agent) is None)
 
     file = tmp_path_factory.mktemp("run") / "config.yaml"
     file.write_text(to_yaml(settings), encoding="utf-8")

@@ -9,9 +9,9 @@ import torch
 from envs.make import make_environment
 from generalisation import CASES, CPU, GAMES, NAMES, TINY, Life, of
 from helpers import different
-from models.agents import default_config
 from models.agents.model_generalisation.agent import Agent
 from models.agents.model_generalisation.draws import Draws
+from models.registry import default_config
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
 

@@ -9,11 +9,13 @@ import pytest
 
 from conftest import ROOT
 from control.cli.parse import Settings, as_dict, parse, to_yaml
-from models.agents import default_config, implementations, published_settings
+from models.agents.model_generalisation.config import PRESETS, Config
+from models.agents.model_generalisation.published import translated
+from models.registry import default_config, family
 from models.settings import SettingError, kinds
 
 NAMES = ["ER", "PerfectModel", "SimpleModel", "CategoricalLatent", "GaussianLatent"]
-FAMILY = implementations()["ER"]
+FAMILY = family("ER")
 FIXTURES = ROOT / "tests" / "fixtures" / "model_generalisation"
 FILES = dict(zip(["ER", "perfect_model", "simple_model", "categorical", "gaussian"], NAMES, strict=True))
 
@@ -75,7 +77,7 @@ def test_every_published_cell(name: str, world: str, regime: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_presets_change_nothing_else(name: str) -> None:
     plain = dataclasses.asdict(default_config(name, ""))
-    for preset, values in FAMILY.PRESETS.items():
+    for preset, values in PRESETS.items():
         assert set(values[name]) <= {"Q_alpha", "softmax_temp", "episodic_env", *LOW}
         changed = dataclasses.asdict(default_config(name, "", {"preset": preset}))
         assert {key for key in plain if changed[key] != plain[key]} <= {*values[name], "preset"}
@@ -83,15 +85,15 @@ def test_presets_change_nothing_else(name: str) -> None:
 
 def test_presets_are_complete_and_offered_by_name() -> None:
     names = [f"{world}_{regime}" for world in CELLS for regime in ("high", "low")]
-    assert sorted(FAMILY.PRESETS) == sorted(names)
-    assert all(list(values) == NAMES for values in FAMILY.PRESETS.values())
+    assert sorted(PRESETS) == sorted(names)
+    assert all(list(values) == NAMES for values in PRESETS.values())
     assert line_of("--implementation", "ER", "--preset", "procmaze_hi").endswith(
-        f"allowed for ER: shipped, {', '.join(FAMILY.PRESETS)}; did you mean 'procmaze_high'?"
+        f"allowed for ER: shipped, {', '.join(PRESETS)}; did you mean 'procmaze_high'?"
     )
 
 
 def test_a_preset_knows_its_game() -> None:
-    assert {FAMILY.preset_game(name) for name in FAMILY.PRESETS} == set(CELLS)
+    assert {FAMILY.preset_game(name) for name in PRESETS} == set(CELLS)
     assert FAMILY.preset_game("buttongrid_low") == "buttongrid"
     assert FAMILY.preset_game("shipped") is None
 
@@ -171,13 +173,13 @@ def test_settings_that_work_together(name: str, flags: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_idle_and_changeable_settings_exist(name: str) -> None:
-    known = kinds(FAMILY.Config)
+def test_ineffective_and_changeable_settings_exist(name: str) -> None:
+    known = kinds(Config)
     config = default_config(name, "procmaze")
     for changed in (config, dataclasses.replace(config, use_target=False, binary_obs=False)):
-        assert set(FAMILY.idle(changed)) < set(known)
+        assert set(FAMILY.ineffective(changed)) < set(known)
     assert FAMILY.changeable(config) == ("num_steps",)
-    assert set(FAMILY.USELESS.values()) < set(known) | {"implementation"}
+    assert set(FAMILY.replaced.values()) < set(known) | {"implementation"}
 
 
 def test_periods_are_rounded_up() -> None:
@@ -217,7 +219,7 @@ def words_of(content: dict[str, Any]) -> dict[str, list[str]]:
     """What a file says, its values as text."""
     as_text = json.loads(json.dumps(content), parse_int=str, parse_float=str)
     shown = {key: str(value).lower() if isinstance(value, bool) else value for key, value in as_text.items()}
-    pairs = published_settings(shown)
+    pairs = translated(shown)
     assert pairs is not None and len(dict(pairs)) == len(pairs)
     return dict(pairs)
 
@@ -350,4 +352,4 @@ def test_json_with_our_own_names_stays_ours(tmp_path: Path) -> None:
     file = written(tmp_path, own)
     settings = given("--config", file)
     assert (settings.agent.lr, settings.agent.hidden_sizes, settings.command) == (0.01, (64, 32), {"return": 100.0})
-    assert published_settings({"lr": "0.1"}) is None
+    assert translated({"lr": "0.1"}) is None

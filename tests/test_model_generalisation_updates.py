@@ -16,9 +16,9 @@ from torch.distributions import Categorical, Normal, kl_divergence
 
 from envs.buttongrid import ButtonGrid
 from envs.procmaze import ProcMaze
-from models.agents import default_config
 from models.agents.model_generalisation.agent import Agent
 from models.agents.model_generalisation.networks import Net
+from models.registry import default_config
 from models.spaces import Discrete, Spaces
 
 OBS, ACTIONS, SEEDS, ME = 6, 3, [3, 4], 1  # of worlds that are random bits; the oracle is the second member

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from envs.probes import PROBES
 from helpers import STEP_CASES, STEP_TINY, STEP_VARIANTS, StepLoop, config_of, plays, same_numbers
-from models.agents import agent_class
+from models.registry import agent_class
 
 GAMES = ["cartpole", "probe-5"]
 

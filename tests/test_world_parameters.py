@@ -14,6 +14,7 @@ from control.storage.run_dir import parent
 from envs.buttongrid import ButtonGrid
 from envs.make import make_dynamics, make_environment
 from envs.names import GAMES, resolve
+from models.registry import family, implementations
 from models.settings import SettingError
 
 FIVE = "procmaze,grid_size=5,teleport_on_termination=false"
@@ -193,19 +194,10 @@ def test_what_is_played_and_what_is_drawn_are_the_same_world() -> None:
     assert bound == 100
 
 
-class _Family:
-    """A config module whose presets belong to games."""
-
-    @staticmethod
-    def preset_game(preset: str) -> str | None:
-        return {"maze_low": "procmaze", "flute_low": "panflute"}.get(preset)
-
-
 @pytest.fixture
 def presets(monkeypatch: pytest.MonkeyPatch) -> None:
-    import control.cli.parse
-
-    monkeypatch.setattr(control.cli.parse, "family_config", lambda name: _Family)
+    games = {"maze_low": "procmaze", "flute_low": "panflute"}
+    monkeypatch.setitem(implementations(), "UDRL", dataclasses.replace(family("UDRL"), preset_game=games.get))
 
 
 def which(words: dict[str, list[str]], *asked: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from control.cli.options import Flag
-from models.registry import family_config, implementations
+from models.registry import family, implementations
 from models.settings import allowed
 
 HEAD = """Train, evaluate, tune and plot agents.
@@ -77,9 +77,7 @@ def help_text(known: Mapping[str, Flag], implementation: str) -> str:
 
 def _sources(implementation: str) -> str:
     """What tags such as [C] in the meanings stand for, as the family's config says under "Sources:"; empty if not."""
-    found = re.search(
-        r"^Sources: (.+?)(?:\n\n|\Z)", family_config(implementation).__doc__ or "", re.DOTALL | re.MULTILINE
-    )
+    found = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family(implementation).sources, re.DOTALL | re.MULTILINE)
     return textwrap.fill(" ".join(found[1].split()), _width() - 2) if found else ""
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from control.cli.settings import COMMANDS, Command, RunConfig
-from models.agents import published_settings
-from models.registry import default_configs, family_config, implementations, inner_agents
+from models.agents.model_generalisation.published import translated
+from models.registry import default_configs, family, implementations, inner_agents
 from models.settings import Kind, SettingError, allowed, closest, kinds, refused
 
 Pair = tuple[str, list[str]]
@@ -96,7 +96,7 @@ def parameters(game: str) -> dict[str, Flag]:
 
 def for_fresh_agents() -> set[str]:
     """The hyperparameters of agents that can train on a stand-in."""
-    return {name for agent in inner_agents() for name in kinds(family_config(agent).Config)}
+    return {name for agent in inner_agents() for name in kinds(family(agent).config)}
 
 
 def _flags_of(config: Any, section: str = "") -> Iterator[Flag]:
@@ -148,12 +148,12 @@ def _check_readable(pairs: Iterable[Pair]) -> None:
 
 def read_config(path: str) -> list[Pair]:
     """The settings in a file: our own names, in YAML or JSON, or in a ``.json`` those of a published code that some
-    family knows (`models.agents.published_settings`). Raises SettingError."""
+    family knows. Raises SettingError."""
     if not path.lower().endswith(".json"):
         return read_yaml(path)
     content = _read_json(path)
     try:
-        pairs = published_settings(content)
+        pairs = translated(content)
     except SettingError as error:
         raise SettingError(f"{path}: {error}", error.name) from error
     pairs = list(_flatten(content, path)) if pairs is None else pairs

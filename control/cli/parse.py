@@ -25,7 +25,7 @@ from control.cli.options import (
 )  # fmt: skip
 from control.cli.settings import RunConfig, Settings, as_dict, build, check_command, from_dict, to_yaml
 from models.proxies.shipped import pretrained
-from models.registry import family_config, learns_from, stand_ins
+from models.registry import family, learns_from
 from models.settings import SettingError, nearest
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "to_yaml"]
@@ -37,7 +37,7 @@ SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot"}
 # Words that choose other defaults: of an agent the first, of a stand-in and its agent all.
 CHOOSING = ("preset", "proxy", "agent")
 # Settings of a run that another way of learning has no use for, and what it has instead.
-USELESS = {
+REPLACED: dict[str, dict[str, str]] = {
     "evolution": {"epochs": "generations", "steps_per_epoch": "inner_steps", "eval_every": "center_every",
                   "eval_episodes": "test_episodes", "reload": "", "time_limit": "test_limit"},
     "episodes": {"steps_per_epoch": "", "agent": "implementation"},
@@ -65,8 +65,8 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     with _naming(file, dict(written), asked):
         implementation, game = _which(first, asked)
         _check_choice(file, dict(written), asked)
-        choosing = [name for name in CHOOSING[: None if implementation in stand_ins() else 1] if name in first]
-        choices = {name: one_word(name, first[name]) for name in choosing}
+        choosing = CHOOSING if learns_from(implementation) == "evolution" else CHOOSING[:1]
+        choices = {name: one_word(name, first[name]) for name in choosing if name in first}
     if "help" in asked:
         from control.cli.help import help_text
 
@@ -108,12 +108,8 @@ def _which(words: Mapping[str, list[str]], asked: Container[str]) -> tuple[str, 
     from envs.names import resolve
 
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
-    try:
-        family = family_config(implementation)
-    except SettingError as error:
-        raise SettingError(str(error), "implementation") from error
     preset = one_word("preset", words["preset"]) if "preset" in words else ""
-    meant: str | None = getattr(family, "preset_game", lambda preset: None)(preset)
+    meant = family(implementation).preset_game(preset)
     game = resolve(one_word("gamename", words.get("gamename", [meant or RunConfig.gamename])))
     if meant and resolve(meant).world != game.world:
         flag = next((f"--{name}" for name in ("gamename", "preset") if name in asked), "gamename")
@@ -184,15 +180,15 @@ def _check_together(settings: Settings, typed: Collection[str], known: Mapping[s
         if getattr(run, one) and getattr(run, other):
             raise SettingError(f"--{one} and --{other} exclude each other")
     fresh = for_fresh_agents()
-    family = family_config(run.implementation)
-    useless = USELESS[learns_from(run.implementation)] | getattr(family, "USELESS", {}) if not run.eval_agent else {}
-    idle: dict[str, str] = getattr(family, "idle", lambda config: {})(settings.agent) if not run.eval_agent else {}
+    own = family(run.implementation)
+    replaced = {} if run.eval_agent else {**REPLACED[own.learns_from], **own.replaced}
+    ineffective = {} if run.eval_agent else own.ineffective(settings.agent)
     for name in typed:
-        if name in useless:
-            near = f"; did you mean '--{useless[name]}'?" if useless[name] else ""
+        if name in replaced:
+            near = f"; did you mean '--{replaced[name]}'?" if replaced[name] else ""
             raise SettingError(f"--{name} has no effect with {run.implementation}{near}", name)
-        if name in idle:
-            raise SettingError(f"--{name} has no effect: {idle[name]}", name)
+        if name in ineffective:
+            raise SettingError(f"--{name} has no effect: {ineffective[name]}", name)
         switch = SWITCHES.get(known[name].section)
         if switch and not getattr(run, switch) and not name.startswith("command."):
             raise SettingError(f"--{name} has no effect without --{switch}")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from models.registry import default_configs, family_config
+from models.registry import default_configs, family
 from models.schedule import StepSchedule
 from models.settings import SettingError, check, check_value, kinds, nearest, setting
 
@@ -177,7 +177,7 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
 
 def check_problems(implementation: str, config: Any) -> None:
     """SettingError where settings of an implementation, each in its range, do not go together."""
-    problem = getattr(family_config(implementation), "problems", lambda config: None)(config)
+    problem = family(implementation).validate(config)
     if problem:
         raise SettingError(problem)
 

@@ -17,7 +17,7 @@ from typing import Any
 from control.cli.options import Flag, flags, named, read_values
 from control.cli.settings import RunConfig, Settings, as_dict, from_dict
 from envs.names import worlds_with
-from models.agents import family_config
+from models.registry import family
 from models.settings import SettingError, nearest
 
 RANGES = {
@@ -125,9 +125,9 @@ def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
 
 
 def _published(implementation: str) -> Path:
-    family = _EXPERIMENTS / family_config(implementation).__name__.split(".")[-2]
+    folder = _EXPERIMENTS / family(implementation).package.rpartition(".")[2]
     name = implementation.lower()
-    candidates = [family / f"search_{name}.yaml", family / f"search_{name.split('-')[0]}.yaml"]
+    candidates = [folder / f"search_{name}.yaml", folder / f"search_{name.split('-')[0]}.yaml"]
     for path in candidates:
         if path.exists():
             return path

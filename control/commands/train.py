@@ -22,7 +22,7 @@ from control.lightning.progress import Progress
 from control.loops.process import settle
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import AtomicCheckpointIO, Checkpoint
-from models.registry import family_config, learns_from
+from models.registry import family, learns_from
 from models.settings import SettingError
 
 # What a resumed run may change: how long, how often, and what is shown; never what is learned.
@@ -123,7 +123,7 @@ def _check_accelerator(settings: Settings) -> None:
     run = settings.run
     if run.accelerator == "cpu":
         return
-    if run.accelerator not in getattr(family_config(run.implementation), "ACCELERATORS", ()):
+    if run.accelerator not in family(run.implementation).accelerators:
         raise SettingError(f"accelerator is {run.accelerator!r}; allowed for {run.implementation}: cpu", "accelerator")
     if not torch.cuda.is_available():
         raise SettingError(
@@ -200,8 +200,8 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     """The settings of the interrupted run, with what may change taken from now; SettingError where more was asked
     to."""
     before, now = as_dict(checkpoint.settings), as_dict(settings)
-    family = family_config(checkpoint.settings.run.implementation)
-    changeable = CHANGEABLE + getattr(family, "changeable", lambda config: ())(checkpoint.settings.agent)
+    own = family(checkpoint.settings.run.implementation)
+    changeable = CHANGEABLE + own.changeable(checkpoint.settings.agent)
     for name in sorted(settings.given - set(changeable)):
         if name in before and before[name] != now[name]:
             raise SettingError(

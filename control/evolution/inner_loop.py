@@ -21,9 +21,9 @@ from envs.base import Environment
 from envs.make import make_environment
 from envs.synthetic import Starts, SyntheticDynamics, starts_of
 from envs.tensor import TensorEnvironment
-from models.agents import agent_class
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
+from models.registry import agent_class
 from models.spaces import Spaces
 from models.streams import Streams
 

@@ -15,7 +15,7 @@ from control.loops.stopping import Recent
 from control.reports.tags import GREEDY, RUNNING_MEAN, SAMPLED, TRAINING
 from envs.base import Environment, EnvironmentFault
 from envs.make import make_environment
-from models.agents import agent_class
+from models.registry import agent_class
 from models.streams import Streams
 from models.trajectory import Trajectory
 

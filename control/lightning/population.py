@@ -14,8 +14,8 @@ from control.evolution.inner_loop import Outcome
 from control.evolution.workers import Workers, make_workers
 from control.lightning.evolution import Evolution
 from control.lightning.module import RunModule, check_actions, spaces_of
-from models.agents import agent_class
 from models.proxies.synthetic.networks import Networks
+from models.registry import agent_class
 from models.settings import SettingError
 from models.streams import Streams, derive_seed
 

@@ -17,7 +17,7 @@ from envs.base import Environment, EnvironmentFault
 from envs.make import make_environment
 from envs.names import GAMES
 from envs.tensor import TensorEnvironment
-from models.agents import agent_class
+from models.registry import agent_class
 from models.settings import SettingError
 from models.spaces import Spaces
 from models.streams import Streams
@@ -89,7 +89,7 @@ class StepModule(RunModule):
         self.groups = [self._group(positions, max(1, run.num_workers // len(chosen))) for positions in chosen]
         self.agents = nn.ModuleList([group.agent for group in self.groups])
         self.evaluation_streams = Streams.named(self.seeds, "evaluation")
-        self.advice = getattr(self.groups[0].agent, "advice", self.advice)
+        self.advice = self.groups[0].agent.advice
         self.updates = torch.zeros(len(self.seeds), dtype=torch.int64)
         self.budget = self.epochs * self.ticks * settings.agent.num_envs
 

@@ -7,13 +7,14 @@ values for LunarLander come from correspondence with the authors.
 
 from dataclasses import dataclass
 
+from models.family import Family
 from models.schedule import Schedule
 from models.settings import setting
 
 
 @dataclass(frozen=True)
 class Config:
-    """Hyperparameters of UDRL, RCP-R and RCP-A. Defaults are UDRL's; `IMPLEMENTATIONS` holds what the others change."""
+    """Hyperparameters of UDRL, RCP-R and RCP-A. Defaults are UDRL's; `FAMILY` holds what the others change."""
 
     # Network
     network: str = setting(
@@ -131,32 +132,34 @@ _RCP = {
     "desire_horizon": False,
 }
 
-IMPLEMENTATIONS: dict[str, dict[str, object]] = {
-    "UDRL": {},
-    "RCP-R": _RCP,
-    "RCP-A": _RCP
-    | {
-        "desire_rtg": False,
-        "desire_advantage": True,
-        "use_lambda_td": True,
-        "advantage_target": "lambda",
-        "advantage_command": "quantile",
-        "advantage_spread": 0.0,
-    },
+_RCP_A = _RCP | {
+    "desire_rtg": False,
+    "desire_advantage": True,
+    "use_lambda_td": True,
+    "advantage_target": "lambda",
+    "advantage_command": "quantile",
+    "advantage_spread": 0.0,
 }
 
-ENVIRONMENT_PRESETS: dict[tuple[str, str], dict[str, object]] = {
-    ("UDRL", "lunarlander"): {"reward_scale": 0.025, "horizon_scale": 0.01},
-    ("UDRL", "lunarlander-sparse"): {
-        "reward_scale": 0.015, "horizon_scale": 0.015, "batch_size": 512, "lr": 5e-4, "last_few": 25,
-    },
-}  # fmt: skip
 
-
-def problems(config: Config) -> str | None:
+def validate(config: Config) -> str | None:
     """What is wrong with a combination of settings, as one line; None where nothing is."""
     if config.desire_rtg and config.desire_cum_rew:
         return "desire_rtg and desire_cum_rew exclude each other: switch one of them off"
     if not (config.desire_rtg or config.desire_cum_rew or config.desire_horizon or config.desire_advantage):
         return "no command is on: switch on one of desire_rtg, desire_cum_rew, desire_horizon, desire_advantage"
     return None
+
+
+FAMILY = Family(
+    config=Config,
+    implementations={"UDRL": {}, "RCP-R": _RCP, "RCP-A": _RCP_A},
+    learns_from="episodes",
+    environment_presets={
+        ("UDRL", "lunarlander"): {"reward_scale": 0.025, "horizon_scale": 0.01},
+        ("UDRL", "lunarlander-sparse"): {
+            "reward_scale": 0.015, "horizon_scale": 0.015, "batch_size": 512, "lr": 5e-4, "last_few": 25,
+        },
+    },
+    validate=validate,
+)  # fmt: skip

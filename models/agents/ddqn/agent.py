@@ -31,6 +31,7 @@ class Agent(nn.Module):
     device = torch.device("cpu")
     knows_dynamics = False  # nor needs them
     stale = False  # it acts on nothing but observations of now
+    advice = "a smaller lr may help"  # against numbers that are no longer finite
     groups = staticmethod(groups)
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):

@@ -7,15 +7,15 @@ Environments and Reward Networks", arXiv 2202.02790, [C] its public code, whose 
 
 from dataclasses import dataclass
 
+from models.family import Family
 from models.settings import setting
 
-LEARNS_FROM = "steps"  # updates between environment steps, not between whole episodes
 VARIED = ("lr", "batch_size", "hidden_size", "hidden_layer")
 
 
 @dataclass(frozen=True)
 class Config:
-    """Hyperparameters of DDQN and DuelingDDQN. `IMPLEMENTATIONS` holds what the dueling form changes."""
+    """Hyperparameters of DDQN and DuelingDDQN. `FAMILY` holds what the dueling form changes."""
 
     # Network
     head: str = setting(
@@ -68,13 +68,7 @@ class Config:
     vary: tuple[str, ...] = setting(VARIED, "what vary_hp draws [F]", choices=VARIED)
 
 
-IMPLEMENTATIONS: dict[str, dict[str, object]] = {"DDQN": {}, "DuelingDDQN": {"head": "dueling"}}
-
-# None: one set of defaults for all games. What agents on a stand-in need is in the presets of its own config.
-ENVIRONMENT_PRESETS: dict[tuple[str, str], dict[str, object]] = {}
-
-
-def problems(config: Config) -> str | None:
+def validate(config: Config) -> str | None:
     """What is wrong with a combination of settings, as one line; None where nothing is."""
     if config.batch_size > config.rb_size:
         return (
@@ -87,3 +81,13 @@ def problems(config: Config) -> str | None:
     if config.eps_min > config.eps_init:
         return f"eps_min is {config.eps_min}, but eps_init is {config.eps_init}; allowed: an eps_min up to eps_init"
     return None
+
+
+# One set of defaults for all environments. What agents on a proxy need is in the presets of that proxy's config.
+FAMILY = Family(
+    config=Config,
+    implementations={"DDQN": {}, "DuelingDDQN": {"head": "dueling"}},
+    learns_from="steps",
+    validate=validate,
+    trains_on_proxies=True,
+)

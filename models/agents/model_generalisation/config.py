@@ -5,19 +5,16 @@ Sources: [Y] Young, Ramesh, Kirsch & Schmidhuber 2023, "The Benefits of Model-Ba
 Learning", arXiv 2211.02222, and its public code, whose names the settings keep.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from models.family import Family
 from models.schedule import StepSchedule
 from models.settings import setting
 
-LEARNS_FROM = "steps"  # updates between environment steps, not between whole episodes
-INNER = False  # it evaluates and counts by steps of its own, so it does not train on stand-ins
-ACCELERATORS = ("cpu", "gpu")
 LARGEST_LATENT = 65_536  # numbers of a categorical latent state
 MODELS = ("none", "perfect", "simple", "latent")
 
@@ -197,19 +194,6 @@ IMPLEMENTATIONS: dict[str, dict[str, object]] = {
     | _USUAL["GaussianLatent"],
 }
 
-ENVIRONMENT_PRESETS: dict[tuple[str, str], dict[str, object]] = {
-    (name, world): PRESETS[f"{world}_high"][name] for world in _TABLE["worlds"] for name in IMPLEMENTATIONS
-}
-
-# Settings of every run that this family has others for.
-USELESS = {
-    "model": "implementation",
-    "epochs": "num_steps",
-    "steps_per_epoch": "eval_frequency",
-    "eval_every": "eval_frequency",
-    "eval_episodes": "eval_batch_size",
-}
-
 # Settings that only a learned model has a use for, and only one of latent states.
 OF_LEARNED = (
     "model_alpha",
@@ -241,7 +225,7 @@ def changeable(config: Config) -> tuple[str, ...]:
     return ("num_steps",)
 
 
-def idle(config: Config) -> dict[str, str]:
+def ineffective(config: Config) -> dict[str, str]:
     """Settings that do nothing beside the others, and why."""
     model = f"model is {config.model!r}, so "
     latents, strategy = f"latent_type is {config.latent_type!r}", f"exploration_strat is {config.exploration_strat!r}"
@@ -267,7 +251,7 @@ def idle(config: Config) -> dict[str, str]:
     return found
 
 
-def problems(config: Config) -> str | None:
+def validate(config: Config) -> str | None:
     """What is wrong with a combination of settings, as one line; None where nothing is."""
     if config.model == "latent" and config.binary_obs and config.learn_obs_variance:
         return "learn_obs_variance is true, but binary_obs is too, and bits have no deviations; allowed: one of them"
@@ -279,8 +263,25 @@ def problems(config: Config) -> str | None:
     return None
 
 
-def published_settings(content: Mapping[str, Any]) -> list[tuple[str, list[str]]] | None:
-    """Our names and words for what a configuration file of [Y]'s public code says; None where it is not one."""
-    from models.agents.model_generalisation.published import translated
-
-    return translated(content)
+FAMILY = Family(
+    config=Config,
+    implementations=IMPLEMENTATIONS,
+    learns_from="steps",
+    environment_presets={
+        (name, world): PRESETS[f"{world}_high"][name] for world in _TABLE["worlds"] for name in IMPLEMENTATIONS
+    },
+    presets=PRESETS,
+    preset_game=preset_game,
+    validate=validate,
+    ineffective=ineffective,
+    replaced={
+        "model": "implementation",
+        "epochs": "num_steps",
+        "steps_per_epoch": "eval_frequency",
+        "eval_every": "eval_frequency",
+        "eval_episodes": "eval_batch_size",
+    },
+    changeable=changeable,
+    accelerators=("cpu", "gpu"),
+    trains_on_proxies=False,  # it evaluates and counts by steps of its own
+)

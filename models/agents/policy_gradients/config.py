@@ -8,6 +8,7 @@ learning", [M] Mnih et al. 2016, arXiv 1602.01783 (entropy; advantage actor-crit
 
 from dataclasses import dataclass
 
+from models.family import Family
 from models.schedule import Schedule
 from models.settings import setting
 
@@ -108,8 +109,6 @@ IMPLEMENTATIONS: dict[str, dict[str, object]] = {
     | {"hidden_sizes": (32, 32), "beta": 0.1, "discount": 0.99, "lr": 4e-3, "value_lr": 1e-2, "batch_size": 8},
 }
 
-ENVIRONMENT_PRESETS: dict[tuple[str, str], dict[str, object]] = {}
-
 _SKELETON: dict[str, object] = {"discount": 0.99}
 PRESETS: dict[str, dict[str, dict[str, object]]] = {
     "skeleton": {
@@ -136,16 +135,13 @@ PRESETS: dict[str, dict[str, dict[str, object]]] = {
     },
 }
 
-# Settings of every run that this family has others for.
-USELESS = {"epochs": "max_episodes", "target_return": "target_reward"}
-
 
 def changeable(config: Config) -> tuple[str, ...]:
     """What a resumed run may change: when it ends, unless its step sizes go by that."""
     return ("target_reward",) if config.anneal_lr else ("target_reward", "max_episodes")
 
 
-def idle(config: Config) -> dict[str, str]:
+def ineffective(config: Config) -> dict[str, str]:
     """Settings that do nothing beside the others, and why."""
     if config.baseline != "value":
         reason = f"baseline is {config.baseline!r}, so there is no value network"
@@ -155,7 +151,7 @@ def idle(config: Config) -> dict[str, str]:
     return {}
 
 
-def problems(config: Config) -> str | None:
+def validate(config: Config) -> str | None:
     """What is wrong with a combination of settings, as one line; None where nothing is."""
     if config.baseline != "value":
         off = {"shared_trunk": False, "gae_lambda": None, "bootstrap_truncation": False, "value_steps": 0}
@@ -166,3 +162,15 @@ def problems(config: Config) -> str | None:
     elif config.shared_trunk and config.value_steps:
         return f"value_steps is {config.value_steps}, but shared_trunk is on, so that there is one network; allowed: 0"
     return None
+
+
+FAMILY = Family(
+    config=Config,
+    implementations=IMPLEMENTATIONS,
+    learns_from="episodes",
+    presets=PRESETS,
+    validate=validate,
+    ineffective=ineffective,
+    replaced={"epochs": "max_episodes", "target_return": "target_reward"},
+    changeable=changeable,
+)

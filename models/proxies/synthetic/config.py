@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from models.family import Family
 from models.settings import SettingError, nearest, setting
 
 _proxy = functools.partial(setting, section="stand-in")
@@ -17,7 +18,6 @@ _search = functools.partial(setting, section="search")
 _inner = functools.partial(setting, section="inner loop")
 _choice = functools.partial(setting, section="choosing the winner")
 
-LEARNS_FROM = "evolution"
 PROXIES = ("mdp", "bandit")
 
 
@@ -121,8 +121,6 @@ class Config:
         return self.deploy_steps or self.inner_steps
 
 
-IMPLEMENTATIONS: dict[str, dict[str, object]] = {"SE": {}}
-
 # (preset, proxy) -> settings of the stand-in, of the search and of the inner agent
 _PRESETS: dict[tuple[str, str], dict[str, object]] = {
     ("recipe", "mdp"): {"vary_hp": True, "vary": ("lr",)},
@@ -168,7 +166,7 @@ for _game in ("cartpole", "acrobot"):
 SOLVED = {"cartpole": 475.0, "cartpole-200": 195.0, "acrobot": -100.0}  # Gymnasium's reward thresholds
 
 
-def presets(values: Mapping[str, Any], game: str) -> dict[str, object]:
+def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     """What preset, proxy and game change of the defaults of stand-in, search and inner agent. ``values`` are the
     settings given so far. Raises SettingError for a combination that does not exist."""
     preset, proxy = values.get("preset", Config.preset), values.get("proxy", Config.proxy)
@@ -188,7 +186,7 @@ def presets(values: Mapping[str, Any], game: str) -> dict[str, object]:
     return solved | _PRESETS[preset, proxy] | _BY_GAME.get((preset, proxy, base), {}) | unknown | every
 
 
-def problems(config: Config) -> str | None:
+def validate(config: Config) -> str | None:
     """What is wrong with a combination of settings, as one line; None where nothing is."""
     if config.mirrored and config.population % 2:
         return f"population is {config.population}; allowed with mirrored: an even number"
@@ -204,3 +202,12 @@ def problems(config: Config) -> str | None:
     if config.proxy == "bandit" and config.inner_rule == "plateau":
         return "inner_rule is 'plateau', but proxy is 'bandit', whose episodes have one step; allowed: budget, tests"
     return None
+
+
+FAMILY = Family(
+    config=Config,
+    implementations={"SE": {}},
+    learns_from="evolution",
+    proxy_defaults=proxy_defaults,
+    validate=validate,
+)

@@ -1,0 +1,74 @@
+"""What a family of implementations says about itself. Imports no torch."""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Overrides = Mapping[str, object]
+"""Names of settings with the values that take the place of their defaults."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """The record that ends the ``config.py`` of every family: ``FAMILY = Family(...)``.
+
+    A family is a folder of ``models/agents/`` or ``models/proxies/``. `models.registry` finds it there, and with it the
+    command line, the help, the error messages and the contract tests. ``config.py`` imports no torch. An agent's folder
+    has ``agent.py`` beside it, with a class ``Agent`` (`models.contract`).
+
+    A family must have:
+
+    - ``config``: a frozen dataclass of `models.settings.setting` fields. Its module's docstring names the sources.
+    - ``implementations``: each name that ``--implementation`` takes, with what it changes of the defaults.
+    - ``learns_from``: which loop trains it. ``episodes``: updates come between whole episodes, and ``config`` has a
+      property ``schedule``. ``steps``: updates come between steps of the environment. ``evolution``: it learns a proxy,
+      with which an agent of another family trains.
+
+    It may have:
+
+    - ``environment_presets``: ``(implementation, game)`` -> overrides.
+    - ``presets``: preset -> implementation -> overrides. ``config`` then has a field ``preset``, whose default changes
+      nothing.
+    - ``preset_game(preset)``: the game whose values a preset holds, None for a preset of any game.
+    - ``proxy_defaults(given, game)``: the overrides of proxy and inner agent for the settings given so far
+      (``evolution`` only). Raises SettingError.
+    - ``validate(config)``: one line that says which settings do not go together, None where all do.
+    - ``ineffective(config)``: name -> reason, of settings that do nothing beside the others.
+    - ``replaced``: name of a run's setting -> the family's own setting that takes its place, or "".
+    - ``changeable(config)``: names of settings that a resumed run may change.
+    - ``accelerators``: devices on which its agents can learn.
+    - ``trains_on_proxies``: its agents can train on a proxy.
+    """
+
+    config: type[Any]
+    implementations: Mapping[str, Overrides]
+    learns_from: Literal["episodes", "steps", "evolution"]
+    environment_presets: Mapping[tuple[str, str], Overrides] = dataclasses.field(default_factory=dict)
+    presets: Mapping[str, Mapping[str, Overrides]] = dataclasses.field(default_factory=dict)
+    preset_game: Callable[[str], str | None] = lambda preset: None
+    proxy_defaults: Callable[[Mapping[str, Any], str], Overrides] = lambda given, game: {}
+    validate: Callable[[Any], str | None] = lambda config: None
+    ineffective: Callable[[Any], Mapping[str, str]] = lambda config: {}
+    replaced: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    changeable: Callable[[Any], tuple[str, ...]] = lambda config: ()
+    accelerators: tuple[str, ...] = ("cpu",)
+    trains_on_proxies: bool = False
+
+    def __post_init__(self) -> None:
+        known = {field.name for field in dataclasses.fields(self.config)}
+        overrides = [*self.implementations.values(), *self.environment_presets.values()]
+        overrides += [values for of_preset in self.presets.values() for values in of_preset.values()]
+        if unknown := sorted({name for values in overrides for name in values} - known):
+            raise TypeError(f"{self.config.__module__} changes settings that its config has not: {', '.join(unknown)}")
+
+    @property
+    def package(self) -> str:
+        """The family's folder as a module: ``models.agents.ddqn``."""
+        return self.config.__module__.rpartition(".")[0]
+
+    @property
+    def sources(self) -> str:
+        """The docstring of ``config.py``, which names the sources."""
+        return sys.modules[self.config.__module__].__doc__ or ""
