@@ -36,8 +36,8 @@ TINY_SEARCH = (
     "--population 4 --generations 1 --inner_steps 60 --hidden_size 8 --batch_size 8 --test_episodes 1 --test_limit 20 "
     "--center_agents 1 --retest_agents 1 --report_agents 1 --initial_draws 1 --deploy_steps 40 --max_steps 20"
 )
-# Said for people to type once; what they install or start is not for a test.
 SEEDS_SIDE_BY_SIDE = "./bash_train.sh --implementation UDRL --exp_name paper"  # the one that the quick suite runs
+# These install or start something on the machine, so no test runs them.
 SETUP = ("source ", "sudo apt-get install ", "pip install ", "uv ", "git clone ", "cd ", "ray start ", ".ci/run")
 SLOW = (
     "takecover", "--gamename halfcheetah", "--use_tune", "/tune/", "benchmarks/", "transfer.py", "exam.py",
@@ -45,10 +45,18 @@ SLOW = (
 )  # fmt: skip
 
 
+# One process runs all pages one after another: a command that several pages show then runs once.
+ONE_PROCESS = pytest.mark.xdist_group("documented commands")
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
 def commands(page: Path) -> list[str]:
     """The lines of a page's bash blocks, continued lines joined, comments gone."""
-    blocks = re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    lines = "".join(blocks(page, "bash")).replace("\\\n", " ").splitlines()
     return [line for line in (re.sub(r"\s+#\s.*", "", line).strip() for line in lines) if line and line[0] != "#"]
 
 
@@ -92,7 +100,7 @@ def scaled(command: str) -> str:
 
 
 def tiny(command: str) -> str:
-    """Flags that make its run small."""
+    """Flags that make the run of a command small."""
     name = (re.findall(r"--implementation (\S+)", command) or ["UDRL"])[-1]
     if learns_from(name) == "evolution":
         return TINY_SEARCH.replace("--inner_steps 60", "--inner_steps 300") if "paper" in command else TINY_SEARCH
@@ -108,11 +116,11 @@ def slow(command: str) -> bool:
 
 
 def in_its_place(command: str) -> str:
-    """What the quick suite runs for a slow command, so that its flags are tried: one seed of several, or nothing."""
+    """The command that the quick suite runs for a slow one, to try its flags: one seed of several, or nothing."""
     return f"python trainer.py {command.split('./bash_train.sh')[1]}" if "bash_train.sh" in command else ""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that looks like a checkout but whose exp_dir is its own."""
     folder = tmp_path_factory.mktemp("checkout")
@@ -122,7 +130,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@functools.cache  # what several pages say is done once
+@functools.cache
 def run(command: str, folder: Path) -> None:
     words = shlex.split(command)
     if words[:2] == ["python", "trainer.py"] and "--use_tune" not in words:
@@ -152,13 +160,15 @@ def check_page(page: Path, folder: Path, slow_ones: bool) -> None:
             run(scaled(command), folder)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@ONE_PROCESS
+@every_page
 def test_every_command_runs(page: Path, workplace: Path) -> None:
     check_page(page, workplace, slow_ones=False)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@ONE_PROCESS
+@every_page
 def test_every_slow_command_runs(page: Path, workplace: Path) -> None:
     check_page(page, workplace, slow_ones=True)
 
@@ -175,7 +185,7 @@ def test_extras_named_in_the_documentation_exist() -> None:
             assert set(names.split(",")) <= known, f"{page.name}: {names}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@every_page
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+?)(?:#[\w-]+)?\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
