@@ -1,4 +1,4 @@
-"""Names, the Gymnasium adapter and its wrappers."""
+"""Names of environments, the Gymnasium adapter and its wrappers. Workers: tests/test_workers.py."""
 
 import subprocess
 import sys
@@ -59,6 +59,10 @@ def seeds(members, envs, first=0):
     return torch.arange(first, first + members * envs).view(members, envs)
 
 
+def no_ops(members=1, envs=1):
+    return torch.zeros(members, envs, dtype=torch.int64)
+
+
 def random_actions(environment, steps, seed=0):
     generator = torch.Generator().manual_seed(seed)
     actions, shape = environment.spaces.actions, (steps, environment.members, environment.envs)
@@ -92,24 +96,15 @@ def test_an_episode_is_a_function_of_its_seed_and_actions(name):
     assert not same(first[:1], other[:1])
 
 
-def test_one_environment_alone_is_what_it_is_in_a_batch():
+def test_alone_in_a_batch_and_in_gymnasium_an_episode_is_the_same():
     batch, alone = make_environment("lunarlander", 2, 3), make_environment("lunarlander", 1, 1)
-    actions = random_actions(batch, 30)
-    assert torch.equal(batch.reset(seeds(2, 3))[1, 2], alone.reset(torch.tensor([[5]]))[0, 0])
-    for a in actions:
-        together, single = batch.step(a), alone.step(a[1:, 2:])
-        assert torch.equal(together.obs[1, 2], single.obs[0, 0])
-        assert torch.equal(together.reward[1, 2], single.reward[0, 0])
-
-
-def test_agrees_with_gymnasium_step_for_step():
-    ours, theirs = make_environment("lunarlander", 1, 1), gym.make("LunarLander-v3")
-    assert np.array_equal(ours.reset(torch.tensor([[3]]))[0, 0].numpy(), theirs.reset(seed=3)[0])
-    for a in random_actions(ours, 30):
-        step = ours.step(a)
-        obs, reward, *_ = theirs.step(a.item())
-        assert np.array_equal(step.obs[0, 0].numpy(), obs)
-        assert step.reward.item() == np.float32(reward)
+    theirs = gym.make("LunarLander-v3")
+    together, single = batch.reset(seeds(2, 3))[1, 2], alone.reset(torch.tensor([[5]]))[0, 0]
+    assert torch.equal(together, single) and np.array_equal(single.numpy(), theirs.reset(seed=5)[0])
+    for a in random_actions(batch, 30):
+        together, single, (obs, reward, *_) = batch.step(a), alone.step(a[1:, 2:]), theirs.step(a[1, 2].item())
+        assert torch.equal(together.obs[1, 2], single.obs[0, 0]) and np.array_equal(single.obs[0, 0].numpy(), obs)
+        assert together.reward[1, 2].item() == single.reward.item() == np.float32(reward)
 
 
 def test_only_active_environments_move_and_the_rest_keep_their_last_observation():
@@ -127,10 +122,10 @@ def test_only_active_environments_move_and_the_rest_keep_their_last_observation(
 def test_what_was_returned_is_never_overwritten():
     environment = cartpole(1, 2)
     first = environment.reset(seeds(1, 2))
-    step = environment.step(torch.zeros(1, 2, dtype=torch.int64))
+    step = environment.step(no_ops(1, 2))
     copies = [t.clone() for t in (first, step.obs, step.reward, step.terminated)]
     for _ in range(5):
-        environment.step(torch.zeros(1, 2, dtype=torch.int64))
+        environment.step(no_ops(1, 2))
     assert same(copies, [first, step.obs, step.reward, step.terminated])
 
 
@@ -144,7 +139,7 @@ def test_the_time_limit_truncates_and_a_fall_terminates():
     falling = cartpole(1, 1)
     falling.reset(seeds(1, 1))
     for _ in range(20):
-        step = falling.step(torch.zeros(1, 1, dtype=torch.int64))
+        step = falling.step(no_ops())
         if step.done.item():
             break
     assert step.terminated.item() and not step.truncated.item()
@@ -154,26 +149,30 @@ def test_sparse_reward_pays_the_whole_return_at_the_end():
     environment = scripted(wrappers=("SparseReward",), rewards=(1.0, 2.0, 4.0))
     for first_seed in (0, 1):
         environment.reset(seeds(1, 1, first_seed))
-        paid = [environment.step(torch.zeros(1, 1, dtype=torch.int64)).reward.item() for _ in range(3)]
+        paid = [environment.step(no_ops()).reward.item() for _ in range(3)]
         assert paid == [0.0, 0.0, 7.0]
 
 
-def test_discrete_actions_honour_start():
-    environment = scripted(action_space=Discrete(3, start=5))
-    assert environment.spaces.actions == our.Discrete(3)
+@pytest.mark.parametrize(
+    ("space", "flat", "given", "taken"),
+    [
+        (Discrete(3, start=5), our.Discrete(3), 2, 7),
+        (
+            Box(np.float32([[-1, 0], [0, -2]]), np.float32([[1, 1], [3, 2]])),
+            our.Continuous((-1.0, 0.0, 0.0, -2.0), (1.0, 1.0, 3.0, 2.0)),
+            [0.5, 0.25, 1.0, -1.0],
+            [[0.5, 0.25], [1.0, -1.0]],
+        ),
+    ],
+)
+def test_actions_are_flat_honour_start_and_are_kept_from_later_changes(space, flat, given, taken):
+    environment = scripted(action_space=space)
+    assert environment.spaces.actions == flat
     environment.reset(seeds(1, 1))
-    environment.step(torch.tensor([[2]]))
-    assert environment._envs[0].unwrapped.actions == [7]
-
-
-def test_boxes_of_actions_are_flattened_and_kept_from_later_changes():
-    environment = scripted(action_space=Box(np.float32([[-1, 0], [0, -2]]), np.float32([[1, 1], [3, 2]])))
-    assert environment.spaces.actions == our.Continuous((-1.0, 0.0, 0.0, -2.0), (1.0, 1.0, 3.0, 2.0))
-    environment.reset(seeds(1, 1))
-    actions = torch.tensor([[[0.5, 0.25, 1.0, -1.0]]])
+    actions = torch.tensor([[given]])
     environment.step(actions)
     actions.zero_()
-    assert np.array_equal(environment._envs[0].unwrapped.actions[0], [[0.5, 0.25], [1.0, -1.0]])
+    assert np.array_equal(environment._envs[0].unwrapped.actions[0], taken)
 
 
 UNSUPPORTED = [MultiBinary(4), Box(-np.inf, np.inf, (2,)), gym.spaces.MultiDiscrete([2, 3]), Tuple([Discrete(2)])]
@@ -227,7 +226,7 @@ def test_images_become_stacks_of_small_grey_frames(layout):
     assert environment.spaces.obs_shape == (8, 32, 32) and obs.dtype == torch.uint8
     assert (obs == 10).all()
     for _ in range(3):
-        obs = environment.step(torch.zeros(1, 1, dtype=torch.int64)).obs[0, 0]
+        obs = environment.step(no_ops()).obs[0, 0]
     assert obs[:7].float().mean((1, 2)).tolist() == [10, 10, 10, 10, 10, 20, 30]
     assert (obs[7, :16] == 200).all() and (obs[7, 16:] == 40).all()
 
@@ -255,13 +254,13 @@ def test_faults_of_an_environment_are_told_in_one_line(kwargs, line):
     with pytest.raises(EnvironmentFault, match=line):
         environment.reset(torch.tensor([[7, 8, 9]]), only_last)
         for _ in range(3):
-            environment.step(torch.zeros(1, 3, dtype=torch.int64), only_last)
+            environment.step(no_ops(1, 3), only_last)
 
 
 @pytest.mark.parametrize("make", [cartpole, lambda members, envs: make_environment("cartpole", members, envs)])
 def test_stepping_before_the_first_reset_is_a_fault(make):
     with pytest.raises(EnvironmentFault, match="before its first reset"):
-        make(1, 2).step(torch.zeros(1, 2, dtype=torch.int64))
+        make(1, 2).step(no_ops(1, 2))
 
 
 def test_frames_for_a_video(monkeypatch):
@@ -288,17 +287,10 @@ def test_any_gymnasium_id_resolves(capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("LunarLander-v2", "LunarLander-v3"),
-        ("CliffWalking-v0", "CliffWalking-v1"),
-        ("HalfCheetah-v2", "HalfCheetah-v5"),
-    ],
-)
-def test_old_versions_give_the_newest_with_a_note(old, new, capsys):
-    assert resolve(old).gym_id == new
-    assert capsys.readouterr().err == f"note: gamename {old} is now {new}\n"
+@pytest.mark.parametrize(("name", "old", "new"), [("LunarLander", 2, 3), ("CliffWalking", 0, 1), ("HalfCheetah", 2, 5)])
+def test_old_versions_give_the_newest_with_a_note(name, old, new, capsys):
+    assert resolve(f"{name}-v{old}").gym_id == f"{name}-v{new}"
+    assert capsys.readouterr().err == f"note: gamename {name}-v{old} is now {name}-v{new}\n"
 
 
 @pytest.mark.parametrize(
