@@ -26,7 +26,7 @@ from plain import ddqn as plain
 
 from control.evolution import inner_loop
 from control.evolution.inner_loop import InnerLoop
-from control.loops.steps import Interaction
+from control.loops.steps import StepLoop
 from envs.make import make_environment
 from envs.synthetic import SyntheticDynamics
 from envs.tensor import TensorEnvironment
@@ -81,7 +81,7 @@ class Ours:
         stage = make_environment("cartpole-200", members, 1) if real else TensorEnvironment(
             SyntheticDynamics(self.program, loop.spaces, loop.starts), members, 1
         )  # fmt: skip
-        self.interaction = Interaction(self.agent, stage, Streams.named(seeds, "episodes"))
+        self.interaction = StepLoop(self.agent, stage, Streams.named(seeds, "episodes"))
 
     def begin(self, rows: int) -> "Ours":
         """Train until everybody learns, then fill the memories to ``rows`` with copies of what they hold."""

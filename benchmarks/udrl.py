@@ -90,7 +90,7 @@ class Contest:
     def _resume(self, path: str) -> None:
         checkpoint = checkpoints.load(path)
         self.module.agent.load_state_dict(checkpoint.agent_state())
-        self.module.agent.load_resume_state(checkpoint.run_state["agent"])
+        self.module.agent.load_training_state(checkpoint.run_state["agent"])
 
     def _learn_to_fly(self, size: Size) -> None:
         actor, streams = HeuristicActor(self.plain.env), self.module.rollout_streams

@@ -55,7 +55,7 @@ class Acrobot:
         terminated = first.cos() + (first + second).cos() < -1.0
         return state, terminated.float() - 1.0, terminated, None
 
-    def keep(self, members: Tensor) -> "Acrobot":
+    def select(self, members: Tensor) -> "Acrobot":
         return self
 
 

@@ -98,7 +98,7 @@ class ButtonGrid:
         shown[player] = "@" if shown[player] == "." else "*"
         return as_lines(shown, self._size)
 
-    def keep(self, members: Tensor) -> "ButtonGrid":
+    def select(self, members: Tensor) -> "ButtonGrid":
         return self
 
     def to(self, device: torch.device) -> "ButtonGrid":

@@ -47,5 +47,5 @@ class CartPole:
         state = state + rates * _SECONDS
         return state, torch.ones(actions.shape), (state.abs() > _BOUNDS).any(-1), None
 
-    def keep(self, members: Tensor) -> "CartPole":
+    def select(self, members: Tensor) -> "CartPole":
         return self

@@ -81,7 +81,7 @@ class GridWorld:
         """The probability of an event in a step."""
         raise NotImplementedError
 
-    def keep(self, members: Tensor) -> Self:
+    def select(self, members: Tensor) -> Self:
         """It has no parameters of members."""
         return self
 

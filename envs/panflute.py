@@ -76,7 +76,7 @@ class PanFlute:
         pipes = zip(self._mouths.tolist(), self._ends.tolist(), strict=True)
         return "\n".join("".join(notes[mouth : end + 1]).rjust(len(self._ends)) for mouth, end in pipes)
 
-    def keep(self, members: Tensor) -> "PanFlute":
+    def select(self, members: Tensor) -> "PanFlute":
         return self
 
     def to(self, device: torch.device) -> "PanFlute":

@@ -50,8 +50,8 @@ class SyntheticDynamics:
         ends = out.done > ENDS_ABOVE
         return out.next_state, out.reward, ends, 1 - out.done if self.raw_done and not self.bandit else None
 
-    def keep(self, members: Tensor) -> "SyntheticDynamics":
-        return SyntheticDynamics(self.program.keep(members), self.spaces, self.starts)
+    def select(self, members: Tensor) -> "SyntheticDynamics":
+        return SyntheticDynamics(self.program.select(members), self.spaces, self.starts)
 
 
 def starts_of(environment: object, draws: int = 4096) -> Starts:

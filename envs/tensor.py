@@ -41,7 +41,7 @@ class Dynamics(Protocol):
         ``[M, E]`` bool, and the discount ``[M, E]`` of `Step`, None where it only says the same as terminated."""
         ...
 
-    def keep(self, members: Tensor) -> "Dynamics":
+    def select(self, members: Tensor) -> "Dynamics":
         """The same for some of the members, ``members [M']`` int64; without parameters of members, itself."""
         ...
 
@@ -96,7 +96,8 @@ class TensorEnvironment:
     the reset, are replaced at every step and never written into. Rewards and states are not checked for NaN.
 
     Episodes are on ``device``, as are actions, masks of `step` and all that it returns; another than the CPU needs
-    `ChanceDynamics`. ``dynamics`` stays on the CPU, where it draws starts; `reset` and `put` move what they are given.
+    `ChanceDynamics`. ``dynamics`` stays on the CPU, where it draws starts; `reset` and `set_state`
+    move what they are given.
     """
 
     def __init__(
@@ -118,9 +119,9 @@ class TensorEnvironment:
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
         """Start episodes from ``seeds [M, E]``, only those in ``where [M, E]``; the observations of all."""
-        return self.put(self.dynamics.initial(seeds), where)
+        return self.set_state(self.dynamics.initial(seeds), where)
 
-    def put(self, state: Tensor, where: Tensor | None = None) -> Tensor:
+    def set_state(self, state: Tensor, where: Tensor | None = None) -> Tensor:
         """`reset` to given states ``[M, E, K]``, such as a tick of a block that ``dynamics.initial`` drew beforehand.
 
         ``state`` is kept, not copied, where it takes the place of all.
@@ -151,9 +152,9 @@ class TensorEnvironment:
             truncated = truncated & active
         return Step(self.on_device.observe(self.state), reward, terminated, truncated, discount)
 
-    def keep(self, members: Tensor) -> "TensorEnvironment":
+    def select(self, members: Tensor) -> "TensorEnvironment":
         """A new environment of the members ``[M']`` int64 alone, their episodes where they are; this one is left."""
-        kept = TensorEnvironment(self.dynamics.keep(members), len(members), self.envs, self._limit, self.device)
+        kept = TensorEnvironment(self.dynamics.select(members), len(members), self.envs, self._limit, self.device)
         rows = members.to(self.device)
         kept.state, kept.age, kept._started = self.state[rows], self.age[rows], self._started
         return kept

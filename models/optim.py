@@ -85,7 +85,7 @@ class StaggeredAdam:
             for now, then in zip(moved, before, strict=True):
                 now[~learning] = then[~learning]
 
-    def keep(self, param: Tensor, members: Tensor) -> None:
+    def select(self, param: Tensor, members: Tensor) -> None:
         """Go on with ``members`` only, whose parameters are now ``param``."""
         self.param, self.lr = param, self.lr[members]
         self.mean, self.square, self.count = self.mean[members], self.square[members], self.count[members]

@@ -60,7 +60,13 @@ class Streams:
         """New streams seeded by one draw from each of these."""
         return Streams(self.integers(2**31 - 1).tolist())
 
-    def keep(self, members: Sequence[int]) -> None:
+    def of(self, members: Tensor) -> "Streams":
+        """The streams of ``members`` (indices), which stay shared with these."""
+        chosen = Streams(())
+        chosen.generators = [self.generators[m] for m in members.tolist()]
+        return chosen
+
+    def select(self, members: Sequence[int]) -> None:
         """Go on with the streams of ``members`` only."""
         self.generators = [self.generators[m] for m in members]
 

@@ -6,8 +6,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from control.loops.rollout import GreedyActor, rollout
-from control.loops.steps import Interaction
+from control.loops.rollout import rollout
+from control.loops.steps import StepLoop
 from envs.make import make_environment
 from envs.tensor import TensorEnvironment
 from helpers import load_state, state_of
@@ -49,12 +49,12 @@ class Life:
         assert isinstance(environment, TensorEnvironment)
         self.game, self.environment = game, environment
         self.agent = Agent(config, environment.spaces, seeds, environment.on_device)
-        self.interaction = Interaction(self.agent, environment, Streams.named(seeds, "episodes"))
+        self.interaction = StepLoop(self.agent, environment, Streams.named(seeds, "episodes"))
         self.losses: list[Tensor] = []
 
     def live(self, ticks: int) -> Self:
         for _ in range(ticks):
-            self.interaction.tick()
+            self.interaction.step()
             self.losses.append(self.interaction.loss)
         return self
 
@@ -62,7 +62,8 @@ class Life:
         """Returns and lengths ``[M, 2 K]`` of greedy episodes of at most 40 steps."""
         environment = make_environment(self.game, self.agent.members, episodes, time_limit=40)
         seeds = torch.arange(episodes).expand(self.agent.members, -1)
-        played = rollout(GreedyActor(self.agent), environment, seeds, keep=False)
+        policy = self.agent.begin(episodes, Streams.named(self.agent.seeds, "latents"), sample=False)
+        played = rollout(policy, environment, seeds, keep=False)
         return torch.cat((played.returns, played.lengths), 1)
 
     def everything(self) -> dict[str, Tensor]:

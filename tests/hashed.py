@@ -73,7 +73,7 @@ def check_a_block_is_tick_by_tick(dynamics: Dynamics) -> None:
     for tick, state in zip(seeds, block, strict=True):
         assert torch.equal(dynamics.initial(tick), state)
         one, two = TensorEnvironment(dynamics, 3, 2), TensorEnvironment(dynamics, 3, 2)
-        assert torch.equal(one.put(state), two.reset(tick))
+        assert torch.equal(one.set_state(state), two.reset(tick))
         action = torch.ones(3, 2, dtype=torch.int64)
         assert torch.equal(one.step(action).obs, two.step(action).obs)
 
@@ -81,7 +81,7 @@ def check_a_block_is_tick_by_tick(dynamics: Dynamics) -> None:
 def check_form(dynamics: Dynamics, limit: int | None) -> None:
     """Shapes and dtypes, zeros and ones, no end but the limit, and nothing written into."""
     environment = TensorEnvironment(dynamics, 2, 3)
-    assert dynamics.spaces.max_episode_steps == limit and dynamics.keep(torch.tensor([1])) is dynamics
+    assert dynamics.spaces.max_episode_steps == limit and dynamics.select(torch.tensor([1])) is dynamics
     kept = [environment.reset(torch.arange(6).view(2, 3)), environment.state]
     before = [each.clone() for each in kept]
     assert kept[0].shape == (2, 3, *dynamics.spaces.obs_shape) and kept[0].dtype == dynamics.spaces.obs_dtype

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from conftest import ROOT
-from control.loops.rollout import Episodes, GreedyActor, RandomActor, rollout
-from control.loops.steps import Interaction
+from control.loops.rollout import Episodes, rollout
+from control.loops.steps import StepLoop as Steps
 from control.storage.run_dir import read_metrics
 from envs.base import Environment
 from envs.make import make_dynamics, make_environment
 from envs.tensor import TensorEnvironment
+from models.contract import RandomPolicy
 from models.registry import agent_class, default_config, implementations, learns_from
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
@@ -102,7 +103,7 @@ class Loop:
 
     def warm_up(self, rounds: int = 2) -> None:
         for _ in range(rounds):
-            actor = RandomActor(self.environment.spaces, self.envs, self.streams.fork())
+            actor = RandomPolicy(self.environment.spaces, self.envs, self.streams.fork())
             self.agent.observe(rollout(actor, self.environment, self.streams.episode_seeds(self.envs)))
 
     def epoch(self) -> dict[str, Tensor]:
@@ -133,14 +134,14 @@ class StepLoop:
         world = {"dynamics": dynamics} if which.knows_dynamics else {}
         self.agent = which(config, environment.spaces, seeds, **world)
         self.agent.budget = epochs * ticks * config.num_envs
-        self.interaction = Interaction(self.agent, environment, Streams.named(seeds, "episodes"))
+        self.interaction = Steps(self.agent, environment, Streams.named(seeds, "episodes"))
 
     def epoch(self) -> dict[str, Tensor]:
         """Act and learn; everything that came of it, each ``[M, ...]``."""
         losses = []
         self.interaction.refresh()
         for _ in range(self.ticks):
-            self.interaction.tick()
+            self.interaction.step()
             losses.append(self.interaction.loss)
         mine = {f"weights {name}": value.detach().clone() for name, value in self.agent.state_dict().items()}
         interaction = self.interaction
@@ -161,19 +162,20 @@ class StepLoop:
         """Returns ``[M, K]`` of greedy episodes, from the same seeds for all."""
         environment = make_environment(self.game, self.agent.members, episodes)
         seeds = torch.arange(episodes).expand(self.agent.members, -1)
-        return rollout(GreedyActor(self.agent), environment, seeds, keep=False).returns
+        policy = self.agent.begin(episodes, Streams.named(self.agent.seeds, "latents"), sample=False)
+        return rollout(policy, environment, seeds, keep=False).returns
 
 
-def state_of(interaction: Interaction) -> dict[str, Any]:
+def state_of(interaction: Steps) -> dict[str, Any]:
     """All that `load_state` needs to go on from here, the agent's and the loop's."""
-    parts = {"weights": interaction.agent.state_dict(), "rest": interaction.agent.resume_state()}
+    parts = {"weights": interaction.agent.state_dict(), "rest": interaction.agent.training_state()}
     return parts | {"loop": interaction.resume_state()}
 
 
-def load_state(interaction: Interaction, state: dict[str, Any]) -> None:
+def load_state(interaction: Steps, state: dict[str, Any]) -> None:
     """Go on from what `state_of` gave."""
     interaction.agent.load_state_dict(state["weights"])
-    interaction.agent.load_resume_state(state["rest"])
+    interaction.agent.load_training_state(state["rest"])
     interaction.load_resume_state(state["loop"])
 
 

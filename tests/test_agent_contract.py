@@ -66,7 +66,7 @@ def test_learn_gives_one_finite_number_a_member(case: str, game: str) -> None:
     (policy,) = (name for name in loop.agent.state_dict() if name.endswith("policy.flat"))
     before = loop.agent.state_dict()[policy].clone()
     losses = loop.agent.learn()
-    assert loop.agent.watched in losses
+    assert loop.agent.main_loss in losses
     for name, value in losses.items():
         assert value.shape == (3,) and value.isfinite().all() and not value.requires_grad, name
     assert (loop.agent.state_dict()[policy] != before).any(1).all()
@@ -130,14 +130,14 @@ def test_goes_on_from_its_state_as_if_nothing_had_been(case: str, game: str, tmp
     one.warm_up()
     one.epoch()
     state = {
-        "weights": one.agent.state_dict(), "rest": one.agent.resume_state(), "streams": one.streams.get_state(),
+        "weights": one.agent.state_dict(), "rest": one.agent.training_state(), "streams": one.streams.get_state(),
         "optimizers": [optimizer.state_dict() for optimizer in one.agent.optimizers],
     }  # fmt: skip
     torch.save(state, tmp_path / "state")
     state = torch.load(tmp_path / "state", weights_only=True)
     other = Loop(case, game, [8, 9])
     other.agent.load_state_dict(state["weights"])
-    other.agent.load_resume_state(state["rest"])
+    other.agent.load_training_state(state["rest"])
     for optimizer, saved in zip(other.agent.optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(saved)
     other.streams.set_state(state["streams"])

@@ -31,7 +31,7 @@ QUIET = {"spontaneous_reset": False}
 def at(row: int, col: int, on: list[int], seed: int = 0, **settings: bool) -> TensorEnvironment:
     """A grid of 4 x 4 with buttons at (0, 0) and (1, 2), and the player at ``(row, col)``."""
     environment = TensorEnvironment(ButtonGrid(4, 2, **settings), 1, 1)
-    environment.put(torch.tensor([[[seed, 0, row, col, 0, 6, *on]]]))
+    environment.set_state(torch.tensor([[[seed, 0, row, col, 0, 6, *on]]]))
     return environment
 
 

@@ -73,7 +73,7 @@ def test_another_device_is_never_left(world: str, monkeypatch: pytest.MonkeyPatc
             step = environment.step(actions, active)
             found = (step.obs, step.reward, step.terminated, step.truncated, environment.state, environment.age)
             assert {value.device for value in found} == {device}
-        kept = environment.keep(torch.tensor([2, 0]))
+        kept = environment.select(torch.tensor([2, 0]))
         assert kept.step(actions[:2]).obs.device == device and kept.state.shape == (2, 2, columns)
         moved, state = dynamics.to(device), torch.zeros(4, 3, 2, columns, dtype=torch.int64, device=device)
         chance = torch.rand(4, 3, 2, dynamics.chances, device=device)

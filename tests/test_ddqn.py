@@ -15,6 +15,7 @@ from models.agents.ddqn.networks import Dueling
 from models.agents.ddqn.variation import draw, groups
 from models.mlp import Mlp
 from models.spaces import Discrete, Spaces
+from models.streams import Streams
 
 ACTIONS, OBS = 3, 4
 SPACES = Spaces((OBS,), Discrete(ACTIONS))
@@ -222,7 +223,7 @@ def test_random_actions_are_as_many_as_epsilon_says_and_uniform(epsilon: float) 
     ticks = 500
     agent = made(dataclasses.replace(NOW, eps_init=epsilon, eps_min=epsilon, num_envs=4), (0, 1))
     obs = torch.randn(2, 4, OBS)
-    best, taken = agent.greedy(obs), torch.stack([agent.act(obs) for _ in range(ticks)])
+    best, taken = agent.with_weights(agent.online).act(obs), torch.stack([agent.act(obs) for _ in range(ticks)])
     expected = epsilon / ACTIONS * torch.ones(2, 4, ACTIONS, dtype=torch.float64)
     expected.scatter_add_(2, best[..., None], torch.full((2, 4, 1), 1 - epsilon, dtype=torch.float64))
     counts = torch.stack([(taken == a).sum(0) for a in range(ACTIONS)], -1)
@@ -238,10 +239,10 @@ def test_random_actions_are_as_many_as_epsilon_says_and_uniform(epsilon: float) 
 def test_greedy_takes_the_first_of_equal_values() -> None:
     agent = made()
     agent.online.data.zero_()
-    assert agent.greedy(torch.randn(3, 2, OBS)).tolist() == [[0, 0]] * 3
+    assert agent.with_weights(agent.online).act(torch.randn(3, 2, OBS)).tolist() == [[0, 0]] * 3
     policy = agent.with_weights(made(seeds=(7, 8)).online.data)
     obs = torch.randn(2, 6, OBS)
-    assert torch.equal(policy.greedy(obs), made(seeds=(7, 8)).greedy(obs))
+    assert torch.equal(policy.act(obs), made(seeds=(7, 8)).begin(6, Streams([7, 8])).act(obs))
 
 
 # -- waiting -----------------------------------------------------------------------------------------------------------
@@ -342,11 +343,11 @@ def test_those_who_stay_go_on_as_before() -> None:
     whole, fewer = made(seeds=range(4)), made(seeds=range(4))
     live(whole, 140)
     live(fewer, 140)
-    fewer.keep(torch.tensor([3, 1]))
+    fewer.select(torch.tensor([3, 1]))
     assert fewer.seeds == [3, 1] and fewer.members == 2
     resumed = made(seeds=[3, 1])
     resumed.load_state_dict(copy.deepcopy(fewer.state_dict()))
-    resumed.load_resume_state(copy.deepcopy(fewer.resume_state()))
+    resumed.load_training_state(copy.deepcopy(fewer.training_state()))
     expected = torch.stack(live(whole, 130, 140))[:, [3, 1]]
     for agent in (fewer, resumed):
         assert torch.equal(torch.stack(live(agent, 130, 140)), expected)
@@ -359,11 +360,11 @@ def test_goes_on_from_its_state_to_the_bit(ticks: int) -> None:
     config = dataclasses.replace(NOW, init_episodes=2, rb_size=100, updates_per_step=2)
     whole = made(config)
     live(whole, ticks)
-    weights, state = copy.deepcopy(whole.state_dict()), copy.deepcopy(whole.resume_state())
+    weights, state = copy.deepcopy(whole.state_dict()), copy.deepcopy(whole.training_state())
     actions = live(whole, 150, ticks)
     resumed = made(config, (0, 1, 2))
     resumed.load_state_dict(weights)
-    resumed.load_resume_state(state)
+    resumed.load_training_state(state)
     assert torch.equal(torch.stack(live(resumed, 150, ticks)), torch.stack(actions))
     for name, value in learned(resumed).items():
         assert torch.equal(value, learned(whole)[name]), name

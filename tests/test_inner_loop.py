@@ -9,7 +9,7 @@ from torch import Tensor
 
 from control.evolution import inner_loop
 from control.evolution.inner_loop import InnerLoop, Outcome, derive
-from control.loops.steps import Interaction
+from control.loops.steps import StepLoop
 from models.agents.ddqn.config import Config as AgentConfig
 from models.agents.ddqn.variation import groups
 from models.proxies.synthetic.config import Config
@@ -61,13 +61,13 @@ def same(outcome: Outcome, expected: Outcome, rows: list[int]) -> None:
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many members each compaction left."""
     left: list[int] = []
-    keep = Interaction.keep
+    select = StepLoop.select
 
-    def spy(self: Interaction, members: Tensor) -> None:
+    def spy(self: StepLoop, members: Tensor) -> None:
         left.append(len(members))
-        keep(self, members)
+        select(self, members)
 
-    monkeypatch.setattr(Interaction, "keep", spy)
+    monkeypatch.setattr(StepLoop, "select", spy)
     return left
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from control.loops.steps import BLOCK, Ended, Interaction
+from control.loops.steps import BLOCK, Ended, StepLoop
 from envs.base import Environment
 from envs.make import make_environment
 from envs.synthetic import SyntheticDynamics, starts_of
@@ -40,16 +40,16 @@ def environment_of(name: str, members: int, envs: int) -> Environment:
     return make_environment(name, members, envs)
 
 
-def started(name: str, seeds: list[int], envs: int = 1, config: Config = SMALL) -> Interaction:
+def started(name: str, seeds: list[int], envs: int = 1, config: Config = SMALL) -> StepLoop:
     environment = environment_of(name, len(seeds), envs)
     agent = Agent(Config(**{**vars(config), "num_envs": envs}), environment.spaces, seeds)
-    return Interaction(agent, environment, Streams.named(seeds, "episodes"))
+    return StepLoop(agent, environment, Streams.named(seeds, "episodes"))
 
 
 class Recorder:
     """An agent that plays given actions and remembers all it is told."""
 
-    device, knows_dynamics, stale = torch.device("cpu"), False, False
+    device, knows_dynamics, acts_on_stale = torch.device("cpu"), False, False
 
     def __init__(self, actions: Tensor):
         self.actions, (_, self.members, self.envs) = actions, actions.shape
@@ -67,14 +67,12 @@ class Recorder:
         return torch.zeros(self.members)
 
 
-def recorded(
-    name: str, ticks: int, members: int = 2, envs: int = 2
-) -> tuple[Recorder, list[Ended | None], Interaction]:
+def recorded(name: str, ticks: int, members: int = 2, envs: int = 2) -> tuple[Recorder, list[Ended | None], StepLoop]:
     environment = environment_of(name, members, envs)
     actions = torch.randint(2, (ticks, members, envs), generator=torch.Generator().manual_seed(0))
     recorder = Recorder(actions)
-    interaction = Interaction(recorder, environment, Streams.named(range(members), "episodes"))
-    return recorder, [interaction.tick() for _ in range(ticks)], interaction
+    interaction = StepLoop(recorder, environment, Streams.named(range(members), "episodes"))
+    return recorder, [interaction.step() for _ in range(ticks)], interaction
 
 
 @pytest.mark.parametrize("name", ["cartpole", "synthetic", "bandit", "mountaincar"])
@@ -93,7 +91,7 @@ def test_an_agent_is_told_whole_episodes(name: str) -> None:
         assert (ended is not None) == bool(done.any())
         if ended is not None:
             where = done.nonzero(as_tuple=True)
-            assert torch.equal(ended.members, where[0]) and ended.tick == t + 1
+            assert torch.equal(ended.members, where[0]) and ended.step == t + 1
             assert torch.equal(ended.returns, returns[where]) and torch.equal(ended.lengths, lengths[where].long())
             returns, lengths, counted = returns * ~done, lengths * ~done, counted + len(where[0])
     assert counted >= 4
@@ -112,9 +110,9 @@ def test_the_environment_s_own_discount_reaches_the_agent() -> None:
     dynamics: Any = environment.dynamics
     dynamics.raw_done = True
     recorder = Recorder(torch.zeros(40, 2, 1, dtype=torch.int64))
-    interaction = Interaction(recorder, environment, Streams.named([0, 1], "episodes"))
+    interaction = StepLoop(recorder, environment, Streams.named([0, 1], "episodes"))
     for _ in range(40):
-        interaction.tick()
+        interaction.step()
     for obs, action, _, _, discount, done in recorder.seen:
         raw = dynamics.program.step(obs, action).done
         assert torch.equal(discount, 1 - raw) and torch.equal(done | (raw <= 0.5), torch.ones_like(done))
@@ -127,7 +125,7 @@ def test_every_episode_starts_from_its_own_seed() -> None:
     interaction.agent.actions = torch.zeros(300, 2, 2, dtype=torch.int64)
     for _ in range(300):
         before = interaction.seeds
-        ended = interaction.tick()
+        ended = interaction.step()
         fresh = interaction.seeds != before
         if ended is not None:
             assert interaction.obs is not None and torch.equal(interaction.obs[fresh], starts(interaction.seeds)[fresh])
@@ -140,15 +138,15 @@ def test_a_member_s_episodes_do_not_depend_on_its_company(name: str) -> None:
     """Seeds, observations and weights to the bit, over more than a block of seeds."""
     ticks = BLOCK + 70
     company = started(name, [3, 4, 5], envs=2)
-    seen = [(company.tick(), company.seeds, company.obs) for _ in range(ticks)]
+    seen = [(company.step(), company.seeds, company.obs) for _ in range(ticks)]
     if name == "synthetic":  # a stand-in goes with its member
         keep = torch.tensor([1])
         alone = started(name, [3, 4, 5], envs=2)
-        alone.keep(keep)
+        alone.select(keep)
     else:
         alone = started(name, [4], envs=2)
     for ended, seeds, obs in seen:
-        mine = alone.tick()
+        mine = alone.step()
         assert torch.equal(alone.seeds, seeds[1:2]) and torch.equal(alone.obs, obs[1:2])  # type: ignore[arg-type,index]
         theirs = [] if ended is None else ended.returns[ended.members == 1].tolist()
         assert (mine.returns.tolist() if mine else []) == theirs
@@ -168,8 +166,8 @@ def test_blocks_in_which_no_episode_ended_are_passed_over_as_in_company() -> Non
         dynamics = SyntheticDynamics(networks.program(proxies[members]), real.spaces, starts_of(real))
         recorder = Recorder(torch.zeros(limit, len(members), 1, dtype=torch.int64))
         environment = TensorEnvironment(dynamics, len(members), 1)
-        interaction = Interaction(recorder, environment, Streams.named(members, "episodes"))
-        first, ended = interaction.seeds, [interaction.tick() for _ in range(limit)]
+        interaction = StepLoop(recorder, environment, Streams.named(members, "episodes"))
+        first, ended = interaction.seeds, [interaction.step() for _ in range(limit)]
         assert ended[-1] is not None and ended[-1].lengths[-1] == limit and not torch.equal(interaction.seeds, first)
         found.append((interaction.seeds[-1], interaction.obs[-1]))  # type: ignore[index]
     assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
@@ -181,10 +179,10 @@ def test_those_who_stay_go_on_as_before(name: str, ticks: int) -> None:
     whole, fewer, stay = started(name, [0, 1, 2, 3]), started(name, [0, 1, 2, 3]), torch.tensor([3, 1])
     for interaction in (whole, fewer):
         for _ in range(ticks):
-            interaction.tick()
-    fewer.keep(stay)
+            interaction.step()
+    fewer.select(stay)
     for _ in range(140):
-        one, other = whole.tick(), fewer.tick()
+        one, other = whole.step(), fewer.step()
         assert torch.equal(whole.obs[stay], fewer.obs)  # type: ignore[arg-type,index]
         mine = [] if other is None else list(zip(stay[other.members].tolist(), other.lengths.tolist(), strict=True))
         theirs = [] if one is None else list(zip(one.members.tolist(), one.lengths.tolist(), strict=True))
@@ -193,17 +191,17 @@ def test_those_who_stay_go_on_as_before(name: str, ticks: int) -> None:
     assert torch.equal(whole.loss[stay].nan_to_num(-1), fewer.loss.nan_to_num(-1))
 
 
-def saved(interaction: Interaction) -> bytes:
+def saved(interaction: StepLoop) -> bytes:
     """All of it, as a checkpoint file has it."""
     file, agent = io.BytesIO(), interaction.agent
-    torch.save((agent.state_dict(), agent.resume_state(), interaction.resume_state()), file)
+    torch.save((agent.state_dict(), agent.training_state(), interaction.resume_state()), file)
     return file.getvalue()
 
 
-def load(interaction: Interaction, file: bytes) -> None:
+def load(interaction: StepLoop, file: bytes) -> None:
     weights, agent, own = torch.load(io.BytesIO(file), weights_only=True)
     interaction.agent.load_state_dict(weights)
-    interaction.agent.load_resume_state(agent)
+    interaction.agent.load_training_state(agent)
     interaction.load_resume_state(own)
 
 
@@ -219,21 +217,21 @@ def test_goes_on_from_its_state_to_the_bit(name: str, ticks: int) -> None:
     """In the middle of episodes of different ages, at their ends, and at the ends of blocks of seeds."""
     whole = started(name, [0, 1], envs=2)
     for _ in range(ticks):
-        whole.tick()
+        whole.step()
     file = saved(whole)
     resumed = started(name, [0, 1], envs=2)
     load(resumed, file)
     if name == "lunarlander" and ticks:
         assert resumed.lengths.unique().numel() > 1
     for _ in range(135):
-        one, other = whole.tick(), resumed.tick()
+        one, other = whole.step(), resumed.step()
         assert torch.equal(whole.obs, resumed.obs)  # type: ignore[arg-type]
         assert (one is None) == (other is None)
         if one is not None and other is not None:
-            assert one.tick == other.tick
+            assert one.step == other.step
             for field in ("members", "returns", "lengths"):
                 assert torch.equal(getattr(one, field), getattr(other, field))
-    assert torch.equal(whole.agent.online, resumed.agent.online) and whole.ticks == resumed.ticks == ticks + 135
+    assert torch.equal(whole.agent.online, resumed.agent.online) and whole.steps == resumed.steps == ticks + 135
     assert torch.equal(whole.loss, resumed.loss) and torch.equal(whole.seeds, resumed.seeds)
 
 
@@ -241,14 +239,14 @@ def test_a_resumed_run_can_be_saved_and_resumed_again() -> None:
     whole = started("lunarlander", [0, 1])
     once = started("lunarlander", [0, 1])
     for _ in range(60):
-        whole.tick()
+        whole.step()
     load(once, saved(whole))
     for _ in range(45):
-        whole.tick(), once.tick()
+        whole.step(), once.step()
     twice = started("lunarlander", [0, 1])
     load(twice, saved(once))
     for _ in range(60):
-        whole.tick(), twice.tick()
+        whole.step(), twice.step()
     assert torch.equal(whole.obs, twice.obs)  # type: ignore[arg-type]
     assert torch.equal(whole.agent.online, twice.agent.online)
 
@@ -256,6 +254,6 @@ def test_a_resumed_run_can_be_saved_and_resumed_again() -> None:
 def test_only_the_actions_of_episodes_under_way_are_kept() -> None:
     interaction = started("probe-truncated", [0, 1])
     for tick in range(1, 30):
-        interaction.tick()
+        interaction.step()
         assert len(interaction._past) == tick % 8
     assert copy.deepcopy(interaction.resume_state()["past"]).shape == (5, 2, 1)

@@ -14,6 +14,7 @@ from models.agents.model_generalisation.draws import Draws
 from models.registry import default_config
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
+from models.streams import Streams
 
 # -- each member by itself ---------------------------------------------------------------------------------------------
 
@@ -130,18 +131,17 @@ def test_measured_are_means_since_it_was_last_asked(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_greedy_takes_the_best_and_a_player_is_the_first_member(name: str) -> None:
+def test_greedy_takes_the_best(name: str) -> None:
     life = Life(name, GAMES[0], [0, 1, 2]).live(10)
     agent, obs = life.agent, torch.rand(3, 6, life.agent.obs_size).round()
     if "Latent" not in name:
         with torch.no_grad():
             best = agent.values(obs).argmax(2)
-        assert torch.equal(agent.player().greedy(obs), best) and torch.equal(agent.first().greedy(obs[:1]), best[:1])
-    assert agent.first().greedy(obs[:1]).shape == (1, 6)
+        assert torch.equal(agent.begin(6, Streams([0, 1, 2])).act(obs), best)
     with torch.no_grad():
         for part in agent.values.parameters():
             part.zero_()
-    assert not agent.player().greedy(obs).any()  # of equal values the first
+    assert not agent.begin(6, Streams([0, 1, 2])).act(obs).any()  # of equal values the first
 
 
 @pytest.mark.parametrize(("name", "game", "changes", "named"), [

@@ -165,7 +165,7 @@ def test_staggered_goes_on_from_its_state_and_keeps_members() -> None:
         resumed.update(grad)
     assert torch.equal(resumed.param, whole.param)
     two = torch.tensor([2, 0])
-    half.keep(half.param[two], two)
+    half.select(half.param[two], two)
     for grad in grads[40:]:
         half.update(grad[two])
     assert torch.equal(half.param, whole.param[two])

@@ -298,7 +298,7 @@ def test_opengrid_starts_anywhere_and_its_goal_is_the_last_cell() -> None:
 @pytest.mark.parametrize("world", [ProcMaze(4, max_episode_steps=30), OpenGrid(4, max_episode_steps=30)])
 def test_a_member_alone_is_what_it_is_in_company_events_and_resets_included(world: ProcMaze | OpenGrid) -> None:
     seeds = torch.arange(12).view(4, 3)
-    whole, one = TensorEnvironment(world, 4, 3), TensorEnvironment(world.keep(torch.tensor([2])), 1, 1)
+    whole, one = TensorEnvironment(world, 4, 3), TensorEnvironment(world.select(torch.tensor([2])), 1, 1)
     together, alone = whole.reset(seeds), one.reset(seeds[2:3, 1:2])
     generator = torch.Generator().manual_seed(0)
     for turn in range(1, 120):

@@ -9,7 +9,7 @@ from torch import Tensor
 from control.cli import parse as config
 from control.evolution.inner_loop import InnerLoop
 from control.evolution.inner_loop import test as play
-from control.loops.steps import Interaction
+from control.loops.steps import StepLoop
 from control.reports.synthetic import behaviour
 from envs.make import make_environment
 from models.proxies.files import Proxy
@@ -35,15 +35,15 @@ def test_the_real_episodes_are_those_of_the_agents_as_they_ended(
 ) -> None:
     """Also where those that ended early have left the program before the last one ended."""
     left: list[int] = []
-    keep = Interaction.keep
+    select = StepLoop.select
 
-    def spy(self: Interaction, members: Tensor) -> None:
+    def spy(self: StepLoop, members: Tensor) -> None:
         left.append(len(members))
-        keep(self, members)
+        select(self, members)
 
     proxy, settings, loop = drawn(argv)
     with monkeypatch.context() as patched:
-        patched.setattr(Interaction, "keep", spy)
+        patched.setattr(StepLoop, "select", spy)
         found = behaviour(proxy, settings)
     assert (len(left) > 0) == early
     trained = loop.train(proxy.parameters.expand(10, -1), list(range(10)), proxy.config.steps_in_use)

@@ -210,7 +210,7 @@ def test_steps_are_those_of_the_tensor_program(tmp_path: Path, kind: str) -> Non
     ends = []
     for episode in range(20):
         obs, _ = env.reset(seed=5 if episode == 0 else None)
-        tensors.put(torch.from_numpy(obs)[None, None])
+        tensors.set_state(torch.from_numpy(obs)[None, None])
         done = False
         while not done:
             action = env.action_space.sample()

@@ -81,7 +81,7 @@ def test_every_transition_is_as_likely() -> None:
 def test_goes_on_with_some_members() -> None:
     memory = Replay(8, 4, 2)
     memory.add(*numbered(4, 0, 6))
-    memory.keep(torch.tensor([3, 1]))
+    memory.select(torch.tensor([3, 1]))
     assert torch.equal(contents(memory) // 1000, torch.tensor([[3.0], [1.0]]).expand(2, 6))
     kept = [part[[3, 1]] for part in numbered(4, 6, 4)]
     memory.add(*kept)

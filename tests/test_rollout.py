@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from control.loops.rollout import Episodes, RandomActor, rollout
+from control.loops.rollout import Episodes, rollout
 from envs.base import Step
 from envs.make import make_environment
+from models.contract import RandomPolicy
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 from models.trajectory import Trajectory
@@ -111,7 +112,7 @@ def test_without_keeping_returns_and_lengths_are_the_same() -> None:
 def test_lengths_are_those_of_the_game(game: str) -> None:
     environment = make_environment(game, 2, 3)
     streams = Streams([0, 1])
-    trajectory = rollout(RandomActor(environment.spaces, 3, streams), environment, streams.episode_seeds(3))
+    trajectory = rollout(RandomPolicy(environment.spaces, 3, streams), environment, streams.episode_seeds(3))
     assert isinstance(trajectory, Trajectory)
     lengths = {"cartpole": trajectory.returns, "probe-1": 1, "probe-3": 2, "probe-truncated": 8}[game]
     assert (trajectory.lengths == lengths).all()
@@ -121,10 +122,10 @@ def test_lengths_are_those_of_the_game(game: str) -> None:
 
 
 def test_random_actions_cover_the_space_evenly() -> None:
-    discrete = RandomActor(Spaces((1,), Discrete(3)), 3000, Streams([0, 1])).act(torch.zeros(2, 3000, 1))
+    discrete = RandomPolicy(Spaces((1,), Discrete(3)), 3000, Streams([0, 1])).act(torch.zeros(2, 3000, 1))
     assert discrete.dtype == torch.int64 and (discrete[0].bincount(minlength=3) > 850).all()
     box = Continuous((-2.0, 0.0), (2.0, 1.0))
-    continuous = RandomActor(Spaces((1,), box), 3000, Streams([0, 1])).act(torch.zeros(2, 3000, 1))
+    continuous = RandomPolicy(Spaces((1,), box), 3000, Streams([0, 1])).act(torch.zeros(2, 3000, 1))
     assert continuous.shape == (2, 3000, 2)
     torch.testing.assert_close(continuous.amin((0, 1)), torch.tensor([-2.0, 0.0]), rtol=0, atol=0.01)
     torch.testing.assert_close(continuous.amax((0, 1)), torch.tensor([2.0, 1.0]), rtol=0, atol=0.01)

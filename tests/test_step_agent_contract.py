@@ -48,7 +48,7 @@ def test_goes_on_from_its_state_as_if_nothing_had_been(case: str, game: str, tmp
     one = StepLoop(case, game, seeds)
     one.epoch()
     while not one.interaction.lengths.any():  # episodes that have just ended
-        one.interaction.tick()
+        one.interaction.step()
         one.agent.measured()
     torch.save(one.state(), tmp_path / "state")
     other = StepLoop(case, game, seeds)

@@ -81,10 +81,10 @@ def test_members_are_judged_by_themselves_and_kept() -> None:
     for value in flat:
         assert not rule(ONE_ENV, ended({0: value, 2: value})).any()
     assert not rule(ONE_ENV, ended({1: 5.0})).any()  # its first episode
-    rule.keep(torch.tensor([1, 2]))
+    rule.select(torch.tensor([1, 2]))
     assert rule(ONE_ENV, ended({0: 5.0, 1: 5.0})).tolist() == [False, True]  # 2 and 4 episodes
     assert rule(ONE_ENV, ended({1: 99.0})).tolist() == [False]
-    rule.keep(torch.tensor([0]))
+    rule.select(torch.tensor([0]))
     assert [rule(ONE_ENV, ended({0: 5.0})).item() for _ in range(2)] == [False, True]
 
 
@@ -110,7 +110,7 @@ def test_solved_by_tests_asks_once_for_each_member_of_a_tick_and_keeps() -> None
     twice = Ended(torch.tensor([2, 2]), torch.zeros(2), torch.ones(2), 3)
     assert rule(ONE_ENV, twice).tolist() == [True, True]  # two episodes of one member in one tick
     assert asked == [[0, 1], [0, 1], [2]]
-    rule.keep(torch.tensor([1]))
+    rule.select(torch.tensor([1]))
     assert rule(ONE_ENV, ended({0: 0.0})).tolist() == [False]  # (0 + 10) / 2
 
 

@@ -216,7 +216,7 @@ def test_a_learned_reset_is_of_the_seed_alone(latent: int | None) -> None:
             torch.testing.assert_close(block[tick, m], expected, rtol=1e-5, atol=1e-6)
     assert (block[0, 0, 0] - block[0, 0, 1]).abs().min() > 0
     assert torch.equal(dynamics.initial(seeds.view(2, 3, 3, 2)), block.view(2, 3, 3, 2, 4))
-    alone = dynamics.keep(torch.tensor([2])).initial(seeds[:, 2:])
+    alone = dynamics.select(torch.tensor([2])).initial(seeds[:, 2:])
     assert torch.equal(alone, block[:, 2:])
 
 
@@ -246,8 +246,8 @@ def test_a_stand_in_alone_is_itself_in_company_to_the_bit() -> None:
     for settings in (config(), config(proxy_hidden_layer=2, raw_done=True), config(proxy_activation_fn="tanh")):
         dynamics, state = dynamics_of(settings, 6), torch.randn(6, 1, 4)
         actions = torch.randint(2, (50, 6, 1))
-        kept, theirs = dynamics.keep(torch.tensor([4, 1])), state[[4, 1]]
-        alone, own = dynamics.keep(torch.tensor([1])), state[[1]]
+        kept, theirs = dynamics.select(torch.tensor([4, 1])), state[[4, 1]]
+        alone, own = dynamics.select(torch.tensor([1])), state[[1]]
         for action in actions:
             state, reward, ends, _ = dynamics.step(state, action)
             theirs, reward2, ends2, _ = kept.step(theirs, action[[4, 1]])

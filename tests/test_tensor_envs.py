@@ -88,7 +88,7 @@ def test_one_step_equals_gymnasiums(name: str) -> None:
     def check(state: tuple[float, ...], action: int) -> None:
         theirs.reset(seed=0)
         theirs.unwrapped.state = np.array(state)
-        ours.put(torch.tensor(state, dtype=torch.float64)[None, None])
+        ours.set_state(torch.tensor(state, dtype=torch.float64)[None, None])
         expected = theirs.step(action)[:4]
         step = ours.step(torch.tensor([[action]]))
         same_place(name, ours.state[0, 0], theirs.unwrapped.state)
@@ -104,7 +104,7 @@ def test_the_bounds_themselves_are_within(column: int, bound: float, side: int) 
         state = torch.zeros(4, dtype=torch.float64)
         state[column] = side * size
         ours, theirs = made("cartpole"), theirs_from("cartpole", state)
-        ours.put(state[None, None])
+        ours.set_state(state[None, None])
         assert ours.step(torch.tensor([[1]])).terminated.item() is theirs.step(1)[2] is out
 
 
@@ -164,7 +164,7 @@ def test_the_last_step_may_terminate_and_be_truncated_at_once() -> None:
     theirs = gym.make("CartPole-v1", max_episode_steps=1, disable_env_checker=True)
     theirs.reset(seed=0)
     theirs.unwrapped.state = np.array([2.39, 10.0, 0.0, 0.0])
-    ours.put(torch.tensor([[[2.39, 10.0, 0.0, 0.0]]], dtype=torch.float64))
+    ours.set_state(torch.tensor([[[2.39, 10.0, 0.0, 0.0]]], dtype=torch.float64))
     expected = theirs.step(1)[:4]
     assert expected[2:] == (True, True)
     same_step("cartpole", ours.step(torch.tensor([[1]])), *expected)
@@ -219,7 +219,7 @@ class Blowing:
         state = state * 2
         return state, state[..., 0], torch.ones_like(actions, dtype=torch.bool), torch.full(actions.shape, 0.25)
 
-    def keep(self, members: Tensor) -> "Blowing":
+    def select(self, members: Tensor) -> "Blowing":
         return self
 
 
@@ -235,7 +235,7 @@ def test_infinite_numbers_of_inactive_rows_stay_out() -> None:
 def test_what_was_returned_or_put_is_never_overwritten() -> None:
     environment = made("cartpole", 1, 2)
     given_state = environment.dynamics.initial(seeds_of(1, 2, 9))
-    kept = [given_state, environment.put(given_state), environment.state]
+    kept = [given_state, environment.set_state(given_state), environment.state]
     for _ in range(2):
         step = environment.step(torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[True, False]]))
         kept += [step.obs, step.reward, step.terminated, environment.state, environment.age]
@@ -252,7 +252,7 @@ def test_put_of_a_block_is_reset_tick_by_tick(name: str) -> None:
     where = torch.tensor([[True, False], [False, True], [True, True]])
     for tick, state in enumerate(one.dynamics.initial(seeds)):
         chosen = None if tick == 0 else where
-        assert torch.equal(one.put(state, chosen), two.reset(seeds[tick], chosen))
+        assert torch.equal(one.set_state(state, chosen), two.reset(seeds[tick], chosen))
         action = torch.ones(3, 2, dtype=torch.int64)
         assert torch.equal(one.step(action).obs, two.step(action).obs)
         assert torch.equal(one.age, two.age)
@@ -266,13 +266,13 @@ def test_keep_goes_on_with_some_members() -> None:
     for action in actions[:5]:
         whole.step(action)
     members = torch.tensor([3, 1])
-    kept = whole.keep(members)
+    kept = whole.select(members)
     assert (kept.members, kept.envs, kept.spaces.max_episode_steps) == (2, 2, 12)
     for action in actions[5:]:
         some, everyone = kept.step(action[members]), whole.step(action)
         assert torch.equal(some.obs, everyone.obs[members]) and torch.equal(some.truncated, everyone.truncated[members])
     assert some.truncated.all() and (kept.age == 12).all()
-    unstarted = TensorEnvironment(CartPole(), 2, 1).keep(torch.tensor([0]))
+    unstarted = TensorEnvironment(CartPole(), 2, 1).select(torch.tensor([0]))
     with pytest.raises(EnvironmentFault, match="before its first reset"):
         unstarted.step(torch.zeros(1, 1, dtype=torch.int64))
 

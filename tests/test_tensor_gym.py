@@ -33,7 +33,7 @@ def test_steps_are_those_of_the_dynamics(name: str) -> None:
     obs, _ = env.reset(seed=3)
     inner: Any = env.unwrapped
     state = TensorEnvironment(inner.dynamics, 1, 1, 60)
-    seen = state.put(inner._state)
+    seen = state.set_state(inner._state)
     for action in np.random.default_rng(0).integers(env.action_space.n, size=60):
         assert np.array_equal(obs, seen[0, 0].numpy()) and obs in env.observation_space
         obs, reward, terminated, truncated, _ = env.step(action)

@@ -15,7 +15,6 @@ from torch import Tensor
 from control.cli.settings import RunConfig, Settings, as_dict
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.recording import record
-from control.loops.rollout import GreedyActor
 from control.reports.synthetic import behaviour_figure, describe, search_figure, sentence
 from control.storage import run_dir
 from models.proxies import files
@@ -62,7 +61,9 @@ def film(module: "ProxyModule", winner: Tensor, path: Path) -> str:
     loop = InnerLoop(module.config, settings.run.agent, settings.agent, settings.run.gamename)
     trained = loop.train(winner[None], module.seeds_of("video", 1), module.config.steps_in_use)
     try:
-        total = record(GreedyActor(trained.agent), settings.run.gamename, path, Streams.named(module.seeds, "video"))
+        total = record(
+            trained.agent, settings.run.gamename, path, Streams.named(module.seeds, "video").episode_seeds(1)
+        )
     except UserError as error:
         return f"none: {error}"
     return f"{path} (an agent that saw the stand-in only, on the real environment; return {total:.0f})"

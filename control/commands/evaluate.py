@@ -34,18 +34,16 @@ def evaluate_checkpoint(settings: Settings) -> int:
     run = module.settings.run
     print(f"{run.implementation} on {run.gamename}, epoch {module.epoch}: {checkpoint.path}")
     print(f"{_followed(module)}{run.num_eval_episodes} episodes a seed\n")
-    ways = module.ways if run.evaluation == "both" else (run.evaluation,)
+    ways = module.evaluation_modes if run.evaluation == "both" else (run.evaluation,)
     print(f"{'':<10}{'seed':<7}{'mean':>8}{'std':>8}  {'IQM [95 % interval]':<26}{'length':>7}")
     for way in ways:
         _table(way, module.seeds, module.evaluate(run.num_eval_episodes, sample=way == "sampled"))
     if run.record:
         path = _video_path(checkpoint)
-        player = module.player()
-        streams = Streams.named(module.seeds[: player.members], f"video {settings.run.seed}")
-        total = record(
-            player, run.gamename, path, streams, sample=ways == ("sampled",), command=module.settings.command,
-            time_limit=run.time_limit,
-        )  # fmt: skip
+        streams = Streams.named(module.seeds, f"video {settings.run.seed}")
+        policy = module.policy(streams.fork(), sample=ways == ("sampled",))
+        seeds = streams.episode_seeds(1)[: policy.members]
+        total = record(policy, run.gamename, path, seeds, run.time_limit)
         print(f"\nvideo: {path} (return {total:.0f})")
     module.close()
     return 0
@@ -70,11 +68,11 @@ def restore(checkpoint: Checkpoint, now: Settings) -> AgentModule | StepModule:
         then.replace(**changes, eval_episodes=min(_ENVS, now.run.num_eval_episodes), command=then.command | now.command)
     )
     assert isinstance(module, AgentModule | StepModule)
-    if now.run.evaluation not in ("both", *module.ways):
+    if now.run.evaluation not in ("both", *module.evaluation_modes):
         module.close()
         raise SettingError(
             f"evaluation is {now.run.evaluation!r}, which has no effect with {then.run.implementation}; allowed: "
-            f"{', '.join(module.ways)}"
+            f"{', '.join(module.evaluation_modes)}"
         )
     wanted, given = module.state_dict(), checkpoint.content["state_dict"]
     if {name: value.shape for name, value in wanted.items()} != {name: value.shape for name, value in given.items()}:

@@ -175,7 +175,7 @@ class Recorder(pl.Callback):
         assert isinstance(module, RunModule)
         run = module.settings.run
         every = run.recording_epoch_interval
-        if every <= 0 or module.epoch % every or module.player() is None:
+        if every <= 0 or module.epoch % every or not module.can_play:
             return
         for i in range(run.record_n_rollouts_per_epoch):
             path = self.folder / "videos" / f"epoch_{module.epoch:04d}_{i}.mp4"

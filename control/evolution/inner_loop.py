@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from control.loops.rollout import GreedyActor, rollout
-from control.loops.steps import Interaction
+from control.loops.rollout import rollout
+from control.loops.steps import StepLoop
 from control.loops.stopping import Plateau, Rule, Solved
 from envs.base import Environment
 from envs.make import make_environment
 from envs.synthetic import Starts, SyntheticDynamics, starts_of
 from envs.tensor import TensorEnvironment
+from models.contract import InnerAgent
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
 from models.registry import agent_class
@@ -76,12 +77,13 @@ class Outcome:
         )
 
 
-def train(interaction: Interaction, ticks: int, rule: Rule | None = None, episodes: int | None = None) -> Trained:
+def train(interaction: StepLoop, ticks: int, rule: Rule | None = None, episodes: int | None = None) -> Trained:
     """Up to ``ticks`` ticks of every member, fewer where ``rule`` says so or ``episodes`` are through.
 
     What a member learns does not depend on when others leave. The agent that comes back acts for all members.
     """
     agent = interaction.agent
+    assert isinstance(agent, InnerAgent)
     members = agent.members
     agent.budget = ticks * agent.envs
     at = torch.arange(members)  # the original position of each member still in the program
@@ -89,7 +91,7 @@ def train(interaction: Interaction, ticks: int, rule: Rule | None = None, episod
     spent, counts = torch.full((members,), ticks * agent.envs), torch.zeros(members, dtype=torch.int64)
     result = agent.online.clone()
     for _ in range(ticks):
-        ended = interaction.tick()
+        ended = interaction.step()
         if ended is None:
             continue
         ended = ended.of(running)  # a rule may be costly; nobody asks it about agents that are through
@@ -103,14 +105,14 @@ def train(interaction: Interaction, ticks: int, rule: Rule | None = None, episod
         if not through.any():
             continue
         for m in who[through].tolist():
-            result[at[m]], spent[at[m]], running[m] = agent.online[m], ended.tick * agent.envs, False
+            result[at[m]], spent[at[m]], running[m] = agent.online[m], ended.step * agent.envs, False
         if not running.any():
             break
         if interaction.is_tensor and running.sum() < _COMPACT * len(running):
             keep = running.nonzero()[:, 0]
-            interaction.keep(keep)
+            interaction.select(keep)
             if rule is not None:
-                rule.keep(keep)
+                rule.select(keep)
             at, running = at[keep], running[keep]
     result[at[running]] = agent.online[running]
     return Trained(agent.with_weights(result), spent, counts)
@@ -118,7 +120,7 @@ def train(interaction: Interaction, ticks: int, rule: Rule | None = None, episod
 
 def test(agent: Any, environment: Environment, seeds: Tensor) -> tuple[Tensor, int]:
     """Greedy episodes from ``seeds [M, K]``: returns ``[M, K]`` and the steps they took in all."""
-    episodes = rollout(GreedyActor(agent), environment, seeds, keep=False)
+    episodes = rollout(agent, environment, seeds, keep=False)
     return episodes.returns, int(episodes.lengths.sum())
 
 
@@ -183,17 +185,17 @@ class InnerLoop:
         """Train agents of one shape, as `run` does, without a test."""
         return self.finish(self.begin(proxies, seeds), steps, rule)
 
-    def finish(self, interaction: Interaction, steps: int | None = None, rule: str | None = None) -> Trained:
+    def finish(self, interaction: StepLoop, steps: int | None = None, rule: str | None = None) -> Trained:
         """Train the agents of an interaction just begun to the end, as the settings or ``steps`` and ``rule`` say."""
         config = self.config
         ticks = -(-(steps or config.inner_steps) // interaction.agent.envs)
         seeds = list(interaction.agent.seeds)
         return train(interaction, ticks, self._rule(rule or config.inner_rule, seeds), config.train_episodes)
 
-    def begin(self, proxies: Tensor | None, seeds: list[int]) -> Interaction:
+    def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
         """Fresh agents of ``seeds [N]`` before their first step on ``proxies [N, D]``, or on the real environment."""
         agent = self.agent_class(self.agent_config, self.spaces, seeds)
-        return Interaction(agent, self._stage(proxies, agent), Streams.named(seeds, "episodes"))
+        return StepLoop(agent, self._stage(proxies, agent), Streams.named(seeds, "episodes"))
 
     def _stage(self, proxies: Tensor | None, agent: Any) -> Environment:
         if proxies is None:
@@ -222,9 +224,10 @@ class InnerLoop:
             return Solved(len(seeds), config.early_out_num, config.solved_reward, initial)
         return None
 
-    def _test_some(self, interaction: Interaction, members: Tensor) -> Tensor:
+    def _test_some(self, interaction: StepLoop, members: Tensor) -> Tensor:
         """Mean test return of ``members`` as they are now, ``[N]``."""
         agent = interaction.agent
+        assert isinstance(agent, InnerAgent)
         few = agent.with_weights(agent.online[members])
         seeds = [derive(agent.seeds[m], int(agent.episodes[m])) for m in members.tolist()]
         returns, steps = self._test(few, seeds, self.config.test_limit)

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from control.cli.settings import Settings
 from control.lightning.module import RunModule, check_actions, check_no_command, finite, rounds, seeds_of
-from control.loops.rollout import Actor, Episodes, RandomActor, rollout
+from control.loops.rollout import Episodes, rollout
 from control.loops.stopping import Recent
 from control.reports.tags import GREEDY, RUNNING_MEAN, SAMPLED, TRAINING
 from envs.base import Environment, EnvironmentFault
 from envs.make import make_environment
+from models.contract import EpisodeAgent, Policy, RandomPolicy
 from models.registry import agent_class
 from models.streams import Streams
 from models.trajectory import Trajectory
@@ -32,18 +33,16 @@ class AgentModule(RunModule):
     checkpoints) and its rollouts.
     """
 
-    ways = ("greedy", "sampled")  # of evaluating
-    advice = "a smaller lr or command scale may help"
+    evaluation_modes = ("greedy", "sampled")  # of evaluating
 
     def __init__(self, settings: Settings, environment: Environment, evaluation: Environment | None = None):
         run = settings.run
         super().__init__(settings, seeds_of(run))
         self.environment, self.evaluation = environment, evaluation or environment
-        self.agent = agent_class(run.implementation)(settings.agent, environment.spaces, self.seeds)
+        self.agent: EpisodeAgent = agent_class(run.implementation)(settings.agent, environment.spaces, self.seeds)
         self.rollout_streams = Streams.named(self.seeds, "rollout")
         self.evaluation_streams = Streams.named(self.seeds, "evaluation")
-        if not self.agent.commands_now():
-            self.advice = RunModule.advice
+        self.advice = self.agent.advice
         self.schedule = settings.agent.schedule
         self.recent = Recent(len(self.seeds), self.schedule.running_mean or 1)  # training returns
         self.best_mean = torch.full((len(self.seeds),), -math.inf, dtype=torch.float64)
@@ -53,7 +52,7 @@ class AgentModule(RunModule):
     # -- Lightning's hooks ------------------------------------------------------------------------------------
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
-        return self.agent.optimizers
+        return list(self.agent.optimizers)
 
     def on_train_start(self) -> None:
         super().on_train_start()
@@ -82,12 +81,12 @@ class AgentModule(RunModule):
     def _play(self) -> float:
         """The epoch's episodes; the seconds they took."""
         start = time.perf_counter()
-        actor = self._explorer(self.schedule.episodes)
-        trajectory = self._rollout(actor, self.schedule.episodes)
+        policy = self._explorer(self.schedule.episodes)
+        trajectory = self._rollout(policy, self.schedule.episodes)
         seconds = time.perf_counter() - start
         self.row |= self._describe(trajectory)
         self.row |= {f"command/{name}": value for name, value in self.agent.commands_now().items()}
-        self._remember_commands(actor, trajectory)
+        self._remember_commands(policy, trajectory)
         fresh = self.agent.observe(trajectory, validate=True)
         self.row |= {f"train/{name}": value for name, value in fresh.items()}
         return seconds
@@ -102,7 +101,7 @@ class AgentModule(RunModule):
 
     @property
     def loss_tag(self) -> str:
-        return f"train/{self.agent.watched}"
+        return f"train/{self.agent.main_loss}"
 
     def is_evaluated(self) -> bool:
         return GREEDY in self.row
@@ -156,8 +155,8 @@ class AgentModule(RunModule):
         figures = [_command_scatter(*pair) for pair in zip(commanded, obtained, strict=True)]
         return {"command/obtained_vs_commanded": figures}
 
-    def player(self) -> Any:
-        return self.agent
+    def policy(self, streams: Streams, sample: bool = False) -> Policy:
+        return self.agent.begin(1, streams, sample=sample, evaluate=True, command=self.settings.command)
 
     def close(self) -> None:
         self.environment.close()
@@ -172,7 +171,7 @@ class AgentModule(RunModule):
             "stuck": self._stuck,
             "recent": self.recent.state_dict(),
             "best_mean": self.best_mean,
-            "agent": self.agent.resume_state() if self.keep_memory else None,
+            "agent": self.agent.training_state() if self.keep_memory else None,
         }
 
     def load_own_state(self, state: dict[str, Any]) -> None:
@@ -182,7 +181,7 @@ class AgentModule(RunModule):
         if "recent" in state:
             self.recent.load_state_dict(state["recent"])
             self.best_mean = state["best_mean"]
-        self.agent.load_resume_state(state["agent"])
+        self.agent.load_training_state(state["agent"])
 
     # -- episodes ---------------------------------------------------------------------------------------------
 
@@ -192,23 +191,25 @@ class AgentModule(RunModule):
         parts = []
         for count in rounds(episodes, self.evaluation.envs):
             streams = self.evaluation_streams
-            actor = self.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=self.settings.command)
-            parts.append(rollout(actor, self.evaluation, streams.episode_seeds(count), keep=False))
+            policy = self.agent.begin(
+                count, streams.fork(), sample=sample, evaluate=True, command=self.settings.command
+            )
+            parts.append(rollout(policy, self.evaluation, streams.episode_seeds(count), keep=False))
         return Episodes(torch.cat([p.returns for p in parts], 1), torch.cat([p.lengths for p in parts], 1))
 
     def _warm_up(self) -> None:
         for count in rounds(self.schedule.warm_up, self.environment.envs):
-            actor = RandomActor(self.environment.spaces, count, self.rollout_streams.fork())
-            self.agent.observe(self._rollout(actor, count))
+            policy = RandomPolicy(self.environment.spaces, count, self.rollout_streams.fork())
+            self.agent.observe(self._rollout(policy, count))
 
-    def _explorer(self, count: int) -> Actor:
+    def _explorer(self, count: int) -> Policy:
         streams = self.rollout_streams.fork()
         if self.epoch <= self.schedule.random_epochs:
-            return RandomActor(self.environment.spaces, count, streams)
+            return RandomPolicy(self.environment.spaces, count, streams)
         return self.agent.begin(count, streams, sample=True, command=self.settings.command)
 
-    def _rollout(self, actor: Actor, count: int) -> Trajectory:
-        trajectory = rollout(actor, self.environment, self.rollout_streams.episode_seeds(count))
+    def _rollout(self, policy: Policy, count: int) -> Trajectory:
+        trajectory = rollout(policy, self.environment, self.rollout_streams.episode_seeds(count))
         assert isinstance(trajectory, Trajectory)
         if not torch.isfinite(trajectory.returns).all():
             name = self.settings.run.gamename
@@ -238,19 +239,18 @@ class AgentModule(RunModule):
         self.best_mean = torch.maximum(self.best_mean, mean)
         return {RUNNING_MEAN: mean, "train/best_mean_reward": self.best_mean}
 
-    def _remember_commands(self, actor: Actor, trajectory: Trajectory) -> None:
-        commanded = getattr(actor, "commanded_returns", None)
-        if commanded is not None:
-            self.commanded.append((commanded, trajectory.returns))
+    def _remember_commands(self, policy: Policy, trajectory: Trajectory) -> None:
+        if policy.commanded_returns is not None:
+            self.commanded.append((policy.commanded_returns, trajectory.returns))
 
     def _mean(self, tag: str) -> float:
         return float(self.row[tag].mean())
 
     def _warn(self, metrics: dict[str, Tensor]) -> None:
         """Say once what a person would otherwise find out hours later: dead policies and NaN weights."""
-        self._warn_of_loss("policy loss", metrics[self.agent.watched])
-        hopeless, text = self.agent.hopeless(metrics)
-        self._stuck = self._stuck + 1 if hopeless.any() else 0
+        self._warn_of_loss("policy loss", metrics[self.agent.main_loss])
+        collapsed, text = self.agent.has_collapsed(metrics)
+        self._stuck = self._stuck + 1 if collapsed.any() else 0
         if self._stuck == _STUCK_EPOCHS:
             self._warn_once(f"for {_STUCK_EPOCHS} epochs {text}")
         self._check_weights(finite(self.agent.parameters(), len(self.seeds)))

@@ -16,6 +16,7 @@ from control.reports.tags import GREEDY
 from control.storage import checkpoints
 from control.storage.checkpoints import FORMAT, OURS
 from envs.make import make_environment
+from models.contract import Agent, Policy
 from models.settings import SettingError, UserError
 from models.spaces import Spaces
 from models.streams import Streams
@@ -35,7 +36,8 @@ class RunModule(pl.LightningModule):
 
     unit = "epoch"  # what the progress bar counts
     steps_on = "environment"  # what `env_steps` are steps of
-    advice = "a smaller lr may help"  # against numbers that are no longer finite
+    advice = Agent.advice
+    can_play = True  # whether `policy` gives one
 
     def __init__(self, settings: Settings, seeds: list[int]):
         super().__init__()
@@ -111,8 +113,8 @@ class RunModule(pl.LightningModule):
         """The module's own; they act before all others."""
         return []
 
-    def player(self) -> Any | None:
-        """An agent with ``members`` and ``begin`` that `record` can film; None where there is none."""
+    def policy(self, streams: Streams, sample: bool = False) -> Policy | None:
+        """Of the first members, for one episode each; ``streams`` are one a member. None where nothing can play."""
         return None
 
     def finish(self, folder: Path) -> Iterator[tuple[str, object]]:
@@ -123,7 +125,7 @@ class RunModule(pl.LightningModule):
             return
         if (folder / "metrics.csv").exists():
             yield "figure", learning_curve(folder)
-        if self.settings.run.record and self.player() is not None:
+        if self.settings.run.record and self.can_play:
             video, best = folder / "videos" / "final.mp4", folder / "checkpoints" / "best.ckpt"
             if best.exists():
                 self.load_state_dict(checkpoints.load(best).content["state_dict"])
@@ -182,11 +184,10 @@ class RunModule(pl.LightningModule):
     def film(self, path: Path, name: str) -> float:
         """Write a video of one greedy episode of the first member and return its return. Seeds come from ``name``
         alone: a run that records learns the same as one that does not."""
-        player, settings = self.player(), self.settings
-        assert player is not None
-        streams = Streams.named(self.seeds[: player.members], name)
-        limit = settings.run.time_limit
-        return record(player, settings.run.gamename, path, streams, command=settings.command, time_limit=limit)
+        run, streams = self.settings.run, Streams.named(self.seeds, name)
+        policy = self.policy(streams.fork())
+        assert policy is not None
+        return record(policy, run.gamename, path, streams.episode_seeds(1)[: policy.members], run.time_limit)
 
     def _time(self, name: str, seconds: float) -> None:
         self.row[f"time/{name}"] = torch.full((len(self.seeds),), seconds)
@@ -237,7 +238,7 @@ def spaces_of(game: str) -> Spaces:
 
 
 def check_actions(
-    run: RunConfig, spaces: Spaces, agent: Any, close: Callable[[], None] = lambda: None, name: str = ""
+    run: RunConfig, spaces: Spaces, agent: type[Agent], close: Callable[[], None] = lambda: None, name: str = ""
 ) -> None:
     """SettingError, after ``close``, where class ``agent`` cannot choose the game's actions. ``name`` is the
     implementation that acts, where that is not the run's own."""

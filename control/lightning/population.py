@@ -28,6 +28,7 @@ class ProxyModule(RunModule):
     parameter is the centre, ``[1, D]``.
     """
 
+    can_play = False
     unit, steps_on = "generation", "synthetic"
 
     def __init__(self, settings: Settings, workers: Workers, networks: Networks):

@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from control.cli.settings import RunConfig, Settings
 from control.lightning.module import RunModule, check_actions, check_no_command, finite, rounds, seeds_of, spaces_of
 from control.loops.resources import available_memory
-from control.loops.rollout import Episodes, GreedyActor, rollout
-from control.loops.steps import Interaction
+from control.loops.rollout import Episodes, rollout
+from control.loops.steps import StepLoop
 from control.reports.tags import GREEDY, REWARD_RATE, TRAINING
 from envs.base import Environment, EnvironmentFault
 from envs.make import make_environment
 from envs.names import GAMES
 from envs.tensor import TensorEnvironment
+from models.contract import Policy, StepAgent
 from models.registry import agent_class
 from models.settings import SettingError
 from models.spaces import Spaces
@@ -28,8 +29,8 @@ class Group:
     """Members that share one tensor program, and all that is theirs. ``at [m]`` is their place among the run's."""
 
     at: Tensor
-    agent: Any
-    interaction: Interaction
+    agent: StepAgent
+    interaction: StepLoop
     evaluation: Environment
     all_learn: bool = False
 
@@ -41,7 +42,7 @@ class Group:
         counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64, device=device)
         self.interaction.refresh()
         for _ in range(ticks):
-            ended = self.interaction.tick()
+            ended = self.interaction.step()
             losses.append(self.interaction.loss)
             if not self.all_learn:  # who learns never stops
                 able = self.agent.learning()
@@ -61,10 +62,10 @@ class Group:
         return {name: value.cpu() for name, value in (means | self.agent.measured()).items()}
 
     def resume_state(self) -> dict[str, Any]:
-        return {"agent": self.agent.resume_state(), "interaction": self.interaction.resume_state()}
+        return {"agent": self.agent.training_state(), "interaction": self.interaction.resume_state()}
 
     def load_resume_state(self, state: dict[str, Any]) -> None:
-        self.agent.load_resume_state(state["agent"])
+        self.agent.load_training_state(state["agent"])
         self.interaction.load_resume_state(state["interaction"])
 
 
@@ -77,7 +78,7 @@ class StepModule(RunModule):
     the run's settings say unless the agent's have a ``schedule``.
     """
 
-    ways = ("greedy",)  # of evaluating
+    evaluation_modes = ("greedy",)  # of evaluating
 
     def __init__(self, settings: Settings):
         run = settings.run
@@ -89,6 +90,7 @@ class StepModule(RunModule):
         self.groups = [self._group(positions, max(1, run.num_workers // len(chosen))) for positions in chosen]
         self.agents = nn.ModuleList([group.agent for group in self.groups])
         self.evaluation_streams = Streams.named(self.seeds, "evaluation")
+        self.acting_streams = Streams.named(self.seeds, "latents of evaluations")
         self.advice = self.groups[0].agent.advice
         self.updates = torch.zeros(len(self.seeds), dtype=torch.int64)
         self.budget = self.epochs * self.ticks * settings.agent.num_envs
@@ -109,7 +111,7 @@ class StepModule(RunModule):
         if world:
             _check_world(run, config, which, training.spaces, len(self.seeds), world["dynamics"])
         agent = which(config, training.spaces, seeds, **world)
-        interaction = Interaction(agent, training, Streams.named(seeds, "episodes"))
+        interaction = StepLoop(agent, training, Streams.named(seeds, "episodes"))
         limits = [limit for limit in (self.pace.eval_steps, run.time_limit) if limit is not None]
         evaluation = environment(self.pace.eval_episodes, min(limits, default=None))
         return Group(torch.tensor(positions), agent, interaction, evaluation)
@@ -167,11 +169,11 @@ class StepModule(RunModule):
         assert not sample
         parts = []
         for count in rounds(episodes, self.groups[0].evaluation.envs):
-            seeds = self.evaluation_streams.episode_seeds(count)
-            played = [
-                rollout(GreedyActor(group.agent), group.evaluation, seeds[group.at], keep=False)
-                for group in self.groups
-            ]
+            seeds, streams = self.evaluation_streams.episode_seeds(count), self.acting_streams.fork()
+            played = []
+            for group in self.groups:
+                policy = group.agent.begin(count, streams.of(group.at), sample=False, evaluate=True)
+                played.append(rollout(policy, group.evaluation, seeds[group.at], keep=False))
             parts.append(self._gathered([{"returns": each.returns, "lengths": each.lengths} for each in played]))
         return Episodes(torch.cat([p["returns"] for p in parts], 1), torch.cat([p["lengths"] for p in parts], 1))
 
@@ -192,8 +194,9 @@ class StepModule(RunModule):
         mean = float(self.row[tag].double().nanmean()) if tag in self.row else float("nan")
         return [text.format(mean)] if mean == mean else []
 
-    def player(self) -> GreedyActor:
-        return GreedyActor(self.groups[0].agent.first())  # the first member is always in the first group
+    def policy(self, streams: Streams, sample: bool = False) -> Policy:
+        group = self.groups[0]  # the first member is always in the first group
+        return group.agent.begin(1, streams.of(group.at), sample=sample, evaluate=True)
 
     def close(self) -> None:
         for group in self.groups:
@@ -202,12 +205,14 @@ class StepModule(RunModule):
 
     def own_state(self) -> dict[str, Any]:
         return {
-            "evaluation_streams": self.evaluation_streams.get_state(), "updates": self.updates, "budget": self.budget,
+            "evaluation_streams": self.evaluation_streams.get_state(),
+            "acting_streams": self.acting_streams.get_state(), "updates": self.updates, "budget": self.budget,
             "groups": [group.resume_state() for group in self.groups] if self.keep_memory else None,
         }  # fmt: skip
 
     def load_own_state(self, state: dict[str, Any]) -> None:
         self.evaluation_streams.set_state(state["evaluation_streams"])
+        self.acting_streams.set_state(state["acting_streams"])
         self.updates = state["updates"]
         self.budget = state["budget"]  # that of the beginning: exploration must not return when a run gets longer
         for group, saved in zip(self.groups, state["groups"], strict=True):

@@ -2,50 +2,43 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from control.storage.run_dir import replacing
 from envs.base import Environment
 from envs.make import make_environment
+from models.contract import Policy
 from models.settings import UserError
-from models.streams import Streams
 
 _FRAMES_PER_SECOND = 50
 
 
-def record(
-    agent: Any, name: str, path: Path, streams: Streams, *, sample: bool = False,
-    command: dict[str, float] | None = None, time_limit: int | None = None,
-) -> float:  # fmt: skip
-    """Write one episode of the first member of ``agent`` in environment ``name`` to ``path`` (mp4); returns its return.
+def record(policy: Policy, name: str, path: Path, seeds: Tensor, time_limit: int | None = None) -> float:
+    """Write one episode of the first member of ``policy`` in environment ``name`` to ``path`` (mp4).
 
-    ``agent`` has ``members`` and ``begin``; ``streams`` are as many as its members. Raises UserError where no ffmpeg
-    can be had or the environment cannot be drawn.
+    Gives its return. ``seeds [M, 1]`` start it. Raises UserError where no ffmpeg can be had or the environment
+    cannot be drawn.
     """
-    environment = make_environment(name, agent.members, 1, render=True, time_limit=time_limit)
+    environment = make_environment(name, policy.members, 1, render=True, time_limit=time_limit)
     try:
-        frames, total = _play(agent, environment, streams, sample, command or {})
+        frames, total = _play(policy, environment, seeds)
         write_video(path, frames)
     finally:
         environment.close()
     return total
 
 
-def _play(
-    agent: Any, environment: Environment, streams: Streams, sample: bool, command: dict[str, float]
-) -> tuple[list[np.ndarray], float]:
-    actor = agent.begin(1, streams.fork(), sample=sample, evaluate=True, command=command)
-    seeds = streams.episode_seeds(1)
+def _play(policy: Policy, environment: Environment, seeds: Tensor) -> tuple[list[np.ndarray], float]:
     only_first = torch.zeros(seeds.shape, dtype=torch.bool)
     only_first[0] = True
     obs = environment.reset(seeds, only_first)
     frames, total, done = [environment.frame(0, 0)], 0.0, False  # type: ignore[attr-defined]  # made with render=True
     while not done:
-        step = environment.step(actor.act(obs), only_first)
-        actor.advance(step.reward)
+        step = environment.step(policy.act(obs), only_first)
+        policy.advance(step.reward)
         obs, total, done = step.obs, total + float(step.reward[0, 0]), bool(step.done[0, 0])
         frames.append(environment.frame(0, 0))  # type: ignore[attr-defined]  # as above
     return frames, total

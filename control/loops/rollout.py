@@ -1,59 +1,13 @@
 """Whole episodes, side by side: every member's E environments advance together until the last one ends."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from envs.base import Environment, Step
-from models.spaces import Discrete, Spaces
-from models.streams import Streams
+from models.contract import Policy
 from models.trajectory import Trajectory
-
-
-class Actor(Protocol):
-    """Whoever chooses actions for E episodes of M members."""
-
-    def act(self, obs: Tensor) -> Tensor: ...
-
-    def advance(self, reward: Tensor) -> None: ...
-
-
-class RandomActor:
-    """Uniform actions, each member from its own stream."""
-
-    def __init__(self, spaces: Spaces, envs: int, streams: Streams):
-        self.actions, self.envs, self.streams = spaces.actions, envs, streams
-
-    def act(self, obs: Tensor) -> Tensor:
-        if isinstance(self.actions, Discrete):
-            return self.streams.integers(self.actions.n, self.envs)
-        low, high = torch.tensor(self.actions.low), torch.tensor(self.actions.high)
-        return low + (high - low) * self.streams.uniform(self.envs, self.actions.size)
-
-    def advance(self, reward: Tensor) -> None:
-        pass
-
-
-class GreedyActor:
-    """Greedy play of an agent that learns between steps: of its ``player()``, which has ``greedy(obs [M, E, ...]) ->
-    actions [M, E]``, or of such a player itself. One evaluation.
-
-    It has `begin`, so that it also stands where an agent of whole episodes is expected.
-    """
-
-    def __init__(self, agent: Any):
-        self.player, self.members = agent.player(), agent.members
-
-    def begin(self, envs: int, streams: Streams, **how: Any) -> "GreedyActor":
-        return self
-
-    def act(self, obs: Tensor) -> Tensor:
-        return self.player.greedy(obs)
-
-    def advance(self, reward: Tensor) -> None:
-        pass
 
 
 @dataclass
@@ -64,7 +18,7 @@ class Episodes:
     lengths: Tensor
 
 
-def rollout(actor: Actor, environment: Environment, seeds: Tensor, keep: bool = True) -> Trajectory | Episodes:
+def rollout(policy: Policy, environment: Environment, seeds: Tensor, keep: bool = True) -> Trajectory | Episodes:
     """One episode in each of the first E environments of every member, E = ``seeds.shape[1]``.
 
     ``seeds [M, E]`` start the episodes. ``keep`` returns the trajectory, else only returns and lengths. An
@@ -78,13 +32,13 @@ def rollout(actor: Actor, environment: Environment, seeds: Tensor, keep: bool = 
     returns = torch.zeros(seeds.shape, device=obs.device)
     lengths = torch.zeros(seeds.shape, dtype=torch.int64, device=obs.device)
     while running.any():
-        action = actor.act(obs)
+        action = policy.act(obs)
         step = few.step(action, running)
         if keep:
             trace.append((obs, action, step.reward, step.terminated, step.truncated, running))
         returns += step.reward
         lengths += running
-        actor.advance(step.reward)
+        policy.advance(step.reward)
         obs = step.obs
         running = running & ~(step.terminated | step.truncated)
     if not keep:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from envs.base import Environment
 from envs.tensor import TensorEnvironment
+from models.contract import InnerAgent, StepAgent
 from models.streams import Streams
 
 BLOCK = 128  # ticks whose episode starts are drawn at once
@@ -15,30 +16,30 @@ BLOCK = 128  # ticks whose episode starts are drawn at once
 
 @dataclass
 class Ended:
-    """Episodes that ended in one tick: whose ``[N]``, with which return and length, and after how many ticks."""
+    """Episodes that ended in one step: whose ``[N]``, with which return and length, and after how many steps."""
 
     members: Tensor
     returns: Tensor
     lengths: Tensor
-    tick: int
+    step: int
 
     def of(self, which: Tensor) -> "Ended":
         """Those of the members in ``which [M]`` bool alone."""
         mine = which[self.members]
-        return Ended(self.members[mine], self.returns[mine], self.lengths[mine], self.tick)
+        return Ended(self.members[mine], self.returns[mine], self.lengths[mine], self.step)
 
 
-class Interaction:
+class StepLoop:
     """Ticks of ``act, step, observe, learn`` for all members; an environment whose episode ended starts anew at once.
 
     ``streams`` give the seeds of episodes, one for every environment and tick whether it is used or not, so that a
     member's episodes do not depend on when those of others end.
     """
 
-    def __init__(self, agent: Any, environment: Environment, streams: Streams):
+    def __init__(self, agent: StepAgent, environment: Environment, streams: Streams):
         self.agent, self.environment, self.streams = agent, environment, streams
         self.is_tensor = isinstance(environment, TensorEnvironment)
-        self.ticks = 0
+        self.steps = 0
         self.obs: Tensor | None = None
         self.shown: Tensor | None = None  # what the agent acts on, where that is not `obs`
         shape, device = (agent.members, agent.envs), agent.device
@@ -50,7 +51,7 @@ class Interaction:
         self._block_state = streams.get_state()
         self._past: list[Tensor] = []  # actions since the oldest episode under way began, where they must be replayed
 
-    def tick(self) -> Ended | None:
+    def step(self) -> Ended | None:
         """One step of every environment and the updates it owes. Gives the episodes that ended, if any did."""
         if self.obs is None:
             self.obs = self._start(None)
@@ -66,14 +67,14 @@ class Interaction:
         self.returns = self.returns + step.reward
         self.lengths = self.lengths + 1
         self.obs = step.obs
-        self.shown = step.obs if self.agent.stale else None
-        self.ticks += 1
+        self.shown = step.obs if self.agent.acts_on_stale else None
+        self.steps += 1
         if not self.is_tensor:
             self._past.append(action)
         if not done.any():
             return None
         who, where = done.nonzero(as_tuple=True)
-        ended = Ended(who, self.returns[who, where], self.lengths[who, where], self.ticks)
+        ended = Ended(who, self.returns[who, where], self.lengths[who, where], self.steps)
         self.returns[who, where], self.lengths[who, where] = 0.0, 0
         self.obs = self._start(done)
         self._past = self._past[len(self._past) - int(self.lengths.max()) :]
@@ -84,13 +85,13 @@ class Interaction:
         self.shown = None
 
     def _start(self, where: Tensor | None) -> Tensor:
-        while self._block < self.ticks // BLOCK:
+        while self._block < self.steps // BLOCK:
             self._draw()
-        tick = self.ticks % BLOCK
+        tick = self.steps % BLOCK
         seeds = self._seeds[tick]
         self.seeds = seeds if where is None else torch.where(where.cpu(), seeds, self.seeds)
         if isinstance(self.environment, TensorEnvironment):
-            return self.environment.put(self._states[tick], where)
+            return self.environment.set_state(self._states[tick], where)
         return self.environment.reset(seeds, where)
 
     def _draw(self) -> None:
@@ -101,12 +102,12 @@ class Interaction:
         if isinstance(self.environment, TensorEnvironment):
             self._states = self.environment.dynamics.initial(self._seeds)
 
-    def keep(self, members: Tensor) -> None:
+    def select(self, members: Tensor) -> None:
         """Go on with ``members`` (indices ``[M']``) only. The environment must be a tensor program."""
-        assert isinstance(self.environment, TensorEnvironment)
-        self.agent.keep(members)
-        self.environment = self.environment.keep(members)
-        self.streams.keep(members.tolist())
+        assert isinstance(self.environment, TensorEnvironment) and isinstance(self.agent, InnerAgent)
+        self.agent.select(members)
+        self.environment = self.environment.select(members)
+        self.streams.select(members.tolist())
         self._block_state = self._block_state[members]
         self.returns, self.lengths, self.seeds = self.returns[members], self.lengths[members], self.seeds[members]
         self.loss = self.loss[members]
@@ -121,7 +122,7 @@ class Interaction:
         """Everything but the agent. Of an environment that is no tensor program, seeds and actions of the episodes
         under way: an episode is a function of them."""
         state = {
-            "ticks": self.ticks, "obs": self.obs, "returns": self.returns, "lengths": self.lengths,
+            "ticks": self.steps, "obs": self.obs, "returns": self.returns, "lengths": self.lengths,
             "seeds": self.seeds, "block": self._block, "streams": self._block_state, "shown": self.shown,
         }  # fmt: skip
         if isinstance(self.environment, TensorEnvironment):
@@ -130,7 +131,7 @@ class Interaction:
 
     def load_resume_state(self, state: dict[str, Any]) -> None:
         device = self.agent.device
-        self.ticks, self.seeds = state["ticks"], state["seeds"]
+        self.steps, self.seeds = state["ticks"], state["seeds"]
         self.obs, self.shown = (None if obs is None else obs.to(device) for obs in (state["obs"], state.get("shown")))
         self.returns, self.lengths = state["returns"].to(device), state["lengths"].to(device)
         self.streams.set_state(state["streams"])
@@ -140,7 +141,7 @@ class Interaction:
         if self.obs is None:
             return
         if isinstance(self.environment, TensorEnvironment):
-            self.environment.put(state["state"])
+            self.environment.set_state(state["state"])
             self.environment.age = state["age"].to(device)
         else:
             self._past = list(state["past"].unbind(0)) if state["past"] is not None else []

@@ -6,15 +6,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from control.loops.steps import Ended, Interaction
+from control.loops.steps import Ended, StepLoop
 
 
 class Rule(Protocol):
     """``ended`` are the episodes of one tick; gives which of their members are through, ``[N]`` bool."""
 
-    def __call__(self, interaction: Interaction, ended: Ended) -> Tensor: ...
+    def __call__(self, interaction: StepLoop, ended: Ended) -> Tensor: ...
 
-    def keep(self, members: Tensor) -> None: ...
+    def select(self, members: Tensor) -> None: ...
 
 
 class Recent:
@@ -42,7 +42,7 @@ class Recent:
         values = self.values[members].gather(1, index % self.values.shape[1])
         return (values * there).sum(1) / there.sum(1)
 
-    def keep(self, members: Tensor) -> None:
+    def select(self, members: Tensor) -> None:
         self.values, self.counts = self.values[members], self.counts[members]
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -63,16 +63,16 @@ class Plateau:
         self.number, self.difference, self.initial, self.floor = number, difference, initial, floor
         self.returns = Recent(members, 2 * number)
 
-    def __call__(self, interaction: Interaction, ended: Ended) -> Tensor:
+    def __call__(self, interaction: StepLoop, ended: Ended) -> Tensor:
         who, n = ended.members, self.number
         self.returns.add(who, ended.returns)
         now, before = self.returns.mean(who, 0, n), self.returns.mean(who, n, 2 * n)
         flat = (now - before).abs() / (before.abs() + 1e-9) < self.difference
         enough = self.returns.counts[who] > self.initial + n
-        return flat & enough & (ended.tick * interaction.agent.envs >= self.floor)
+        return flat & enough & (ended.step * interaction.agent.envs >= self.floor)
 
-    def keep(self, members: Tensor) -> None:
-        self.returns.keep(members)
+    def select(self, members: Tensor) -> None:
+        self.returns.select(members)
 
 
 class Solved:
@@ -88,21 +88,21 @@ class Solved:
         number: int,
         solved: float,
         initial: int,
-        test: Callable[[Interaction, Tensor], Tensor] | None = None,
+        test: Callable[[StepLoop, Tensor], Tensor] | None = None,
     ):
         self.number, self.solved, self.initial, self.test = number, solved, initial, test
         self.scores = Recent(members, number)
 
-    def __call__(self, interaction: Interaction, ended: Ended) -> Tensor:
+    def __call__(self, interaction: StepLoop, ended: Ended) -> Tensor:
         who = ended.members
         self.scores.add(who, ended.returns if self.test is None else self._tested(interaction, who))
         return (self.scores.mean(who, 0, self.number) >= self.solved) & (self.scores.counts[who] > self.initial)
 
-    def _tested(self, interaction: Interaction, who: Tensor) -> Tensor:
+    def _tested(self, interaction: StepLoop, who: Tensor) -> Tensor:
         """One test an agent, also where several of its episodes ended at once."""
         assert self.test is not None
         once, of = who.unique(return_inverse=True)
         return self.test(interaction, once)[of]
 
-    def keep(self, members: Tensor) -> None:
-        self.scores.keep(members)
+    def select(self, members: Tensor) -> None:
+        self.scores.select(members)

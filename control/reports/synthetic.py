@@ -8,7 +8,7 @@ import torch
 
 from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop, Outcome
-from control.loops.rollout import GreedyActor, rollout
+from control.loops.rollout import rollout
 from control.reports.panels import COLOURS, GREY
 from control.reports.statistics import interval, iqm
 from control.storage.run_dir import read_metrics
@@ -91,11 +91,12 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, dict[str, np.ndarra
     parameters = proxy.parameters.expand(_AGENTS, -1)
     interaction = loop.begin(parameters, list(range(_AGENTS)))
     trained = loop.finish(interaction, proxy.config.steps_in_use)
-    memory, size = interaction.agent.memory, loop.networks.state_size
+    inner: Any = interaction.agent
+    memory, size = inner.memory, loop.networks.state_size
     rows = memory.rows[: memory.size]
     seen = rows[..., size : 2 * size] if proxy.config.proxy == "mdp" else rows[..., :size]
     real = make_environment(proxy.game, _AGENTS, _EPISODES)
-    played = rollout(GreedyActor(trained.agent), real, torch.arange(_AGENTS * _EPISODES).view(_AGENTS, _EPISODES))
+    played = rollout(trained.agent, real, torch.arange(_AGENTS * _EPISODES).view(_AGENTS, _EPISODES))
     real.close()
     assert isinstance(played, Trajectory)
     valid, states = played.valid, torch.cat([played.obs[1:], played.final_obs[None]])

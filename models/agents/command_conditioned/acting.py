@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from models.contract import Policy
 from models.spaces import Continuous
 from models.streams import Noise, Streams
 
@@ -29,20 +30,20 @@ class Bounds:
         return self.centre + self.half * action.clamp(-1.0, 1.0)
 
 
-class Acting:
+class Acting(Policy):
     """E episodes of every member under way: their commands ``[M, E, C]`` in raw units, and their noise."""
 
     def __init__(
         self, agent: "Agent", envs: int, streams: Streams, sample: bool, evaluate: bool, override: Mapping[str, float]
     ):
-        self.agent, self.sample = agent, sample
+        self.agent, self.sample, self.members = agent, sample, agent.members
         self.exact = evaluate and agent.config.eval_command == "lower_bound"
         self.override = {
             _column: override[key] for key, columns in _OVERRIDES.items() if key in override for _column in columns
         }
         self.column = {name: i for i, name in enumerate(agent.commands)}
         self.command = self._initial(envs, streams)
-        self.initial = self.command.clone()
+        self.commanded_returns = self._returns(self.command)
         actions = agent.spaces.actions
         if isinstance(actions, Continuous):
             self.noise = Noise(streams.normal, envs, actions.size)
@@ -66,11 +67,10 @@ class Acting:
             values[name] = torch.full_like(drawn, value)
         return torch.stack([values[name] for name in agent.commands], dim=-1)
 
-    @property
-    def commanded_returns(self) -> Tensor | None:
-        """The return each episode was asked for at its start, ``[M, E]``; None where none is commanded."""
+    def _returns(self, command: Tensor) -> Tensor | None:
+        """The return each episode is asked for, ``[M, E]``; None where none is commanded."""
         column = self.column.get("rtg", self.column.get("cum_rew"))
-        return None if column is None else self.initial[..., column]
+        return None if column is None else command[..., column].clone()
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:

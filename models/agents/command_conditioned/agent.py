@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.agents.command_conditioned.acting import Acting, Bounds
 from models.agents.command_conditioned.config import Config
 from models.agents.command_conditioned.networks import POLICIES
+from models.contract import EpisodeAgent
 from models.layers import ConvolutionalTrunk
 from models.losses import cross_entropy, exponential_weights, max_entropy, squared_error
 from models.memory import EpisodeMemory, NewEpisode
@@ -30,11 +31,14 @@ _VALUE_CHUNK = 4096
 _UNIFORM_WITHIN = 0.005  # nats
 
 
-class Agent(nn.Module):
-    """M members of one command-conditioned agent (the contract: `begin`, `observe`, `learn`, `resume_state`)."""
+class Agent(EpisodeAgent):
+    """M members of one command-conditioned agent."""
 
     action_kinds = (Discrete, Continuous)
-    watched = "policy_loss"
+    takes_images = True
+    main_loss = "policy_loss"
+    advice = "a smaller lr or command scale may help"
+    optimizers: list[Adam]
     command_mean: Tensor
     command_spread: Tensor
     command_horizon: Tensor
@@ -45,7 +49,7 @@ class Agent(nn.Module):
 
     def __init__(self, config: Config, spaces: Spaces, seeds: list[int]):
         super().__init__()
-        self.config, self.spaces, self.members = config, spaces, len(seeds)
+        self.config, self.spaces, self.seeds = config, spaces, list(seeds)
         self.commands = [name for name in COMMANDS if getattr(config, f"desire_{name}")]
         self.streams = Streams.named(seeds, "learning")
         init = Streams.named(seeds, "initial weights")
@@ -72,7 +76,7 @@ class Agent(nn.Module):
         self._update_scale()
         self.bounds: Bounds | None = Bounds(spaces.actions) if isinstance(spaces.actions, Continuous) else None
 
-    def hopeless(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
+    def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
         """Which members ``[M]`` bool have a policy that is uniform whatever it sees, going by what `learn` gave, and
         what that means. Of continuous actions no loss tells."""
         loss = metrics["policy_loss"]
@@ -333,11 +337,11 @@ class Agent(nn.Module):
 
     # -- resuming ----------------------------------------------------------------------------------------------
 
-    def resume_state(self) -> dict[str, Any]:
+    def training_state(self) -> dict[str, Any]:
         """What `state_dict` does not hold and a resumed run needs: memory and random streams."""
         return {"memory": self.memory.state_dict(), "streams": self.streams.get_state()}
 
-    def load_resume_state(self, state: dict[str, Any]) -> None:
+    def load_training_state(self, state: dict[str, Any]) -> None:
         self.memory.load_state_dict(state["memory"])
         self.streams.set_state(state["streams"])
 

@@ -1,6 +1,6 @@
 """Double deep Q-learning, plain or dueling, for M members in lock-step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from models.agents.ddqn.config import Config
 from models.agents.ddqn.networks import QNetwork, q_network
 from models.agents.ddqn.replay import Replay
 from models.agents.ddqn.variation import draw, groups, shape_of
+from models.contract import InnerAgent, Policy
 from models.optim import StaggeredAdam
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
@@ -18,7 +19,7 @@ from models.streams import Streams
 TICKS = 128  # ticks whose random numbers are drawn at once
 
 
-class Agent(nn.Module):
+class Agent(InnerAgent):
     """``act / observe / learn``, one tick of all members after another. E is ``config.num_envs``.
 
     Target: ``r + discount * Q_target(s', argmax_a Q(s', a))``, zero behind the end of an episode; a time limit is no
@@ -28,10 +29,6 @@ class Agent(nn.Module):
     """
 
     action_kinds = (Discrete,)
-    device = torch.device("cpu")
-    knows_dynamics = False  # nor needs them
-    stale = False  # it acts on nothing but observations of now
-    advice = "a smaller lr may help"  # against numbers that are no longer finite
     groups = staticmethod(groups)
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
@@ -54,19 +51,9 @@ class Agent(nn.Module):
         self.envs = config.num_envs
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # finished
         self.ticks = 0
-        self.budget = 1  # steps the training is to last, for eps_fraction; set by whoever trains
         self._epsilons = torch.tensor([config.eps_init])
         self._block_state = self.streams.get_state()
         self._views()
-
-    @property
-    def members(self) -> int:
-        return len(self.seeds)
-
-    @property
-    def optimizers(self) -> list[torch.optim.Optimizer]:
-        """None for Lightning to step; `resume_state` holds the moments."""
-        return []
 
     def _views(self) -> None:
         self._policy = self.with_weights(self.online)
@@ -74,9 +61,12 @@ class Agent(nn.Module):
 
     # -- acting -------------------------------------------------------------------------------------------------
 
-    def greedy(self, obs: Tensor) -> Tensor:
-        """As `Policy.greedy`, with the weights of now."""
-        return self._policy.greedy(obs)
+    def begin(
+        self, envs: int, streams: Streams, *, sample: bool = False, evaluate: bool = False,
+        command: Mapping[str, float] | None = None,
+    ) -> "Greedy":  # fmt: skip
+        """Greedy play, which draws nothing; there is no ``command``."""
+        return self._policy
 
     def act(self, obs: Tensor) -> Tensor:
         """Epsilon-greedy actions ``[M, E]`` for ``obs [M, E, O]``; opens a tick."""
@@ -85,7 +75,7 @@ class Agent(nn.Module):
             self._draw()
         self.ticks += 1
         explore = self._explore[:, tick] < self.epsilon().unsqueeze(1)
-        return torch.where(explore, self._random[:, tick], self.greedy(obs))
+        return torch.where(explore, self._random[:, tick], self._policy.act(obs))
 
     def epsilon(self) -> Tensor:
         """Probability of a random action now, ``[M]``."""
@@ -152,16 +142,16 @@ class Agent(nn.Module):
 
     # -- the company of members -----------------------------------------------------------------------------------
 
-    def keep(self, members: Tensor) -> None:
+    def select(self, members: Tensor) -> None:
         """Go on with ``members`` (indices ``[M']``) only."""
         chosen = members.tolist()
         self.seeds, self.own = [self.seeds[m] for m in chosen], [self.own[m] for m in chosen]
         self.online = nn.Parameter(self.online[members], requires_grad=False)
         self.target = nn.Parameter(self.target[members], requires_grad=False)
-        self.optimizer.keep(self.online, members)
+        self.optimizer.select(self.online, members)
         self.episodes = self.episodes[members]
-        self.memory.keep(members)
-        self.streams.keep(chosen)
+        self.memory.select(members)
+        self.streams.select(chosen)
         self._block_state = self._block_state[members]
         if self.ticks:
             self._explore, self._random = self._explore[members], self._random[members]
@@ -172,26 +162,18 @@ class Agent(nn.Module):
         """What an epoch's row says of exploration, ``[M]`` by tag."""
         return {"train/epsilon": self.epsilon()}
 
-    def player(self) -> "Policy":
-        """Greedy play of an evaluation."""
-        return self._policy
-
-    def first(self) -> "Policy":
-        """Greedy play of the first member alone."""
-        return self.with_weights(self.online[:1])
-
-    def with_weights(self, online: Tensor) -> "Policy":
+    def with_weights(self, online: Tensor) -> "Greedy":
         """Greedy play by ``online [M', D]``."""
-        return Policy(self.network, online)
+        return Greedy(self.network, online)
 
-    def resume_state(self) -> dict[str, Any]:
+    def training_state(self) -> dict[str, Any]:
         """All that weights do not hold."""
         return {
             "optimizer": self.optimizer.state_dict(), "memory": self.memory.state(), "episodes": self.episodes,
             "ticks": self.ticks, "streams": self._block_state,
         }  # fmt: skip
 
-    def load_resume_state(self, state: dict[str, Any]) -> None:
+    def load_training_state(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
         self.memory.load_state(state["memory"])
         self.episodes, self.ticks = state["episodes"], state["ticks"]
@@ -200,17 +182,14 @@ class Agent(nn.Module):
             self._draw()
 
 
-class Policy:
+class Greedy(Policy):
     """Greedy play of M trained networks, without memory or optimiser."""
 
     def __init__(self, network: QNetwork, online: Tensor):
         self.network, self.online, self.members = network, online, len(online)
         self.views = network.views(online)
 
-    def player(self) -> "Policy":
-        return self
-
     @torch.no_grad()
-    def greedy(self, obs: Tensor) -> Tensor:
+    def act(self, obs: Tensor) -> Tensor:
         """``obs [M, E, O]`` -> the best actions ``[M, E]`` int64; of equal values the first."""
         return self.network.forward(self.views, obs.transpose(1, 2))[0].max(1).indices

@@ -51,7 +51,7 @@ class Replay:
         action, reward, discount = columns[:, 2 * o :].contiguous().unbind(1)
         return columns[:, :o], columns[:, o : 2 * o], action, reward, discount
 
-    def keep(self, members: Tensor) -> None:
+    def select(self, members: Tensor) -> None:
         """Forget the members that are not in ``members``."""
         self.rows = self.rows[:, members]
         self._member = torch.arange(len(members))

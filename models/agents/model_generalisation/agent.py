@@ -1,10 +1,10 @@
 """Q-learning from replay or from imagined rollouts, for M members in lock-step (Young et al. 2023)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.draws import Draws
@@ -14,6 +14,7 @@ from models.agents.model_generalisation.learning import imagined, replayed
 from models.agents.model_generalisation.replay import Replay, StateReplay, row_bytes
 from models.agents.model_generalisation.values import ActionValues
 from models.compiling import compiled
+from models.contract import Policy, StepAgent
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
@@ -22,7 +23,7 @@ CPU = torch.device("cpu")
 _OF_ACTING = ("act", "see seen")  # numbers that are drawn once a tick, not for each update
 
 
-class Agent(nn.Module):
+class Agent(StepAgent):
     """``act / observe / learn``, one tick of all members after another, one environment a member.
 
     Experience replay learns from transitions that happened: ``r + gamma * max_a Q_target(s', a)``, nothing behind the
@@ -44,7 +45,8 @@ class Agent(nn.Module):
         super().__init__()
         if spaces.is_image or not isinstance(spaces.actions, Discrete):
             raise SettingError("agents with models take vectors of observations and discrete actions")
-        self.config, self.seeds, self.device, self.envs = config, list(seeds), device, 1
+        self.config, self.spaces, self.seeds, self.device = config, spaces, list(seeds), device
+        self.acts_on_stale = config.acts_on_stale
         self.obs_size, self.actions = spaces.obs_shape[0], spaces.actions.n
         self.bits = _has_bits(config, spaces)
         self.starts = config.rollout_batch_size or config.batch_size
@@ -54,10 +56,8 @@ class Agent(nn.Module):
         self._improve = compiled(self._gradient, device) if config.compile else self._gradient
         self.memory = self._memory(dynamics)
         self.draws = Draws(seeds, self._wanted(), device)
-        self.evaluation = Streams.named(seeds, "latents of evaluations")
         self.ticks = 0  # environment steps so far
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64, device=device)  # finished
-        self.budget = 1  # set by whoever trains; nothing here goes by it
         self._sums: dict[str, Tensor] = {}
         self._updates = 0
         self._now: Numbers = {}
@@ -120,20 +120,6 @@ class Agent(nn.Module):
             columns = Replay.columns(spaces.obs_shape[0], spaces.actions.n, _has_bits(config, spaces))
         return members * config.buffer_size * row_bytes(columns)
 
-    @staticmethod
-    def groups(config: Config, seeds: Sequence[int]) -> list[list[int]]:
-        """All members share a program."""
-        return [list(range(len(seeds)))]
-
-    @property
-    def members(self) -> int:
-        return len(self.seeds)
-
-    @property
-    def stale(self) -> bool:
-        """Whether an episode's last observation is acted on once more after it."""
-        return self.config.acts_on_stale
-
     # -- acting -------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -143,6 +129,13 @@ class Agent(nn.Module):
         self.ticks += 1
         seen = self._seen(obs, part(self._now, "see"))
         return explore(self.config, self.values(seen), self._now["act"])
+
+    def begin(
+        self, envs: int, streams: Streams, *, sample: bool = False, evaluate: bool = False,
+        command: Mapping[str, float] | None = None,
+    ) -> "Greedy":  # fmt: skip
+        """Greedy play, on latents drawn from ``streams``; there is no ``command``."""
+        return Greedy(self, streams)
 
     @torch.no_grad()
     def greedy(self, obs: Tensor, streams: Streams) -> Tensor:
@@ -218,31 +211,22 @@ class Agent(nn.Module):
         self._sums, self._updates = {}, 0
         return means
 
-    def player(self) -> "Player":
-        """Greedy play of an evaluation. How much it draws depends on how long it lasts, and so on the company."""
-        return Player(self, self.members, self.evaluation.fork())
-
-    def first(self) -> "Player":
-        """Greedy play of the first member alone."""
-        return Player(self, 1, Streams.named(self.seeds, "latents of a video"))
-
-    def resume_state(self) -> dict[str, Any]:
+    def training_state(self) -> dict[str, Any]:
         """All that weights do not hold."""
         return {
             "optimizer": self.values.optimizer.state_dict(),
             "model": self.model.optimizer.state_dict() if isinstance(self.model, Simple | Latent) else None,
             "memory": self.memory.state(), "episodes": self.episodes, "ticks": self.ticks,
-            "draws": self.draws.state(), "evaluation": self.evaluation.get_state(),
+            "draws": self.draws.state(),
         }  # fmt: skip
 
-    def load_resume_state(self, state: dict[str, Any]) -> None:
+    def load_training_state(self, state: dict[str, Any]) -> None:
         self.values.optimizer.load_state_dict(state["optimizer"])
         if isinstance(self.model, Simple | Latent):
             self.model.optimizer.load_state_dict(state["model"])
         self.memory.load_state(state["memory"])
         self.episodes, self.ticks = state["episodes"].to(self.device), state["ticks"]
         self.draws.load_state(state["draws"])
-        self.evaluation.set_state(state["evaluation"])
 
 
 def _has_bits(config: Config, spaces: Spaces) -> bool:
@@ -257,16 +241,11 @@ def _has_bits(config: Config, spaces: Spaces) -> bool:
     return bits
 
 
-class Player:
-    """Greedy play of an agent's first ``members``, on latents drawn from ``streams`` of all."""
+class Greedy(Policy):
+    """Greedy play of an agent, on latents drawn from ``streams``."""
 
-    def __init__(self, agent: Agent, members: int, streams: Streams):
-        self.agent, self.members, self.streams = agent, members, streams
+    def __init__(self, agent: Agent, streams: Streams):
+        self.agent, self.members, self.streams = agent, agent.members, streams
 
-    def player(self) -> "Player":
-        return self
-
-    def greedy(self, obs: Tensor) -> Tensor:
-        """``obs [members, E, O]`` -> actions ``[members, E]``."""
-        everyone = obs if self.members == self.agent.members else obs.expand(self.agent.members, -1, -1)
-        return self.agent.greedy(everyone, self.streams)[: self.members]
+    def act(self, obs: Tensor) -> Tensor:
+        return self.agent.greedy(obs, self.streams)

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.agents.policy_gradients.batch import Batch, pack, unpack
 from models.agents.policy_gradients.config import Config
 from models.agents.policy_gradients.networks import ActorCritic
+from models.contract import EpisodeAgent, Policy
 from models.losses import entropy_loss, policy_gradient, value_loss
 from models.optim import Adam, clip_gradients
 from models.returns import discounted_returns, lambda_returns
@@ -25,11 +26,11 @@ from models.trajectory import Trajectory
 _SURE = 1e-6  # share of the largest entropy
 
 
-class Acting:
+class Acting(Policy):
     """E episodes of every member under way: actions drawn from the policy, or its likeliest."""
 
     def __init__(self, agent: "Agent", envs: int, streams: Streams, sample: bool):
-        self.network = agent.network
+        self.network, self.members = agent.network, agent.members
         self.noise = Noise(streams.gumbel, envs, self.network.actions) if sample else None
 
     @torch.no_grad()
@@ -38,19 +39,18 @@ class Acting:
         scores = self.network.scores(obs)
         return (scores if self.noise is None else scores + self.noise()).argmax(-1)
 
-    def advance(self, reward: Tensor) -> None:
-        pass
 
-
-class Agent(nn.Module):
-    """M members of one policy-gradient agent (the contract: `begin`, `observe`, `learn`, `resume_state`)."""
+class Agent(EpisodeAgent):
+    """M members of one policy-gradient agent; between epochs it keeps nothing but weights and moments."""
 
     action_kinds = (Discrete,)
-    watched = "loss_p"
+    takes_images = True
+    main_loss = "loss_p"
+    optimizers: list[Adam]
 
     def __init__(self, config: Config, spaces: Spaces, seeds: list[int]):
         super().__init__()
-        self.config, self.spaces, self.members = config, spaces, len(seeds)
+        self.config, self.spaces, self.seeds = config, spaces, list(seeds)
         self.network = ActorCritic(config, spaces, Streams.named(seeds, "initial weights"))
         self.optimizers = [Adam(group["params"], group["lr"], eps=config.eps) for group in self._groups()]
         self.batch: Batch | None = None
@@ -164,23 +164,10 @@ class Agent(nn.Module):
             for optimizer, group in zip(self.optimizers, self._groups(), strict=True):
                 optimizer.param_groups[0]["lr"] = left * group["lr"]
 
-    def hopeless(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
+    def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
         """Which members ``[M]`` bool explore nothing, going by what `learn` gave, and what that means."""
         text = "the policy has been sure of every action, so it explores nothing and learns no more"
         return metrics["entropy"] < _SURE, f"{text}; a smaller lr or a larger beta may help"
-
-    def commands_now(self) -> dict[str, Tensor]:
-        """It follows no command."""
-        return {}
-
-    # -- resuming ----------------------------------------------------------------------------------------------
-
-    def resume_state(self) -> dict[str, Any]:
-        """Nothing: between epochs there is no batch, and the optimisers count the updates."""
-        return {}
-
-    def load_resume_state(self, state: dict[str, Any]) -> None:
-        pass
 
 
 def _standardised(values: Tensor) -> Tensor:

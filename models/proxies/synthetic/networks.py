@@ -130,6 +130,6 @@ class Program:
         out = self.networks.parts["initial"].forward(self.layers["initial"], noise.transpose(1, 2))[-1]
         return out.transpose(1, 2)
 
-    def keep(self, members: Tensor) -> "Program":
+    def select(self, members: Tensor) -> "Program":
         """The same for ``members`` (indices ``[M']``) only."""
         return Program(self.networks, self.flat[members])

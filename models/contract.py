@@ -1,0 +1,184 @@
+"""What an agent is to the loops that train and play it (control/loops/). No agent needs to be read to write another.
+
+Every tensor leads with the member axis M: a member is one independent learner, with a seed of its own. E is the number
+of environments a member has, O the shape of an observation, A the size of a continuous action (discrete actions have
+no such axis). A family's ``agent.py`` has one class ``Agent`` that derives from one of three:
+
+| base | trained by | must have, beside ``action_kinds`` and ``begin`` |
+|---|---|---|
+| `EpisodeAgent` | control/loops/episodes.py, between whole episodes | ``observe``, ``learn``, ``main_loss`` |
+| `StepAgent` | control/loops/steps.py, after every step | ``act``, ``observe``, ``learn``, ``learning``, ``envs`` |
+| `InnerAgent` | the same, also in synthetic environments | and ``online``, ``with_weights``, ``select`` |
+
+It is made by ``Agent(config, spaces, seeds)``: the family's ``Config``, what the environment shows and takes, and M
+seeds. What member m computes depends on ``seeds[m]`` and its own experience alone, to the bit and whatever M is.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from models.spaces import Continuous, Discrete, Spaces
+from models.streams import Streams
+from models.trajectory import Trajectory
+
+
+class Policy(Protocol):
+    """Chooses the actions of E episodes of each of M ``members``, which all begin at its first `act`."""
+
+    members: int
+    commanded_returns: Tensor | None = None  # [M, E], what return each episode was asked for, where there is a command
+
+    def act(self, obs: Tensor) -> Tensor:
+        """Actions ``[M, E]`` int64 or ``[M, E, A]`` float32 for ``obs [M, E, *O]``."""
+        ...
+
+    def advance(self, reward: Tensor) -> None:
+        """Take in what the last action brought, ``[M, E]``; nothing for a policy without memory."""
+        return None
+
+
+class RandomPolicy(Policy):
+    """Uniform actions, each member from its own stream."""
+
+    def __init__(self, spaces: Spaces, envs: int, streams: Streams):
+        self.actions, self.envs, self.streams, self.members = spaces.actions, envs, streams, len(streams)
+
+    def act(self, obs: Tensor) -> Tensor:
+        if isinstance(self.actions, Discrete):
+            return self.streams.integers(self.actions.n, self.envs)
+        low, high = torch.tensor(self.actions.low), torch.tensor(self.actions.high)
+        return low + (high - low) * self.streams.uniform(self.envs, self.actions.size)
+
+
+class Agent(nn.Module):
+    """The base of all agents: weights are parameters or buffers ``[M, ...]``, which `state_dict` holds."""
+
+    action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]]
+    takes_images: ClassVar[bool] = False  # else observations must be vectors, O = (n,)
+    advice: ClassVar[str] = "a smaller lr may help"  # said when weights or losses are no longer finite
+    optimizers: Sequence[torch.optim.Optimizer] = ()  # those that Lightning is to save; others are in `training_state`
+    device = torch.device("cpu")  # where observations are expected and actions come from
+    seeds: list[int]
+    config: Any
+    spaces: Spaces
+
+    @property
+    def members(self) -> int:
+        return len(self.seeds)
+
+    def begin(
+        self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False,
+        command: Mapping[str, float] | None = None,
+    ) -> Policy:  # fmt: skip
+        """A policy for E = ``envs`` episodes a member with the weights of now.
+
+        ``sample`` draws actions, which an agent that learns between steps does in `StepAgent.act` alone; else the
+        policy is greedy. ``evaluate`` says that nothing will be learned from the episodes. ``command`` replaces parts
+        of what the agent tells itself to do, such as ``{"return": 250.0}``; only agents with commands are given one.
+        All randomness comes from ``streams``, one a member.
+        """
+        raise NotImplementedError
+
+    def training_state(self) -> dict[str, Any]:
+        """What training goes on from beside weights and ``optimizers``: replay buffer, counters, streams. Plain values
+        and tensors only."""
+        return {}
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        """Take up what `training_state` gave."""
+
+
+class EpisodeAgent(Agent):
+    """Learns from whole episodes. ``config.schedule`` is a `models.schedule.Schedule`."""
+
+    main_loss: ClassVar[str]  # the number of `learn` that is watched and shown
+
+    def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
+        """Remember episodes. What is measured of them, ``{name: [M]}``; ``validate`` asks for losses on steps that
+        nothing was learned from yet, where the agent can measure any."""
+        raise NotImplementedError
+
+    def learn(self) -> dict[str, Tensor]:
+        """One epoch's gradient steps; means over them, ``{name: [M]}``, `main_loss` among the names."""
+        raise NotImplementedError
+
+    def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
+        """Which members ``[M]`` bool can learn no more, going by what `learn` gave, and what to tell the user."""
+        return torch.zeros(self.members, dtype=torch.bool), ""
+
+    def commands_now(self) -> dict[str, Tensor]:
+        """The mean of the present command by name, ``[M]`` each in raw units; empty where the agent follows none."""
+        return {}
+
+
+class StepAgent(Agent):
+    """Learns between the steps of its environments: ``act, observe, learn`` in turn, E = ``envs``.
+
+    An agent that says ``knows_dynamics`` is made with two arguments more: ``dynamics``, the environment's own
+    (`envs.tensor.ChanceDynamics`, or None where it is no tensor program), and ``device``.
+    """
+
+    knows_dynamics: ClassVar[bool] = False
+    acts_on_stale: bool = False  # whether an episode's last observation is acted on once more after its end
+    envs: int = 1
+    budget: int = 1  # steps of a member in the whole run, for schedules; set by the loop before the first step
+    episodes: Tensor  # [M] int64, finished ones
+
+    def act(self, obs: Tensor) -> Tensor:
+        """Exploring actions ``[M, E]`` for ``obs [M, E, *O]``; begins a step."""
+        raise NotImplementedError
+
+    def visit(self, state: Tensor) -> None:
+        """Be told the state ``[M, E, K]`` of the dynamics that is about to be acted in, where it knows them."""
+
+    def observe(
+        self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
+    ) -> None:
+        """Remember the step, ``[M, E, ...]``. ``discount`` is 0 where nothing comes after it (termination, not a time
+        limit), ``done`` where the episode ended either way."""
+        raise NotImplementedError
+
+    def learn(self) -> Tensor:
+        """The updates that this step owes; the loss of the last one ``[M]``, NaN for members that do not learn yet."""
+        raise NotImplementedError
+
+    def learning(self) -> Tensor:
+        """Which members ``[M]`` bool have seen enough to learn; none ever goes back."""
+        raise NotImplementedError
+
+    def measured(self) -> dict[str, Tensor]:
+        """What an epoch's row says beside loss and return, ``{tag: [M]}``, since the last call."""
+        return {}
+
+    @staticmethod
+    def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
+        """Positions of ``seeds`` whose members can share a program (networks of one shape). Position 0 is in the first
+        group."""
+        return [list(range(len(seeds)))]
+
+    @staticmethod
+    def needs_dynamics(config: Any) -> bool:
+        """Whether it can learn only in environments whose states can be copied."""
+        return False
+
+    @staticmethod
+    def memory_bytes(config: Any, spaces: Spaces, members: int, dynamics: Any) -> int:
+        """What the replay buffer takes when it is full; 0 where nobody needs to ask."""
+        return 0
+
+
+class InnerAgent(StepAgent):
+    """A `StepAgent` of which hundreds train at once on synthetic environments, each leaving when it is done."""
+
+    online: nn.Parameter  # [M, D], all weights that act
+
+    def with_weights(self, online: Tensor) -> Policy:
+        """Greedy play by ``online [M', D]``, of any number of members."""
+        raise NotImplementedError
+
+    def select(self, members: Tensor) -> None:
+        """Go on with ``members`` (indices ``[M']`` int64) only."""
+        raise NotImplementedError
