@@ -29,20 +29,20 @@ _HOLDS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
 
 @dataclass(frozen=True)
 class Result:
-    """One measured number. ``against`` says what it is compared with; ``bar`` is what is demanded, as ``(">=", 5)``."""
+    """One measured number. ``against`` says what it is compared with; ``target`` is what it should keep to, as ``(">=", 5)``."""
 
     value: float
     unit: str
     against: str | None = None
-    bar: tuple[str, float] | None = None
+    target: tuple[str, float] | None = None
 
     @property
     def verdict(self) -> str:
-        """Empty where nothing is demanded."""
-        if self.bar is None:
+        """Empty where there is no target."""
+        if self.target is None:
             return ""
-        sign, limit = self.bar
-        return f"{'holds' if _HOLDS[sign](self.value, limit) else 'MISSED'}: {sign} {limit:g}"
+        sign, limit = self.target
+        return f"{'met' if _HOLDS[sign](self.value, limit) else 'not met'}: {sign} {limit:g}"
 
 
 @dataclass
@@ -166,7 +166,7 @@ def report(title: str, results: Mapping[str, Result], as_json: bool, timing: str
 
 
 def _against(result: Result) -> str | None:
-    """The comparison in words, with what is demanded in front."""
-    if result.bar is None:
+    """The comparison in words, with the target in front."""
+    if result.target is None:
         return result.against
-    return f"{result.bar[0]} {result.bar[1]:g}: {result.against}"
+    return f"{result.target[0]} {result.target[1]:g}: {result.against}"

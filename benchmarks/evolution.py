@@ -36,7 +36,7 @@ from models.streams import Streams
 
 GAME, TESTS = "cartpole", 10
 MEMBERS = {"paper": (1, 16, 48), "recipe": (1, 16, 64)}
-BARS = {("paper", 48): 12.0, ("recipe", 64): 25.0}
+TARGETS = {("paper", 48): 12.0, ("recipe", 64): 25.0}
 HALF_WAY = {"paper": 6000, "recipe": 1500}  # transitions in memory in the middle of a training
 LONGEST = 12_000  # steps of a training at the paper's settings
 PERTURBATIONS, TRAININGS = 16, 3  # the centre and both directions of each perturbation
@@ -158,10 +158,10 @@ def inner_loops(preset: str, size: Size) -> dict[str, Result]:
     what = f"{preset}: batch {plain.PRESETS[preset].batch}, {plain.PRESETS[preset].hidden} units"
     results = {f"{preset}_plain": Result(middle["plain"], "steps/s", f"plain loop, one agent; {what}")}
     for members in counts:
-        bar = (">=", BARS[preset, members]) if (preset, members) in BARS else None
+        target = (">=", TARGETS[preset, members]) if (preset, members) in TARGETS else None
         ratio = median_ratio(rates[f"{members}"], rates["plain"])
         results[f"{preset}_{members}"] = Result(middle[f"{members}"], "steps/s", "in one tensor program, all members")
-        results[f"{preset}_{members}_speedup"] = Result(ratio, "times", "the plain loop", bar)
+        results[f"{preset}_{members}_speedup"] = Result(ratio, "times", "the plain loop", target)
     return results | (baseline_results(rates, middle, counts[-1]) if with_baseline else {})
 
 

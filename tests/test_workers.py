@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import ROOT
 from envs.base import EnvironmentFault
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_environment
@@ -80,10 +81,8 @@ def test_two_workers_give_what_one_process_gives(name):
     generator = torch.Generator().manual_seed(0)
     for t in range(30):
         active = torch.rand(3, 3, generator=generator) < 0.8
-        if name == "pendulum":
-            actions = torch.rand(3, 3, 1, generator=generator) * 4 - 2
-        else:
-            actions = torch.randint(4, (3, 3), generator=generator)
+        force, engine = torch.rand(3, 3, 1, generator=generator) * 4 - 2, torch.randint(4, (3, 3), generator=generator)
+        actions = force if name == "pendulum" else engine
         ours, theirs = one.step(actions, active), two.step(actions, active)
         assert all(torch.equal(getattr(ours, key), getattr(theirs, key)) for key in FIELDS)
         if t == 15:
@@ -147,18 +146,13 @@ if __name__ == "__main__":
 def test_workers_end_with_their_parent(blow, tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
-    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, str(script)]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONPATH": path}
-    ) as parent:
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as parent:  # fmt: skip
         pids = [int(word) for word in parent.stdout.readline().split()]
         assert len(pids) == 2 and not any(map(gone, pids))
         parent.send_signal(blow)
         parent.wait(60)
     assert wait_until_gone(pids)
-
-
-def test_workers_import_no_lightning():
-    code = "import sys, envs.workers; print('pytorch_lightning' in sys.modules or 'lightning' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
