@@ -29,7 +29,7 @@ _HOLDS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
 
 @dataclass(frozen=True)
 class Result:
-    """One measured number. ``against`` says what it is compared with; ``target`` is what it should keep to, as ``(">=", 5)``."""
+    """One measured number. ``against`` says what it is compared with, ``target`` its limit, as ``(">=", 5)``."""
 
     value: float
     unit: str

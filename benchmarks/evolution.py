@@ -31,7 +31,7 @@ from envs.make import make_environment
 from envs.synthetic import SyntheticDynamics
 from envs.tensor import TensorEnvironment
 from models.agents.ddqn.config import Config as AgentConfig
-from models.proxies.synthetic.config import Config, presets
+from models.proxies.synthetic.config import Config, proxy_defaults
 from models.streams import Streams
 
 GAME, TESTS = "cartpole", 10
@@ -63,7 +63,7 @@ QUICK = Size(2, 2, 1, 1, 4, 10, 1, 1, 2, 5)
 
 def inner(preset: str) -> InnerLoop:
     """The project's inner loop at a preset's values for CartPole."""
-    values: dict[str, Any] = presets({"preset": preset}, GAME)
+    values: dict[str, Any] = proxy_defaults({"preset": preset}, GAME)
     config, agent = (
         {field.name: values[field.name] for field in dataclasses.fields(kind) if field.name in values}
         for kind in (Config, AgentConfig)
