@@ -176,7 +176,7 @@ def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
     return replace(game, name=",".join([game.name, *pairs]), kwargs={**game.kwargs, **others}) if pairs else game
 
 
-def worlds_with(parameter: str) -> list[str]:
+def games_with(parameter: str) -> list[str]:
     """The games that have a parameter of that name."""
     return [game.name for game in _TABLE if parameter in game.in_use()]
 

@@ -1,6 +1,7 @@
 """From words to settings: merging, reading, and one clear line for whatever is wrong."""
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from control.cli import options as flags
-from control.cli.parse import RunConfig, as_dict, from_dict, parse, to_yaml
+from control.cli.parse import RunConfig, as_dict, from_dict, parse, settings_from, to_yaml
+from control.cli.words import NULL, command_line
 from models.family import Family
 from models.registry import default_config, family, implementations, learns_from
 from models.settings import Kind, SettingError, check, kinds
@@ -252,6 +253,71 @@ def test_evaluation_needs_nothing_but_the_path(tmp_path: Path) -> None:
     assert parse(["--eval_agent", __file__]).given == {"eval_agent"}
 
 
+# -- from Python -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, ""),
+        (
+            {"implementation": "RCP-R", "lr": 1, "hidden_sizes": [8, 4]},
+            "--implementation RCP-R --lr 1 --hidden_sizes 8,4",
+        ),
+        ({"gamename": "procmaze", "grid_size": 5, "record": False}, "--gamename procmaze --grid_size 5 --no_record"),
+        ({"gamename": "procmaze,grid_size=6", "grid_size": 5}, "--gamename procmaze,grid_size=6 --grid_size 5"),
+        ({"command": {"return": 250}, "logdir": Path("a/b")}, "--command.return 250 --logdir a/b"),
+        ({"implementation": "SE", "proxy": "bandit"}, "--implementation SE --proxy bandit"),
+        ({"implementation": "CPG", "preset": "skeleton"}, "--implementation CPG --preset skeleton"),
+        ({"eval_agent": Path(__file__), "tau": 0.5}, f"--eval_agent {__file__} --tau 0.5"),
+        ({"plot": [Path(__file__)], "time_limit": None}, f"--plot {__file__} --time_limit null"),
+    ],
+)
+def test_python_means_what_flags_mean(values: dict[str, Any], words: str) -> None:
+    assert settings_from(**values) == parse(words.split())
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"learning_rat": 1}, "learning_rat is unknown; did you mean 'lr'?"),
+        ({"no_record": True}, "no_record is unknown; did you mean 'record'?"),
+        ({"lr": "fast"}, "lr is 'fast'; allowed: number, greater than 0"),
+        ({"lr": None}, "lr is None; allowed: number, greater than 0"),
+        ({"epochs": 1.5}, "epochs is 1.5; allowed: integer, at least 1"),
+        ({"implementation": "UDRLL"}, "implementation is 'UDRLL'; allowed: "),
+        ({"gamename": "lunarlandr"}, "gamename is 'lunarlandr'; did you mean 'lunarlander'?"),
+        ({"grid_size": 3}, "grid_size has no effect with gamename lunarlander; it is a parameter of procmaze"),
+        ({"tau": 0.1}, "tau is a setting of DDQN, DuelingDDQN, SE, not of UDRL"),
+        ({"command": {"speed": 1}}, "command.speed is unknown; allowed: command.return, command.horizon"),
+        ({"num_samples": 3}, "--num_samples has no effect without --use_tune"),
+        ({"reload": "nowhere.ckpt"}, "reload is 'nowhere.ckpt': no such file or folder"),
+    ],
+)
+def test_python_is_refused_as_flags_are(values: dict[str, Any], line: str) -> None:
+    with pytest.raises(SettingError) as error:
+        settings_from(**values)
+    assert str(error.value).startswith(line)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "--implementation RCP-R --hidden_sizes 8 4 --exp_name 'a b' --command.return -3 --seed 3",
+        "--implementation SE --gamename acrobot --proxy bandit --no_mirrored --test_limit 20 --vary lr batch_size",
+        "--implementation SE --gamename cartpole --agent DuelingDDQN --preset paper --seed 3",
+        "--implementation ER --preset panflute_low --num_pipes 3 --time_limit 7 --no_record",
+    ],
+)
+def test_the_command_line_makes_the_same_settings(words: str) -> None:
+    settings = parse(shlex.split(words))
+    start, line = shlex.split(command_line(settings))[:2], shlex.split(command_line(settings))[2:]
+    assert start == ["python", "trainer.py"]
+    assert dataclasses.replace(parse(line), given=settings.given) == settings
+    assert "--exp_name" not in command_line(settings, without=("exp_name",))
+
+
 def test_replace_checks_and_keeps_the_rest() -> None:
     settings = parse(["--implementation", "RCP-R", "--seed", "3"])
     changed = settings.replace(lr=1, epochs=5, command={"return": 2})
@@ -305,7 +371,7 @@ def test_settings_survive_yaml_and_checkpoints(
             changes[field.name] = data.draw(values_of(kinds(type(config))[field.name], field.metadata), field.name)
     # The word null stands for none wherever none is allowed.
     texts = [changes.get(name) for name in ("ray_address", "plot_out")]
-    assume(not any(text is not None and text.lower() in flags.NULL for text in texts))
+    assume(not any(text is not None and text.lower() in NULL for text in texts))
     settings = parse(["--implementation", name, "--gamename", "cartpole", "--command.return", "1.5"]).replace(**changes)
     assume(family(name).validate(settings.agent) is None)
 

@@ -2,18 +2,20 @@
 
 import dataclasses
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conftest import ROOT
-from control.cli.parse import Settings, as_dict, parse, to_yaml
+from control.cli.parse import Settings, as_dict, parse
 from models.agents.model_generalisation.config import PRESETS, Config
-from models.agents.model_generalisation.published import translated
 from models.registry import default_config, family
 from models.settings import SettingError, kinds
 
+CONVERT = runpy.run_path(str(ROOT / "experiments" / "model_generalisation" / "convert.py"))
+converted, convert = CONVERT["converted"], CONVERT["main"]
 NAMES = ["ER", "PerfectModel", "SimpleModel", "CategoricalLatent", "GaussianLatent"]
 FAMILY = family("ER")
 FIXTURES = ROOT / "tests" / "fixtures" / "model_generalisation"
@@ -192,91 +194,63 @@ def test_periods_are_rounded_up() -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_published_files_are_the_defaults(name: str) -> None:
-    settings = given("--config", str(FIXTURES / f"{name}.json"))
+    settings = converted(fixture(name))
     wanted = default_config(FILES[name], "procmaze")
     bits = True if wanted.model in ("simple", "latent") else None
     assert settings.agent == dataclasses.replace(wanted, binary_obs=bits)
     run, usual = settings.run, given("--implementation", FILES[name], "--gamename", "procmaze,grid_size=4").run
     assert run == dataclasses.replace(usual, num_seeds=30, checkpoint_every=20)
-    assert given("--implementation", FILES[name], "--config", str(FIXTURES / f"{name}.json")).agent == settings.agent
 
 
-def test_flags_win_over_published_files(tmp_path: Path) -> None:
-    settings = given("--config", str(FIXTURES / "ER.json"), "--num_steps", "2000", "--num_seeds", "2")
-    assert (settings.agent.num_steps, settings.agent.epochs, settings.run.num_seeds) == (2000, 4, 2)
-    again = tmp_path / "config.yaml"
-    again.write_text(to_yaml(settings))
-    assert as_dict(given("--config", str(again))) == as_dict(settings)
-
-
-def test_no_flag_chooses_other_defaults_than_a_published_file() -> None:
-    for name, word in (("implementation", "SimpleModel"), ("preset", "procmaze_low")):
-        line = line_of("--config", str(FIXTURES / "ER.json"), f"--{name}", word)
-        assert line.startswith(f"{name} is '{word}', but ") and line.endswith(f"leave out --{name} or --config")
-
-
-def words_of(content: dict[str, Any]) -> dict[str, list[str]]:
-    """What a file says, its values as text."""
-    as_text = json.loads(json.dumps(content), parse_int=str, parse_float=str)
-    shown = {key: str(value).lower() if isinstance(value, bool) else value for key, value in as_text.items()}
-    pairs = translated(shown)
-    assert pairs is not None and len(dict(pairs)) == len(pairs)
-    return dict(pairs)
-
-
-@pytest.mark.parametrize(("name", "implementation"), FILES.items())
-def test_which_implementation_a_file_means(name: str, implementation: str) -> None:
-    assert words_of(fixture(name))["implementation"] == [implementation]
+def test_the_converted_file_is_read_and_flags_win(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert convert([str(FIXTURES / "ER.json")]) == 0
+    file = tmp_path / "er.yaml"
+    file.write_text(capsys.readouterr().out)
+    settings = given("--config", str(file), "--num_steps", "2000", "--num_seeds", "2")
+    assert as_dict(settings.replace(num_steps=1_000_000, num_seeds=30)) == as_dict(converted(fixture("ER")))
+    assert (settings.agent.epochs, settings.run.gamename) == (4, "procmaze")
 
 
 def test_what_a_file_says_itself_decides() -> None:
     world = {"environment": "PanFlute"}
-    assert words_of(world | {"agent_type": "perfect_model"})["implementation"] == ["PerfectModel"]
-    assert words_of(world | {"agent_type": "latent_model"})["implementation"] == ["CategoricalLatent"]
-    tanh = words_of(fixture("gaussian") | {"latent_type": "tanh_gaussian", "seed": 7})
-    assert (tanh["implementation"], tanh["latent_type"], tanh["seed"]) == (
-        ["GaussianLatent"],
-        ["tanh_gaussian"],
-        ["7"],
-    )
-
-
-def test_absent_keys_are_the_originals_defaults() -> None:
-    er = words_of({"environment": "ProcMaze", "alpha_adam": 1e-3})
-    assert er == {
-        "implementation": ["ER"],
-        "preset": ["shipped"],
-        "gamename": ["procmaze"],
-        "grid_size": ["10"],
-        "double_DQN": ["false"],
-        "episodic_env": ["false"],
-        "updates_per_step": ["1"],
-        "Q_alpha": ["0.001"],
-    }
-    latent = words_of({"environment": "PanFlute", "latent_type": "gaussian"})
-    assert (latent["min_std"], latent["std_act"], latent["gamename"]) == (["0.0"], ["softplus"], ["panflute"])
-    assert "grid_size" not in latent
+    assert converted(world | {"agent_type": "perfect_model"}).run.implementation == "PerfectModel"
+    assert converted(world | {"agent_type": "latent_model"}).run.implementation == "CategoricalLatent"
+    tanh = converted(fixture("gaussian") | {"latent_type": "tanh_gaussian", "seed": 7})
+    assert (tanh.run.implementation, tanh.agent.latent_type, tanh.run.seed) == ("GaussianLatent", "tanh_gaussian", 7)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("content", "values"),
     [
-        ({"save_frequency": 1200}, {"checkpoint_every": ["3"], "no_checkpoint": ["false"]}),
-        ({"save_frequency": 1}, {"checkpoint_every": ["1"]}),
-        ({"save_params": False, "save_final_params": False}, {"no_checkpoint": ["true"]}),
-        ({"save_final_params": True}, {"no_checkpoint": ["false"]}),
-        ({"seperate_rollout_batch_size": True, "rollout_batch_size": 64}, {"rollout_batch_size": ["64"]}),
-        ({"seperate_rollout_batch_size": False, "rollout_batch_size": 64}, {"rollout_batch_size": ["null"]}),
+        # Keys that are absent have the values of the original's scripts.
+        (
+            {"environment": "ProcMaze", "alpha_adam": 1e-3},
+            {
+                "implementation": "ER", "preset": "shipped", "gamename": "procmaze,grid_size=10", "double_DQN": False,
+                "episodic_env": False, "updates_per_step": 1, "Q_alpha": 1e-3, "checkpoint_every": 10,
+            },
+        ),
+        (
+            {"environment": "PanFlute", "latent_type": "gaussian"},
+            {"min_std": 0.0, "std_act": "softplus", "gamename": "panflute", "rollout_batch_size": None},
+        ),
+        ({"save_frequency": 1200}, {"checkpoint_every": 3, "no_checkpoint": False}),
+        ({"save_frequency": 1}, {"checkpoint_every": 1}),
+        ({"save_params": False, "save_final_params": False}, {"no_checkpoint": True}),
+        ({"save_final_params": True}, {"no_checkpoint": False}),
+        ({"seperate_rollout_batch_size": True, "rollout_batch_size": 64}, {"rollout_batch_size": 64}),
+        ({"seperate_rollout_batch_size": False, "rollout_batch_size": 64}, {"rollout_batch_size": None}),
         (
             {"environment": "ButtonGrid", "env_config": {"grid_size": 5, "num_buttons": 2}},
-            {"gamename": ["buttongrid"], "grid_size": ["5"], "num_buttons": ["2"]},
+            {"gamename": "buttongrid,grid_size=5,num_buttons=2"},
         ),
-        ({"learn_obs_variance": False, "double_DQN": True}, {"learn_obs_variance": ["false"], "double_DQN": ["true"]}),
+        ({"learn_obs_variance": False, "double_DQN": True}, {"learn_obs_variance": False, "double_DQN": True}),
     ],
-)
-def test_keys_that_say_it_otherwise(change: dict[str, Any], words: dict[str, list[str]]) -> None:
-    found = words_of(fixture("categorical") | change)
-    assert {key: found[key] for key in words} == words
+)  # fmt: skip
+def test_what_keys_mean(content: dict[str, Any], values: dict[str, Any]) -> None:
+    whole = "environment" in content and "env_config" not in content
+    found = as_dict(converted(content if whole else fixture("categorical") | content))
+    assert {key: found[key] for key in values} == values
 
 
 @pytest.mark.parametrize(
@@ -315,18 +289,20 @@ def test_keys_that_say_it_otherwise(change: dict[str, Any], words: dict[str, lis
             "env_config: grid is unknown; allowed for ProcMaze: grid_size, spontaneous_termination, teleport_on_ter",
         ),
         ("ER", {"env_config": {"num_steps": 4}}, "env_config: num_steps is unknown; allowed for ProcMaze: grid_size"),
-        ("ER", {"env_config": 4}, "env_config is '4'; allowed: a mapping"),
-        ("ER", {"gamma": {"value": 1}}, "gamma is a mapping; allowed: one value"),
-        ("ER", {"save_final_params": False}, "save_final_params is false; allowed: what save_params is, true"),
-        ("ER", {"save_frequency": 0}, "save_frequency is '0'; allowed: integer, at least 1"),
-        ("ER", {"save_params": 1}, "save_params is '1'; allowed: true or false"),
+        ("ER", {"env_config": 4}, "env_config is 4; allowed: a mapping"),
+        ("ER", {"gamma": {"value": 1}}, "gamma is {'value': 1}; allowed: number, at least 0, at most 1"),
+        ("ER", {"save_final_params": False}, "save_final_params is not what save_params is; allowed: the same"),
+        ("ER", {"save_frequency": 0}, "save_frequency is 0, eval_frequency 500; allowed: integers, at least 1"),
         ("ER", {"gamma": "high"}, "gamma is 'high'; allowed: number, at least 0, at most 1"),
-        ("ER", {"num_hidden_units": None}, "num_hidden_units is 'null'; allowed: integer, at least 1"),
+        ("ER", {"num_hidden_units": None}, "num_hidden_units is None; allowed: integer, at least 1"),
     ],
 )
-def test_wrong_published_files_get_one_line(tmp_path: Path, name: str, change: dict[str, Any], line: str) -> None:
+def test_wrong_published_files_get_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, change: dict[str, Any], line: str
+) -> None:
     file = written(tmp_path, fixture(name) | change)
-    assert line_of("--config", file).startswith(f"{file}: {line}")
+    assert convert([file]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {file}: {line}")
 
 
 @pytest.mark.parametrize(
@@ -335,7 +311,6 @@ def test_wrong_published_files_get_one_line(tmp_path: Path, name: str, change: d
         ('{"environment": "ProcMaze",\n "gamma": 0.9,\n}', "config is '{file}': not valid JSON, line 3: "),
         ("[1]", "config is '{file}': allowed: a mapping"),
         ('{"gamma": 0.9, "gamma": 0.8}', "{file}: gamma is given twice"),
-        ('{"env_config": {"grid_size": 4}}', "{file}: environment is missing; allowed: ProcMaze, OpenGrid"),
     ],
 )
 def test_malformed_files_get_one_line(tmp_path: Path, text: str, line: str) -> None:
@@ -352,4 +327,3 @@ def test_json_with_our_own_names_stays_ours(tmp_path: Path) -> None:
     file = written(tmp_path, own)
     settings = given("--config", file)
     assert (settings.agent.lr, settings.agent.hidden_sizes, settings.command) == (0.01, (64, 32), {"return": 100.0})
-    assert translated({"lr": "0.1"}) is None

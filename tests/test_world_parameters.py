@@ -201,9 +201,10 @@ def presets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def which(words: dict[str, list[str]], *asked: str) -> tuple[str, str]:
-    from control.cli.parse import _which
+    from control.cli.parse import _choose
 
-    return _which(words, asked)
+    choice = _choose(words, asked)
+    return choice.implementation, choice.game
 
 
 @pytest.mark.usefixtures("presets")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from control.cli.options import Flag
+from control.cli.words import word
 from models.registry import family, implementations
 from models.settings import allowed
 
@@ -45,8 +46,6 @@ def _width() -> int:
 
 def help_text(known: Mapping[str, Flag], implementation: str) -> str:
     """The whole help page, with the defaults of that implementation on that game."""
-    from jsonargparse import ArgumentParser
-
     from envs.names import GAMES
 
     games = textwrap.wrap(", ".join(name for name, game in GAMES.items() if not game.is_probe), _width() - 2)
@@ -54,7 +53,7 @@ def help_text(known: Mapping[str, Flag], implementation: str) -> str:
     head = HEAD.format(
         words=textwrap.fill(WORDS, _width()), implementations="\n  ".join(known_names), games="\n  ".join(games)
     )
-    parser = ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="trainer.py",
         usage="python trainer.py [--config FILE.yaml] [--name value ...]",
         description=head,
@@ -89,12 +88,7 @@ def _metavar(flag: Flag) -> str:
 
 
 def _explain(flag: Flag) -> str:
-    default = flag.default
-    if default is None or isinstance(default, bool):
-        default = {None: "null", True: "true", False: "false"}[default]
-    elif isinstance(default, tuple):
-        default = ",".join(map(str, default))
-    parts = [f"default: {default}"]
+    parts = [f"default: {word(flag.default, ',')}"]
     if flag.kind.many or allowed(flag.kind, flag.meta).split(";")[0] not in OBVIOUS:
         parts.append(f"allowed: {allowed(flag.kind, flag.meta)}")
     if flag.default is True:

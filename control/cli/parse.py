@@ -1,40 +1,31 @@
-"""From the command line to `Settings`, before torch is imported.
+"""From the command line or from Python to `Settings`, before torch is imported.
 
-Merged in this order: the family's defaults, the implementation's, what the game needs, YAML (``--config``), flags.
+Merged in this order: the family's defaults, the implementation's, what the game needs, a file (``--config``), flags.
 """
 
 import contextlib
 import dataclasses
+import os
 import sys
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from control.cli.options import (
-    NULL,
-    Flag,
-    flags,
-    flags_of_all,
-    for_fresh_agents,
-    named,
-    one_word,
-    parameters,
-    read_config,
-    read_values,
-    split,
-)  # fmt: skip
+from control.cli.options import Flag, flags, flags_of_all, for_fresh_agents, parameters, unknown
 from control.cli.settings import RunConfig, Settings, as_dict, build, check_command, from_dict, to_yaml
+from control.cli.words import NULL, named, one_word, read_config, read_values, split, word
 from models.proxies.shipped import pretrained
 from models.registry import family, learns_from
 from models.settings import SettingError, nearest
 
-__all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "to_yaml"]
+__all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml"]
 
 CONFLICTS = [("eval_agent", "use_tune"), ("eval_agent", "plot"), ("use_tune", "plot"), ("resume", "reload"),
              ("eval_agent", "resume"), ("eval_agent", "reload"), ("use_tune", "resume")]  # fmt: skip
 # A flag of these sections does nothing unless the one named here is given too.
 SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot"}
-# Words that choose other defaults: of an agent the first, of a stand-in and its agent all.
+# Words that choose other defaults: of an agent the first, of a proxy and its agent all.
 CHOOSING = ("preset", "proxy", "agent")
 # Settings of a run that another way of learning has no use for, and what it has instead.
 REPLACED: dict[str, dict[str, str]] = {
@@ -61,34 +52,44 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     file = one_word("config", asked["config"]) if "config" in asked else ""
     written = read_config(file) if file else []
     typed = [(name, words) for name, words in typed if name not in ("config", "help")]
-    first = dict(written) | asked
     with _naming(file, dict(written), asked):
-        implementation, game = _which(first, asked)
+        choice = _choose(dict(written) | asked, asked)
         _check_choice(file, dict(written), asked)
-        choosing = CHOOSING if learns_from(implementation) == "evolution" else CHOOSING[:1]
-        choices = {name: one_word(name, first[name]) for name in choosing if name in first}
     if "help" in asked:
         from control.cli.help import help_text
 
-        print(help_text(flags(implementation, game, choices), implementation))
+        known = flags(choice.implementation, choice.game, choice.words)
+        print(help_text(known, choice.implementation))
         raise SystemExit(0)
-    evaluating = " ".join(first.get("eval_agent", [])).lower() not in NULL
-    known = flags_of_all(game) if evaluating else flags(implementation, game, choices)
-    world = game.partition(",")[0]
-    from_flags = named(typed, known, implementation, "--", world)
-    from_file = named(written, known, implementation, f"{file}: ", world)
-    if not evaluating or "gamename" in first:
-        with _naming(file, dict(from_file), dict(from_flags)):
-            name = one_word("gamename", first.get("gamename", [game]))
-            game = _with_parameters(game, name, "gamename" in asked, from_file, from_flags)
+    known, world = choice.flags(), choice.game.partition(",")[0]
+    from_flags = named(typed, known, choice.implementation, "--", world)
+    from_file = named(written, known, choice.implementation, f"{file}: ", world)
     words = from_file | from_flags
-    if evaluating:
-        words = {name: words[name] for name in words if name in from_flags or _for_evaluation(known[name])}
+    if choice.evaluating:
+        kept = parameters(choice.game) if "gamename" in words else {}
+        words = {n: words[n] for n in words if n in from_flags or n in kept or _for_evaluation(known[n])}
     with _naming(file, words, from_flags):
-        values = read_values(words, known)
-        settings = _settings(values, game, evaluating)
-        _check_together(settings, from_flags, known)
-    return settings
+        return _settings(read_values(words, known), choice, known, from_flags)
+
+
+def settings_from(**values: Any) -> Settings:
+    """The settings of these names and values, as flags of the same names give them, with Python's values: numbers,
+    text or paths, None, lists or tuples, ``command={"return": 250}``. Raises SettingError as `parse` does."""
+    command = values.pop("command", None) or {}
+    values = {name: _plain(value) for name, value in values.items()}
+    values |= {f"command.{name}": value for name, value in command.items()}
+    choice = _choose({name: [word(value)] for name, value in values.items() if value is not None}, values)
+    known = choice.flags()
+    for name in values:
+        if name not in known:
+            raise unknown(name, known, choice.implementation, "", choice.game.partition(",")[0])
+    return _settings(values, choice, known, frozenset(values))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value))
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 @contextlib.contextmanager
@@ -102,9 +103,22 @@ def _naming(file: str, words: Container[str], from_flags: Container[str]) -> Ite
         raise
 
 
-def _which(words: Mapping[str, list[str]], asked: Container[str]) -> tuple[str, str]:
-    """Implementation and game, which decide what else there is. A game's other names give its own; a preset that is
-    for one game chooses it. ``asked`` are the words that are flags."""
+@dataclass(frozen=True)
+class _Choice:
+    """What decides which settings there are and what their defaults are. ``words`` are those of `CHOOSING`."""
+
+    implementation: str
+    game: str
+    words: Mapping[str, str]
+    evaluating: bool
+
+    def flags(self) -> dict[str, Flag]:
+        return flags_of_all(self.game) if self.evaluating else flags(self.implementation, self.game, self.words)
+
+
+def _choose(words: Mapping[str, list[str]], asked: Container[str]) -> _Choice:
+    """The choice that ``words`` make, some of them ``asked`` for by flags. A game's other names give its own; a preset
+    that is for one game chooses it."""
     from envs.names import resolve
 
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
@@ -117,54 +131,57 @@ def _which(words: Mapping[str, list[str]], asked: Container[str]) -> tuple[str, 
             f"preset is {preset!r}, but gamename is {game.name!r}; leave out {flag}, or take a preset of {game.world}",
             "" if flag.startswith("--") else "gamename",
         )
-    return implementation, game.name
-
-
-def _with_parameters(
-    game: str, name: str, typed: bool, from_file: dict[str, list[str]], from_flags: dict[str, list[str]]
-) -> str:
-    """``game`` with the parameters that file and flags give it, which are taken out of these.
-
-    ``name`` is how it was named; where that was ``typed``, parameters in it go before those of the file.
-    """
-    from envs.names import taken_apart, with_parameters
-
-    known = parameters(game)
-    of_file, of_flags = ({key: words.pop(key) for key in known if key in words} for words in (from_file, from_flags))
-    if not of_file and not of_flags:
-        return game
-    plain, of_name = taken_apart(name)
-    values = read_values(of_file, known)
-    values = values | of_name if typed else of_name | values
-    return with_parameters(plain, values | read_values(of_flags, known)).name
-
-
-def _settings(values: dict[str, Any], game: str, evaluating: bool) -> Settings:
-    given = frozenset("command" if name.startswith("command.") else name for name in values)
-    command = {name: values.pop(name) for name in list(values) if name.startswith("command.")}
-    command = {name.removeprefix("command."): value for name, value in command.items()}
-    values["gamename"] = game
-    if evaluating:
-        fresh = for_fresh_agents()
-        changed = {name: value for name, value in values.items() if name in fresh}
-        run = {name: value for name, value in values.items() if hasattr(RunConfig, name)}
-        return Settings(build(RunConfig(), run), None, check_command(command), given, changed=changed)
-    return dataclasses.replace(from_dict(values | {"command": command}), given=given)
-
-
-def _for_evaluation(flag: Flag) -> bool:
-    return flag.section in ("run", "evaluation")
+    choosing = CHOOSING if learns_from(implementation) == "evolution" else CHOOSING[:1]
+    evaluating = " ".join(words.get("eval_agent", [])).lower() not in NULL
+    chosen = {name: one_word(name, words[name]) for name in choosing if name in words}
+    return _Choice(implementation, game.name, chosen, evaluating)
 
 
 def _check_choice(file: str, written: Mapping[str, list[str]], asked: Mapping[str, list[str]]) -> None:
     """The values in a file are meant for the implementation and preset that it names: no flag may choose others."""
-    # The world of one of the original's JSON files is told by several of its values.
-    for name in ("implementation", "preset", *(("gamename",) if file.endswith(".json") else ())):
+    for name in ("implementation", "preset"):
         if "eval_agent" not in asked and name in written and name in asked and written[name] != asked[name]:
             raise SettingError(
                 f"{name} is {' '.join(asked[name])!r}, but {file} holds the values of {' '.join(written[name])!r}; "
                 f"leave out --{name} or --config"
             )
+
+
+def _settings(values: dict[str, Any], choice: _Choice, known: Mapping[str, Flag], asked: Container[str]) -> Settings:
+    """Checked settings of ``values``, some of them ``asked`` for by flags."""
+    game = choice.game
+    if not choice.evaluating or "gamename" in values:
+        game = _with_parameters(values, game, asked)
+    given = frozenset("command" if name.startswith("command.") else name for name in values)
+    typed = [name for name in values if name in asked]
+    command = {name.removeprefix("command."): values.pop(name) for name in list(values) if name.startswith("command.")}
+    values["gamename"] = game
+    if choice.evaluating:
+        fresh = for_fresh_agents()
+        changed = {name: value for name, value in values.items() if name in fresh}
+        run = {name: value for name, value in values.items() if hasattr(RunConfig, name)}
+        settings = Settings(build(RunConfig(), run), None, check_command(command), given, changed=changed)
+    else:
+        settings = dataclasses.replace(from_dict(values | {"command": command}), given=given)
+    _check_together(settings, typed, known)
+    return settings
+
+
+def _with_parameters(values: dict[str, Any], game: str, asked: Container[str]) -> str:
+    """``game`` with the parameters among ``values``, which are taken out of these. Parameters that were ``asked`` for
+    go before those in the game's name, and a name that was asked for before the other parameters."""
+    from envs.names import taken_apart, with_parameters
+
+    own = {name: values.pop(name) for name in parameters(game) if name in values}
+    if not own:
+        return game
+    plain, of_name = taken_apart(values.get("gamename", game))
+    last = {name: value for name, value in own.items() if name in asked or "gamename" not in asked}
+    return with_parameters(plain, own | of_name | last).name
+
+
+def _for_evaluation(flag: Flag) -> bool:
+    return flag.section in ("run", "evaluation")
 
 
 def _check_together(settings: Settings, typed: Collection[str], known: Mapping[str, Flag]) -> None:
@@ -179,8 +196,7 @@ def _check_together(settings: Settings, typed: Collection[str], known: Mapping[s
     for one, other in CONFLICTS:
         if getattr(run, one) and getattr(run, other):
             raise SettingError(f"--{one} and --{other} exclude each other")
-    fresh = for_fresh_agents()
-    own = family(run.implementation)
+    fresh, own = for_fresh_agents(), family(run.implementation)
     replaced = {} if run.eval_agent else {**REPLACED[own.learns_from], **own.replaced}
     ineffective = {} if run.eval_agent else own.ineffective(settings.agent)
     for name in typed:

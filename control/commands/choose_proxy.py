@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from control.cli.settings import RunConfig, Settings, as_dict
+from control.cli.settings import as_dict
+from control.cli.words import command_line
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.recording import record
 from control.reports.synthetic import behaviour_figure, describe, search_figure, sentence
 from control.storage import run_dir
 from models.proxies import files
-from models.registry import default_configs
-from models.settings import UserError, kinds
+from models.settings import UserError
 from models.streams import Streams
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ def conclude(module: "ProxyModule", folder: Path) -> Iterator[tuple[str, object]
         "search_synthetic_steps": int(module.env_steps.sum()), "search_real_steps": module.real_steps,
     }  # fmt: skip
     path = folder / "proxy.safetensors"
-    settings = {name: value for name, value in as_dict(module.settings).items() if name not in _NOT_TOLD}
+    settings = {name: value for name, value in as_dict(module.settings).items() if name not in NOT_TOLD}
     files.save(
         path, winner, config=module.config, spaces=module.networks.spaces, game=module.settings.run.gamename,
-        description={"command": command(module.settings), "settings": settings, "scores": scores},
+        description={"command": command_line(module.settings, NOT_TOLD), "settings": settings, "scores": scores},
     )  # fmt: skip
     run_dir.atomic_write_text(folder / "scores.json", json.dumps(scores, indent=1) + "\n")
     yield "stand-in", f"{path} (centre before generation {generation})"
@@ -69,36 +69,8 @@ def film(module: "ProxyModule", winner: Tensor, path: Path) -> str:
     return f"{path} (an agent that saw the stand-in only, on the real environment; return {total:.0f})"
 
 
-def command(settings: Settings) -> str:
-    """What makes this stand-in again: every setting that is not the default, but for where things are written and
-    shown."""
-    values = as_dict(settings)
-    choosing = {name: values[name] for name in ("implementation", "gamename", "agent", "proxy", "preset")}
-    default = _defaults(choosing)
-    plain = _defaults({"implementation": values["implementation"], "gamename": values["gamename"]})
-    said = ["python trainer.py"]
-    for name, value in values.items():
-        chosen = name in ("implementation", "gamename", "seed", "proxy") or value != default[name]
-        chosen |= name in ("agent", "preset") and value != plain[name]
-        if chosen and name not in _NOT_TOLD:
-            said.append(f"--{name} {_word(value)}")
-    return " ".join(said)
-
-
-def _defaults(given: dict[str, Any]) -> dict[str, Any]:
-    """All settings where nothing but ``given`` is said, whether they go together or not."""
-    run = RunConfig(**{name: value for name, value in given.items() if name in kinds(RunConfig)})
-    agent, proxy = default_configs(run.implementation, run.gamename, given, run.agent)
-    return as_dict(Settings(run, agent, proxy=proxy))
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-_NOT_TOLD = (
+# Settings that say where things are written and shown, or do nothing here.
+NOT_TOLD = (
     "logdir", "resume", "exp_name", "num_workers", "ray_address", "print_statements", "record", "command", "epochs",
     "eval_every", "checkpoint_every", "recording_epoch_interval", "record_n_rollouts_per_epoch", "display",
 )  # fmt: skip

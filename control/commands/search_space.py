@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from control.cli.options import Flag, flags, named, read_values
+from control.cli.options import Flag, flags
 from control.cli.settings import RunConfig, Settings, as_dict, from_dict
-from envs.names import worlds_with
+from control.cli.words import named, read_mapping, read_value, word
+from envs.names import games_with
 from models.registry import family
 from models.settings import SettingError, nearest
 
@@ -45,7 +46,7 @@ class Dimension:
     @property
     def labels(self) -> list[Any]:
         """The choices as search algorithms can handle them: lists and null as text."""
-        return [value if isinstance(value, bool | int | float | str) else _text(value) for value in self.values]
+        return [value if isinstance(value, bool | int | float | str) else word(value) for value in self.values]
 
     def decode(self, raw: Any) -> Any:
         """The setting that a label, or a number from anywhere, stands for; numbers in six digits, to be readable."""
@@ -99,7 +100,7 @@ def search_space(settings: Settings) -> Space:
     path = Path(given) if given else _published(settings.run.implementation)
     known = flags(settings.run.implementation, settings.run.gamename)
     dimensions = []
-    for name, entry in _read(path).items():
+    for name, entry in read_mapping("search_space", str(path), "name: choices or range").items():
         if not given and name in settings.given:
             continue
         try:
@@ -134,30 +135,9 @@ def _published(implementation: str) -> Path:
     raise SettingError(f"search_space: none is published for {implementation}; give a file with --search_space")
 
 
-def _read(path: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        # Text, not YAML's types: to YAML 1e-4 is text anyway, and flags read their words the same way.
-        content = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file"
-        raise SettingError(f"search_space is {str(path)!r}: {reason}") from error
-    except yaml.YAMLError as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise SettingError(
-            f"search_space is {str(path)!r}: not valid YAML{where}: {problem or 'unreadable'}"
-        ) from error
-    if not isinstance(content, dict):
-        raise SettingError(f"search_space is {str(path)!r}: allowed: a mapping, one 'name: choices or range' a line")
-    return content
-
-
 def _dimension(name: str, entry: Any, settings: Settings, known: Mapping[str, Flag]) -> Dimension:
-    if worlds_with(name):
-        worlds = ", ".join(worlds_with(name))
-        raise SettingError(f"{name} is no hyperparameter but a parameter of {worlds}; give it as a flag")
+    if games := games_with(name):
+        raise SettingError(f"{name} is no hyperparameter but a parameter of {', '.join(games)}; give it as a flag")
     if name not in named([(name, ["true"])], known, settings.run.implementation, ""):
         raise SettingError(f"{name} is no setting; write {name.removeprefix('no_')}: [true, false]")
     if not known[name].section.startswith("hyperparameters") and name != "seed":
@@ -191,7 +171,7 @@ def _choices(name: str, entries: list[Any], settings: Settings, known: Mapping[s
             raise SettingError(
                 f"{name}: the choice {entry!r} is not a {'list of values' if known[name].kind.many else 'single value'}"
             )
-        values.append(_checked(name, read_values({name: words}, known)[name], settings))
+        values.append(_checked(name, read_value(known[name], words), settings))
     return tuple(dict.fromkeys(values))
 
 
@@ -231,7 +211,3 @@ def _checked(name: str, value: Any, settings: Settings) -> Any:
     """The value as the settings hold it (lists as tuples); SettingError where they refuse it."""
     changed = settings.replace(**{name: value})
     return getattr(changed.run if hasattr(changed.run, name) else changed.agent, name)
-
-
-def _text(value: Any) -> str:
-    return "null" if value is None else " ".join(map(str, value))

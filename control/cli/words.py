@@ -1,0 +1,212 @@
+"""From words to values and back: argv, YAML and JSON are read as text, and one reader turns text into values. So a
+value in a file and the same text after a flag cannot mean different things.
+"""
+
+import json
+import math
+import shlex
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from control.cli.options import FLAG_ONLY, Flag, flags_of_all, unknown
+from control.cli.settings import COMMANDS, RunConfig, Settings, as_dict
+from models.registry import default_configs
+from models.settings import SettingError, allowed, closest, kinds, refused
+
+Pair = tuple[str, list[str]]
+"""The name of a setting and the words given for it, none for a bare flag."""
+
+NULL = ("null", "none", "~", "")
+SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+def split(argv: Sequence[str]) -> list[Pair]:
+    """``--a=1 --b --c 2 3`` as ``[("a", ["1"]), ("b", []), ("c", ["2", "3"])]``; ``-h`` is ``--help``.
+
+    Raises SettingError for words before the first flag, a setting with one dash, and bytes that are no UTF-8.
+    """
+    pairs: list[Pair] = []
+    for word in argv:
+        if word == "-h":
+            word = "--help"
+        meant = _with_one_dash(word, first=not pairs)
+        if meant:
+            raise SettingError(f"{word!r} is not a flag; did you mean '--{meant}'?")
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            pairs.append((name, [value] if equals else []))
+        elif pairs:
+            pairs[-1][1].append(word)
+        else:
+            raise SettingError(f"{word!r} is not a flag; flags start with --")
+    return _readable(pairs)
+
+
+def _with_one_dash(word: str, first: bool) -> str | None:
+    """The setting meant by ``-seed`` or, where no text can stand, ``-sed``. Numbers have one dash too."""
+    name = word[1:].partition("=")[0]
+    if not word.startswith("-") or word.startswith("--") or not name[:1].isalpha():
+        return None
+    known = [*flags_of_all(""), *FLAG_ONLY]
+    return name if name in known else closest(name, known) if first else None
+
+
+def _readable(pairs: list[Pair]) -> list[Pair]:
+    """``pairs``, all in UTF-8: Python keeps other bytes as lone surrogates, which no file of ours can hold."""
+    for name, words in pairs:
+        for word in (name, *words):
+            if any("\ud800" <= character <= "\udfff" for character in word):
+                raise SettingError(f"{name} is {word!r}; allowed: text in UTF-8", name)
+    return pairs
+
+
+def read_config(path: str) -> list[Pair]:
+    """The settings in a YAML or JSON file, ``command: {return: 250}`` as ``command.return``. Raises SettingError."""
+    return _readable(list(_flatten(read_mapping("config", path, "name: value", empty=True), path)))
+
+
+def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dict[str, Any]:
+    """The mapping in a YAML file or, by its name, a ``.json`` file. Numbers are text, as they are written.
+
+    Raises SettingError, which names ``setting`` as the one that gave the path and ``line`` as what a line looks like.
+    An ``empty`` file may be allowed.
+    """
+    import yaml
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            is_json = path.lower().endswith(".json")
+            content = _read_json(file.read(), path) if is_json else yaml.load(file, yaml.BaseLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        problem = (error.strerror if isinstance(error, OSError) else None) or "not a text file"
+    except json.JSONDecodeError as error:
+        problem = f"not valid JSON, line {error.lineno}: {error.msg}"
+    except yaml.YAMLError as error:
+        mark, text = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        problem = f"not valid YAML{f', line {mark.line + 1}' if mark else ''}: {text or 'unreadable'}"
+    else:
+        if isinstance(content, dict) or (empty and content is None):
+            return content or {}
+        problem = f"allowed: a mapping, one '{line}' a line"
+    raise SettingError(f"{setting} is {path!r}: {problem}")
+
+
+def _read_json(text: str, path: str) -> Any:
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise SettingError(f"{path}: {twice} is given twice")
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=mapping, parse_int=str, parse_float=str, parse_constant=str)
+
+
+def _flatten(mapping: Mapping[str, Any], path: str) -> Iterator[Pair]:
+    for name, value in mapping.items():
+        if name == "command" and isinstance(value, dict):
+            yield from _flatten({f"command.{key}": item for key, item in value.items()}, path)
+        elif name == "command" and value not in (None, *NULL):
+            raise SettingError(f"{path}: command is {word(value)!r}; allowed: a mapping of {', '.join(COMMANDS)}")
+        elif isinstance(value, dict):
+            raise SettingError(f"{path}: {name} is a mapping; settings are flat, one 'name: value' a line")
+        elif name != "command":
+            yield name, [word(item) for item in value] if isinstance(value, list) else [word(value)]
+
+
+def one_word(name: str, words: Sequence[str]) -> str:
+    """The single word given for a setting that needs one."""
+    if not words:
+        raise SettingError(f"--{name} needs a value")
+    if len(words) > 1:
+        raise SettingError(f"{name} is {' '.join(words)!r}; allowed: one value", name)
+    return words[0]
+
+
+def named(
+    pairs: Iterable[Pair], known: Mapping[str, Flag], implementation: str, prefix: str, game: str = ""
+) -> dict[str, list[str]]:
+    """The words for each setting, the last where one is repeated; ``no_x`` becomes ``x`` turned round.
+
+    ``prefix`` stands before a name in errors: ``--``, or the file it came from; ``game`` is what they may mention.
+    """
+    found: dict[str, list[str]] = {}
+    for name, words in pairs:
+        positive = name.removeprefix("no_")
+        if name in known:
+            found[name] = words
+        elif positive in known and known[positive].kind.item is bool:
+            value = SWITCH.get(" ".join(words).lower() or "true")
+            if value is None:
+                raise refused(name, " ".join(words), known[positive].kind, {})
+            found[positive] = [word(not value)]
+        else:
+            raise unknown(name, known, implementation, prefix, game)
+    return found
+
+
+def read_value(flag: Flag, words: Sequence[str]) -> Any:
+    """The value that ``words`` after a flag mean, of its type, not yet held against its range. Raises SettingError."""
+    kind = flag.kind
+    if not words and kind.item is bool:
+        return True
+    if not words:
+        raise SettingError(f"--{flag.name} needs a value; allowed: {allowed(kind, flag.meta)}")
+    if kind.optional and len(words) == 1 and words[0].lower() in NULL:
+        return None
+    items = words if kind.many else [one_word(flag.name, words)]
+    if kind.many and kind.item is not str:
+        inside = ",".join(words).strip("[]() ").removesuffix(",")
+        items = inside.split(",") if inside else []
+    try:
+        values = tuple(_item(kind.item, item) for item in items)
+    except (ValueError, KeyError):
+        raise refused(flag.name, " ".join(words), kind, flag.meta) from None
+    return values if kind.many else values[0]
+
+
+def _item(kind: type, text: str) -> Any:
+    if kind is bool:
+        return SWITCH[text.strip().lower()]
+    if kind is int:
+        return int(text, 10 if text.isdecimal() else 0)
+    value = kind(text)
+    if kind is float and not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def read_values(words: Mapping[str, list[str]], known: Mapping[str, Flag]) -> dict[str, Any]:
+    """The value of each setting (`read_value`)."""
+    return {name: read_value(known[name], given) for name, given in words.items()}
+
+
+def word(value: Any, separator: str = " ") -> str:
+    """The text that means ``value`` after a flag; items of a list stand between separators."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return separator.join(map(word, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def command_line(settings: Settings, without: Container[str] = ()) -> str:
+    """The command that makes these settings again: what is not the default, except for settings in ``without``."""
+    values = as_dict(settings)
+    values |= {f"command.{name}": value for name, value in values.pop("command").items()}
+    plain = _defaults({name: values[name] for name in ("implementation", "gamename")})
+    default = _defaults({name: values[name] for name in _CHOOSING if name in values})
+    said = ["python trainer.py"]
+    for name, value in values.items():
+        said_by = plain if name in _CHOOSING else default
+        if name not in without and (name in _ALWAYS or value != said_by.get(name)):
+            said += [f"--{name}", *map(shlex.quote, map(word, value if isinstance(value, list) else [value]))]
+    return " ".join(said)
+
+
+_CHOOSING = ("implementation", "gamename", "agent", "proxy", "preset")
+_ALWAYS = ("implementation", "gamename", "seed", "proxy")
+
+
+def _defaults(given: dict[str, Any]) -> dict[str, Any]:
+    """All settings where nothing but ``given`` is said, whether they go together or not."""
+    run = RunConfig(**{name: value for name, value in given.items() if name in kinds(RunConfig)})
+    agent, proxy = default_configs(run.implementation, run.gamename, given, run.agent)
+    return as_dict(Settings(run, agent, proxy=proxy))
