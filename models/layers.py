@@ -51,13 +51,19 @@ class Dense:
         return [(self.scale * weight).T, bias]
 
 
+@dataclass(frozen=True)
+class Truncated(Dense):
+    """Starts as haiku's Linear does: weights of a standard normal cut off at 2 standard deviations, divided by
+    sqrt(inputs); no bias (haiku 0.0.17, `hk.Linear`)."""
+
+    def initial(self, generator: torch.Generator) -> list[Tensor]:
+        weight = torch.empty(self.inputs, self.outputs)
+        nn.init.trunc_normal_(weight, a=-2.0, b=2.0, generator=generator)
+        return [weight / sqrt(self.inputs), torch.zeros(self.outputs)]
+
+
 class Network(nn.Module):
-    """Parameters of M members of one architecture, given as a list of `Dense` layers.
-
-    A subclass may have rows of D a multiple of ``block``, filled up with zeros that stay zeros.
-    """
-
-    block = 1
+    """Parameters of M members of one architecture, given as a list of `Dense` layers."""
 
     def __init__(self, layers: Sequence[Dense], streams: Streams):
         super().__init__()
@@ -67,8 +73,7 @@ class Network(nn.Module):
         self._sizes = [prod(shape) for shape in self._shapes]
         rows = [torch.cat([part.reshape(-1) for layer in self.layers for part in layer.initial(generator)])
                 for generator in streams.generators]  # fmt: skip
-        self.padding = -sum(self._sizes) % self.block
-        self.flat = nn.Parameter(F.pad(torch.stack(rows), (0, self.padding)))
+        self.flat = nn.Parameter(torch.stack(rows))
         self._views: tuple[int, list[Tensor]] | None = None
 
     @property
@@ -83,28 +88,27 @@ class Network(nn.Module):
         layer.
         """
         if torch.is_grad_enabled():
-            return self.views(self.flat)
+            return self._split(self.flat)
         if self._views is None or self._views[0] != self.flat.data_ptr():
-            self._views = (self.flat.data_ptr(), self.views(self.flat.detach()))
+            self._views = (self.flat.data_ptr(), self._split(self.flat.detach()))
         return self._views[1]
 
-    def views(self, flat: Tensor) -> list[Tensor]:
-        """`weights` of parameters ``flat [M, D]``, its own or others of the same layers."""
-        parts = flat.split([*self._sizes, self.padding] if self.padding else self._sizes, dim=1)
-        return [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=False)]
+    def _split(self, flat: Tensor) -> list[Tensor]:
+        parts = flat.split(self._sizes, dim=1)
+        return [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def named_weights(self) -> dict[str, Tensor]:
         """The same views by name: ``<layer>.weight`` ``[M, in, out]`` and ``<layer>.bias`` ``[M, out]``."""
         names = [f"{layer.name}.{kind}" for layer in self.layers for kind in ("weight", "bias")]
-        return dict(zip(names, self.views(self.flat), strict=True))
+        return dict(zip(names, self._split(self.flat), strict=True))
 
 
 def in_blocks(shape: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:
     """Uninitialised memory of whole vector blocks, and its beginning as a tensor of ``shape``, of the dtype and device
     of ``like``.
 
-    torch rounds some functions of an array's tail otherwise than of its body. Applied in place to all the memory, they
-    have a tail that is nobody's.
+    torch rounds some functions otherwise in the last few elements of an array than before them. A function that is
+    applied in place to the whole memory rounds all of ``shape`` alike: the last elements lie behind it.
     """
     count = prod(shape)
     memory = torch.empty(-(-count // BLOCK) * BLOCK, dtype=like.dtype, device=like.device)

@@ -1,94 +1,140 @@
-"""Feature-major networks against torch's own layers and autograd, and each member by itself."""
+"""The fully connected network in both layouts against torch's own layers and autograd, and each member by itself."""
 
-import itertools
+import math
+from collections.abc import Sequence
 
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from models.agents.ddqn.config import Config
-from models.mlp import Mlp
+from models.agents.ddqn.config import Config as DdqnConfig
+from models.agents.model_generalisation.config import Config as ModelConfig
+from models.agents.model_generalisation.networks import network
+from models.layers import BLOCK, Dense, Truncated
+from models.mlp import Mlp, MlpNetwork, ValueNetwork
 from models.streams import Streams
 
 MODULES = {
     "relu": nn.ReLU, "leakyrelu": lambda: nn.LeakyReLU(0.01), "tanh": nn.Tanh, "prelu": nn.PReLU,
-    "identity": nn.Identity,
+    "identity": nn.Identity, "elu": nn.ELU, "silu": nn.SiLU,
 }  # fmt: skip
-ACTIVATIONS = Config.__dataclass_fields__["activation_fn"].metadata["choices"]  # what a setting may name
-SHAPES = ([4, 33, 2], [3, 7, 5, 2], [5, 9, 8, 6, 3], [1, 5, 1], [6, 17, 17, 1], [2, 1, 1, 2])
+CASES = [("columns", name) for name in DdqnConfig.__dataclass_fields__["activation_fn"].metadata["choices"]]
+CASES += [("rows", name) for name in (*ModelConfig.__dataclass_fields__["activation"].metadata["choices"], "tanh")]
+SHAPES = ([4, 33, 2], [3, 7, 7, 2], [5, 9, 8, 6, 3], [1, 5, 1], [1, 5, 5, 6], [6, 17, 17, 1], [2, 1, 1, 2], [4, 11, 1])
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def torch_stack(mlp: Mlp, flat: Tensor, member: int) -> nn.Sequential:
+def made(sizes: Sequence[int], activation: str, layout: str, members: int = 3) -> tuple[Mlp, Tensor]:
+    """An architecture and parameters, biases and slopes as learning may make them."""
+    layer, block = (Dense, 1) if layout == "columns" else (Truncated, BLOCK)
+    mlp = Mlp(sizes, activation, layout=layout, layer=layer, block=block)
+    flat = mlp.initial(Streams(range(members))) * 1.5 + 0.2 * drawn(members, mlp.size, seed=7)
+    if activation == "prelu":
+        flat[:, -1] = torch.tensor([0.25, -0.6, 0.0, 0.1, 0.9][:members])
+    return mlp, flat
+
+
+def placed(x: Tensor, layout: str) -> Tensor:
+    """``[M, B, features]`` in the layout's order of axes, and back."""
+    return x.transpose(1, 2) if layout == "columns" else x
+
+
+def plain_layers(mlp: Mlp, flat: Tensor, layout: str, member: int) -> list[tuple[Tensor, Tensor]]:
+    """Weights ``[out, in]`` and biases ``[out]`` of a member, views of ``flat``."""
+    layers = [(weight[member], bias[member]) for weight, bias in mlp.layers(flat)[: mlp.depth]]
+    return [(w, b[:, 0]) if layout == "columns" else (w.T, b) for w, b in layers]
+
+
+def torch_stack(mlp: Mlp, flat: Tensor, layout: str, member: int) -> nn.Sequential:
     """The member as torch's own modules, one activation module shared by all layers."""
-    layers = mlp.layers(flat)
     between, modules = MODULES[mlp.activation](), []
     if mlp.activation == "prelu":
-        between.weight.data = layers[-1][0][member, 0].clone()
-    for i, (inputs, outputs) in enumerate(itertools.pairwise(mlp.sizes)):
-        linear = nn.Linear(inputs, outputs)
-        linear.weight.data, linear.bias.data = layers[i][0][member].clone(), layers[i][1][member, :, 0].clone()
+        between.weight.data = flat[member, -1:].clone()
+    for weight, bias in plain_layers(mlp, flat, layout, member):
+        linear = nn.Linear(weight.shape[1], weight.shape[0])
+        linear.weight.data, linear.bias.data = weight.clone(), bias.clone()
         modules += [linear, between]
     return nn.Sequential(*modules[:-1])
 
 
-def torch_gradient(mlp: Mlp, stack: nn.Sequential) -> Tensor:
-    """The gradients of `torch_stack`, in the places of `Mlp.layers`."""
-    found = torch.full((1, mlp.size), torch.nan)
-    places = mlp.layers(found)
-    for place, linear in zip(places, [m for m in stack if isinstance(m, nn.Linear)], strict=False):
-        place[0][0].copy_(linear.weight.grad)
-        place[1][0, :, 0].copy_(linear.bias.grad)
-    if mlp.activation == "prelu":
-        places[-1][0].copy_(stack[1].weight.grad)
+def torch_gradient(mlp: Mlp, stack: nn.Sequential, layout: str) -> Tensor:
+    """The gradients of `torch_stack`, in the places of `Mlp.layers`; what fills a row up has none."""
+    found = torch.zeros(1, mlp.size)
+    linear = [module for module in stack if isinstance(module, nn.Linear)]
+    for (weight, bias), theirs in zip(plain_layers(mlp, found, layout, 0), linear, strict=True):
+        weight.copy_(theirs.weight.grad)
+        bias.copy_(theirs.bias.grad)
+    if mlp.activation == "prelu" and len(linear) > 1:
+        found[0, -1:] = stack[1].weight.grad
     return found[0]
 
 
 @pytest.mark.parametrize("batch", [1, 2, 13])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("layout", "activation"), CASES)
 @pytest.mark.parametrize("sizes", SHAPES, ids=str)
-def test_forward_and_backward_equal_torch(sizes: list[int], activation: str, batch: int) -> None:
-    mlp = Mlp(sizes, activation)
-    flat = mlp.initial(Streams(range(3))) * 1.5
-    if activation == "prelu":
-        flat[:, -1] = torch.tensor([0.25, -0.6, 0.0])  # what learning may make of the slope
-    x, wanted = drawn(3, sizes[0], batch), drawn(3, sizes[-1], batch, seed=1)
-    outputs = mlp.forward(mlp.layers(flat), x)
-    parameters, down = mlp.backward(mlp.layers(flat), x, outputs, wanted, inputs=True)
-    assert down is not None
-    assert torch.equal(mlp.backward(mlp.layers(flat), x, outputs, wanted)[0], parameters)
+def test_forward_and_backward_equal_torch(sizes: list[int], layout: str, activation: str, batch: int) -> None:
+    mlp, flat = made(sizes, activation, layout)
+    x, wanted = drawn(3, batch, sizes[0]), drawn(3, batch, sizes[-1], seed=1)
+    mine, goal, layers = placed(x, layout), placed(wanted, layout), mlp.layers(flat)
+    trace = mlp.forward(layers, mine)
+    parameters, down = mlp.backward(layers, mine, trace, goal, inputs=True)
+    assert down is not None and torch.equal(mlp.backward(layers, mine, trace, goal)[0], parameters)
     for m in range(3):
-        stack, theirs = torch_stack(mlp, flat, m), x[m].T.clone().requires_grad_()
+        stack, theirs = torch_stack(mlp, flat, layout, m), x[m].clone().requires_grad_()
         result = stack(theirs)
-        torch.testing.assert_close(outputs[-1][m].T, result, rtol=1e-6, atol=1e-6)
-        result.backward(wanted[m].T)
-        torch.testing.assert_close(parameters[m], torch_gradient(mlp, stack), rtol=1e-5, atol=2e-6)
-        torch.testing.assert_close(down[m].T, theirs.grad, rtol=1e-5, atol=2e-6)
+        result.backward(wanted[m])
+        torch.testing.assert_close(placed(trace[-1], layout)[m], result, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(parameters[m], torch_gradient(mlp, stack, layout), rtol=1e-5, atol=5e-6)
+        torch.testing.assert_close(placed(down, layout)[m], theirs.grad, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("activation", ["elu", "relu", "silu", "tanh"])
+@pytest.mark.parametrize("sizes", [[4, 9, 9, 3], [5, 7, 1]], ids=str)
+def test_autograd_goes_through_the_backward_pass_by_hand(sizes: list[int], activation: str) -> None:
+    net = MlpNetwork(sizes, activation, Streams(range(3)), Truncated, BLOCK)
+    x, wanted = drawn(3, 6, sizes[0]).requires_grad_(), drawn(3, 6, sizes[-1], seed=1)
+    outputs = net(x)
+    parameters, down = torch.autograd.grad(outputs, (net.flat, x), wanted)
+    with torch.no_grad():
+        by_hand = net.gradient(x, net.trace(x), wanted, inputs=True)
+        assert torch.equal(net(x), outputs) and torch.equal(net.trace(x, net.flat.clone())[-1], outputs)
+        assert torch.equal(by_hand[0], parameters) and by_hand[1] is not None and torch.equal(by_hand[1], down)
+        net.flat.data = net.flat.data * 2  # other memory: the views of the old are no longer used
+        assert torch.equal(net.trace(x)[-1], net.trace(x, net.flat)[-1])
+
+
+def test_values_have_no_axis_of_outputs() -> None:
+    network = ValueNetwork(8, (128, 64), Streams([0, 1]))
+    assert network.flat.shape == (2, 9_473)
+    obs = drawn(2, 7, 8)
+    for m in range(2):
+        theirs = torch_stack(network.mlp, network.flat.detach(), "rows", m)(obs[m])[:, 0]
+        torch.testing.assert_close(network(obs)[m], theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_a_layer_too_large_for_sums_of_products() -> None:
-    mlp = Mlp([4, 90, 80, 2], "tanh")
-    flat, x = mlp.initial(Streams(range(2))), drawn(2, 4, 1)
-    outputs = mlp.forward(mlp.layers(flat), x)
-    for m in range(2):
-        torch.testing.assert_close(outputs[-1][m].T, torch_stack(mlp, flat, m)(x[m].T), rtol=1e-6, atol=1e-6)
+    mlp, flat = made([4, 90, 80, 2], "tanh", "columns")
+    x = drawn(3, 1, 4)
+    outputs = placed(mlp.forward(mlp.layers(flat), placed(x, "columns"))[-1], "columns")
+    for m in range(3):
+        torch.testing.assert_close(outputs[m], torch_stack(mlp, flat, "columns", m)(x[m]), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("leak", [0.25, 0.01])
 def test_leakyrelu_of_another_slope(leak: float) -> None:
-    mlp = Mlp([3, 8, 2], "leakyrelu", leak)
+    mlp = Mlp([3, 8, 2], "leakyrelu", leak=leak)
     flat, x = mlp.initial(Streams([0])), drawn(1, 3, 6)
-    outputs = mlp.forward(mlp.layers(flat), x)
-    stack = torch_stack(mlp, flat, 0)
+    trace = mlp.forward(mlp.layers(flat), x)
+    stack = torch_stack(mlp, flat, "columns", 0)
     stack[1] = nn.LeakyReLU(leak)
-    torch.testing.assert_close(outputs[-1][0].T, stack(x[0].T), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(trace[-1][0].T, stack(x[0].T), rtol=1e-6, atol=1e-6)
     stack(x[0].T).sum().backward()
-    gradient, _ = mlp.backward(mlp.layers(flat), x, outputs, torch.ones(1, 2, 6))
-    torch.testing.assert_close(gradient[0], torch_gradient(mlp, stack), rtol=1e-5, atol=2e-6)
+    gradient, _ = mlp.backward(mlp.layers(flat), x, trace, torch.ones(1, 2, 6))
+    torch.testing.assert_close(gradient[0], torch_gradient(mlp, stack, "columns"), rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("sizes", [[4, 83, 1], [9, 40, 30, 2], [2, 6, 5]], ids=str)
@@ -108,18 +154,48 @@ def test_initial_parameters_are_drawn_as_those_of_linear(sizes: list[int]) -> No
         assert not torch.equal(weight[0], weight[1])
 
 
-@pytest.mark.parametrize("batch", [1, 2, 33])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("sizes", [[4, 33, 2], [6, 83, 1], [4, 128, 128, 2], [9, 17, 1, 2], [6, 249, 6]], ids=str)
-def test_a_member_alone_is_itself_in_company_to_the_bit(sizes: list[int], activation: str, batch: int) -> None:
-    mlp = Mlp(sizes, activation)
-    flat = mlp.initial(Streams(range(5)))
-    x, wanted = drawn(5, sizes[0], batch), drawn(5, sizes[-1], batch, seed=1)
+@pytest.mark.parametrize(("inputs", "hidden"), [(4, 83), (64, 20)])
+def test_networks_start_as_those_of_haiku(inputs: int, hidden: int) -> None:
+    """Weights of a standard normal cut off at 2, over the root of the inputs: deviation 0.880 of it; biases 0."""
+    net = MlpNetwork((inputs, hidden, hidden, 5), "elu", Streams(range(100)), Truncated)
+    for (weight, bias), fan_in in zip(net.layers(), (inputs, hidden, hidden), strict=True):
+        assert not bias.any()
+        ours = weight.flatten() * math.sqrt(fan_in)
+        assert 1.9 < ours.abs().max() <= 2.0 + 1e-5
+        assert ours.std().item() == pytest.approx(0.8796, abs=0.015)
+        assert stats.kstest(ours[:20_000].numpy(), stats.truncnorm(-2, 2).cdf).pvalue > 1e-3
+        assert not torch.equal(weight[0], weight[1])
+
+
+def test_networks_have_as_many_parameters_as_the_original_s() -> None:
+    """Of ProcMaze on four by four cells: 64 numbers, 5 actions, 32 latent variables."""
+    counts = {
+        (64, 5): 94_405, (69, 1): 94_601, (69, 64): 107_264,  # values; reward and termination; next observation
+        (64, 64): 106_264, (37, 64): 100_864, (37, 1): 88_201, (32, 64): 99_864, (32, 5): 88_005,  # Gaussian latents
+        (64, 1024): 299_224, (1029, 1024): 492_224, (1029, 1): 286_601, (1024, 64): 298_264, (1024, 5): 286_405,
+    }  # fmt: skip
+    for (inputs, outputs), count in counts.items():
+        net = network(ModelConfig(), inputs, outputs, Streams([0]), torch.device("cpu"))
+        assert sum(part.numel() for layer in net.layers() for part in layer) == count
+
+
+ALONE = [[4, 33, 2], [1, 5, 5, 6], [3, 7, 7, 2], [6, 83, 1], [4, 128, 128, 2], [9, 17, 1, 2], [6, 249, 6], [9, 40, 30],
+         [69, 11, 11, 64]]  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [1, 2, 9, 33])
+@pytest.mark.parametrize(("layout", "activation"), CASES)
+@pytest.mark.parametrize("sizes", ALONE, ids=str)
+def test_a_member_alone_is_itself_in_company_to_the_bit(
+    sizes: list[int], layout: str, activation: str, batch: int
+) -> None:
+    mlp, flat = made(sizes, activation, layout, members=5)
+    x, wanted = drawn(5, batch, sizes[0]), drawn(5, batch, sizes[-1], seed=1)
 
     def everything(members: list[int]) -> tuple[Tensor | None, ...]:
-        layers = mlp.layers(flat[members])
-        outputs = mlp.forward(layers, x[members])
-        return outputs[-1], *mlp.backward(layers, x[members], outputs, wanted[members], inputs=True)
+        layers, mine = mlp.layers(flat[members]), placed(x[members], layout)
+        trace = mlp.forward(layers, mine)
+        return trace[-1], *mlp.backward(layers, mine, trace, placed(wanted[members], layout), inputs=True)
 
     company = everything([0, 1, 2, 3, 4])
     for members in ([0], [3], [4], [1, 2, 4]):

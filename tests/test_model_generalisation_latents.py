@@ -1,5 +1,5 @@
-"""Draws, divergences, exploration and networks of the model-generalisation family, against hand-worked numbers, torch's
-distributions and torch's layers."""
+"""Draws, divergences and exploration of the model-generalisation family, against hand-worked numbers and torch's
+distributions."""
 
 import dataclasses
 import itertools
@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 from scipy import stats
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Categorical, Normal, kl_divergence
 
 from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.exploration import explore, noise
 from models.agents.model_generalisation.latents import latents
-from models.agents.model_generalisation.networks import Net, pick, with_action
+from models.agents.model_generalisation.networks import pick, with_action
 from models.streams import Streams
 
 CPU = torch.device("cpu")
@@ -190,109 +190,7 @@ def test_divergences_are_those_of_torch_summed_over_variables(latent_type: str) 
     assert not kind.kl(parts[0], parts[0]).abs().max() > 1e-6 and kind.kl(*parts).min() > 0.1
 
 
-# -- networks ----------------------------------------------------------------------------------------------------------
-
-MODULES = {"elu": nn.ELU, "relu": nn.ReLU, "silu": nn.SiLU}
-SHAPES = [(4, [11], 1), (3, [7, 7], 2), (1, [5, 5], 6), (6, [1, 1], 1), (6, [17, 17, 17], 3)]
-
-
-def made(inputs: int, hidden: list[int], outputs: int, activation: str = "elu", members: int = 3) -> Net:
-    config = Config(num_hidden_layers=len(hidden), num_hidden_units=hidden[0], activation=activation)
-    return Net(config, inputs, outputs, Streams(range(members)), CPU)
-
-
-def torch_stack(net: Net, member: int) -> nn.Sequential:
-    """The member as torch's own modules."""
-    with torch.no_grad():
-        weights = net.weights()
-    modules: list[nn.Module] = []
-    for weight, bias in zip(weights[::2], weights[1::2], strict=True):
-        linear = nn.Linear(*weight.shape[1:])
-        linear.weight.data, linear.bias.data = weight[member].T.clone(), bias[member].clone()
-        modules += [linear, MODULES[net.activation]()]
-    return nn.Sequential(*modules[:-1])
-
-
-@pytest.mark.parametrize("batch", [1, 2, 13])
-@pytest.mark.parametrize("activation", MODULES)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_networks_and_gradients_equal_torch(shape: tuple[int, list[int], int], activation: str, batch: int) -> None:
-    net = made(*shape, activation)
-    with torch.no_grad():
-        net.flat += 0.3 * drawn(*net.flat.shape, seed=7)  # biases too
-    x, wanted = drawn(3, batch, shape[0]), drawn(3, batch, shape[2], seed=1)
-    inputs = x.clone().requires_grad_()
-    outputs = net(inputs)
-    with torch.no_grad():
-        assert torch.equal(net(x), outputs) and torch.equal(net.trace(x)[-1], outputs)
-        by_hand = net.gradient(x, net.trace(x), wanted, inputs=True)
-    parameters, down = torch.autograd.grad(outputs, (net.flat, inputs), wanted)
-    assert torch.equal(by_hand[0], parameters) and by_hand[1] is not None and torch.equal(by_hand[1], down)
-    for m in range(3):
-        stack, theirs = torch_stack(net, m), x[m].clone().requires_grad_()
-        result = stack(theirs)
-        result.backward(wanted[m])
-        layers = [module for module in stack if isinstance(module, nn.Linear)]
-        gradient = [part.grad.t().reshape(-1) for layer in layers for part in (layer.weight, layer.bias)]  # type: ignore[union-attr]
-        torch.testing.assert_close(outputs[m], result, rtol=1e-5, atol=1e-6)
-        theirs_flat = torch.cat(gradient)
-        torch.testing.assert_close(parameters[m, : len(theirs_flat)], theirs_flat, rtol=1e-5, atol=5e-6)
-        assert not parameters[m, len(theirs_flat) :].any()  # what fills a row up stays 0
-        torch.testing.assert_close(down[m], theirs.grad, rtol=1e-5, atol=2e-6)
-
-
-@pytest.mark.parametrize("batch", [1, 2, 9, 33])
-@pytest.mark.parametrize("activation", MODULES)
-@pytest.mark.parametrize("shape", [*SHAPES, (9, [40, 40], 30), (69, [11, 11], 64)], ids=str)
-def test_a_member_alone_is_itself_in_company_to_the_bit(
-    shape: tuple[int, list[int], int], activation: str, batch: int
-) -> None:
-    company = made(*shape, activation, members=5)
-    x, wanted = drawn(5, batch, shape[0]), drawn(5, batch, shape[2], seed=1)
-
-    def everything(net: Net, members: list[int]) -> list[Tensor]:
-        inputs = x[members].requires_grad_()
-        outputs = net(inputs)
-        return [outputs.detach(), *torch.autograd.grad(outputs, (net.flat, inputs), wanted[members])]
-
-    together = everything(company, [0, 1, 2, 3, 4])
-    for members in ([0], [3], [4], [1, 2, 4]):
-        net = made(*shape, activation, members=len(members))
-        with torch.no_grad():
-            net.flat.copy_(company.flat[members])
-        for one, all_ in zip(everything(net, members), together, strict=True):
-            assert torch.equal(one, all_[members])
-
-
-@pytest.mark.parametrize(("inputs", "hidden"), [(4, 83), (64, 20)])
-def test_networks_start_as_those_of_haiku(inputs: int, hidden: int) -> None:
-    """Weights of a standard normal cut off at 2, over the root of the inputs: deviation 0.880 of it; biases 0."""
-    net = made(inputs, [hidden, hidden], 5, members=100)
-    with torch.no_grad():
-        weights = net.weights()
-    assert not any(bias.any() for bias in weights[1::2])
-    for weight, fan_in in zip(weights[::2], (inputs, hidden, hidden), strict=True):
-        ours = weight.flatten() * math.sqrt(fan_in)
-        assert 1.9 < ours.abs().max() <= 2.0 + 1e-5
-        assert ours.std().item() == pytest.approx(0.8796, abs=0.015)
-        assert stats.kstest(ours[:20_000].numpy(), stats.truncnorm(-2, 2).cdf).pvalue > 1e-3
-        assert not torch.equal(weight[0], weight[1])
-
-
-def test_networks_have_as_many_parameters_as_the_original_s() -> None:
-    """Of ProcMaze on four by four cells: 64 numbers, 5 actions, 32 latent variables."""
-    counts = {
-        (64, 5): 94_405, (69, 1): 94_601, (69, 64): 107_264,  # values; reward and termination; next observation
-        (64, 64): 106_264, (37, 64): 100_864, (37, 1): 88_201, (32, 64): 99_864, (32, 5): 88_005,  # Gaussian latents
-        (64, 1024): 299_224, (1029, 1024): 492_224, (1029, 1): 286_601, (1024, 64): 298_264, (1024, 5): 286_405,
-    }  # fmt: skip
-    for (inputs, outputs), count in counts.items():
-        net = Net(Config(), inputs, outputs, Streams([0]), CPU)
-        assert sum(part.numel() for part in net.weights()) == count
-
-
 def test_settings_name_what_is_here() -> None:
-    assert {*Config.__dataclass_fields__["activation"].metadata["choices"]} == {*MODULES}
     for latent_type, std_act in itertools.product(
         *(Config.__dataclass_fields__[name].metadata["choices"] for name in ("latent_type", "std_act"))
     ):

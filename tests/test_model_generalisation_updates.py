@@ -17,7 +17,7 @@ from torch.distributions import Categorical, Normal, kl_divergence
 from envs.buttongrid import ButtonGrid
 from envs.procmaze import ProcMaze
 from models.agents.model_generalisation.agent import Agent
-from models.agents.model_generalisation.networks import Net
+from models.mlp import MlpNetwork
 from models.registry import default_config
 from models.spaces import Discrete, Spaces
 
@@ -67,7 +67,7 @@ class Oracle:
     def __init__(self, agent: Agent, m: int, world: Any):
         self.config, self.world, self.t, self.actions = agent.config, world, -1, agent.actions
         self.bits = agent.config.binary_obs is not False
-        self.nets = {name: [self._layer(w[m].T, b[m]) for w, b in pairs(net)] for name, net in nets(agent).items()}
+        self.nets = {name: [self._layer(w[m].T, b[m]) for w, b in net.layers()] for name, net in nets(agent).items()}
         self.target = self._copy()
         self.rows: list[Rows] = []
         self.means, self.squares = ({name: self._zeros(name) for name in self.nets} for _ in range(2))
@@ -341,25 +341,18 @@ def lived(case: str) -> Iterator[tuple[Agent, Oracle, list[Rows], Tensor]]:
         yield agent, oracle, oracle.learn(now), loss
 
 
-def nets(agent: Agent) -> dict[str, Net]:
+def nets(agent: Agent) -> dict[str, MlpNetwork]:
     """All networks by name, the model's as its attributes."""
     return {"values": agent.values.online} | dict(agent.model.named_children() if agent.model else ())
 
 
-def pairs(net: Net) -> list[tuple[Tensor, Tensor]]:
-    """Weight ``[M, in, out]`` and bias ``[M, out]`` of each layer."""
-    with torch.no_grad():
-        weights = net.weights()
-    return list(zip(weights[::2], weights[1::2], strict=True))
-
-
-def flat(net: Net, layers: list[list[Tensor]]) -> Tensor:
+def flat(net: MlpNetwork, layers: list[list[Tensor]]) -> Tensor:
     """The oracle's layers, whose weights are ``[out, in]``, as the agent has them, ``[D]``; the rest of a row is 0."""
     parts = torch.cat([part.detach().t().reshape(-1) for layer in layers for part in layer])
-    return F.pad(parts, (0, net.size - len(parts)))
+    return F.pad(parts, (0, net.mlp.size - len(parts)))
 
 
-def means(agent: Agent, net: Net) -> Tensor:
+def means(agent: Agent, net: MlpNetwork) -> Tensor:
     optimizer = agent.values.optimizer if net is agent.values.online else agent.model.optimizer
     (place,) = (i for i, param in enumerate(optimizer.params) if param is net.flat)
     return optimizer.means[place][ME]

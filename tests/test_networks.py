@@ -15,7 +15,6 @@ from models.agents.command_conditioned.networks import (
 )
 from models.agents.command_conditioned.published import load_published
 from models.layers import ConvolutionalTrunk
-from models.perceptron import ValueNetwork
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
@@ -174,17 +173,6 @@ def test_gated_network() -> None:
         for i in range(2):
             x = affine(weights, f"layer_fc.{i}", x).relu() * torch.sigmoid(affine(weights, f"gate_fc.{i}", command[m]))
         torch.testing.assert_close(network(obs, command)[m], affine(weights, "output_fc", x), rtol=1e-5, atol=1e-6)
-
-
-def test_value_network() -> None:
-    network = ValueNetwork(8, (128, 64), Streams([0, 1]))
-    assert network.size == 9_473
-    obs = torch.randn(2, 7, 8)
-    for m in range(2):
-        weights, x = plain(network, m), obs[m]
-        for i in range(2):
-            x = affine(weights, f"value_fc.{i}", x).relu()
-        torch.testing.assert_close(network(obs)[m], affine(weights, "value_fc.2", x)[:, 0], rtol=1e-5, atol=1e-6)
 
 
 def test_convolutional_trunk() -> None:

@@ -34,8 +34,7 @@ class Plain:
 
     def _copy(self, network: Any, m: int) -> nn.Sequential:
         layers: list[nn.Module] = []
-        weights = network.weights()
-        for weight, bias in zip(weights[::2], weights[1::2], strict=True):
+        for weight, bias in network.layers():
             linear = nn.Linear(*weight.shape[1:])
             with torch.no_grad():
                 linear.weight.copy_(weight[m].T)
@@ -132,11 +131,11 @@ def test_updates_are_those_of_plain_torch(case: str) -> None:
 def test_the_policy_learns_nothing_into_the_values(case: str) -> None:
     """Where the value loss weighs nothing, not one bit of them changes."""
     agent = agent_of(case, delta=0.0)
-    head = agent.network.critic.flat if case == "AAC" else agent.network.policy.weights()[-2][..., -1]
+    head = agent.network.critic.flat if case == "AAC" else agent.network.policy.layers()[-1][0][..., -1]
     before, policy = head.detach().clone(), agent.network.policy.flat.detach().clone()
     agent.observe(played([[30, 5]]))
     agent.learn()
-    after = agent.network.critic.flat if case == "AAC" else agent.network.policy.weights()[-2][..., -1]
+    after = agent.network.critic.flat if case == "AAC" else agent.network.policy.layers()[-1][0][..., -1]
     assert torch.equal(after, before) and not torch.equal(agent.network.policy.flat, policy)
 
 

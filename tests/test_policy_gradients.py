@@ -150,7 +150,7 @@ def test_an_action_is_weighted_by_what_comes_after_it(case: str, weights: list[f
 def constant_values(agent: Agent, value: float) -> None:
     with torch.no_grad():
         agent.network.critic.flat.zero_()
-        agent.network.critic.weights()[-1].fill_(value)
+        agent.network.critic.layers()[-1][1].fill_(value)
 
 
 @pytest.mark.parametrize(("bootstrap", "behind"), [(False, 0.0), (True, 10.0)])
@@ -224,7 +224,7 @@ def test_actions_are_drawn_as_the_policy_says_and_greedy_ones_are_its_best() -> 
     obs = torch.randn(2, 1, 8, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         probability = (3 * agent.network.scores(obs)).softmax(-1).squeeze(1)
-        for part in agent.network.policy.weights()[-2:]:
+        for part in agent.network.policy.layers()[-1]:
             part.mul_(3)
     actor = agent.begin(envs, Streams([1, 2]), sample=True)
     drawn = torch.cat([actor.act(obs.expand(-1, envs, -1)) for _ in range(times)], 1)

@@ -88,14 +88,14 @@ def plain_agents(agent: Any) -> list[PlainReplay]:
 
 
 def forward(net: Any, rows: int) -> int:
-    """Multiplications and additions of a `Net`: a product of matrices has one of each for every weight and row."""
-    return 2 * rows * sum(layer.inputs * layer.outputs for layer in net.layers)
+    """Multiplications and additions of an `MlpNetwork`: one of each for every weight and row."""
+    return 2 * rows * sum(layer.inputs * layer.outputs for layer in net.mlp.dense)
 
 
 def backward(net: Any, rows: int, inputs: bool = False) -> int:
     """As many again for gradients of the weights and of each layer's inputs; those of the first only with ``inputs``
     are anybody's."""
-    first = net.layers[0]
+    first = net.mlp.dense[0]
     return 2 * forward(net, rows) - (0 if inputs else 2 * rows * first.inputs * first.outputs)
 
 

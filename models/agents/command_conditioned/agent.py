@@ -18,8 +18,8 @@ from models.contract import EpisodeAgent
 from models.layers import ConvolutionalTrunk
 from models.losses import cross_entropy, exponential_weights, max_entropy, squared_error
 from models.memory import EpisodeMemory, NewEpisode
+from models.mlp import ValueNetwork
 from models.optim import Adam, clip_gradients
-from models.perceptron import ValueNetwork
 from models.returns import discounted_returns, lambda_returns
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams

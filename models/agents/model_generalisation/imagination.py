@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.draws import Shapes
 from models.agents.model_generalisation.latents import Parts, latents
-from models.agents.model_generalisation.networks import Net, adam, with_action
+from models.agents.model_generalisation.networks import adam, network, with_action
 from models.agents.model_generalisation.replay import Batch
 from models.layers import sigmoid
 from models.losses import bit_nll, gaussian_nll
+from models.mlp import MlpNetwork
 from models.streams import Streams
 
 Numbers = dict[str, Tensor]
@@ -122,11 +123,10 @@ class _Learned(nn.Module):
         self.reward = self.net("reward", size + given.actions, 1)
         self.termination = self.net("termination", size + given.actions, 1)
 
-    def net(self, name: str, inputs: int, outputs: int) -> Net:
+    def net(self, name: str, inputs: int, outputs: int) -> MlpNetwork:
         """A network with weights of its own stream."""
-        return Net(
-            self.config, inputs, outputs, Streams.named(self.given.seeds, f"weights of {name}"), self.given.device
-        )
+        streams = Streams.named(self.given.seeds, f"weights of {name}")
+        return network(self.config, inputs, outputs, streams, self.given.device)
 
     def optimise(self) -> None:
         """Make the optimiser, when all networks are there."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from models.agents.model_generalisation.config import Config
-from models.agents.model_generalisation.networks import Net, adam, one_hot
+from models.agents.model_generalisation.networks import adam, network, one_hot
 from models.streams import Streams
 
 
@@ -16,7 +16,7 @@ class ActionValues(nn.Module):
     def __init__(self, config: Config, size: int, actions: int, seeds: Sequence[int], device: torch.device):
         super().__init__()
         self.config, self.actions = config, actions
-        self.online = Net(config, size, actions, Streams.named(seeds, "weights of values"), device)
+        self.online = network(config, size, actions, Streams.named(seeds, "weights of values"), device)
         self.target = nn.Parameter(self.online.flat.detach().clone(), requires_grad=False)
         self.optimizer = adam(config, [self.online.flat], config.Q_alpha)
 
@@ -30,8 +30,7 @@ class ActionValues(nn.Module):
     def later(self, seen: Tensor) -> Tensor:
         """What goals count on after a step, ``[M, B, size] -> [M, B]``: the best value by the target network, or, with
         ``double_DQN``, its value of what the online network finds best."""
-        weights = self.online.views(self.target) if self.config.use_target else None
-        values = self.online.trace(seen, weights)[-1]
+        values = self.online.trace(seen, self.target if self.config.use_target else None)[-1]
         if not self.config.double_DQN:
             return values.amax(2)
         return values.gather(2, self(seen).argmax(2, keepdim=True)).squeeze(2)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from models.agents.policy_gradients.config import Config
 from models.layers import ConvolutionalTrunk
-from models.perceptron import Perceptron, ValueNetwork
+from models.mlp import MlpNetwork, ValueNetwork
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
 
@@ -25,10 +25,10 @@ class ActorCritic(nn.Module):
         self.trunk = ConvolutionalTrunk(spaces, config.conv_channels, streams) if spaces.is_image else None
         inputs = self.trunk.features if self.trunk else spaces.obs_shape[0]
         outputs = self.actions + self.shared
-        self.policy = Perceptron(inputs, config.hidden_sizes, outputs, config.activation, streams)
+        self.policy = MlpNetwork((inputs, *config.hidden_sizes, outputs), config.activation, streams)
         self.critic: ValueNetwork | None = None
         if config.baseline == "value" and not self.shared:
-            self.critic = ValueNetwork(inputs, config.value_hidden_sizes, streams, config.activation, name="fc")
+            self.critic = ValueNetwork(inputs, config.value_hidden_sizes, streams, config.activation)
 
     def scores(self, obs: Tensor) -> Tensor:
         """``obs [M, B, *O] -> [M, B, A]``."""
