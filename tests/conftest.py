@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Before torch is imported: idle OpenMP threads spin and take the cores from the other test workers.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -31,6 +32,17 @@ def denormal_numbers() -> Iterator[None]:
     yield
     if "torch" in sys.modules:
         sys.modules["torch"].set_flush_denormal(False)
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that were written."""
+    from matplotlib.figure import Figure
+
+    seen: list[Any] = []
+    write = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **more: (seen.append(self), write(self, *args, **more)))
+    return seen
 
 
 @pytest.fixture

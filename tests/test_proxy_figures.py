@@ -1,4 +1,4 @@
-"""What the pictures of a stand-in are drawn from."""
+"""What the figures of a synthetic environment are drawn from."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ EARLY = "--inner_rule plateau --early_out_num 2 --early_out_virtual_diff 0.1 --i
 
 
 def drawn(argv: str) -> tuple[Proxy, config.Settings, InnerLoop]:
-    """A random stand-in on which ten agents end at 8 different times under the rule of ``EARLY``."""
+    """A random synthetic environment on which ten agents end at 8 different times under the rule of ``EARLY``."""
     settings = config.parse([*SEARCH.split(), *argv.split()])
     loop = InnerLoop(settings.proxy, "DDQN", settings.replace(vary_hp=False).agent, "cartpole")
     flat = 2 * loop.networks.initial(Streams([8]))[0]
@@ -50,14 +50,14 @@ def test_the_real_episodes_are_those_of_the_agents_as_they_ended(
     returns, steps = play(trained.agent, make_environment("cartpole", 10, 10), torch.arange(100).view(10, 10))
     assert returns.sum() == steps  # a step is a point
     assert found["real"]["reward"].tolist() == [1.0] * steps
-    assert found["real"]["state"].shape == found["stand-in on real"]["state"].shape == (steps, 4)
+    assert found["real"]["state"].shape == found["synthetic on real"]["state"].shape == (steps, 4)
     if not early:
-        assert found["stand-in"]["state"].shape == (10 * 90, 4)
+        assert found["synthetic"]["state"].shape == (10 * 90, 4)
 
 
 def test_a_bandit_shows_the_states_that_agents_are_paid_for() -> None:
     proxy, settings, loop = drawn("--proxy bandit --inner_steps 40 --deploy_steps 40")
-    shown = {name: torch.from_numpy(part) for name, part in behaviour(proxy, settings)["stand-in"].items()}
+    shown = {name: torch.from_numpy(part) for name, part in behaviour(proxy, settings)["synthetic"].items()}
     program = loop.networks.program(proxy.parameters[None])
     assert shown["state"].shape == (400, 4)
     pays = [program.step(shown["state"][None], torch.full((1, 400), action)).reward[0] for action in (0, 1)]

@@ -21,6 +21,7 @@ from control.cli import parse as config
 from control.commands.search_results import EVALUATED, METRIC, Search
 from control.commands.search_space import Dimension, Space, search_space, trial_settings
 from control.commands.tune import PERTURBED
+from models.agents.model_generalisation import config as model_generalisation
 from models.registry import default_config, implementations, learns_from
 from models.settings import SettingError, UserError, kinds
 
@@ -94,6 +95,27 @@ def test_a_bad_space_is_one_line(tmp_path: Path, text: str, error: str) -> None:
     assert error in str(caught.value)
     assert str(tmp_path / "space.yaml") in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", model_generalisation.IMPLEMENTATIONS)
+def test_every_published_value_lies_in_the_search_space(name: str) -> None:
+    space = search_space(settings("--implementation", name))
+    learned = name not in ("ER", "PerfectModel")
+    assert space.names == ["Q_alpha", *["model_alpha"] * learned, "softmax_temp"]
+    low, high = space["Q_alpha"].values
+    for values in model_generalisation.PRESETS.values():
+        assert low < values[name]["Q_alpha"] < high
+        assert values[name]["softmax_temp"] in space["softmax_temp"].values
+
+
+@pytest.mark.parametrize("game", ["procmaze", "panflute", "cartpole"])
+def test_environments_are_not_searched(tmp_path: Path, game: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        space_of(tmp_path, "Q_alpha: [0.1]\ngrid_size: [3, 4]\n", "--implementation", "ER", "--gamename", game)
+    assert str(caught.value) == (
+        f"{tmp_path / 'space.yaml'}: grid_size is no hyperparameter but a parameter of procmaze, opengrid, buttongrid; "
+        "give it as a flag"
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in implementations() if learns_from(name) != "evolution"])

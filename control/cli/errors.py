@@ -4,7 +4,6 @@ its traceback. Imports no torch."""
 import errno
 import os
 import sys
-from collections.abc import Callable
 
 from models.settings import UserError
 
@@ -40,16 +39,6 @@ def _missing(module: str) -> str | None:
         return None
     extra = f"[{EXTRAS[module]}]" if module in EXTRAS else ""
     return f"the Python module '{module}' is not installed; in the project's folder: pip install -e '.{extra}'"
-
-
-def reported(action: Callable[[], None]) -> int:
-    """The exit status of a script that does ``action``: 0, or 2 after the line of a UserError."""
-    try:
-        action()
-    except UserError as error:
-        show(str(error))
-        return 2
-    return 0
 
 
 def show(line: str) -> None:

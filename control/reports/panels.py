@@ -1,7 +1,11 @@
-"""What is drawn into one panel of a figure: curves, bands, labels at their ends, limits. `control.reports.figures` lays
-the panels out. Axes are matplotlib's, which this module need not import to draw on them."""
+"""What figures are made of: a sheet of panels in one style, and the curves, scales and limits within a panel.
 
-from collections.abc import Sequence
+Axes are matplotlib's. It is imported on first use: half a second that `--help` and flag errors must not pay.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,36 +14,82 @@ from control.reports.runs import Array, Run
 from control.reports.statistics import interval, iqm, mean
 
 X_LABELS = {"env_steps": "environment steps", "epoch": "epoch"}
+NOTE = "line: mean, band: its 95 % bootstrap interval, dashed: interquartile mean"
 
 # Okabe and Ito's palette, told apart under every common colour blindness; its yellow is too faint for a line.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 GREY = "#6b6b6b"
+STYLE: Any = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+}
 GRID_POINTS = 200
-SMOOTH = 0.02  # the share of a curve's points that its moving average spans
+SMOOTH = 0.02  # share of a curve's points that its moving average spans
 RARE = 0.02  # at most this share of a panel's values, and at least one, may lie below the axis
-FEW = 10  # values of which none does
-LABEL_GAP = 0.07  # between labels, in heights of the panel
+FEW = 10  # with fewer values than this the axis shows all
 
-End = tuple[float, float, str, str]
-"""Where a curve ends: x, y, its label and its colour."""
+Cells = list[list[int]]
+"""The layout of a sheet: in each row the numbers of its panels. A panel may span several cells; -1 is an empty cell."""
+
+
+def grid(panels: int, columns: int) -> Cells:
+    """The cells of ``panels`` panels, filled row by row."""
+    return [[i if i < panels else -1 for i in range(row, row + columns)] for row in range(0, panels, columns)]
+
+
+@contextlib.contextmanager
+def sheet(
+    target: Path, cells: Cells, size: tuple[float, float], *, title: str = "", note: str = "",
+    widths: Sequence[float] | None = None, legend: Any = "outside right upper",
+) -> Iterator[list[Any]]:  # fmt: skip
+    """The axes of a figure that is written to ``target`` at the end.
+
+    ``size`` is in inches; ``widths`` are those of the columns, relatively; ``note`` stands below. Panels in which
+    nothing was drawn are left out. ``legend`` is where the one for all panels stands; None for none.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        by_number: Any = figure.subplot_mosaic(cells, empty_sentinel=-1, width_ratios=widths)  # type: ignore[arg-type]
+        axes = [by_number[number] for number in sorted(by_number)]
+        yield axes
+        labelled: dict[str, Any] = {}
+        for axis in axes:
+            axis.set_visible(axis.has_data())
+            handles, labels = axis.get_legend_handles_labels()
+            labelled |= dict(zip(labels, handles, strict=True))
+        if legend and len(labelled) > 1:
+            figure.legend(list(labelled.values()), list(labelled), loc=legend)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=13)
+        figure.supxlabel(note, x=0.01, ha="left", fontsize=9, color=GREY)
+        figure.savefig(target, dpi=130)
 
 
 def on_grid(runs: Sequence[Run], tag: str, x: str) -> tuple[Array, Array]:
-    """Smoothed curves of the runs that logged `tag`, on a grid of x they all cover: `(grid [G], values [N, G])`.
+    """Smoothed curves of the runs that logged ``tag``, on a grid of x they all cover: ``(grid [G], values [N, G])``.
 
-    The grid ends where the shortest run ends, so every point aggregates the same seeds; linear in between.
-    Both are empty when no run logged it.
+    The grid ends where the shortest run ends, so that every point aggregates the same seeds; linear in between.
+    Both are empty where no run logged it.
     """
     curves = [curve for curve in (run.points(tag, x) for run in runs) if len(curve[0])]
     if not curves:
         return np.empty(0), np.empty((0, 0))
     start, end = max(xs[0] for xs, _ in curves), min(xs[-1] for xs, _ in curves)
-    grid = np.linspace(start, max(start, end), GRID_POINTS if end > start else 1)
-    return grid, np.stack([np.interp(grid, xs, smooth(values)) for xs, values in curves])
+    points = np.linspace(start, max(start, end), GRID_POINTS if end > start else 1)
+    return points, np.stack([np.interp(points, xs, smooth(values)) for xs, values in curves])
 
 
 def smooth(values: Array) -> Array:
-    """Centred moving average over 2 % of the points, `[K] -> [K]`; the window shrinks at both ends."""
+    """Centred moving average over 2 % of the points, ``[K] -> [K]``; the window shrinks at both ends."""
     half = round(len(values) * SMOOTH / 2)
     if half == 0:
         return values
@@ -49,91 +99,51 @@ def smooth(values: Array) -> Array:
     return (total[high] - total[low]) / (high - low)
 
 
-def draw_aggregate(axis: Any, grid: Array, curves: Array, colour: str, label: str, with_seeds: bool) -> End | None:
-    """One group's line, band and IQM; returns where its mean ends, for `label_ends`."""
-    if not len(grid):
-        return None
-    end = (float(grid[-1]), float(mean(curves)[-1]), label, colour)
-    if len(grid) == 1:
-        axis.plot(grid, mean(curves), "o", color=colour)
-        return end
+def draw_aggregate(axis: Any, x: Array, curves: Array, colour: str, label: str, with_seeds: bool = False) -> None:
+    """One group's mean, its band and IQM over ``curves [N, G]`` at ``x [G]``; nothing where these are empty."""
+    if not len(x):
+        return
+    axis.plot(x, mean(curves), color=colour, linewidth=2, label=label, marker="o" if len(x) == 1 else None)
     if with_seeds and len(curves) > 1:
-        axis.plot(grid, curves.T, color=colour, linewidth=0.7, alpha=0.35)
-    axis.plot(grid, mean(curves), color=colour, linewidth=2)
+        axis.plot(x, curves.T, color=colour, linewidth=0.7, alpha=0.35)
     bounds = interval(curves, mean)
-    if bounds:
-        axis.fill_between(grid, *bounds, color=colour, alpha=0.18, linewidth=0)
-        axis.plot(grid, iqm(curves), color=colour, linewidth=1.2, linestyle=(0, (4, 2)))
-    return end
+    if bounds and len(x) > 1:
+        axis.fill_between(x, *bounds, color=colour, alpha=0.18, linewidth=0)
+        axis.plot(x, iqm(curves), color=colour, linewidth=1.2, linestyle=(0, (4, 2)))
 
 
-def draw_seeds(axis: Any, runs: Sequence[Run], tag: str, colour: str, name: str | None = None) -> None:
+def draw_seeds(axis: Any, runs: Sequence[Run], tag: str, colour: str, label: str | None = None) -> None:
     """The raw points faint, the smoothed mean over seeds on top."""
     for run in runs:
         axis.plot(*run.points(tag, "env_steps"), color=colour, linewidth=0.7, alpha=0.35)
-    grid, curves = on_grid(runs, tag, "env_steps")
-    if len(grid):
-        axis.plot(grid, mean(curves), color=colour, linewidth=2, label=name, marker="o" if len(grid) == 1 else None)
+    x, curves = on_grid(runs, tag, "env_steps")
+    if len(x):
+        axis.plot(x, mean(curves), color=colour, linewidth=2, label=label, marker="o" if len(x) == 1 else None)
 
 
-def scale(axis: Any) -> None:
-    """Thousands and millions of steps as k and M; a logarithmic axis for positive values over a factor of 30."""
+def scale(axis: Any, allow_log: bool = True) -> None:
+    """Thousands and millions of steps as k and M; a logarithmic y axis for positive values over a factor of 30."""
     from matplotlib.ticker import EngFormatter
 
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     drawn = [line.get_ydata() for line in axis.lines if len(line.get_ydata())]
     values = np.concatenate(drawn) if drawn else np.empty(0)
-    if len(values) and values.min() > 0 and values.max() > 30 * values.min():
+    if allow_log and len(values) and values.min() > 0 and values.max() > 30 * values.min():
         axis.set_yscale("log")
 
 
-def clip_below(axis: Any, values: Array) -> None:
-    """End the y axis above the few lowest of the logged `values [K]` where they would flatten all others, and say so
-    in the panel: one collapsed evaluation in a hundred is no reason to see nothing of the rest."""
-    floor = robust_floor(values)
-    if floor is None or axis.get_yscale() == "log":
+def clip_below(axis: Any, runs: Sequence[Run], tags: Sequence[str], x: str) -> None:
+    """End the y axis above the few lowest values of ``tags`` where they would take more than two thirds of it, and say
+    so in the panel: one collapsed evaluation in a hundred should not hide all others."""
+    values = np.sort(np.concatenate([np.empty(0), *(run.points(tag, x)[1] for run in runs for tag in tags)]))
+    if len(values) < FEW or axis.get_yscale() == "log":
         return
-    margin = 0.05 * (values.max() - floor)
-    axis.set_ylim(floor - margin, values.max() + margin)
-    below = values[values < floor]
-    note = f"not shown: {len(below)} of {len(values)} values, down to {below.min():.0f}"
+    low, high = values[max(1, int(RARE * len(values)))], values[-1]
+    shown = values[values >= low - (high - low)]
+    if high == low or len(shown) == len(values) or low - values[0] <= 2 * (high - low):
+        return
+    margin = 0.05 * (high - shown[0])
+    axis.set_ylim(shown[0] - margin, high + margin)
+    note = f"not shown: {len(values) - len(shown)} of {len(values)} values, down to {values[0]:.0f}"
     behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
     axis.text(0.01, 0.015, note, transform=axis.transAxes, color=GREY, fontsize=8, va="bottom", bbox=behind)
-
-
-def robust_floor(values: Array) -> float | None:
-    """The smallest of `values [K]` worth showing; None where that is all of them. Some of the lowest 2 % are not,
-    where they would take more than two thirds of the axis: those that lie further below the rest than it spans."""
-    if len(values) < FEW:
-        return None
-    ordered = np.sort(values)
-    low = ordered[max(1, int(RARE * len(ordered)))]
-    span = ordered[-1] - low
-    if span == 0 or low - ordered[0] <= 2 * span:
-        return None
-    return float(ordered[ordered >= low - span][0])
-
-
-def label_ends(axis: Any, ends: Sequence[End]) -> None:
-    """Write each label to the right of its curve's end, no further off than overlapping labels need. Call it last:
-    it goes by the axis's limits and scale."""
-    axis.get_ylim()  # settles the limits that the transformation depends on
-    to_axes = axis.transData + axis.transAxes.inverted()
-    placed = sorted((to_axes.transform((x, y))[1], label, colour) for x, y, label, colour in ends)
-    heights = spread(np.array([height for height, _, _ in placed]), LABEL_GAP)
-    for height, (_, label, colour) in zip(heights, placed, strict=True):
-        axis.text(1.01, height, label, transform=axis.transAxes, color=colour, va="center", fontsize=10)
-
-
-def spread(wanted: Array, gap: float) -> Array:
-    """The heights in 0..1 nearest to the ascending `wanted [K]`, by squares, that are at least `gap` apart (less
-    where K do not fit)."""
-    gap = min(gap, 1 / max(1, len(wanted) - 1))
-    steps = gap * np.arange(len(wanted))
-    blocks: list[list[float]] = []
-    for value in wanted - steps:
-        blocks.append([value])
-        while len(blocks) > 1 and np.mean(blocks[-2]) > np.mean(blocks[-1]):
-            blocks[-2:] = [blocks[-2] + blocks[-1]]
-    level = np.concatenate([np.full(len(block), np.mean(block)) for block in blocks])
-    return np.clip(level, 0, max(0.0, 1 - steps[-1])) + steps

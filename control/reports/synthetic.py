@@ -9,9 +9,11 @@ import torch
 from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.rollout import rollout
-from control.reports.panels import COLOURS, GREY
+from control.reports.panels import COLOURS, GREY, grid, sheet
+from control.reports.runs import read_runs
 from control.reports.statistics import interval, iqm
-from control.storage.run_dir import read_metrics
+from control.reports.tables import with_interval
+from control.reports.tags import FITNESS, MEAN_RETURN
 from envs.make import make_environment
 from models.proxies.files import Proxy
 from models.trajectory import Trajectory
@@ -46,45 +48,42 @@ def describe(outcome: Outcome, solved: float | None) -> dict[str, Any]:
 
 def sentence(summary: dict[str, Any]) -> str:
     """``mean 498.2, IQM 500.0 [499.1, 500.0]``."""
-    spread = "" if summary["iqm_low"] is None else f" [{summary['iqm_low']:.1f}, {summary['iqm_high']:.1f}]"
-    return f"mean {summary['mean']:.1f}, IQM {summary['iqm']:.1f}{spread}"
+    return f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}"
+
+
+def iqm_text(summary: dict[str, Any]) -> str:
+    """``500.0 [499.1, 500.0]``: the interquartile mean of `describe`'s numbers and its interval."""
+    bounds = summary["iqm_low"], summary["iqm_high"]
+    return with_interval(summary["iqm"], None if None in bounds else bounds)
 
 
 def search_figure(folder: Path, solved: float | None) -> Path:
-    """``curve.png``: fitness and the centre's fresh agents over generations and synthetic steps."""
-    from matplotlib.figure import Figure
-
-    columns = {name: np.asarray(values) for name, values in read_metrics(folder / "metrics.csv").items()}
-    figure = Figure(figsize=(7, 3.6), dpi=120, layout="constrained")
-    axis = figure.subplots()
-    generation = columns["epoch"]
-    axis.fill_between(
-        generation, columns["es/fitness_worst"], columns["es/fitness_best"], color=COLOURS[0], alpha=0.15, linewidth=0
-    )
-    axis.plot(generation, columns["es/fitness_mean"], color=COLOURS[0])
-    axis.annotate("perturbed stand-ins: mean, worst to best", (0.01, 0.97), xycoords="axes fraction", va="top",
-                  color=COLOURS[0])  # fmt: skip
-    if "es/center_return" in columns:
-        scored = np.isfinite(columns["es/center_return"])
-        axis.plot(generation[scored], columns["es/center_return"][scored], color=COLOURS[1], marker="o", markersize=4)
-        axis.annotate("the centre, by fresh agents", (0.01, 0.89), xycoords="axes fraction", va="top", color=COLOURS[1])
-    if solved is not None:
-        axis.axhline(solved, color=GREY, linewidth=1, linestyle=":")
-        axis.annotate("solved", (1, solved), xycoords=("axes fraction", "data"), ha="right", va="bottom", color=GREY)
-    axis.set_xlabel(f"generation ({columns['es/synthetic_steps'][-1] / 1e6:.1f} M synthetic steps in all)")
-    axis.set_ylabel("return on the real environment")
-    axis.spines[["top", "right"]].set_visible(False)
-    path = folder / "curve.png"
-    figure.savefig(path)
+    """``curve.png``: the population's fitness and the return of the mean's fresh agents over generations."""
+    (run,) = read_runs(folder / "metrics.csv")
+    path, generation = folder / "curve.png", run.columns["epoch"]
+    with sheet(path, [[0]], (7, 3.6), legend=None) as (axis,):
+        bounds = [run.columns[name] for name in ("es/fitness_worst", "es/fitness_best")]
+        axis.fill_between(generation, *bounds, color=COLOURS[0], alpha=0.15, linewidth=0)
+        label = "perturbed synthetic environments: mean, worst to best"
+        axis.plot(generation, run.columns[FITNESS], color=COLOURS[0], label=label)
+        scores = run.points(MEAN_RETURN)
+        if len(scores[0]):
+            axis.plot(*scores, color=COLOURS[1], marker="o", markersize=4, label="the mean, by fresh agents")
+        if solved is not None:
+            axis.axhline(solved, color=GREY, linewidth=1, linestyle=":", label="solved")
+        steps = run.columns["es/synthetic_steps"][-1] / 1e6
+        axis.set(xlabel=f"generation ({steps:.1f} M synthetic steps in all)", ylabel="return on the real environment")
+        axis.legend(loc="best", fontsize=9)
     return path
 
 
 def behaviour(proxy: Proxy, settings: Settings) -> dict[str, dict[str, np.ndarray]]:
-    """Samples of what agents see: ``{"stand-in" | "real" | "stand-in on real": {"state" [N, S], "reward" [N]}}``.
+    """Samples of what agents see: ``{"synthetic" | "real" | "synthetic on real": {"state" [N, S], "reward" [N]}}``.
 
-    Ten agents train on the stand-in (its next states, a bandit's only ones, and its rewards; where trainings end
-    early, those of the agents that were the last to end), then play ten greedy episodes each on the real environment;
-    the third is what the stand-in would have answered there. As in figure 4 of Ferreira et al. 2022.
+    Ten agents train on the synthetic environment. Its samples are its next states (of a bandit, its only ones) and
+    rewards; where trainings end early, of the agents that ended last. Then each plays ten greedy episodes on the real
+    environment. The third is what the synthetic environment would have answered there. As in figure 4 of Ferreira et
+    al. 2022.
     """
     # one shape for all agents, so that one program holds them
     loop = InnerLoop(proxy.config, settings.run.agent, settings.replace(vary_hp=False).agent, proxy.game)
@@ -103,9 +102,9 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, dict[str, np.ndarra
     program = loop.networks.program(parameters)
     answers = [program.step(obs, action) for obs, action in zip(played.obs, played.action, strict=True)]
     return {
-        "stand-in": {"state": _flat(seen), "reward": rows[..., 2 * size + 1].flatten().numpy()},
+        "synthetic": {"state": _flat(seen), "reward": rows[..., 2 * size + 1].flatten().numpy()},
         "real": {"state": _flat(states[valid]), "reward": played.reward[valid].numpy()},
-        "stand-in on real": {
+        "synthetic on real": {
             "state": _flat(torch.stack([answer.next_state for answer in answers])[valid]),
             "reward": torch.stack([answer.reward for answer in answers])[valid].numpy(),
         },
@@ -123,37 +122,28 @@ _NAMES = {
 
 
 def behaviour_figure(proxy: Proxy, path: Path, settings: Settings) -> Path:
-    """Histograms of `behaviour`, one panel a dimension of the state and one for the reward; counts on a log scale."""
-    from matplotlib.figure import Figure
-
+    """Histograms of `behaviour`: one panel per dimension of the state and one for the reward; counts on a log scale."""
     data = behaviour(proxy, settings)
     size = data["real"]["state"].shape[1]
     names = [*_NAMES.get(proxy.game, [f"state {i}" for i in range(size)]), "reward"]
     bandit = proxy.config.proxy == "bandit"
-    columns = 3 if size > 4 else size + 1
-    rows = -(-(size + 1) // columns)
-    figure = Figure(figsize=(2.6 * columns, 2.3 * rows + 0.4), dpi=120, layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for i, (axis, name) in enumerate(zip(axes, names, strict=False)):
-        for (what, samples), colour in zip(data.items(), COLOURS, strict=False):
-            if bandit and what == "stand-in on real" and i < size:
-                continue  # a bandit has no next state
-            values = samples["state"][:, i] if i < size else samples["reward"]
-            low, high = np.quantile(values, [0.002, 0.998])
-            spread = max(high - low, 1e-3)
-            edges = np.linspace(low - 0.05 * spread, high + 0.05 * spread, _BINS)
-            axis.hist(values, edges, histtype="step", color=colour, log=True, density=True)
-        axis.set_title(name, fontsize=9)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(labelsize=7)
-    for axis in axes[len(names) :]:
-        axis.set_visible(False)
     seen = "states agents train on" if bandit else "agents in training on it"
-    legend = {"stand-in": f"stand-in: {seen}", "real": "real environment: the same agents, greedy",
-              "stand-in on real": "what the stand-in answers to the real states and actions"}  # fmt: skip
-    handles = [axes[0].plot([], [], color=c)[0] for c in COLOURS[:3]]
-    figure.legend(
-        handles, [legend[name] for name in data], loc="outside lower center", ncols=2, fontsize=8, frameon=False
-    )
-    figure.savefig(path)
+    labels = {
+        "synthetic": f"synthetic environment: {seen}",
+        "real": "real environment: the same agents, greedy",
+        "synthetic on real": "what the synthetic one answers to the real states and actions",
+    }
+    cells = grid(size + 1, 3 if size > 4 else size + 1)
+    with sheet(path, cells, (2.6 * len(cells[0]), 2.3 * len(cells) + 0.7), legend="outside lower center") as axes:
+        for i, (axis, name) in enumerate(zip(axes, names, strict=True)):
+            for (what, samples), colour in zip(data.items(), COLOURS, strict=False):
+                if bandit and what == "synthetic on real" and i < size:
+                    continue  # a bandit has no next state
+                values = samples["state"][:, i] if i < size else samples["reward"]
+                low, high = np.quantile(values, [0.002, 0.998])
+                margin = 0.05 * max(high - low, 1e-3)
+                edges = np.linspace(low - margin, high + margin, _BINS)
+                axis.hist(values, edges, histtype="step", color=colour, log=True, density=True, label=labels[what])
+            axis.set_title(name, fontsize=9)
+            axis.tick_params(labelsize=7)
     return path

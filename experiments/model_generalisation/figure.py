@@ -1,4 +1,4 @@
-"""The agents of model generalisation against each other: a panel for each world and amount of data, and the numbers.
+"""The agents of model generalisation against each other: one panel per environment and amount of data, and the numbers.
 
     python experiments/model_generalisation/figure.py exp_dir --out figure.png
 
@@ -6,7 +6,6 @@ Takes run folders or any folder above them and reads `metrics.csv` and `config.y
 drawn too. Runs of other families are passed over. A curve goes as far as its shortest seed.
 """
 
-import argparse
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -21,12 +20,13 @@ if str(ROOT) not in sys.path:
 
 import numpy as np  # noqa: E402
 
-from control.cli.errors import reported  # noqa: E402
-from control.reports.figures import figure_file, show, style  # noqa: E402
-from control.reports.panels import COLOURS, GREY, X_LABELS  # noqa: E402
-from control.reports.runs import LAST, Array, Run, aligned, check_seed_is_new, runs_of, seeds_text  # noqa: E402
+from control.reports.figures import figure_file, show  # noqa: E402
+from control.reports.panels import COLOURS, GREY, X_LABELS, scale, sheet  # noqa: E402
+from control.reports.runs import LAST, Array, Run  # noqa: E402
 from control.reports.statistics import interval, mean  # noqa: E402
+from control.reports.tables import aligned, seeds_text  # noqa: E402
 from control.reports.tags import GREEDY, REWARD_RATE  # noqa: E402
+from experiments.comparison import check_seed_is_new, command_line, run_script, runs_of  # noqa: E402
 from models.agents.model_generalisation.config import IMPLEMENTATIONS  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 
@@ -48,7 +48,7 @@ REFERENCES: dict[str, dict[str, float]] = {
 
 @dataclass
 class Panel:
-    """One world under one amount of data: ``runs[agent]``, in the family's order."""
+    """One environment under one amount of data: ``runs[agent]``, in the family's order."""
 
     game: str
     tag: str
@@ -70,14 +70,14 @@ class Curves:
 
 
 Place = tuple[str, str]
-"""Regime and world: row and column."""
+"""Amount of data and environment: row and column."""
 
 
 def load(folders: Sequence[Path]) -> dict[Place, Panel]:
-    """The panels there are runs for. Raises SettingError, one line, where there are none, or such as do not belong in
-    one panel."""
+    """The panels that there are runs for. Raises SettingError where there are none, or runs that do not belong in one
+    panel."""
     panels: dict[Place, Panel] = {}
-    for settings, run in runs_of(folders, IMPLEMENTATIONS, "logdir"):
+    for settings, run in runs_of(folders, IMPLEMENTATIONS):
         _add(panels, settings, run)
     order = list(IMPLEMENTATIONS)
     for panel in panels.values():
@@ -94,7 +94,7 @@ def _add(panels: dict[Place, Panel], settings: Any, run: Run) -> None:
         one = ("gamename", panel.game, game) if panel.game != game else ("episodic_env", "true", "false")
         raise SettingError(f"{one[0]} of these runs is {one[1]} and {one[2]}; allowed: one a panel; give fewer folders")
     runs = panel.runs.setdefault(name, [])
-    check_seed_is_new(run, runs, name, "logdir")
+    check_seed_is_new(run, runs, name)
     if not len(run.points(tag, "env_steps")[0]):
         raise SettingError(f"{run.source} has no evaluation yet: {tag} is missing")
     runs.append(run)
@@ -147,7 +147,7 @@ def _over_seeds(values: Array) -> dict[str, Any]:
 
 
 def table(summary: dict[str, Any]) -> str:
-    """The summary as text, a row an agent."""
+    """The summary as text, one row per agent."""
     lines = [f"evaluations: every {summary['frequency']}., means of {summary['window']} in a row"]
     for name, panel in summary["panels"].items():
         to = "-" if panel["threshold"] is None else f"{panel['threshold']:.3g}"
@@ -166,32 +166,22 @@ def _cells(number: dict[str, Any]) -> list[str]:
 
 
 def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path) -> None:
-    """Write the figure: a column a world, a row an amount of data; what has no run stays away."""
+    """Write the figure: one column per environment, one row per amount of data. What has no run is left out."""
     rows = [regime for regime in REGIMES if any(place[0] == regime for place in panels)]
     columns = [world for world in WORLDS if any(place[1] == world for place in panels)]
     columns += sorted({world for _, world in panels} - set(columns))
-    names = [name for name in IMPLEMENTATIONS if any(name in panel.runs for panel in panels.values())]
-    colours = dict(zip(IMPLEMENTATIONS, (COLOURS[-1], *COLOURS), strict=False))  # black: what has no model
-    with style() as plt:
-        size = (max(5.2, 4.6 * len(columns)), 3.5 * len(rows) + 0.9)
-        figure, axes = plt.subplots(len(rows), len(columns), figsize=size, squeeze=False)
-        for i, regime in enumerate(rows):
-            for axis, world in zip(axes[i], columns, strict=True):
-                panel = panels.get((regime, world))
-                axis.set_visible(panel is not None)
-                if panel:
-                    _draw_panel(axis, panel, window, frequency, colours)
-                    axis.set_title(f"{_title(panel.game)}, {REGIMES[regime]}", fontsize=10)
-        lines = [plt.Line2D([], [], color=colours[name], linewidth=2.5) for name in names]
-        figure.legend(lines, names, loc="outside lower center", ncols=min(len(names), 5 if len(columns) > 1 else 2),
-                      frameon=False)  # fmt: skip
-        counts = sorted({len(runs) for panel in panels.values() for runs in panel.runs.values()})
-        note = f"mean of {seeds_text(counts)}" + (", band: its 95 % bootstrap interval" if counts[-1] > 1 else "")
-        note += f"; moving average over {window} evaluations" if window > 1 else ""
-        note = textwrap.fill(note, int(14 * size[0]))  # some 14 letters an inch
-        figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=GREY)
-        figure.savefig(out, dpi=130)
-        plt.close(figure)
+    numbers = {place: i for i, place in enumerate(panels)}
+    cells = [[numbers.get((regime, world), -1) for world in columns] for regime in rows]
+    colours = dict(zip(IMPLEMENTATIONS, (COLOURS[-1], *COLOURS), strict=False))  # black: the agent without a model
+    counts = [len(runs) for panel in panels.values() for runs in panel.runs.values()]
+    note = f"mean of {seeds_text(counts)}" + (", band: its 95 % bootstrap interval" if max(counts) > 1 else "")
+    note += f"; moving average over {window} evaluations" if window > 1 else ""
+    size = (4.6 * len(columns) + 1.6, 3.5 * len(rows) + 0.6)
+    note = textwrap.fill(note, int(14 * size[0]))  # some 14 letters per inch
+    with sheet(out, cells, size, note=note) as axes:
+        for axis, ((regime, _), panel) in zip(axes, panels.items(), strict=True):
+            _draw_panel(axis, panel, window, frequency, colours)
+            axis.set_title(f"{_title(panel.game)}, {REGIMES[regime]}", fontsize=10)
 
 
 def _title(game: str) -> str:
@@ -200,12 +190,10 @@ def _title(game: str) -> str:
 
 
 def _draw_panel(axis: Any, panel: Panel, window: int, frequency: int, colours: dict[str, str]) -> None:
-    from matplotlib.ticker import EngFormatter
-
     for name, runs in panel.runs.items():
         each = curves(runs, panel.tag, window, frequency)
         marker = "o" if len(each.steps) == 1 else None
-        axis.plot(each.steps, mean(each.values), color=colours[name], linewidth=1.8, marker=marker)
+        axis.plot(each.steps, mean(each.values), color=colours[name], linewidth=1.8, marker=marker, label=name)
         if len(runs) > 1:
             some = np.unique(np.linspace(0, len(each.steps) - 1, BAND_POINTS).astype(int))
             bounds = interval(each.values[:, some], mean)
@@ -215,7 +203,7 @@ def _draw_panel(axis: Any, panel: Panel, window: int, frequency: int, colours: d
         axis.axhline(level, color=GREY, linewidth=1.1, linestyle=(0, (4, 2)))
         axis.text(1.01, level, f"{name}\n{level:g}", transform=axis.get_yaxis_transform(), color=GREY, fontsize=8,
                   va="center")  # fmt: skip
-    axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    scale(axis, allow_log=False)
     axis.set(xlabel=X_LABELS["env_steps"], ylabel=Y_LABELS[panel.tag])
 
 
@@ -231,15 +219,11 @@ def make(folders: Sequence[Path], out: Path, window: int, frequency: int) -> Non
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("logdir", nargs="+", type=Path, help="run folders, or any folder above them")
-    flags.add_argument(
-        "--out", type=Path, default=Path("model_generalisation.png"), help=".png, .pdf, .svg or a folder"
-    )
+    flags = command_line(__doc__, "model_generalisation.png")
     flags.add_argument("--window", "-w", type=int, default=1, help="evaluations of the moving average (1: none)")
     flags.add_argument("--frequency", "-f", type=int, default=1, help="take every so many-th evaluation only (1: all)")
     given = flags.parse_args(argv)
-    return reported(lambda: make(given.logdir, given.out, given.window, given.frequency))
+    return run_script(lambda: make(given.logdir, given.out, given.window, given.frequency))
 
 
 if __name__ == "__main__":

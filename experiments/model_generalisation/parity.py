@@ -24,13 +24,15 @@ if str(ROOT) not in sys.path:
 import numpy as np  # noqa: E402
 
 import trainer  # noqa: E402
-from control.cli import parse as config  # noqa: E402
-from control.cli.errors import reported, show  # noqa: E402
-from control.reports.figures import figure_file, style, try_writing  # noqa: E402
-from control.reports.panels import COLOURS, GREY, X_LABELS  # noqa: E402
-from control.reports.runs import Array, aligned, read_runs  # noqa: E402
+from control.cli.errors import show  # noqa: E402
+from control.cli.parse import parse  # noqa: E402
+from control.reports.figures import check_writable, figure_file  # noqa: E402
+from control.reports.panels import COLOURS, GREY, X_LABELS, scale, sheet  # noqa: E402
+from control.reports.runs import Array, read_runs  # noqa: E402
+from control.reports.tables import aligned  # noqa: E402
 from control.reports.tags import REWARD_RATE  # noqa: E402
-from control.storage import run_dir  # noqa: E402
+from control.storage.run_dir import newest, parent  # noqa: E402
+from experiments.comparison import run_script  # noqa: E402
 from models.settings import SettingError, nearest  # noqa: E402
 
 FIXTURES: dict[str, Any] = json.loads(Path(__file__).with_name("parity.json").read_text(encoding="utf-8"))["fixtures"]
@@ -75,11 +77,11 @@ def flags_of(fixture: str, agent: str, seed: int, more: Sequence[str] = ()) -> l
 def train(fixture: str, agent: str, seed: int, more: Sequence[str]) -> Curve:
     """Our curve, from a run of its own. Raises SettingError where the flags do not do, RuntimeError where it fails."""
     argv = flags_of(fixture, agent, seed, more)
-    settings = config.parse(argv)
+    settings = parse(argv)
     code = trainer.main(argv)
     if code:
         raise RuntimeError(f"{' '.join(argv)} ended with {code}")
-    folder = run_dir.newest(run_dir.parent(settings.run))
+    folder = newest(parent(settings.run))
     assert folder is not None
     return ours(folder, FIXTURES[fixture]["metric"])
 
@@ -130,31 +132,21 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def draw(curves: dict[tuple[str, str], tuple[Curve, Curve]], out: Path) -> None:
-    """Ours over the original's, a row a fixture and a column an agent; single points have no panel."""
-    from matplotlib.ticker import EngFormatter
-
-    rows = list(dict.fromkeys(fixture for fixture, _ in curves))
-    columns = max(sum(fixture == row for fixture, _ in curves) for row in rows)
-    with style() as plt:
-        figure, axes = plt.subplots(len(rows), columns, figsize=(3.6 * columns, 3.1 * len(rows) + 0.6), squeeze=False)
-        for axis in axes.flat:
-            axis.set_visible(False)
-        for row, line in zip(rows, axes, strict=True):
-            of_row = {agent: pair for (fixture, agent), pair in curves.items() if fixture == row}
-            for axis, (agent, pair) in zip(line, of_row.items(), strict=False):
-                axis.set_visible(True)
-                for curve, colour, name in zip(pair, (GREY, COLOURS[0]), ("original", "ours"), strict=True):
-                    axis.plot(curve.steps, curve.mean, color=colour, linewidth=1.8, label=name)
-                    low, high = curve.mean - curve.error, curve.mean + curve.error
-                    axis.fill_between(curve.steps, low, high, color=colour, alpha=0.25, linewidth=0)
-                axis.set(title=f"{agent}, {FIXTURES[row]['title']}", xlabel=X_LABELS["env_steps"])
-                axis.title.set_fontsize(9)
-                axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-        note = "greedy evaluation; band: one standard error over seeds"
-        figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=GREY)
-        figure.savefig(out, dpi=130)
-        plt.close(figure)
+    """Ours over the original's: one row per fixture, one column per agent. Single points have no panel."""
+    numbers = {place: i for i, place in enumerate(curves)}
+    rows = [[i for (fixture, _), i in numbers.items() if fixture == row] for row in dict.fromkeys(f for f, _ in curves)]
+    columns = max(map(len, rows))
+    cells = [row + [-1] * (columns - len(row)) for row in rows]
+    note = "greedy evaluation; band: one standard error over seeds"
+    with sheet(out, cells, (3.6 * columns + 1, 3.1 * len(rows) + 0.6), note=note) as axes:
+        for axis, ((fixture, agent), pair) in zip(axes, curves.items(), strict=True):
+            for curve, colour, name in zip(pair, (GREY, COLOURS[0]), ("original", "ours"), strict=True):
+                axis.plot(curve.steps, curve.mean, color=colour, linewidth=1.8, label=name)
+                low, high = curve.mean - curve.error, curve.mean + curve.error
+                axis.fill_between(curve.steps, low, high, color=colour, alpha=0.25, linewidth=0)
+            axis.set_title(f"{agent}, {FIXTURES[fixture]['title']}", fontsize=9)
+            axis.set_xlabel(X_LABELS["env_steps"])
+            scale(axis, allow_log=False)
 
 
 def make(given: argparse.Namespace, more: Sequence[str]) -> None:
@@ -164,14 +156,10 @@ def make(given: argparse.Namespace, more: Sequence[str]) -> None:
         raise SettingError(f"agents is {' '.join(given.agents)}; none of them is in fixture {' '.join(given.fixture)}")
     figure = figure_file(given.figure, "figure") if given.figure else None
     for name, path in (("json", given.json), ("figure", figure)):
-        try:
-            if path:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                try_writing(path)
-        except OSError as error:
-            raise SettingError(f"{name} is '{path}', which cannot be written: {error.strerror or error}") from None
+        if path:
+            check_writable(name, path)
     for fixture, agent in chosen:
-        config.parse(flags_of(fixture, agent, given.seed, more))
+        parse(flags_of(fixture, agent, given.seed, more))
     curves, rows = {}, []
     for fixture, agent in chosen:
         pair = original(fixture, agent), train(fixture, agent, given.seed, more)
@@ -206,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--figure", type=Path, help="file for curves, ours over the original's: .png, .pdf or .svg")
     given, more = flags.parse_known_args(argv)
     try:
-        return reported(lambda: make(given, more))
+        return run_script(lambda: make(given, more))
     except RuntimeError as error:
         show(str(error))
         return 1

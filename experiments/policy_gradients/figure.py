@@ -6,7 +6,6 @@ Takes run folders or any folder above them and reads `metrics.csv` and `config.y
 drawn too. Runs of other families are passed over.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,20 +16,12 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from control.cli.errors import reported  # noqa: E402
-from control.reports.figures import figure_file, show, style  # noqa: E402
-from control.reports.panels import COLOURS, GREY, X_LABELS, draw_aggregate, label_ends, on_grid, scale  # noqa: E402
-from control.reports.runs import (  # noqa: E402
-    AGGREGATES,
-    Run,
-    aligned,
-    check_seed_is_new,
-    logged,
-    over_seeds,
-    runs_of,
-    seeds_text,
-)
+from control.reports.figures import figure_file, show  # noqa: E402
+from control.reports.panels import COLOURS, NOTE, X_LABELS, draw_aggregate, grid, on_grid, scale, sheet  # noqa: E402
+from control.reports.runs import Run, logged  # noqa: E402
+from control.reports.tables import AGGREGATES, aligned, over_seeds, seeds_text  # noqa: E402
 from control.reports.tags import RUNNING_MEAN  # noqa: E402
+from experiments.comparison import check_seed_is_new, command_line, run_script, runs_of  # noqa: E402
 from models.agents.policy_gradients.config import IMPLEMENTATIONS, Config  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 
@@ -69,7 +60,7 @@ def load(folders: Sequence[Path]) -> Comparison:
 
     Raises SettingError, one line, where there are none, or such as do not belong in one figure.
     """
-    ours = runs_of(folders, IMPLEMENTATIONS, "logdir")
+    ours = runs_of(folders, IMPLEMENTATIONS)
     arms: dict[str, Arm] = {}
     for settings, run in sorted(ours, key=lambda each: _order(each[0])):
         _add(arms, settings, run)
@@ -86,7 +77,7 @@ def _add(arms: dict[str, Arm], settings: Any, run: Run) -> None:
     name, preset = settings.run.implementation, settings.agent.preset
     label = name if preset == Config.preset else f"{name}, {preset.removeprefix(f'{name.lower()}_')}"
     arm = arms.setdefault(label, Arm(name))
-    check_seed_is_new(run, arm.runs, name, "logdir")
+    check_seed_is_new(run, arm.runs, name)
     if not logged([run], [RUNNING_MEAN]):
         raise SettingError(f"{run.source} is no metrics.csv of {name}: {RUNNING_MEAN} is missing")
     run.columns["episodes"] = run.columns["epoch"] * settings.agent.batch_size
@@ -108,7 +99,7 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
         seeds = {
             str(run.seed): {
                 "best": run.best(RUNNING_MEAN),
-                "final": float(run.points(RUNNING_MEAN, "epoch")[1][-1]),
+                "final": float(run.points(RUNNING_MEAN)[1][-1]),
                 "episodes": int(run.columns["episodes"].max()),
                 "env_steps": int(run.columns["env_steps"].max()),
             }
@@ -120,7 +111,7 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
 
 
 def table(summary: dict[str, Any]) -> str:
-    """The summary as text, a row a seed and three for the aggregates."""
+    """The summary as text, one row per seed and three for the aggregates."""
     lines = [f"{summary['game']}: mean return of the last {summary['running_mean_len']} training episodes"]
     for name, arm in summary["arms"].items():
         rows = [[name, "episodes", "env steps", "best", "final"]]
@@ -134,32 +125,18 @@ def table(summary: dict[str, Any]) -> str:
 
 
 def draw(comparison: Comparison, x: str, out: Path) -> None:
-    """Write the figure; an arm has one colour throughout, and a panel nobody logged stays away."""
+    """Write the figure. An arm has one colour throughout, and a panel that no arm logged is left out."""
     colours = dict(zip(comparison.arms, COLOURS, strict=False))
-    with style() as plt:
-        figure, axes = plt.subplots(2, 3, figsize=(16.2, 8.2))
-        for axis, (title, tag, names) in zip(axes.flat, PANELS, strict=True):
-            arms = {name: arm for name, arm in comparison.arms.items() if arm.implementation in names}
-            axis.set(title=title.format(length=comparison.running_mean), xlabel=X[x])
-            axis.set_visible(_draw_panel(axis, arms, tag, x, colours))
-        counts = sorted({len(arm.runs) for arm in comparison.arms.values()})
-        figure.suptitle(f"Policy gradients on {comparison.game}, {seeds_text(counts)}", x=0.01, ha="left", fontsize=13)
-        note = "line: mean over seeds, band: its 95 % bootstrap interval, dashed: interquartile mean"
-        figure.supxlabel(note if counts[-1] > 1 else "", x=0.01, ha="left", fontsize=9, color=GREY)
-        figure.savefig(out, dpi=110)
-        plt.close(figure)
-
-
-def _draw_panel(axis: Any, arms: dict[str, Arm], tag: str, x: str, colours: dict[str, str]) -> bool:
-    """Whether any of the arms logged the tag."""
-    curves = {name: on_grid(arm.runs, tag, x) for name, arm in arms.items()}
-    drawn = [draw_aggregate(axis, *curve, colours[name], name, False) for name, curve in curves.items()]
-    ends = [end for end in drawn if end]
-    if ends:
-        scale(axis)
-        axis.set_yscale("linear")
-        label_ends(axis, ends)
-    return bool(ends)
+    counts = [len(arm.runs) for arm in comparison.arms.values()]
+    title = f"Policy gradients on {comparison.game}, {seeds_text(counts)}"
+    note = NOTE if max(counts) > 1 else ""
+    with sheet(out, grid(len(PANELS), 3), (16.2, 8.2), title=title, note=note) as axes:
+        for axis, (heading, tag, names) in zip(axes, PANELS, strict=True):
+            for name, arm in comparison.arms.items():
+                if arm.implementation in names:
+                    draw_aggregate(axis, *on_grid(arm.runs, tag, x), colours[name], name)
+            axis.set(title=heading.format(length=comparison.running_mean), xlabel=X[x])
+            scale(axis, allow_log=False)
 
 
 def make(folders: Sequence[Path], out: Path, x: str) -> None:
@@ -171,12 +148,10 @@ def make(folders: Sequence[Path], out: Path, x: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("logdir", nargs="+", type=Path, help="run folders, or any folder above them")
-    flags.add_argument("--out", type=Path, default=Path("policy_gradients.png"), help=".png, .pdf, .svg or a folder")
+    flags = command_line(__doc__, "policy_gradients.png")
     flags.add_argument("--x", choices=list(X), default="episodes", help="what the curves are drawn over")
     given = flags.parse_args(argv)
-    return reported(lambda: make(given.logdir, given.out, given.x))
+    return run_script(lambda: make(given.logdir, given.out, given.x))
 
 
 if __name__ == "__main__":

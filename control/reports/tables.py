@@ -1,0 +1,105 @@
+"""Numbers over seeds, and text tables of them."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from control.reports.runs import Group, return_tags
+from control.reports.statistics import interval, iqm, mean
+from control.reports.tags import RUNNING_MEAN, TAGS
+
+
+def summarise(group: Group) -> dict[str, Any]:
+    """The numbers of `table`, ready for JSON. ``seeds``: for each tag of returns the mean over the last tenth of the
+    epochs and the best. ``over_seeds``: `over_seeds` of the former; ``best_over_seeds`` of the best running mean, by
+    which such a run is judged. Tags never logged are absent."""
+    returns = return_tags(group.runs)
+    seeds = {
+        str(run.seed): {
+            "epochs": len(run.columns["epoch"]),
+            "env_steps": int(run.columns["env_steps"].max()),
+            **{tag: {"last": _finite(run.last(tag)), "best": _finite(run.best(tag))} for tag in returns},
+        }
+        for run in group.runs
+    }
+    summary = {
+        "seeds": seeds,
+        "over_seeds": {tag: over_seeds([run.last(tag) for run in group.runs]) for tag in returns},
+    }
+    if RUNNING_MEAN in returns:
+        summary["best_over_seeds"] = {RUNNING_MEAN: over_seeds([run.best(RUNNING_MEAN) for run in group.runs])}
+    return summary
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None  # JSON has no NaN
+
+
+def over_seeds(values: Sequence[float]) -> dict[str, Any]:
+    """Mean, IQM and the IQM's 95 % interval (None for one seed) of the finite ``values``, one per seed."""
+    finite = [value for value in values if math.isfinite(value)]
+    bounds = interval(finite, iqm)
+    return {
+        "n": len(finite),
+        "mean": float(mean(finite)),
+        "iqm": float(iqm(finite)),
+        "iqm_interval": [float(bound) for bound in bounds] if bounds else None,
+    }
+
+
+def table(title: str, summary: dict[str, Any]) -> str:
+    """The summary of each group as text: one row per seed and three for the aggregates."""
+    lines = [f"{title}: returns, mean of the last tenth of the epochs (best epoch)"]
+    for label, group in summary.items():
+        shown = list(group["over_seeds"])
+        rows = [[label, "epochs", "env steps", *(TAGS[tag].short for tag in shown)]]
+        for seed, numbers in group["seeds"].items():
+            cells = [f"{_number(numbers[tag]['last'])} ({_number(numbers[tag]['best'])})" for tag in shown]
+            rows.append([f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}", *cells])
+        over, best = group["over_seeds"], group.get("best_over_seeds", {})
+        for name, text in AGGREGATES.items():
+            cells = [f"{text(over[tag])} ({text(best[tag])})" if tag in best else text(over[tag]) for tag in shown]
+            rows.append([name, "", "", *cells])
+        lines += ["", *aligned(rows)]
+    return "\n".join(lines)
+
+
+def aligned(rows: Sequence[Sequence[str]], least: Sequence[int] = ()) -> list[str]:
+    """Lines of a text table: the first column to the left, the others to the right. ``least`` are the columns' least
+    widths, for a table that is printed row by row."""
+    columns = list(zip(*rows, strict=True))
+    widths = [max(width, *map(len, column)) for width, column in zip(least or [0] * len(columns), columns, strict=True)]
+    lines = []
+    for first, *rest in rows:
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def with_interval(value: float, bounds: Sequence[Any] | None) -> str:
+    """``500.0 [499.1, 500.0]``; the value alone where there are no bounds."""
+    return f"{value:.1f}" + (f" [{float(bounds[0]):.1f}, {float(bounds[1]):.1f}]" if bounds else "")
+
+
+def seeds_text(counts: Sequence[int]) -> str:
+    """How many seeds curves are of, "5 seeds" or "3-5 seeds"."""
+    fewest_and_most = dict.fromkeys((min(counts), max(counts)))
+    return f"{'-'.join(map(str, fewest_and_most))} seed{'s' * (max(counts) > 1)}"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if abs(value) >= 1 or value == 0 else f"{value:#.3g}"  # rewards per step are small
+
+
+def _range(bounds: list[float] | None) -> str:
+    return f"{_number(bounds[0])} to {_number(bounds[1])}" if bounds else "one seed"
+
+
+AGGREGATES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "mean": lambda over: _number(over["mean"]),
+    "IQM": lambda over: _number(over["iqm"]),
+    "  95 %": lambda over: _range(over["iqm_interval"]),
+}
+"""Rows of a table below those of the seeds: how each shows what `over_seeds` gave."""

@@ -1,0 +1,66 @@
+"""What the scripts of several experiments share: flags, reading runs with their settings, exit status."""
+
+import argparse
+from collections.abc import Callable, Container, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from control.cli.errors import show
+from control.cli.settings import from_dict
+from control.reports.runs import Run, find_groups
+from models.settings import SettingError, UserError
+
+
+def command_line(description: str, out: str) -> argparse.ArgumentParser:
+    """The flags of every comparison: ``logdir``, the folders of runs, and ``--out``, the figure."""
+    flags = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("logdir", nargs="+", type=Path, help="run folders, or any folder above them")
+    flags.add_argument("--out", type=Path, default=Path(out), help=".png, .pdf, .svg or a folder")
+    return flags
+
+
+def run_script(action: Callable[[], None]) -> int:
+    """The exit status of a script that does ``action``: 0, or 2 after the line of a UserError."""
+    try:
+        action()
+    except UserError as error:
+        show(str(error))
+        return 2
+    return 0
+
+
+def runs_of(run_dirs: Sequence[Path], implementations: Iterable[str]) -> list[tuple[Any, Run]]:
+    """The runs of ``implementations`` at or below the given folders, each with its settings. Of a seed in several
+    versions it is the newest.
+
+    Raises SettingError where there is none.
+    """
+    wanted = list(implementations)
+    found = [run for group in find_groups(run_dirs, "logdir") for run in group.runs]
+    # Seeds that were members of one program share a file.
+    settings = {source: _settings_of(source, wanted) for source in dict.fromkeys(run.source for run in found)}
+    ours = [(settings[run.source], run) for run in found if settings[run.source] is not None]
+    if not ours:
+        listed = ", ".join(f"'{folder}'" for folder in run_dirs)
+        raise SettingError(f"logdir is {listed}, which holds no run of {', '.join(wanted)}")
+    return ours
+
+
+def _settings_of(metrics: Path, implementations: Container[str]) -> Any:
+    """The settings in the config.yaml beside ``metrics``; None where the run is of none of ``implementations``."""
+    path = metrics.with_name("config.yaml")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return from_dict(content) if content["implementation"] in implementations else None
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it holds no settings of a run"
+        raise SettingError(f"{path}, which says what was trained, cannot be read: {reason}") from None
+
+
+def check_seed_is_new(run: Run, others: Iterable[Run], name: str) -> None:
+    """SettingError where a run's seed is among the ``others``, all of them runs of ``name``."""
+    same = [other.source.parent for other in others if other.seed == run.seed]
+    if same:
+        raise SettingError(f"logdir holds seed {run.seed} of {name} twice, in {same[0]} and {run.source.parent}")

@@ -1,0 +1,328 @@
+"""The scripts of experiments/ that draw and compare: policy gradients, model generalisation, the latter's original."""
+
+import json
+import math
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fake_runs
+from control.cli.parse import parse
+from control.reports.runs import read_runs
+from fake_runs import Shown, is_png, load_script, refused
+from models.agents.model_generalisation.config import PRESETS
+from models.settings import SettingError
+
+gradients, cells = load_script("policy_gradients/figure"), load_script("model_generalisation/figure")
+parity = load_script("model_generalisation/parity")
+
+
+def write_gradients(
+    logdir: Path, implementation: str, *flags: str, seeds: Sequence[int] = (25, 26), game: str = "beresheet"
+) -> Path:
+    """A run whose running mean rises to ``seed`` over 30 of its 40 batches and ends at half of that."""
+    tags = ["train/loss_p", "train/entropy"]
+    tags += ["train/baseline"] * (implementation in ("BPG", "CPG", "AAC"))
+    tags += ["train/loss_e"] * (implementation in ("EPG", "CPG", "AAC"))
+
+    def numbers(batch: int, seed: int) -> dict[str, float]:
+        mean = seed * batch / 30 if batch <= 30 else seed / 2
+        return {"train/mean_reward": mean} | {tag: math.exp(-batch / 9) for tag in tags}
+
+    flags = ("--gamename", game, *flags)
+    return fake_runs.write_run(logdir, implementation, numbers, flags=flags, seeds=seeds, game=game, steps=100)
+
+
+def write_cell(logdir: Path, implementation: str, *flags: str, seeds: Sequence[int] = (0, 1), **place: Any) -> Path:
+    """A run whose evaluation of seed s is ``10 e + s`` at its e-th of 20 evaluations, less 100 in an environment with
+    episodes and by the hundred in one without; they are 500 steps apart."""
+    settings = parse(["--implementation", implementation, *flags])
+    episodic = getattr(settings.agent, "episodic_env", True)
+
+    def numbers(e: int, seed: int) -> dict[str, float]:
+        height = 10 * e + seed
+        scores = {"eval/return_greedy": height - 100}
+        if not episodic:
+            scores = {"eval/return_greedy": height, "eval/reward_rate": height / 100}
+        return {"train/loss": 1 / e} | scores
+
+    return fake_runs.write_run(
+        logdir, implementation, numbers, flags=("--num_seeds", str(len(seeds)), *flags), seeds=seeds, epochs=20,
+        steps=500, game=settings.run.gamename.replace(",", "_"), **place,
+    )  # fmt: skip
+
+
+def write_maze(logdir: Path, implementation: str = "ER", *flags: str, **place: Any) -> Path:
+    return write_cell(logdir, implementation, "--gamename", "procmaze", *flags, **place)
+
+
+# -- policy gradients --------------------------------------------------------------------------------------------------
+
+
+def test_all_arms_become_a_figure_a_table_and_numbers(logdir: Path, capsys: Shown) -> None:
+    for implementation in ("VPG", "EPG", "BPG", "CPG", "AAC"):
+        write_gradients(logdir, implementation)
+    write_gradients(logdir / "more", "AAC", "--preset", "aac_tuned", "--batch_size", "8", seeds=(7,))
+    write_gradients(logdir, "UDRL")
+    out = logdir / "figures" / "all.png"
+    assert gradients.main([str(logdir), "--out", str(out)]) == 0
+    assert is_png(out)
+    numbers = json.loads(out.with_suffix(".json").read_text())
+    assert (numbers["game"], numbers["running_mean_len"]) == ("beresheet", 100)
+    assert list(numbers["arms"]) == ["VPG", "EPG", "BPG", "CPG", "AAC", "AAC, tuned"]
+    cpg = numbers["arms"]["CPG"]
+    assert cpg["seeds"]["26"] == {"best": 26, "final": 13, "episodes": 40 * 32, "env_steps": 4000}
+    assert cpg["over_seeds"]["best"]["mean"] == 25.5 and cpg["over_seeds"]["final"]["mean"] == 12.75
+    assert numbers["arms"]["AAC, tuned"]["seeds"]["7"]["episodes"] == 40 * 8
+    shown = capsys.readouterr().out
+    assert "mean return of the last 100 training episodes" in shown and "AAC, tuned" in shown
+    assert str(out) in shown and "one seed" in shown and "UDRL" not in shown
+
+
+@pytest.mark.parametrize("more", [["--x", "env_steps"], ["--out", "one.svg"]])
+def test_one_arm_of_one_seed_is_enough(
+    logdir: Path, tmp_path: Path, more: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert gradients.main([str(write_gradients(logdir, "VPG", seeds=(3,))), *more]) == 0
+    assert list(json.loads(next(tmp_path.glob("*.json")).read_text())["arms"]) == ["VPG"]
+
+
+# -- model generalisation ----------------------------------------------------------------------------------------------
+
+
+def test_a_panel_for_each_environment_and_amount_of_data(logdir: Path, capsys: Shown) -> None:
+    for preset in PRESETS:
+        for implementation in ("GaussianLatent", "ER"):
+            write_cell(logdir, implementation, "--preset", preset, name=preset)
+    write_maze(logdir, "DDQN")
+    out = logdir / "figures" / "all.png"
+    assert cells.main([str(logdir), "--out", str(out)]) == 0
+    assert is_png(out)
+    numbers = json.loads(out.with_suffix(".json").read_text())
+    assert sorted(numbers["panels"]) == sorted(PRESETS)
+    assert all(list(panel["agents"]) == ["ER", "GaussianLatent"] for panel in numbers["panels"].values())
+    maze, flute = numbers["panels"]["procmaze_low"], numbers["panels"]["panflute_high"]
+    assert (maze["metric"], flute["metric"]) == ("eval/return_greedy", "eval/reward_rate")
+    assert maze["references"] == {"optimum": -4.40, "random": -35.36} and maze["threshold"] == pytest.approx(-19.88)
+    er = maze["agents"]["ER"]
+    # The last tenth of 10,000 steps is what lies above 9,000: evaluations 19 and 20, at 90 and 100 and at one more.
+    assert (er["seeds"], er["env_steps"], er["last_tenth"]["mean"]) == (2, 10_000, 95.5)
+    assert er["last_tenth"]["interval"] == [95, 96]
+    # A straight line from -90 to 100, and one that is one higher.
+    assert er["area"]["mean"] == pytest.approx(5.5)
+    # Means of the seeds are 10 e - 99.5: the first of at least -19.88 is the eighth.
+    assert er["steps_to_threshold"] == 4000
+    assert flute["agents"]["ER"]["last_tenth"]["mean"] == pytest.approx(1.955)
+    assert numbers["panels"]["buttongrid_high"]["threshold"] is None
+    shown = capsys.readouterr().out
+    assert "procmaze_low" in shown and "4,000" in shown and str(out) in shown and "DDQN" not in shown
+
+
+def test_moving_average_and_thinning(logdir: Path) -> None:
+    runs = read_runs(write_maze(logdir, seeds=(0,)) / "metrics.csv")
+    plain = cells.curves(runs, "eval/return_greedy", 1, 1)
+    assert len(plain.steps) == 20 and plain.values[0, 0] == -90
+    # Of evaluations 1, 4, 7, ..., 19 the means of three in a row, the first at the seventh.
+    smooth = cells.curves(runs, "eval/return_greedy", 3, 3)
+    assert smooth.steps.tolist() == [3500, 5000, 6500, 8000, 9500]
+    assert smooth.values.tolist() == [[-60, -30, 0, 30, 60]]
+    with pytest.raises(SettingError, match="window is 21, but .* have 20 evaluations in common"):
+        cells.curves(runs, "eval/return_greedy", 21, 1)
+
+
+def test_seeds_meet_where_all_of_them_were_evaluated(logdir: Path) -> None:
+    one, other = read_runs(write_maze(logdir) / "metrics.csv")
+    other.columns = {name: values[1:14:2] for name, values in other.columns.items()}
+    met = cells.curves([one, other], "eval/return_greedy", 1, 1)
+    assert met.steps.tolist() == [1000, 2000, 3000, 4000, 5000, 6000, 7000]
+    assert (met.values[1] - met.values[0]).tolist() == [1] * 7
+
+
+@pytest.mark.parametrize(
+    ("presets", "shape"),
+    [
+        (["procmaze_high"], (1, 1)),
+        (["procmaze_high", "procmaze_low"], (2, 1)),
+        (["procmaze_high", "panflute_low"], (2, 2)),
+    ],
+)
+def test_what_has_no_run_takes_no_room(
+    logdir: Path, presets: list[str], shape: tuple[int, int], drawn: list[Any]
+) -> None:
+    for preset in presets:
+        write_cell(logdir, "ER", "--preset", preset, seeds=(3,), name=preset)
+    assert cells.main([str(logdir), "--out", str(logdir / "one.svg")]) == 0
+    (axis, *others), grid = drawn[0].axes, drawn[0].axes[0].get_gridspec()
+    assert (grid.nrows, grid.ncols) == shape and len(others) == len(presets) - 1
+    assert axis.get_title("left") == "ProcMaze, high data"
+    assert [text.get_text() for text in axis.texts] == ["optimum\n-4.4", "random\n-35.36"]
+
+
+# -- what belongs in no figure -----------------------------------------------------------------------------------------
+
+
+def broken(logdir: Path, script: ModuleType, what: str) -> None:
+    """Something below ``logdir`` that belongs in no figure of ``script``."""
+    write, ours = (write_gradients, "CPG") if script is gradients else (write_maze, "ER")
+    folder = write(logdir, "UDRL" if what == "family" else ours)
+    config, metrics = folder / "config.yaml", folder / "metrics.csv"
+    if what == "twice":
+        shutil.copytree(folder.parents[2], folder.parents[2].with_name("again"))
+    elif what == "no config":
+        config.unlink()
+    elif what == "other config":
+        config.write_text(f"- {ours}\n")
+    elif what == "no number":
+        metrics.write_text(metrics.read_text().replace("mean_reward", "mean").replace("return_greedy", "return"))
+    elif what == "empty":
+        metrics.write_text(metrics.read_text().splitlines()[0] + "\n")
+    elif what == "nothing":
+        metrics.unlink()
+    elif what.startswith("--"):
+        write(logdir, "VPG" if script is gradients else "SimpleModel", *what.split())
+    elif what == "game":
+        write_gradients(logdir, "VPG", game="cartpole")
+
+
+READ = "config.yaml, which says what was trained, cannot be read: "
+
+
+@pytest.mark.parametrize(
+    ("script", "what", "said"),
+    [
+        *((script, what, said) for script in (gradients, cells) for what, said in (
+            ("nothing", "which holds no metrics.csv"),
+            ("empty", "no epoch yet"),
+            ("no config", f"{READ}No such file"),
+            ("other config", f"{READ}it holds no settings"),
+        )),
+        (gradients, "family", "holds no run of VPG, EPG, BPG, CPG, AAC"),
+        (cells, "family", "which holds no run of ER, PerfectModel, SimpleModel, CategoricalLatent, GaussianLatent"),
+        (gradients, "twice", "holds seed 25 of CPG twice"),
+        (cells, "twice", "logdir holds seed 0 of ER twice"),
+        (gradients, "game", "gamename of these runs is beresheet and cartpole; allowed: one"),
+        (cells, "--grid_size 3", "gamename of these runs is procmaze and procmaze,grid_size=3; allowed: one a panel"),
+        (gradients, "--running_mean_len 10", "running_mean_len of these runs is 10 and 100; allowed: one"),
+        (cells, "--no_episodic_env", "episodic_env of these runs is true and false; allowed: one a panel"),
+        (gradients, "no number", "is no metrics.csv of CPG: train/mean_reward is missing"),
+        (cells, "no number", "has no evaluation yet: eval/return_greedy is missing"),
+    ],
+)  # fmt: skip
+def test_what_belongs_in_no_figure_is_one_line(
+    script: ModuleType, what: str, said: str, logdir: Path, tmp_path: Path, capsys: Shown
+) -> None:
+    broken(logdir, script, what)
+    refused(script.main, [str(logdir), "--out", str(tmp_path / "x.png")], said, capsys)
+    assert not (tmp_path / "x.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--window 0", "window is 0; allowed: integer, at least 1"),
+        ("-f 0", "frequency is 0; allowed: integer, at least 1"),
+        ("-w 30", "window is 30, but "),
+        ("--out x.jpg", "out is 'x.jpg'; allowed: a folder, or a file ending in .png, .pdf, .svg"),
+        ("--out /dev/null/x.png", "out is '/dev/null/x.png', which cannot be written"),
+    ],
+)
+def test_a_call_that_cannot_work_is_one_line(logdir: Path, flags: str, said: str, capsys: Shown) -> None:
+    refused(cells.main, [str(write_maze(logdir)), *flags.split()], said, capsys)
+    if flags.startswith("--out"):
+        refused(gradients.main, [str(write_gradients(logdir, "CPG")), *flags.split()], said, capsys)
+
+
+# -- against the original --------------------------------------------------------------------------------------------
+
+
+def test_the_originals_curves_are_whole() -> None:
+    counts = {"A": [30, 24, 22], "B": [10] * 5, "untrained": [1] * 5}
+    for name, fixture in parity.FIXTURES.items():
+        entries = fixture["agents"].values()
+        assert [len(entry["mean"]) for entry in entries] == counts[name]
+        assert all(("se" in entry) != ("typical_se" in entry) for entry in entries)
+        assert all(len(entry["se"]) == len(entry["mean"]) for entry in entries if "se" in entry)
+        for agent in fixture["agents"]:
+            curve = parity.original(name, agent)
+            assert all(np.isfinite(curve.at(step)).all() and curve.at(step)[1] > 0 for step in fixture["points"])
+    assert parity.original("A", "PerfectModel").at(20_000) == (-3.2, 0.2)
+    assert parity.original("B", "CategoricalLatent").at(3500) == (0.361, 0.017)
+    assert parity.original("B", "ER").at(5000) == (0.293, 0.0375), "the middle of what is typical"
+    assert parity.original("untrained", "GaussianLatent").at(1) == (-39.8, 1.4)
+
+
+@pytest.mark.parametrize(("fixture", "agent"), [(f, a) for f in parity.FIXTURES for a in parity.FIXTURES[f]["agents"]])
+def test_ours_are_trained_with_the_originals_settings(fixture: str, agent: str) -> None:
+    settings = parse(parity.flags_of(fixture, agent, 5, ["--num_threads", "2"]))
+    run, own = settings.run, settings.agent
+    assert (run.seed, run.num_threads, own.faithful_to_paper) == (5, 2, True)
+    assert own.gamma == 0.9 and own.training_start_time == 1000
+    if fixture == "untrained":
+        assert (run.num_seeds, own.num_steps, own.num_hidden_units, run.gamename) == (30, 1, 200, "procmaze")
+        return
+    step, buffer = (1e-3, 20_000) if fixture == "A" else (5e-4, 10_000)
+    assert (run.num_seeds, own.num_hidden_layers, own.num_hidden_units) == (10, 2, 64)
+    assert (own.Q_alpha, own.buffer_size, own.target_update_frequency) == (step, buffer, 50)
+    assert own.batch_size == (80 if agent == "ER" else 8) and own.episodic_env == (fixture == "A")
+    assert own.softmax_temp == (0.4 if fixture == "A" and agent != "ER" else 0.1)
+    assert own.model_alpha == (step if agent not in ("ER", "PerfectModel") else 2e-4)
+
+
+def made_up(mean: float, error: float) -> Any:
+    return parity.Curve(np.array([2000.0, 3500.0]), np.array([mean, mean + 0.1]), np.array([error, np.nan]))
+
+
+def test_the_table_says_who_is_close() -> None:
+    rows = parity.compare("B", "CategoricalLatent", parity.original("B", "CategoricalLatent"), made_up(0.317, 0.02))
+    assert [(row["step"], row["within"]) for row in rows] == [(2000, True), (3500, False)]
+    assert rows[0]["difference"] == pytest.approx(1.0) and rows[1]["ours_se"] is None
+    rows += parity.compare("B", "ER", parity.original("B", "ER"), made_up(0.2, 0.02))
+    lines = [line.split() for line in parity.table(rows).splitlines()]
+    assert lines[0] == "B: PanFlute, 3 pipes step original ours difference / SE within 2".split()
+    assert lines[1] == "CategoricalLatent 2,000 0.280 (0.037) 0.317 (0.020) +1.0 yes".split()
+    assert lines[2][-2:] == ["+3.3", "NO"] and lines[2][-4:-2] == ["(one", "seed)"]
+    assert lines[3][:5] == ["ER", "2,000", "0.212", "(~0.037)", "0.200"]
+    assert lines[-1] == "3 of 4 points within 2 standard errors of the original".split()
+
+
+def test_ours_over_theirs(tmp_path: Path) -> None:
+    places = [("A", "ER"), ("B", "ER"), ("B", "SimpleModel")]
+    parity.draw({place: (parity.original(*place), made_up(0.2, 0.02)) for place in places}, tmp_path / "curves.png")
+    assert is_png(tmp_path / "curves.png")
+
+
+def test_a_run_is_read_back_over_its_seeds(logdir: Path) -> None:
+    curve = parity.ours(write_maze(logdir, seeds=(0, 1, 2)), "eval/return_greedy")
+    assert curve.at(1000) == pytest.approx((-79, 1 / 3**0.5)) and curve.at(1001) is None
+
+
+def test_a_short_comparison_from_nothing(tmp_path: Path, logdir: Path, capsys: Shown) -> None:
+    small = ["--num_hidden_units", "8", "--eval_steps", "3", "--logdir", str(logdir)]
+    argv = ["--fixture", "untrained", "--agents", "ER", "PerfectModel", "--json", str(tmp_path / "rows.json"), *small]
+    assert parity.main(argv) == 0
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert [row["agent"] for row in rows] == ["ER", "PerfectModel"]
+    assert all((row["step"], row["original"], row["original_se"]) == (1, -54.4, 1.6) for row in rows)
+    assert all(-3 <= row["ours"] <= -1 and not row["within"] for row in rows)
+    assert "0 of 2 points within 2 standard errors" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--agents SimplModel", "agents is 'SimplModel'; allowed: "),
+        ("--fixture A --agents GaussianLatent", "agents is GaussianLatent; none of them is in fixture A"),
+        ("--fixture A --figure x.jpg", "figure is 'x.jpg'; allowed: "),
+        ("--fixture A --json /dev/null/x", "json is '/dev/null/x', which cannot be written"),
+        ("--fixture A --agents ER --model_alpha 1", "--model_alpha has no effect: model is 'none'"),
+        ("--seed -1", "seed is -1; allowed: integer, at least 0"),
+    ],
+)
+def test_a_comparison_that_cannot_be_made_is_one_line(flags: str, said: str, capsys: Shown) -> None:
+    refused(parity.main, flags.split(), said, capsys)

@@ -1,0 +1,275 @@
+"""The scripts that train with GNU parallel, with an interpreter that trains nothing: only they are under test."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+from fake_runs import Script, needs_parallel
+
+SEEDS = "bash_train.sh"
+GRADIENTS = "experiments/policy_gradients/run.sh"
+CELLS = "experiments/model_generalisation/run.sh"
+# What the interpreter does for each script after a job: the folders and lines that a run of trainer.py leaves.
+AFTER = {
+    SEEDS: """
+if os.environ.get("RUNS"):
+    os.makedirs(os.environ["RUNS"], exist_ok=True)
+    open(os.path.join(os.environ["RUNS"], "metrics.csv"), "w").close()
+""",
+    GRADIENTS: """
+place = given["--logdir"], "beresheet", given["--exp_name"], given["--implementation"], "seed_5-6"
+os.makedirs(os.path.join(*place), exist_ok=True)
+""",
+    # As trainer.py's own summary says it.
+    CELLS: """
+world = given["--preset"].split("_")[0] + "_grid_size=3"
+place = given["--logdir"], world, given["--exp_name"], given["--implementation"], "version_0"
+print("  run        ", os.path.join(*place))
+""",
+}
+FEW = {
+    SEEDS: {},
+    GRADIENTS: {"SEEDS": "5 6"},
+    CELLS: {"AGENTS": "ER SimpleModel", "WORLDS": "panflute", "NUM_SEEDS": "2", "NUM_STEPS": "2005"},
+}
+
+
+def script(path: str, folder: Path) -> Script:
+    return Script(path, folder, AFTER[path], **FEW[path])
+
+
+@pytest.fixture
+def seeds(tmp_path: Path) -> Script:
+    return script(SEEDS, tmp_path)
+
+
+@pytest.fixture
+def gradients(tmp_path: Path) -> Script:
+    return script(GRADIENTS, tmp_path)
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> Script:
+    return script(CELLS, tmp_path)
+
+
+def called(*words: str) -> str:
+    return f"argv {[str(ROOT / 'trainer.py'), *words]} threads 1\n"
+
+
+# -- all of them -------------------------------------------------------------------------------------------------------
+
+
+@needs_parallel
+@pytest.mark.parametrize(
+    ("path", "flags", "variables", "said"),
+    [
+        (SEEDS, "--lrr 1", {}, "error: --lrr is unknown; did you mean '--lr'?\n"),
+        (SEEDS, "--config no.yaml", {}, "error: config is 'no.yaml': No such file or directory\n"),
+        (SEEDS, "", {"SEEDS": "1 99999999999999999999"}, "error: seed is 99999999999999999999; allowed: integer"),
+        (SEEDS, "--seed 3", {}, "--seed is not for here; give seeds as SEEDS"),
+        (SEEDS, "--seed=3", {}, "--seed=3 is not for here; give seeds as SEEDS"),
+        (SEEDS, "", {"SEEDS": "25 x"}, "SEEDS is '25 x'"),
+        (SEEDS, "", {"SEEDS": "-1"}, "SEEDS is '-1'"),
+        (SEEDS, "", {"SEEDS": " "}, "SEEDS is ' '"),
+        (SEEDS, "", {"SEEDS": "25 26 25"}, "each seed once"),
+        (SEEDS, "", {"JOBS": "0"}, "JOBS is '0'"),
+        (SEEDS, "--logdir python/x", {}, "logdir is 'python/x'"),
+        (GRADIENTS, "--seed=3", {}, "--seed=3 is not for here; give seeds as SEEDS"),
+        (GRADIENTS, "--max_episodes 3", {}, "give it as EPISODES"),
+        (GRADIENTS, "--preset skeleton", {}, "--preset is not for here"),
+        (GRADIENTS, "", {"SEEDS": "1 3"}, "SEEDS is '1 3'; allowed: integers of at least 0, each one above the last"),
+        (GRADIENTS, "", {"SEEDS": "1 x"}, "SEEDS is '1 x'"),
+        (GRADIENTS, "", {"SEEDS": " "}, "SEEDS is ' '"),
+        (GRADIENTS, "", {"EPISODES": "0"}, "EPISODES is '0'; allowed: an integer of at least 1"),
+        (CELLS, "--seed=3", {}, "--seed=3 is not for here; give it as SEED="),
+        (CELLS, "--num_steps 3", {}, "--num_steps is not for here; give it as NUM_STEPS="),
+        (CELLS, "--implementation ER", {}, "give it as AGENTS="),
+        (CELLS, "--gamename procmaze", {}, "give it as WORLDS="),
+        (CELLS, "--preset procmaze_low", {}, "give it as REGIMES=low"),
+        (CELLS, "", {"AGENTS": "ER SimplModel"}, "AGENTS is 'ER SimplModel'; allowed: any of ER PerfectModel Sim"),
+        (CELLS, "", {"AGENTS": "ER ER"}, "AGENTS is 'ER ER'; allowed: any of"),
+        (CELLS, "", {"WORLDS": " "}, "WORLDS is ' '; allowed: any of procmaze buttongrid panflute, each once"),
+        (CELLS, "", {"REGIMES": "middle"}, "REGIMES is 'middle'; allowed: any of high low, each once"),
+        (CELLS, "", {"NUM_SEEDS": "0"}, "NUM_SEEDS is '0'; allowed: an integer of at least 1"),
+        (CELLS, "", {"SEED": "-1"}, "SEED is '-1'; allowed: an integer of at least 0"),
+        (CELLS, "", {"NUM_STEPS": "1e6"}, "NUM_STEPS is '1e6'; allowed: an integer of at least 1"),
+        (CELLS, "", {"EXP_NAME": "../x"}, "EXP_NAME is '../x'; allowed: letters, digits"),
+        *((path, "", {"JOBS": "two"}, "JOBS is 'two'; allowed: an integer of at least 1") for path in AFTER),
+        *((path, "", {"PYTHON": "no-such-python"}, "PYTHON is 'no-such-python'") for path in AFTER),
+        *((path, "", {"LOGDIR": "python/x"}, "LOGDIR is 'python/x'; no folder can be written there")
+          for path in (GRADIENTS, CELLS)),
+    ],
+)  # fmt: skip
+def test_a_call_that_cannot_work_is_one_line(
+    path: str, flags: str, variables: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    script(path, tmp_path).refuses(said, *flags.split(), **variables)
+
+
+@pytest.mark.parametrize(("path", "word"), [(SEEDS, "SEEDS"), (GRADIENTS, "EPISODES"), (CELLS, "NUM_SEEDS")])
+def test_help_and_a_missing_parallel(path: str, word: str, tmp_path: Path) -> None:
+    script(path, tmp_path).helps(word)
+    script(path, tmp_path).needs_parallel(["bash", "tr", "sed", "sort", "uniq", "grep"])
+
+
+@needs_parallel
+@pytest.mark.parametrize("path", [SEEDS, GRADIENTS])
+def test_ctrl_c_lets_every_job_write_its_checkpoint(path: str, tmp_path: Path) -> None:
+    ours = script(path, tmp_path)
+    process, _ = ours.waiting(2, SEEDS="1 2", JOBS="2")
+    code, out, err = ours.interrupt(process)
+    assert code == 130 and err.count("checkpoint written") == 2 and "figure" not in out
+    assert len(list(tmp_path.glob("waiting *"))) == 2, "nothing begins after Ctrl-C"
+    if path == SEEDS:
+        assert ours("--resume", SEEDS="1 2")[0] == 0 and ours.finished() == {"1": 1, "2": 1}
+
+
+# -- bash_train.sh -----------------------------------------------------------------------------------------------------
+
+
+def log_of(folder: Path, seed: int) -> str:
+    (path,) = folder.glob(f"**/bash_train/*/seed_{seed}.log")
+    return path.read_text()
+
+
+@needs_parallel
+def test_five_seeds_by_default_and_every_flag_as_it_was(seeds: Script, tmp_path: Path) -> None:
+    odd = "it's {} $HOME; a*b"
+    code, out, err = seeds("--exp_name", odd, "--no_checkpoint", "--gamename=cartpole")
+    assert code == 0, err
+    assert err == "", "a progress bar is for terminals"
+    for seed in range(25, 30):
+        words = ["--exp_name", odd, "--no_checkpoint", "--gamename=cartpole", "--seed", str(seed)]
+        assert log_of(tmp_path, seed) == called(*words)
+    assert list(tmp_path.glob("exp_dir/bash_train/*/joblog.tsv"))
+    assert "--plot" not in out, "there is no run to plot"
+
+
+@needs_parallel
+def test_plot_command_names_the_folder_of_the_runs(seeds: Script, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("implementation: RCP-A\n")
+    flags = ["--logdir", "out here", "--gamename=CartPole-v1", "--exp_name", "two words", "--config", "run.yaml"]
+    _, out, _ = seeds(*flags, SEEDS="1", RUNS="out here/cartpole/two_words/RCP-A/seed_1/version_0")
+    assert out.splitlines()[-1].endswith(r"--plot out\ here/cartpole/two_words/RCP-A")
+
+
+@needs_parallel
+def test_a_failed_seed_is_named_and_resumed_alone(seeds: Script, tmp_path: Path) -> None:
+    code, _, err = seeds("--epochs", "3", SEEDS="1 2 3", FAIL="2", JOBS="2")
+    assert code == 1 and seeds.finished() == {"1": 1, "3": 1}
+    assert "seed 2: error: 2 broke [exp_dir/bash_train/" in err and "seed 1:" not in err
+    code, out, err = seeds("--epochs", "3", "--resume", SEEDS="1 2 3")
+    assert code == 0, err
+    assert "Finished earlier and skipped: 1 3" in out and seeds.finished() == {"1": 1, "2": 1, "3": 1}
+    assert "'--resume', '--seed', '2'" in log_of(tmp_path, 2)
+
+
+@needs_parallel
+@pytest.mark.parametrize(("flags", "again"), [(["--epochs", "4"], "1 2"), (["--epochs", "3"], "2 1")])
+def test_resume_skips_nothing_under_another_call(seeds: Script, flags: list[str], again: str) -> None:
+    seeds("--epochs", "3", SEEDS="1 2")
+    assert seeds(*flags, "--resume", SEEDS=again)[0] == 0
+    assert seeds.finished() == {"1": 2, "2": 2}
+
+
+@needs_parallel
+def test_without_resume_everything_runs_again_and_with_it_what_never_ran(seeds: Script) -> None:
+    for flags in ((), (), ("--resume",)):
+        assert seeds(*flags, SEEDS="7" if flags else "1")[0] == 0
+    assert seeds.finished() == {"1": 2, "7": 1}
+
+
+@needs_parallel
+def test_after_sigkill_no_run_gets_a_second_writer(seeds: Script) -> None:
+    """Killed outright, GNU parallel leaves its jobs behind; they are named instead of joined by others."""
+    process, jobs = seeds.waiting(2, SEEDS="1 2", JOBS="2")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=90)
+    try:
+        code, _, err = seeds("--resume", SEEDS="1 2")
+        assert code == 2 and "seed 1 is still training, as process" in err and err.count("\n") == 1
+    finally:
+        for pid in jobs:
+            os.kill(pid, signal.SIGKILL)
+    time.sleep(0.2)
+    assert seeds("--resume", SEEDS="1 2")[0] == 0
+    assert seeds.finished() == {"1": 1, "2": 1}
+
+
+# -- policy gradients --------------------------------------------------------------------------------------------------
+
+
+@needs_parallel
+def test_every_arm_is_trained_and_then_drawn(gradients: Script, tmp_path: Path) -> None:
+    code, out, err = gradients("--eval_every", "5", EPISODES="640", LOGDIR="my runs")
+    assert (code, err) == (0, "")
+    logs = {path.stem: path.read_text() for path in (tmp_path / "my runs" / "policy_gradients").glob("*.log")}
+    assert set(logs) == {f"{name}_published" for name in ("VPG", "EPG", "BPG", "CPG", "AAC")} | {"AAC_aac_tuned"}
+    assert logs["AAC_aac_tuned"] == called(
+        *"--implementation AAC --preset aac_tuned --exp_name aac_tuned --gamename beresheet --max_episodes 640".split(),
+        "--logdir", "my runs", *"--resume --seed 5 --num_seeds 2 --eval_every 5".split(),
+    )  # fmt: skip
+    published = [f"my runs/beresheet/published/{name}/seed_5-6" for name in ("AAC", "BPG", "CPG", "EPG", "VPG")]
+    drawn = [*published, "my runs/beresheet/aac_tuned/AAC/seed_5-6", "--out", "my runs/policy_gradients/comparison.png"]
+    assert out.splitlines()[-1] == f"figure {drawn}"
+
+
+@needs_parallel
+def test_an_arm_that_failed_is_named_and_tried_again(gradients: Script) -> None:
+    code, out, err = gradients(FAIL="BPG published")
+    assert code == 1 and "figure" not in out
+    log = "exp_dir/policy_gradients/BPG_published.log"
+    assert err.splitlines()[1:] == [f"  BPG_published: error: BPG published broke [{log}]"]
+    assert len(gradients.finished()) == 5
+    assert gradients()[0] == 0 and gradients.finished()["BPG published"] == 1
+
+
+@needs_parallel
+@pytest.mark.slow
+def test_a_tiny_comparison_from_nothing(gradients: Script, tmp_path: Path) -> None:
+    tiny = ["--batch_size", "2", "--eval_every", "1", "--eval_episodes", "1"]
+    code, _, err = gradients(*tiny, timeout=600, PYTHON=sys.executable, SEEDS="5", EPISODES="3", JOBS="1")
+    assert (code, err) == (0, "")
+    numbers = json.loads((tmp_path / "exp_dir" / "policy_gradients" / "comparison.json").read_text())
+    assert [arm["seeds"]["5"]["episodes"] for arm in numbers["arms"].values()] == [4] * 6
+
+
+# -- model generalisation ----------------------------------------------------------------------------------------------
+
+
+@needs_parallel
+def test_every_cell_is_trained_and_then_drawn(cells: Script, tmp_path: Path) -> None:
+    code, out, err = cells("--buffer_size", "50", LOGDIR="my runs", SEED="007", EXP_NAME="short")
+    assert (code, err) == (0, "")
+    logs = {path.stem: path.read_text() for path in (tmp_path / "my runs" / "short").glob("*.log")}
+    assert set(logs) == {f"{agent}_panflute_{data}" for agent in ("ER", "SimpleModel") for data in ("high", "low")}
+    assert logs["SimpleModel_panflute_low"].startswith(called(
+        *"--implementation SimpleModel --preset panflute_low --exp_name short_low --num_steps 201".split(),
+        "--logdir", "my runs", *"--seed 7 --num_seeds 2 --buffer_size 50".split(),
+    ))  # fmt: skip
+    assert "'--exp_name', 'short_high', '--num_steps', '2005'" in logs["ER_panflute_high"]
+    drawn = out.splitlines()[-1]
+    assert drawn.startswith("figure [") and "'my runs/panflute_grid_size=3/short_low/SimpleModel/version_0'" in drawn
+    assert drawn.endswith("'--out', 'my runs/short/comparison.png']")
+
+
+@needs_parallel
+def test_resume_passes_over_what_finished(cells: Script, tmp_path: Path) -> None:
+    code, out, err = cells(FAIL="ER panflute_low")
+    assert code == 1 and "figure" not in out
+    log = "exp_dir/model_generalisation/ER_panflute_low.log"
+    assert err.splitlines()[1:] == [f"  ER_panflute_low: error: ER panflute_low broke [{log}]"]
+    assert cells("--resume")[0] == 0
+    assert (tmp_path / log).read_text().splitlines()[-2].endswith("'--num_seeds', '2', '--resume'] threads 1")
+    assert list(cells.finished().values()) == [1] * 4
+    assert cells("--resume", NUM_STEPS="3000")[0] == 0
+    assert cells.finished()["ER panflute_low"] == 2, "longer runs go on"
+    assert cells(NUM_STEPS="3000")[0] == 0
+    assert cells.finished()["ER panflute_low"] == 3, "without it all runs anew"
