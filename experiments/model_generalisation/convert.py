@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from control.cli.errors import reported  # noqa: E402
 from control.cli.settings import Settings, from_dict, to_yaml  # noqa: E402
 from envs.names import resolve, with_parameters  # noqa: E402
+from experiments.comparison import run_script  # noqa: E402
 from models.agents.model_generalisation.config import OF_LATENT, OF_LEARNED, Config  # noqa: E402
 from models.settings import SettingError, nearest  # noqa: E402
 
@@ -144,7 +144,7 @@ def main(argv: list[str]) -> int:
     if len(argv) != 1:
         print(__doc__, file=sys.stderr)
         return 2
-    return reported(lambda: convert(Path(argv[0])))
+    return run_script(lambda: convert(Path(argv[0])))
 
 
 if __name__ == "__main__":
