@@ -1,5 +1,6 @@
 """The population of a generation among worker processes: same numbers, and nothing left behind."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -15,10 +16,9 @@ import pytest
 import torch
 
 from conftest import ROOT
-from control.evolution import cluster
-from control.evolution.cluster import RayWorkers
+from control.evolution.cluster import RayWorkers, make_workers
 from control.evolution.inner_loop import Outcome
-from control.evolution.workers import LocalWorkers, make_workers
+from control.evolution.workers import LocalWorkers
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.synthetic.config import Config
 from models.settings import SettingError, UserError
@@ -56,6 +56,17 @@ def same(one: Outcome, other: Outcome) -> None:
     assert one.test_steps == other.test_steps
 
 
+def worker_pids(driver: int, busy: bool = False) -> list[int]:
+    """Process ids of the workers, or of the busy ones, of the Ray that process ``driver`` has started."""
+    names, parents = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            names[int(folder.name)] = (folder / "cmdline").read_bytes()
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    titles = (b"ray::_work",) if busy else (b"ray::_work", b"ray::IDLE")
+    return sorted(pid for pid, name in names.items() if name.startswith(titles) and parents[parents[pid]] == driver)
+
+
 def test_two_workers_do_what_one_process_does(local: LocalWorkers, two: RayWorkers, proxies: torch.Tensor) -> None:
     alone = local.run(proxies, SEEDS)
     assert len(alone.returns.unique()) > 2
@@ -74,39 +85,60 @@ def test_what_a_worker_raises_comes_out_as_it_is(two: RayWorkers, proxies: torch
 
 def test_a_killed_worker_changes_nothing(local: LocalWorkers, two: RayWorkers, proxies: torch.Tensor) -> None:
     expected = local.run(proxies, SEEDS, steps=800)
-    before = two.pids
-    timer = threading.Timer(0.2, os.kill, (before[1], signal.SIGKILL))
-    started = time.monotonic()
-    timer.start()
+    before = worker_pids(os.getpid())
+    killed: list[int] = []
+
+    def kill() -> None:
+        while not killed:
+            for pid in worker_pids(os.getpid(), busy=True)[-1:]:
+                killed.append(pid)
+                os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
     same(expected, two.run(proxies, SEEDS, steps=800))
-    assert time.monotonic() - started > 0.2
-    assert two.pids[0] == before[0] and two.pids[1] != before[1]
+    killer.join()
+    after = worker_pids(os.getpid())
+    assert len(before) == 2 and len(set(after) - set(before)) == 1 and killed[0] not in after
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_again_and_again_is_one_line(
-    two: RayWorkers, proxies: torch.Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster, "_DEATHS", 2)
+def test_a_worker_that_dies_again_and_again_is_one_line(two: RayWorkers, proxies: torch.Tensor) -> None:
+    ended, spared = threading.Event(), worker_pids(os.getpid())[0]
     killed: set[int] = set()
-    ended = threading.Event()
 
     def kill() -> None:
-        while not ended.wait(0.3):
-            (pid,) = two.pids[:1]
-            if pid not in killed:
+        while not ended.wait(0.1):
+            for pid in set(worker_pids(os.getpid(), busy=True)) - killed - {spared}:
                 killed.add(pid)
                 os.kill(pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        with pytest.raises(UserError, match="^worker 1 of 2 died 2 times over the same agents.*memory.*rb_size"):
+        with pytest.raises(UserError, match="^worker [12] of 2 died 3 times over the same agents.*memory.*rb_size"):
             two.run(proxies, SEEDS, steps=100_000, rule="budget")
     finally:
         ended.set()
         killer.join()
-    assert len(killed) == 2
+    assert len(killed) >= 3
+
+
+@pytest.mark.slow
+def test_workers_in_a_trial_use_the_search_s_ray(local: LocalWorkers, two: RayWorkers, proxies: torch.Tensor) -> None:
+    """All cores are taken, by the trials; what the workers leave is the search's."""
+    import ray
+
+    @ray.remote(num_cpus=2)
+    def trial() -> Outcome:
+        workers = RayWorkers(CONFIG, "DDQN", AGENT, GAME, 2)
+        outcome = workers.run(proxies, SEEDS)
+        workers.close()
+        assert ray.is_initialized()
+        return outcome
+
+    same(local.run(proxies, SEEDS), ray.get(trial.remote()))
+    same(local.run(proxies, SEEDS), two.run(proxies, SEEDS))
 
 
 # -- in processes of their own ---------------------------------------------------------------------------------
@@ -114,7 +146,7 @@ def test_a_worker_that_dies_again_and_again_is_one_line(
 SETUP = f"""
 import os, signal, sys
 import torch
-from control.evolution.workers import make_workers
+from control.evolution.cluster import make_workers
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.synthetic.config import Config
 config = Config(inner_steps=60, test_episodes=2, max_steps=20, proxy_hidden_size=17)
@@ -160,7 +192,7 @@ def on_signal(number, frame):
 asked = 0
 workers = make_workers(*job, num_workers=2)
 signal.signal(signal.SIGINT, on_signal)
-print(*workers.pids, flush=True)
+print("started", flush=True)
 outcome = workers.run(None, [1, 2], steps=2500)
 try:
     print("finished", len(outcome.returns), flush=True)
@@ -178,7 +210,8 @@ def test_ctrl_c_is_the_parents_and_nothing_is_printed_or_left() -> None:
     process = script(INTERRUPTED, TMPDIR=temporary)
     assert process.stdout
     try:
-        pids = [int(pid) for pid in process.stdout.readline().split()]
+        assert process.stdout.readline() == "started\n"
+        pids = worker_pids(process.pid)
         assert len(pids) == 2
         for after in ("asked\nfinished 2\n", "asked\n"):
             time.sleep(0.1)

@@ -12,7 +12,8 @@ from typing import Any
 
 from control.cli.parse import Settings
 from control.cli.settings import as_dict, build, check_problems, from_dict
-from control.evolution.workers import Workers, make_workers
+from control.evolution.cluster import make_workers
+from control.evolution.workers import Workers
 from control.lightning.module import spaces_of
 from control.reports.synthetic import describe
 from control.storage import checkpoints, run_dir

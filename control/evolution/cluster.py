@@ -3,28 +3,30 @@
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
+import itertools
 import logging
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from torch import Tensor
+
+from control.evolution.inner_loop import Outcome
+from control.evolution.workers import LocalWorkers, Workers
 from models.settings import SettingError, UserError
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from torch import Tensor
-
-    from control.evolution.inner_loop import Outcome
-
-_PACKAGES = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[2]
+_PACKAGES = [str(path) for name in ("understudy", "models", "envs", "control") if (path := _ROOT / name).is_dir()]
 _REACH_SECONDS = 5.0
 _ANSWER_SECONDS = 20.0
 # Read by Ray when it is first imported. Its reports, its usage statistics and its copies of every metric are off, and
@@ -38,12 +40,13 @@ _ENVIRONMENT = {
     "RAY_DEDUP_LOGS": "1",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
     "RAY_worker_niceness": "0",
+    "RAY_task_oom_retries": "2",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
 }
 _LOCAL_STORE_BYTES = 100 * 2**20
-_DEATHS = 3  # of a worker over the same agents, before it is no accident
+_DEATHS = 3  # of workers over the same agents, before it is no accident
 _NOTICE_SECONDS = 60.0
 
 
@@ -62,26 +65,21 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
 
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     # The code travels with the search, so that every node runs this very version; what it imports must be there.
-    code = {"py_modules": [str(_PACKAGES / name) for name in ("models", "envs", "control")],
-            "env_vars": {"OMP_NUM_THREADS": "1", "MKL_CBWR": "AUTO"}}  # fmt: skip
+    code = {"py_modules": _PACKAGES, "env_vars": {"OMP_NUM_THREADS": "1", "MKL_CBWR": "AUTO"}}
     common: dict[str, Any] = {"runtime_env": code, "log_to_driver": False, "logging_level": logging.CRITICAL}
-    temporary = tempfile.mkdtemp(prefix="ray-") if address is None else None
+    temporary = tempfile.mkdtemp(prefix="ray-")
     try:
         if address is None:
+            # Ray makes sockets some 60 characters further down, and the path of a socket ends at 107.
+            where = {"_temp_dir": temporary} if len(temporary) < 40 else {}
             ray.init(address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=_LOCAL_STORE_BYTES,
-                     **_where(temporary), **common)  # fmt: skip
+                     **where, **common)  # fmt: skip
         else:
             _join(address, common)
         yield
     finally:
         ray.shutdown()
-        if temporary:
-            shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _where(temporary: str | None) -> dict[str, Any]:
-    # Ray makes sockets some 60 characters further down, and the path of a socket ends at 107.
-    return {"_temp_dir": temporary} if temporary and len(temporary) < 40 else {}
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _reach(address: str) -> None:
@@ -126,88 +124,68 @@ def _unreachable(address: str, reason: str) -> UserError:
 
 @contextlib.contextmanager
 def _cores_for(num_workers: int, address: str | None) -> Iterator[int]:
-    """Ray for the length of the block; gives the cores each worker is to ask it for."""
-    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
-        _check_cores(num_workers, _all_cores(), "the search's Ray")
-        yield 0  # a trial, which has reserved them
-        return
-    if address is None:
+    """Ray for the length of the block; gives the cores that each task is to ask it for."""
+    in_search = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+    if not in_search and address is None:
         _check_cores(num_workers, os.cpu_count() or 1, "this machine")
-    with connected(address, num_workers):
-        if address is not None:
-            _check_cores(num_workers, _all_cores(), f"the cluster at {address}")
-        yield 1
+    with contextlib.nullcontext() if in_search else connected(address, num_workers):
+        import ray
 
-
-def _all_cores() -> int:
-    import ray
-
-    return int(ray.cluster_resources().get("CPU", 0))
+        where = "the search's Ray" if in_search else f"the cluster at {address}" if address else "this machine"
+        _check_cores(num_workers, int(ray.cluster_resources().get("CPU", 0)), where)
+        yield 0 if in_search else 1  # a trial has reserved them
 
 
 def _check_cores(num_workers: int, cores: int, where: str) -> None:
     if num_workers > cores:
-        raise SettingError(
-            f"num_workers is {num_workers}; allowed: at most {cores}, the cores of {where}", "num_workers"
-        )
+        line = f"num_workers is {num_workers}; allowed: at most {cores}, the cores of {where}"
+        raise SettingError(line, "num_workers")
 
 
 class RayWorkers:
     """`control.evolution.workers.Workers` in ``num_workers`` processes, each with one thread on a core of its own.
 
     Their Ray is started here, or is the cluster at ``ray_address``; in a trial of a search it is the search's, and
-    the workers use the cores that the trial has reserved. A worker that dies is replaced and its agents start over,
-    with the same result, which follows from proxies and seeds alone; nodes with other processors may round otherwise.
-    Workers ignore Ctrl-C, which is for whoever calls `run`: what a signal handler raises comes out of there at once.
-    Raises SettingError for more workers than cores, and UserError (one line) where the cluster cannot be joined or a
-    worker cannot start.
+    the workers use the cores that the trial has reserved. Work is Ray's tasks: where a process dies, another starts its
+    agents over, with the same result, which follows from proxies and seeds alone; nodes with other processors may round
+    otherwise. Workers ignore Ctrl-C, which is for the caller of `run`: what a signal handler raises comes out of there
+    at once. Raises SettingError for more workers than cores, and UserError (one line) where the cluster cannot be
+    joined or a worker cannot start.
     """
 
     def __init__(
         self, config: Any, agent: str, agent_config: Any, game: str, num_workers: int, ray_address: str | None = None
     ):
-        self._job = (config, agent, agent_config, game)
-        self._actors: list[Any] = []
-        self._started: list[Any] = []
+        self._job, self._count = (config, agent, agent_config, game), num_workers
+        self._running: list[Any] = []
         ending = contextlib.ExitStack()
         # At the end of the program too, so that no temporary folder outlives it.
         self._end = weakref.finalize(self, ending.close)
         try:
-            self._cores = ending.enter_context(_cores_for(num_workers, ray_address))
-            ending.callback(_kill, self._actors)
-            for place in range(num_workers):
-                self._start(place)
-            self._await_start()
+            cores = ending.enter_context(_cores_for(num_workers, ray_address))
+            ending.callback(_cancel, self._running)
+            import ray
+
+            self._task: Any = ray.remote(num_cpus=cores, max_retries=_DEATHS - 1)(_work)
+            # Nothing to do but to load what they need: what is wrong with them shows now.
+            self._results([None] * num_workers)
         except BaseException:
             self.close()
             raise
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the workers, once they have started."""
-        return [started.future().result() for started in list(self._started)]
-
-    def run(
-        self, proxies: "Tensor | None", seeds: Sequence[int], *, steps: int | None = None,
-        test_limit: int | None = None, rule: str | None = None, drawn: bool = False,
-    ) -> "Outcome":  # fmt: skip
+    def run(self, proxies: Tensor | None, seeds: Sequence[int], **how: Any) -> Outcome:
         """See `control.evolution.inner_loop.InnerLoop.run`. Each worker gets one contiguous part of the agents.
 
         ``train_seconds`` and ``test_seconds`` are the slowest worker's. Raises what `InnerLoop.run` raises, and
-        UserError, one line, where a worker has died three times over the same agents.
+        UserError, one line, where workers have died three times over the same agents.
         """
-        from control.evolution.inner_loop import Outcome
-
-        count = min(len(self._actors), len(seeds))
+        count = min(self._count, len(seeds))
         bounds = [len(seeds) * i // count for i in range(count + 1)]
-
-        def send(part: int) -> "Future[Outcome]":
-            rows = slice(bounds[part], bounds[part + 1])
-            # A slice would travel with all the memory it is a slice of.
-            mine = None if proxies is None else proxies[rows].detach().clone()
-            return self._actors[part].run.remote(mine, list(seeds[rows]), steps, test_limit, rule, drawn).future()
-
-        parts = self._gather(send, count)
+        # A slice would travel with all the memory it is a slice of.
+        parts = self._results([
+            (None if proxies is None else proxies[first:end].detach().clone(), list(seeds[first:end]), how)
+            for first, end in itertools.pairwise(bounds)
+        ])  # fmt: skip
         train, test = (max(getattr(part, name) for part in parts) for name in ("train_seconds", "test_seconds"))
         return dataclasses.replace(Outcome.joined(parts), train_seconds=train, test_seconds=test)
 
@@ -215,70 +193,66 @@ class RayWorkers:
         """End the workers, and the Ray that was started for them; a cluster stays as it was found."""
         self._end()
 
-    def _gather(self, send: "Callable[[int], Future[Outcome]]", count: int) -> "list[Outcome]":
-        """The results of all parts, in order. By futures: Ray's own waiting makes a SystemError of what a signal
-        handler raises, and only when the tasks are done."""
-        from ray.exceptions import RayError, RayTaskError
-
-        waiting = {send(part): part for part in range(count)}
-        results: dict[int, Outcome] = {}
-        deaths = [0] * count
-        while waiting:
-            done, _ = concurrent.futures.wait(waiting, return_when=concurrent.futures.FIRST_COMPLETED)
-            for future in done:
-                part = waiting.pop(future)
-                try:
-                    results[part] = future.result()
-                except RayTaskError as error:
-                    raise _own(error) from None
-                except RayError:
-                    deaths[part] += 1
-                    if deaths[part] == _DEATHS:
-                        raise UserError(
-                            f"worker {part + 1} of {len(self._actors)} died {_DEATHS} times over the same agents, most "
-                            "likely because memory ran out; smaller values of num_workers, population or rb_size need "
-                            "less"
-                        ) from None
-                    self._start(part)
-                    waiting[send(part)] = part
-        return [results[part] for part in range(count)]
-
-    def _start(self, place: int) -> None:
-        """A new worker in that place."""
-        import ray
-
-        from control.evolution.workers import WorkerProcess
-
-        _kill(self._actors[place : place + 1])
-        actor: Any = ray.remote(WorkerProcess)
-        actor = actor.options(num_cpus=self._cores, max_restarts=0).remote(*self._job)
-        self._actors[place : place + 1] = [actor]
-        self._started[place : place + 1] = [actor.start.remote()]
-
-    def _await_start(self) -> None:
-        from ray.exceptions import RayError, RayTaskError
-
-        futures = [started.future() for started in self._started]
-        _, missing = concurrent.futures.wait(futures, timeout=_NOTICE_SECONDS)
-        if missing:
-            print(f"waiting for free cores: {len(missing)} of {len(futures)} workers have none yet", file=sys.stderr)
+    def _results(self, calls: Sequence[Any]) -> list[Any]:
+        """What `_work` gives for each of ``calls``, in order. By futures: Ray's own waiting makes a SystemError of what
+        a signal handler raises, and only when the tasks are done."""
+        starting = calls[0] is None
+        self._running[:] = [self._task.remote(self._job, call) for call in calls]
+        futures = [task.future() for task in self._running]
         try:
-            for future in futures:
-                future.result()
-        except RayTaskError as error:
-            raise _own(error) from None
-        except RayError as error:
-            raise UserError(f"a worker cannot start: {str(error).strip().splitlines()[-1].strip()}") from error
+            left = concurrent.futures.wait(futures, _NOTICE_SECONDS if starting else None, FIRST_EXCEPTION).not_done
+            if starting and left:
+                print(f"waiting for free cores: {len(left)} of {len(calls)} workers have none yet", file=sys.stderr)
+            concurrent.futures.wait(futures, return_when=FIRST_EXCEPTION)
+            for place, future in enumerate(futures, start=1):
+                error = future.exception() if future.done() else None
+                if error is not None:
+                    raise _one_line(error, f"worker {place} of {self._count}", starting) from None
+        except BaseException:
+            _cancel(self._running)  # the rest is of no use
+            raise
+        return [future.result() for future in futures]
 
 
-def _kill(actors: list[Any]) -> None:
+def make_workers(
+    config: Any, agent: str, agent_config: Any, game: str, num_workers: int = 1, ray_address: str | None = None
+) -> Workers:
+    """Workers for agents of that kind: this process for one, else as many processes of a Ray started for them, or of
+    the cluster at ``ray_address``. Raises what `RayWorkers` raises."""
+    job = (config, agent, agent_config, game)
+    return LocalWorkers(*job) if num_workers == 1 else RayWorkers(*job, num_workers, ray_address)
+
+
+def _work(job: tuple[Any, ...], call: tuple[Tensor | None, list[int], dict[str, Any]] | None) -> Outcome | None:
+    """What a worker process does: load what the job needs, then train and test the agents of ``call``, if any."""
+    workers = _loaded(*job)
+    return workers.run(call[0], call[1], **call[2]) if call else None
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(*job: Any) -> LocalWorkers:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    return LocalWorkers(*job)
+
+
+def _cancel(tasks: list[Any]) -> None:
     import ray
 
-    for actor in actors if ray.is_initialized() else []:  # at the end of the program Ray may have gone first
+    for task in tasks if ray.is_initialized() else []:  # at the end of the program Ray may have gone first
         with contextlib.suppress(Exception):
-            ray.kill(actor)
+            ray.cancel(task, force=True)
 
 
-def _own(error: Any) -> Exception:
-    """What a worker raised: as it was where the user can put it right, else with the worker's traceback."""
-    return error.cause if isinstance(error.cause, UserError) else error
+def _one_line(error: Any, worker: str, starting: bool) -> Exception:
+    """What was raised in a worker: as it was where the user can put it right, else with the worker's traceback. A line
+    about a worker that died, or could not start."""
+    from ray.exceptions import RayTaskError
+
+    if isinstance(error, RayTaskError):
+        return error.cause if isinstance(error.cause, UserError) else error
+    if starting:
+        return UserError(f"a worker cannot start: {str(error).strip().splitlines()[-1].strip()}")
+    return UserError(
+        f"{worker} died {_DEATHS} times over the same agents, most likely because memory ran out; smaller values of "
+        "num_workers, population or rb_size need less"
+    )

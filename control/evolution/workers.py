@@ -3,8 +3,6 @@
 An agent's numbers never depend on its company, so who trains it does not change them.
 """
 
-import os
-import signal
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -36,56 +34,9 @@ class LocalWorkers:
         settle()
         self.loop = InnerLoop(config, agent, agent_config, game)
 
-    def run(
-        self, proxies: Tensor | None, seeds: Sequence[int], *, steps: int | None = None,
-        test_limit: int | None = None, rule: str | None = None, drawn: bool = False,
-    ) -> Outcome:  # fmt: skip
+    def run(self, proxies: Tensor | None, seeds: Sequence[int], **how: Any) -> Outcome:
         settle()  # again: this thread need not be the one of last time
-        return self.loop.run(proxies, seeds, steps, test_limit, rule, drawn)
+        return self.loop.run(proxies, seeds, **how)
 
     def close(self) -> None:
         pass
-
-
-class WorkerProcess:
-    """`LocalWorkers` as the life of one worker process, which is told only by its parent what to do."""
-
-    def __init__(self, *job: Any):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-        self.job = job
-        self.workers: LocalWorkers | None = None
-
-    def start(self) -> int:
-        """Load what is needed; gives the process id. Not in the constructor, whose errors Ray would not pass on."""
-        self.workers = LocalWorkers(*self.job)
-        return os.getpid()
-
-    def run(
-        self,
-        proxies: Tensor | None,
-        seeds: Sequence[int],
-        steps: int | None,
-        test_limit: int | None,
-        rule: str | None,
-        drawn: bool,
-    ) -> Outcome:
-        if self.workers is None:
-            self.start()
-        assert self.workers is not None
-        return self.workers.run(proxies, seeds, steps=steps, test_limit=test_limit, rule=rule, drawn=drawn)
-
-
-def make_workers(
-    config: Config, agent: str, agent_config: Any, game: str, num_workers: int = 1, ray_address: str | None = None
-) -> Workers:
-    """Workers for agents of that kind: this process for one, else as many processes of a Ray started for them, or of
-    the cluster at ``ray_address``.
-
-    Raises SettingError for more workers than there are cores, and UserError (one line) for a cluster that cannot be
-    joined or a worker that cannot start.
-    """
-    if num_workers == 1:
-        return LocalWorkers(config, agent, agent_config, game)
-    from control.evolution.cluster import RayWorkers
-
-    return RayWorkers(config, agent, agent_config, game, num_workers, ray_address)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from control.cli.settings import Settings
+from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import Outcome
-from control.evolution.workers import Workers, make_workers
+from control.evolution.workers import Workers
 from control.lightning.evolution import Evolution
 from control.lightning.module import RunModule, check_actions, spaces_of
 from models.proxies.synthetic.networks import Networks
