@@ -20,8 +20,8 @@ if str(ROOT) not in sys.path:
 import torch  # noqa: E402
 
 from control.commands.evaluate_proxy import agent_settings, load_stand_in  # noqa: E402
-from control.evolution.inner_loop import Outcome  # noqa: E402
 from control.evolution.cluster import make_workers  # noqa: E402
+from control.evolution.inner_loop import Outcome  # noqa: E402
 from control.reports.synthetic import describe  # noqa: E402
 from models.streams import derive_seed  # noqa: E402
 
