@@ -71,9 +71,9 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     try:
         if address is None:
             # Ray makes sockets some 60 characters further down, and the path of a socket ends at 107.
-            where = {"_temp_dir": temporary} if len(temporary) < 40 else {}
+            common["_temp_dir"] = temporary if len(temporary) < 40 else None
             ray.init(address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=_LOCAL_STORE_BYTES,
-                     **where, **common)  # fmt: skip
+                     **common)  # fmt: skip
         else:
             _join(address, common)
         yield
