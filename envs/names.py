@@ -1,14 +1,17 @@
-"""The names ``--gamename`` takes: our own table, and beyond it every registered Gymnasium id. Imports no torch.
+"""The names ``--gamename`` takes: our own table, files of this folder that declare a ``GAME``, and every registered
+Gymnasium id. Imports no torch.
 
 A game that has parameters is named with those that are not as in the table, sorted and as YAML writes them:
 ``procmaze,grid_size=5,teleport_on_termination=false``.
 """
 
+import functools
 import importlib
 import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from envs.world_parameters import ButtonParameters, FluteParameters, GridParameters, WorldParameters
@@ -126,6 +129,9 @@ def resolve(name: str) -> Game:
     """
     if name in GAMES:
         return GAMES[name]
+    if name in declared():
+        game: Game = importlib.import_module(declared()[name]).GAME
+        return game
     if "," in name:
         game, values = taken_apart(name)
         try:
@@ -142,6 +148,15 @@ def resolve(name: str) -> Game:
     if bare != gym_id:
         print(f"note: gamename {name} is now {full}", file=sys.stderr)
     return next((g for g in _TABLE if g.gym_id == full and not g.wrappers), Game(full, full))
+
+
+@functools.cache
+def declared() -> dict[str, str]:
+    """Name -> module of the environments that are not in the table above: files of this folder with a line
+    ``GAME = Game("name", ...)``. They are read as text, because importing them imports torch."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))}
+    found = {stem: re.search(r'^GAME = Game\(\s*"([^"]+)"', text, re.MULTILINE) for stem, text in texts.items()}
+    return {match[1]: f"envs.{stem}" for stem, match in found.items() if match}
 
 
 def taken_apart(name: str) -> tuple[Game, dict[str, Any]]:
@@ -234,9 +249,9 @@ def _unknown(name: str) -> SettingError:
     module, _, bare = name.rpartition(":")
     # What the module itself registered first: its name in front would make any of its ids look similar.
     close = closest(bare, [gym_id for gym_id, entry_point in ids.items() if module and _within(entry_point, module)])
-    near = f"{module}:{close}" if close else closest(bare, [*GAMES, *ids])
+    near = f"{module}:{close}" if close else closest(bare, [*GAMES, *declared(), *ids])
     hint = f"; did you mean '{near}'? Allowed:" if near else "; allowed:"
-    listed = ", ".join(game.name for game in _TABLE if not game.is_probe)
+    listed = ", ".join([*(game.name for game in _TABLE if not game.is_probe), *declared()])
     return SettingError(f"gamename is {name!r}{hint} {listed}, or any Gymnasium id", "gamename")
 
 
