@@ -182,7 +182,7 @@ def test_a_trained_agent_is_evaluated_and_lends_its_weights(logdir: Path, tmp_pa
          "--value_hidden_sizes has no effect: shared_trunk is on, so there is one network"),
         ("--seed 9223372036854775807 --num_seeds 2",
          "seed is 9223372036854775807; allowed with num_seeds 2: at most 9223372036854775806"),
-        ("--command.return 5", "command.return has no effect: CPG follows no command"),
+        ("--command.return 5", "command.return has no effect: CPG here follows no command"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line_and_writes_nothing(argv: str, line: str, logdir: Path, capsys: Shown) -> None:

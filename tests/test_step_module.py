@@ -241,7 +241,7 @@ def test_a_game_it_cannot_learn_is_one_line(game: str, line: str, logdir: Path, 
 
 def test_a_command_is_refused(logdir: Path, capsys: Shown) -> None:
     assert trainer.main(step_flags(logdir, "--command.return", "3")) == 2
-    assert "command.return has no effect: DDQN follows no command" in capsys.readouterr().err
+    assert "command.return has no effect: DDQN here follows no command" in capsys.readouterr().err
 
 
 def test_warns_once_of_nan_and_ends_when_all_is_lost(logdir: Path, capsys: Shown, monkeypatch) -> None:

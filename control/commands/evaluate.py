@@ -1,5 +1,6 @@
 """`--eval_agent CHECKPOINT`: how good is it? The checkpoint knows everything but how many episodes."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from control.lightning.steps import StepModule
 from control.loops.recording import record
 from control.loops.rollout import Episodes
 from control.reports.statistics import interval, iqm, mean
+from control.reports.tables import aligned, with_interval
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
 from models.settings import SettingError
@@ -26,22 +28,25 @@ def evaluate_checkpoint(settings: Settings) -> int:
     prepare(settings.run)
     assert settings.run.eval_agent
     for name in sorted({"num_agents", "real_baseline", "agent"} & settings.given):
-        raise SettingError(f"--{name} has no effect with --eval_agent: only on stand-ins agents are trained", name)
+        raise SettingError(
+            f"--{name} has no effect with --eval_agent: only on a synthetic environment agents are trained", name
+        )
     for name in sorted(settings.changed):
         raise SettingError(f"--{name} has no effect with --eval_agent: the checkpoint holds it", name)
     checkpoint = checkpoints.load(settings.run.eval_agent)
     module = restore(checkpoint, settings)
     run = module.settings.run
     print(f"{run.implementation} on {run.gamename}, epoch {module.epoch}: {checkpoint.path}")
-    print(f"{_followed(module)}{run.num_eval_episodes} episodes a seed\n")
-    ways = module.evaluation_modes if run.evaluation == "both" else (run.evaluation,)
-    print(f"{'':<10}{'seed':<7}{'mean':>8}{'std':>8}  {'IQM [95 % interval]':<26}{'length':>7}")
-    for way in ways:
-        _table(way, module.seeds, module.evaluate(run.num_eval_episodes, sample=way == "sampled"))
+    print(f"{_followed(module)}{run.num_eval_episodes} episodes per seed\n")
+    modes = module.evaluation_modes if run.evaluation == "both" else (run.evaluation,)
+    table = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
+    for mode in modes:
+        table += _rows(mode, module.seeds, module.evaluate(run.num_eval_episodes, sample=mode == "sampled"))
+    print("\n".join(aligned(table)))
     if run.record:
         path = _video_path(checkpoint)
         streams = Streams.named(module.seeds, f"video {settings.run.seed}")
-        policy = module.policy(streams.fork(), sample=ways == ("sampled",))
+        policy = module.policy(streams.fork(), sample=modes == ("sampled",))
         seeds = streams.episode_seeds(1)[: policy.members]
         total = record(policy, run.gamename, path, seeds, run.time_limit)
         print(f"\nvideo: {path} (return {total:.0f})")
@@ -61,7 +66,6 @@ def restore(checkpoint: Checkpoint, now: Settings) -> AgentModule | StepModule:
                 f"{name} is {getattr(now.run, name)!r}, but the checkpoint is of {getattr(then.run, name)!r}; "
                 "leave it out"
             )
-    _check_command(now.command, then)
     changes = {name: getattr(now.run, name) for name in _FROM_NOW}
     changes |= {"time_limit": now.run.time_limit} if "time_limit" in now.given else {}
     module = build_module(
@@ -88,44 +92,26 @@ def restore(checkpoint: Checkpoint, now: Settings) -> AgentModule | StepModule:
     return module
 
 
-def _check_command(command: dict[str, float], then: Settings) -> None:
-    known = {
-        "return": ("desire_rtg", "desire_cum_rew"),
-        "horizon": ("desire_horizon",),
-        "advantage": ("desire_advantage",),
-    }
-    able = [name for name, flags in known.items() if any(getattr(then.agent, flag, False) for flag in flags)]
-    for name in command:
-        if name not in able:
-            raise SettingError(
-                f"command.{name} has no effect: {then.run.implementation} here follows "
-                f"{', '.join(able) or 'no command'}"
-            )
-
-
 def _followed(module: AgentModule | StepModule) -> str:
     """The command that the agent is given, for those that follow one."""
     commands = module.agent.commands_now() if isinstance(module, AgentModule) else {}
     if not commands:
         return ""
-    centre = {name: float(value.mean()) for name, value in commands.items()} | module.settings.command
-    shown = ", ".join(f"{name} {value:.4g}" for name, value in centre.items())
+    given = {name: float(value.mean()) for name, value in commands.items()} | module.settings.command
+    shown = ", ".join(f"{name} {value:.4g}" for name, value in given.items())
     drawn = module.settings.agent.eval_command == "sampled"
-    return f"command {shown}{' (centre of a distribution)' if drawn else ''}; "
+    return f"command {shown}{' (mean of a distribution)' if drawn else ''}; "
 
 
-def _table(way: str, seeds: list[int], episodes: Episodes) -> None:
+def _rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]]:
+    """Lines of the table: one per seed, and one for all of several."""
     returns, lengths = episodes.returns.numpy().astype(np.float64), episodes.lengths.numpy()
     rows = [(str(seed), returns[m], lengths[m]) for m, seed in enumerate(seeds)]
     if len(seeds) > 1:
         rows.append(("all", returns.ravel(), lengths.ravel()))
     for name, values, steps in rows:
-        bounds = interval(values, iqm)
-        spread = "" if bounds is None else f" [{float(bounds[0]):.1f}, {float(bounds[1]):.1f}]"
-        text = f"{float(iqm(values)):.1f}{spread}"
-        print(
-            f"{way:<10}{name:<7}{float(mean(values)):>8.1f}{float(values.std()):>8.1f}  {text:<26}{steps.mean():>7.0f}"
-        )
+        centre = with_interval(float(iqm(values)), interval(values, iqm))
+        yield [mode, name, f"{float(mean(values)):.1f}", f"{float(values.std()):.1f}", centre, f"{steps.mean():.0f}"]
 
 
 def _video_path(checkpoint: Checkpoint) -> Path:

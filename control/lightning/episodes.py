@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from control.cli.settings import Settings
-from control.lightning.module import RunModule, check_actions, check_no_command, finite, rounds, seeds_of
+from control.lightning.module import RunModule, check_actions, check_command, finite, rounds, seeds_of
 from control.loops.rollout import Episodes, rollout
 from control.loops.stopping import Recent
 from control.reports.tags import GREEDY, RUNNING_MEAN, SAMPLED, TRAINING
@@ -267,8 +267,7 @@ def build(settings: Settings) -> AgentModule:
     check_actions(run, environment.spaces, agent_class(run.implementation), environment.close)
     # Rows that only evaluation has would be looked at in every step of training.
     module = AgentModule(settings, environment, of_rows(run.eval_episodes) if run.eval_episodes > episodes else None)
-    if not module.agent.commands_now():
-        check_no_command(settings, module.close)
+    check_command(settings, module.agent.commands_now(), module.close)
     return module
 
 

@@ -1,7 +1,7 @@
 """The base of every LightningModule here: what a run is, reports and keeps, whatever it is that learns."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -251,12 +251,13 @@ def check_actions(
         raise SettingError(f"gamename is {run.gamename!r}, whose actions are {given}; {acts} takes {able} actions")
 
 
-def check_no_command(settings: Settings, close: Callable[[], None] = lambda: None) -> None:
-    """SettingError, after ``close``, where an agent that follows no command is given one."""
-    if settings.command:
+def check_command(settings: Settings, followed: Collection[str], close: Callable[[], None] = lambda: None) -> None:
+    """SettingError, after ``close``, where a command is given that is not among those ``followed``."""
+    unknown = [f"command.{name}" for name in settings.command if name not in followed]
+    if unknown:
         close()
-        given = ", ".join(f"command.{name}" for name in settings.command)
-        raise SettingError(f"{given} has no effect: {settings.run.implementation} follows no command")
+        able = ", ".join(followed) or "no command"
+        raise SettingError(f"{', '.join(unknown)} has no effect: {settings.run.implementation} here follows {able}")
 
 
 def rounds(episodes: int, envs: int) -> list[int]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from control.cli.settings import RunConfig, Settings
-from control.lightning.module import RunModule, check_actions, check_no_command, finite, rounds, seeds_of, spaces_of
+from control.lightning.module import RunModule, check_actions, check_command, finite, rounds, seeds_of, spaces_of
 from control.loops.resources import available_memory
 from control.loops.rollout import Episodes, rollout
 from control.loops.steps import StepLoop
@@ -246,7 +246,7 @@ def _check_world(run: RunConfig, config: Any, which: Any, spaces: Spaces, member
 def build(settings: Settings) -> StepModule:
     """The module of a run with its environments; SettingError where agent and environment do not fit."""
     run = settings.run
-    check_no_command(settings)
+    check_command(settings, ())
     spaces = spaces_of(run.gamename)
     check_actions(run, spaces, agent_class(run.implementation))
     if spaces.is_image:
