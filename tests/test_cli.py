@@ -74,7 +74,7 @@ def test_help_shows_every_setting_with_its_default(name: str, capsys: pytest.Cap
     assert f"hyperparameters of {inner}:" in shown
     step_size = getattr(settings.agent, "lr", None) or settings.agent.Q_alpha
     assert re.search(
-        rf"Adam's step size [\w ()]*\[\w+\] \(default: {step_size}; allowed: number, greater than 0", shown
+        rf"Adam's learning rate [\w ()]*\[\w+\] \(default: {step_size}; allowed: number, greater than 0", shown
     )
     assert "lunarlander-sparse" in shown and ", ".join(implementations()) in shown
 

@@ -151,7 +151,7 @@ def test_what_tells_the_implementations_apart() -> None:
         (
             "GaussianLatent",
             "--binary_obs --learn_obs_variance",
-            "learn_obs_variance is true, but binary_obs is too, and bits have no deviations; allowed: one of them",
+            "learn_obs_variance is true, but binary_obs is too, and bits have no variance; allowed: one of them",
         ),
     ],
 )

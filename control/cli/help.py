@@ -18,20 +18,20 @@ HEAD = """Train, evaluate, tune and plot agents.
 
 implementations:
   {implementations}
-games:
+environments:
   {games}
   any other Gymnasium id; probe-1 and so on, for tests"""
 WORDS = "A bare flag switches on (--record), --no_ before it off; lists are 64,64 or 64 64; null stands for none."
 EXAMPLES = """examples:
   python trainer.py --seed 26                              train Upside-Down RL on LunarLander
-  python trainer.py --implementation RCP-A --lr 5e-4       another agent, another step size
-  python trainer.py --implementation SE --gamename cartpole --proxy bandit   learn a stand-in for CartPole
-  python trainer.py --eval_agent cartpole-bandit           train fresh agents on a shipped one
+  python trainer.py --implementation RCP-A --lr 5e-4       another agent, another learning rate
+  python trainer.py --implementation SE --gamename cartpole --proxy bandit   learn a synthetic CartPole
+  python trainer.py --eval_agent cartpole-bandit           train fresh agents on a shipped proxy
   python trainer.py --config run.yaml --epochs 500         settings from a file; flags win
   python trainer.py --eval_agent RUN/checkpoints/best.ckpt --record --command.return 250"""
 WIDEST = 110
 METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
-OBVIOUS = ("true or false", "text, not empty", "text", "number")  # what the metavar says already
+OBVIOUS = ("true or false", "text, not empty", "text", "number")  # the metavar says so already
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -75,7 +75,7 @@ def help_text(known: Mapping[str, Flag], implementation: str) -> str:
 
 
 def _sources(implementation: str) -> str:
-    """What tags such as [C] in the meanings stand for, as the family's config says under "Sources:"; empty if not."""
+    """What tags such as [C] stand for: the paragraph "Sources:" of the family's config, empty without one."""
     found = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family(implementation).sources, re.DOTALL | re.MULTILINE)
     return textwrap.fill(" ".join(found[1].split()), _width() - 2) if found else ""
 

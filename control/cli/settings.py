@@ -23,10 +23,10 @@ _figure = functools.partial(setting, section="figures")
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything about a run that is not a hyperparameter of the agent. The defaults have no other home."""
+    """Everything about a run that is not a hyperparameter of the agent. This is the only home of its defaults."""
 
     implementation: str = _run("UDRL", "the learning algorithm, or SE to learn a synthetic environment")
-    agent: str = _run("DDQN", "agent that trains on a stand-in (SE)")
+    agent: str = _run("DDQN", "agent that trains on a proxy (SE)")
     gamename: str = _run("lunarlander", "the environment: one of the games, or any Gymnasium id")
     exp_name: str = _run("debug", "name of the experiment, a folder")
     seed: int = _run(
@@ -36,17 +36,17 @@ class RunConfig:
         1, "independent runs trained in one program, with seeds seed, seed + 1, ...", minimum=1, maximum=4096
     )
     num_workers: int = _run(
-        1, "processes that step environments or, of SE, train its population (Ray); 1 is this process", minimum=1
+        1, "processes that step environments or, with SE, train the population (Ray); 1 is this process", minimum=1
     )
     accelerator: str = _run(
-        "cpu", "where an agent learns that can choose; gpu is the first of CUDA", choices=("cpu", "gpu")
+        "cpu", "where agents learn that can choose; gpu is the first CUDA device", choices=("cpu", "gpu")
     )
     num_threads: int = _run(
         1, "threads of a tensor operation; above 1 numbers may differ in the last digit from run to run", minimum=1
     )
     matmul_precision: str = _run(
         "highest",
-        "of matrix products: highest is float32, medium lets them use bfloat16 where the processor can",
+        "precision of matrix products: highest is float32, medium lets them use bfloat16 where the processor can",
         choices=("highest", "high", "medium"),
     )
     ray_address: str | None = _run(None, "Ray cluster to join (host:port or auto); null starts one here")
@@ -55,13 +55,13 @@ class RunConfig:
     )
     logdir: str = _run("exp_dir", "folder under which everything is written")
     print_statements: int = _run(0, "above 0 prints more while training", minimum=0)
-    record: bool = _run(False, "write a video in the end, of the trained agent or of the one --eval_agent names")
+    record: bool = _run(False, "write a video at the end, of the trained agent or of the one that --eval_agent names")
     display: bool = _run(False, "accepted for old scripts and without effect: nothing needs a display")
 
     epochs: int = _training(2000, "epochs to train, each some gradient steps and then some episodes", minimum=1)
-    steps_per_epoch: int = _training(500, "steps of an epoch, for agents that learn step by step", minimum=1)
+    steps_per_epoch: int = _training(500, "steps per epoch, for agents that learn step by step", minimum=1)
     target_return: float | None = _training(
-        None, "stop early once greedy evaluation (of SE: fresh agents of the centre) reaches this return; null never"
+        None, "stop early once greedy evaluation (with SE: of fresh agents of the mean) reaches this return; null never"
     )
     eval_every: int = _training(10, "epochs between evaluations", minimum=1)
     eval_episodes: int = _training(10, "episodes of each evaluation while training", minimum=1)
@@ -69,20 +69,20 @@ class RunConfig:
     record_n_rollouts_per_epoch: int = _training(1, "episodes in each of these videos", minimum=1)
     no_checkpoint: bool = _training(False, "save no checkpoints")
     checkpoint_every: int = _training(10, "epochs between checkpoints of everything that --resume needs", minimum=1)
-    resume: bool = _training(False, "go on with the newest run of this folder, or start it where there is none")
+    resume: bool = _training(False, "continue the newest run of this folder, or start one where there is none")
     reload: str | None = _training(None, "checkpoint whose weights (nothing else) a new run starts from")
 
     eval_agent: str | None = _evaluation(None, "evaluate this checkpoint and end; it knows its agent and environment")
-    num_eval_episodes: int = _evaluation(100, "episodes --eval_agent plays", minimum=1)
-    num_agents: int = _evaluation(10, "fresh agents --eval_agent trains on a stand-in", minimum=1)
+    num_eval_episodes: int = _evaluation(100, "episodes that --eval_agent plays", minimum=1)
+    num_agents: int = _evaluation(10, "fresh agents that --eval_agent trains on a proxy", minimum=1)
     real_baseline: bool = _evaluation(True, "train as many on the real environment, to compare")
     evaluation: str = _evaluation("both", "how --eval_agent acts", choices=("greedy", "sampled", "both"))
 
     use_tune: bool = _tuning(False, "search hyperparameters with Ray Tune instead of one run")
     search_space: str | None = _tuning(None, "YAML file of the search space; null is the published one")
-    tune_algorithm: str = _tuning("asha", "how trials are chosen, stopped", choices=("asha", "optuna", "bohb", "pbt"))
+    tune_algorithm: str = _tuning("asha", "chooses and stops trials", choices=("asha", "optuna", "bohb", "pbt"))
     num_samples: int = _tuning(16, "trials", minimum=1)
-    max_concurrent_trials: int | None = _tuning(None, "trials at the same time; null is one a core", minimum=1)
+    max_concurrent_trials: int | None = _tuning(None, "trials at the same time; null is one per core", minimum=1)
 
     plot: tuple[str, ...] | None = _figure(None, "draw and tabulate these run folders, and end")
     plot_out: str | None = _figure(None, "file of the figure; null is beside the runs")
@@ -104,11 +104,11 @@ COMMANDS = {field.name.rstrip("_"): field for field in dataclasses.fields(Comman
 class Settings:
     """All settings of one invocation.
 
-    ``agent`` is the `Config` of the implementation's family, of a stand-in the one of its inner agent; None with
-    ``--eval_agent``, where the checkpoint knows. ``proxy`` is the `Config` of a stand-in, else None. ``changed`` are,
-    with ``--eval_agent``, hyperparameters for agents that train on a stand-in. ``command`` holds only what was
-    overridden, such as ``{"return": 250.0}``. ``given`` names what was set by flag or YAML (``"command"`` for any
-    command).
+    ``agent`` is the ``config`` of the agent's family, None with ``--eval_agent``, where the checkpoint holds it.
+    ``proxy`` is the ``config`` of the proxy to learn, else None; ``agent`` is then the inner agent's. ``changed``
+    holds, with ``--eval_agent``, hyperparameters of agents that train on a proxy. ``command`` holds only what was
+    overridden, such as ``{"return": 250.0}``. ``given`` names what was set by flag or file
+    (``"command"`` for any command).
     """
 
     run: RunConfig
@@ -120,12 +120,12 @@ class Settings:
 
     @property
     def epochs(self) -> int:
-        """Epochs to train: the agent's own where its settings count episodes, else the run's."""
+        """Epochs to train: the agent's own where its settings say so, else the run's."""
         return getattr(self.agent, "epochs", None) or self.run.epochs
 
     @property
-    def pace(self) -> StepSchedule:
-        """How long an epoch is and what an evaluation: the agent's own way where its settings count steps."""
+    def schedule(self) -> StepSchedule:
+        """Lengths of epochs and evaluations: the agent's own where its settings count steps, else the run's."""
         own = getattr(self.agent, "schedule", None)
         if isinstance(own, StepSchedule):
             return own

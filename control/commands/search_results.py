@@ -91,7 +91,7 @@ class Search:
             text = f"failed: {problem}"
         else:
             last = trial_settings(self.settings, trial.values).epochs
-            trial.status = "finished" if trial.epoch + self.settings.pace.eval_every > last else "stopped early"
+            trial.status = "finished" if trial.epoch + self.settings.schedule.eval_every > last else "stopped early"
             text = f"{trial.status} at epoch {trial.epoch}, best score {trial.score:.1f}"
         over = sum(each.status != "running" for each in self.trials.values())
         self._say(f"trial {number}: {text}  [{over} of {self.settings.run.num_samples} done]")

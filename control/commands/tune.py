@@ -84,9 +84,9 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _check(settings: Settings, space: Space) -> None:
     """What goes wrong only in a search."""
     run = settings.run
-    if settings.epochs < settings.pace.eval_every:
+    if settings.epochs < settings.schedule.eval_every:
         raise SettingError(
-            f"epochs is {settings.epochs}, below eval_every {settings.pace.eval_every}: no trial would be evaluated"
+            f"epochs is {settings.epochs}, below eval_every {settings.schedule.eval_every}: no trial would be evaluated"
         )
     if run.reload:
         raise SettingError("--use_tune and --reload exclude each other: trials have networks of different shapes")
@@ -125,7 +125,7 @@ def _search(search: Search, job: Job) -> None:
             verbose=0,
             callbacks=[_listener(search)],
             # PBT copies what a trial saved when it was last perturbed, so that must not be gone yet.
-            checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=every // job.settings.pace.eval_every + 3),
+            checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=every // job.settings.schedule.eval_every + 3),
         ),
     )
     # Advice to reuse processes, which a trial that was cut short in its training does not survive.
@@ -159,7 +159,7 @@ def _trainable(config: dict[str, Any], job: Job) -> None:
     except SettingError as error:
         raise TrialFailed(str(error)) from None
     if job.from_checkpoints:
-        settings = settings.replace(checkpoint_every=settings.pace.eval_every)
+        settings = settings.replace(checkpoint_every=settings.schedule.eval_every)
 
     def report(metrics: dict[str, float]) -> None:
         checkpoint = _alone(folder / "checkpoints" / "last.ckpt") if job.from_checkpoints else None
@@ -226,7 +226,7 @@ def _scheduler(job: Job) -> Any:
         return schedulers.FIFOScheduler()
     if run.tune_algorithm == "asha":
         # One above the last epoch, so that a trial which gets there ends by itself, in good order.
-        grace = max(job.settings.pace.eval_every, epochs // 8)
+        grace = max(job.settings.schedule.eval_every, epochs // 8)
         return schedulers.AsyncHyperBandScheduler(
             max_t=epochs + 1, grace_period=grace, reduction_factor=REDUCTION, **time
         )
@@ -248,7 +248,7 @@ def _scheduler(job: Job) -> Any:
 
 def _interval(settings: Settings) -> int:
     """Epochs between PBT's perturbations: about ten in a run, at evaluations."""
-    every = settings.pace.eval_every
+    every = settings.schedule.eval_every
     return max(1, round(settings.epochs / 10 / every)) * every
 
 

@@ -65,7 +65,7 @@ class RunModule(pl.LightningModule):
     @property
     def eval_every(self) -> int:
         """Epochs between evaluations."""
-        return self.settings.pace.eval_every
+        return self.settings.schedule.eval_every
 
     @property
     def target(self) -> float | None:

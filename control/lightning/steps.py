@@ -83,7 +83,7 @@ class StepModule(RunModule):
     def __init__(self, settings: Settings):
         run = settings.run
         super().__init__(settings, seeds_of(run))
-        self.pace = settings.pace
+        self.pace = settings.schedule
         self.ticks = -(-self.pace.steps_per_epoch // settings.agent.num_envs)
         self.device_of_members = torch.device("cuda" if run.accelerator == "gpu" else "cpu")
         chosen = agent_class(run.implementation).groups(settings.agent, self.seeds)

@@ -36,57 +36,57 @@ class Config:
     )
 
     # Commands, in the order in which they enter the network
-    desire_rtg: bool = setting(True, "command the return still to come")
+    desire_rtg: bool = setting(True, "command the return-to-go")
     desire_cum_rew: bool = setting(False, "command the episode's whole return (excludes desire_rtg)")
     desire_horizon: bool = setting(True, "command the number of steps left")
     desire_advantage: bool = setting(False, "command the advantage of the action (RCP-A)")
     command_source: str = setting(
         "best",
-        "best: U(mean, mean + deviation) of the best episodes, counted down (UDRL); "
-        "latest: N(max, deviation) of the latest rollouts, held constant (RCP)",
+        "best: U(mean, mean + standard deviation) of the best episodes, counted down (UDRL); "
+        "latest: N(max, standard deviation) of the latest rollouts, held constant (RCP)",
         choices=("best", "latest"),
     )
     last_few: int = setting(75, "best episodes that the exploration commands are made from [C, U]", minimum=1)
-    desire_mu_minus_std: bool = setting(False, "lower the mean of the commanded return by one deviation")
+    desire_mu_minus_std: bool = setting(False, "lower the mean of the commanded return by one standard deviation")
     eval_command: str = setting(
         "lower_bound",
         "evaluate at the lower bound of the command distribution [U] or at a draw from it [C]",
         choices=("lower_bound", "sampled"),
     )
     advantage_command: str = setting(
-        "max", "centre of the advantage command: the largest in memory [C] or a quantile", choices=("max", "quantile")
+        "max", "mean of the advantage command: the largest advantage [C] or a quantile", choices=("max", "quantile")
     )
     advantage_quantile: float = setting(0.9, "the quantile of advantages commanded", above=0, maximum=1)
     advantage_spread: float = setting(
-        1.0, "spread of the advantage command, in deviations of the advantages [C]", minimum=0
+        1.0, "spread of the advantage command, in standard deviations of the advantages [C]", minimum=0
     )
 
     # Learning
-    lr: float = setting(3.5e-4, "Adam's step size [C]", above=0)
+    lr: float = setting(3.5e-4, "Adam's learning rate [C]", above=0)
     batch_size: int = setting(768, "steps in a batch [C]", minimum=1, maximum=1_000_000)
-    num_grad_steps: int = setting(100, "gradient steps an epoch [C]", minimum=1)
+    num_grad_steps: int = setting(100, "gradient steps per epoch [C]", minimum=1)
     grad_clip_val: float = setting(100.0, "largest norm of a member's gradient [C]", above=0)
     sample_by: str = setting(
         "step",
         "every step equally likely [C], or an episode first and then a step of it [U]",
         choices=("step", "episode"),
     )
-    discount: float = setting(1.0, "discount of the return still to come", minimum=0, maximum=1)
+    discount: float = setting(1.0, "discount of the return-to-go", minimum=0, maximum=1)
     num_val_batches: int = setting(
-        2, "batches of fresh, not yet learned steps for the validation loss, 0 for none [C]", minimum=0
+        2, "batches of steps not yet learned from, for the validation loss; 0 for none [C]", minimum=0
     )
 
-    # Memory and collection
+    # Replay buffer and collection
     buffer_order: str = setting(
         "sorted", "keep the best episodes or the most recent ones", choices=("sorted", "recent")
     )
     buffer_unit: str = setting("steps", "what buffer_size counts", choices=("steps", "episodes"))
-    buffer_size: int = setting(100_000, "capacity of the memory [C: 500 episodes of 200 steps]", minimum=1)
+    buffer_size: int = setting(100_000, "capacity of the replay buffer [C: 500 episodes of 200 steps]", minimum=1)
     num_rand_action_rollouts: int = setting(50, "random episodes before training [C]", minimum=1)
-    random_action_epochs: int = setting(1, "epochs whose rollouts act at random [C]", minimum=0)
-    training_rollouts_per_worker: int = setting(20, "episodes an epoch, side by side [C]", minimum=1, maximum=4096)
+    random_action_epochs: int = setting(1, "first epochs, whose rollouts act at random [C]", minimum=0)
+    training_rollouts_per_worker: int = setting(20, "episodes per epoch, side by side [C]", minimum=1, maximum=4096)
     action_noise: float = setting(
-        1.0, "factor on the logits before sampling; deviation is 0.3 of this for continuous actions [C]", above=0
+        1.0, "factor on the logits before sampling; continuous actions: standard deviation is 0.3 of it [C]", above=0
     )
 
     # Reward-conditioned policies
@@ -99,13 +99,13 @@ class Config:
         "return", "advantage = discounted return - V [C], or TD(lambda) return - V", choices=("return", "lambda")
     )
     bootstrap_truncation: bool = setting(
-        True, "a time limit is no end: the value of the final observation follows it; else 0 [C]"
+        True, "at a time limit bootstrap from the value of the final observation; off: from 0 [C]"
     )
-    val_func_update_interval: int = setting(5, "one value update for every so many policy updates [C]", minimum=1)
+    val_func_update_interval: int = setting(5, "policy updates per value update [C]", minimum=1)
     value_hidden_sizes: tuple[int, ...] = setting(
         (128, 64), "units of the value network's hidden layers [C]", minimum=1
     )
-    value_lr: float | None = setting(None, "Adam's step size for the value network; null takes lr", above=0)
+    value_lr: float | None = setting(None, "Adam's learning rate for the value network; null takes lr", above=0)
     clamp_adv_to_max: bool = setting(False, "clamp advantages from above before they are used")
     max_adv_clamp_val: float = setting(50.0, "where clamp_adv_to_max clamps, in units of reward")
 

@@ -38,34 +38,34 @@ class Config:
     )
 
     # Learning
-    lr: float = setting(1e-3, "Adam's step size [C]", above=0)
+    lr: float = setting(1e-3, "Adam's learning rate [C]", above=0)
     batch_size: int = setting(32, "transitions in a batch", minimum=1, maximum=1_000_000)
     discount: float = setting(0.99, "discount of later rewards", minimum=0, maximum=1)
     tau: float = setting(
-        0.01, "share of the online network that enters the target network an update", minimum=0, maximum=1
+        0.01, "share of the online network mixed into the target network per update", minimum=0, maximum=1
     )
-    rb_size: int = setting(100_000, "transitions the replay memory holds", minimum=1)
-    fill: int = setting(0, "transitions in memory before the first update", minimum=0)
+    rb_size: int = setting(100_000, "capacity of the replay buffer, in transitions", minimum=1)
+    fill: int = setting(0, "transitions in the replay buffer before the first update", minimum=0)
     init_episodes: int = setting(1, "episodes before the first update [F]", minimum=0)
-    updates_per_step: int = setting(1, "gradient steps for each step of the environments", minimum=1)
+    updates_per_step: int = setting(1, "gradient steps per step of the environments", minimum=1)
 
     # Exploration and collection
     eps_init: float = setting(1.0, "probability of a random action in the first episode", minimum=0, maximum=1)
-    eps_min: float = setting(0.01, "its lower bound", minimum=0, maximum=1)
-    eps_decay: float = setting(0.9, "its factor from episode to episode [F]", minimum=0, maximum=1)
+    eps_min: float = setting(0.01, "lower bound of that probability", minimum=0, maximum=1)
+    eps_decay: float = setting(0.9, "factor on that probability from episode to episode [F]", minimum=0, maximum=1)
     eps_fraction: float | None = setting(
         None,
-        "let it fall linearly from eps_init to eps_min over this share of the training; null: by episodes",
+        "lower the probability linearly from eps_init to eps_min over this share of the training; null: by episodes",
         above=0,
         maximum=1,
     )
     num_envs: int = setting(1, "environments an agent steps side by side, one update for all", minimum=1, maximum=4096)
 
-    # One value an agent
+    # Hyperparameters sampled for each agent
     vary_hp: bool = setting(
-        False, "draw what `vary` names for each agent: lr, batch and width log-uniform in [x/3, 3x]"
+        False, "sample what `vary` names for each agent: lr, batch size and width log-uniformly in [x/3, 3x]"
     )
-    vary: tuple[str, ...] = setting(VARIED, "what vary_hp draws [F]", choices=VARIED)
+    vary: tuple[str, ...] = setting(VARIED, "hyperparameters that vary_hp samples [F]", choices=VARIED)
 
 
 def validate(config: Config) -> str | None:

@@ -30,7 +30,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     for world, of_world in _TABLE["worlds"].items()
     for regime, of_regime in _TABLE["regimes"].items()
 }
-# What holds where neither the game nor a preset says more.
+# The values where neither the game nor a preset has others.
 _USUAL = PRESETS["procmaze_high"]
 
 
@@ -41,16 +41,16 @@ class Config:
 
     preset: str = setting(
         "shipped",
-        "shipped: the values for one update a step that belong to the world; <world>_high says the same by name, "
-        "<world>_low has ten updates a step and a tenth of the steps [Y]",
+        "shipped: the environment's values for one update per step; <environment>_high: the same by name; "
+        "<environment>_low: its values for ten updates per step and a tenth of the steps [Y]",
         choices=("shipped", *PRESETS),
     )
 
     # Networks
     model: str = setting(
         "none",
-        "what imagines: none, so that the values learn from remembered steps (ER); perfect: the world itself; simple: "
-        "a learned model of observations; latent: one of latent states [Y]",
+        "model that imagines steps. none: values learn from replayed steps (ER); perfect: the environment itself; "
+        "simple: a learned model of observations; latent: a learned model of latent states [Y]",
         choices=MODELS,
     )
     num_hidden_layers: int = setting(3, "hidden layers of each network [Y]", minimum=1, maximum=16)
@@ -58,29 +58,29 @@ class Config:
     activation: str = setting("elu", "activation of the hidden layers [Y]", choices=("relu", "silu", "elu"))
 
     # Values
-    Q_alpha: float = setting(_USUAL["ER"]["Q_alpha"], "Adam's step size of the action values [Y]", above=0)
-    b1_adam: float = setting(0.9, "Adam's decay of the mean [Y]", minimum=0, below=1)
-    b2_adam: float = setting(0.99, "Adam's decay of the square [Y]", minimum=0, below=1)
-    eps_adam: float = setting(1e-5, "Adam's epsilon, outside the root [Y]", above=0)
+    Q_alpha: float = setting(_USUAL["ER"]["Q_alpha"], "Adam's learning rate for the action values [Y]", above=0)
+    b1_adam: float = setting(0.9, "Adam's decay rate for the gradient's mean [Y]", minimum=0, below=1)
+    b2_adam: float = setting(0.99, "Adam's decay rate for the gradient's square [Y]", minimum=0, below=1)
+    eps_adam: float = setting(1e-5, "Adam's epsilon, added outside the square root [Y]", above=0)
     wd_adam: float = setting(
-        1e-6, "share of each weight lost in an update, whatever the step size [Y]", minimum=0, maximum=1
+        1e-6, "share of each weight subtracted per update, independent of the learning rate [Y]", minimum=0, maximum=1
     )
     gamma: float = setting(0.9, "discount of later rewards [Y]", minimum=0, maximum=1)
-    double_DQN: bool = setting(False, "target: value, by the target network, of what is best by the online one [Y]")
-    use_target: bool = setting(True, "a target network; else targets come from the current values [Y]")
+    double_DQN: bool = setting(False, "target: the target network's value of the online network's best action [Y]")
+    use_target: bool = setting(True, "use a target network; off: targets come from the online network [Y]")
     target_update_frequency: int = setting(100, "environment steps between copies to the target network [Y]", minimum=1)
     batch_size: int = setting(
-        320, "transitions, or with a model starts of imagined rollouts, in an update [Y]", minimum=1, maximum=1_000_000
+        320, "transitions per update; with a model, starts of imagined rollouts [Y]", minimum=1, maximum=1_000_000
     )
-    updates_per_step: int = setting(1, "updates for each environment step [Y]", minimum=1, maximum=10_000)
-    buffer_size: int = setting(100_000, "transitions the replay memory holds [Y]", minimum=1)
+    updates_per_step: int = setting(1, "updates per environment step [Y]", minimum=1, maximum=10_000)
+    buffer_size: int = setting(100_000, "capacity of the replay buffer, in transitions [Y]", minimum=1)
     training_start_time: int = setting(
-        1000, "environment steps before the first update, rounded up to whole evaluation periods [Y]", minimum=0
+        1000, "environment steps before the first update, rounded up to whole epochs [Y]", minimum=0
     )
 
     # Exploration
     exploration_strat: str = setting(
-        "softmax", "how actions are chosen, in the world and in imagination [Y]", choices=("softmax", "epsilon_greedy")
+        "softmax", "how actions are chosen, also in imagination [Y]", choices=("softmax", "epsilon_greedy")
     )
     softmax_temp: float = setting(
         _USUAL["ER"]["softmax_temp"], "temperature of the softmax over action values [Y]", above=0
@@ -90,18 +90,20 @@ class Config:
     # Imagination
     rollout_length: int = setting(10, "steps of each imagined rollout [Y]", minimum=1, maximum=1000)
     rollout_batch_size: int | None = setting(
-        None, "starts of rollouts, drawn apart from those the model learns from; null: the same [Y]", minimum=1
+        None, "starts of imagined rollouts, sampled apart from the model's batch; null: that batch [Y]", minimum=1
     )
     episodic_env: bool = setting(
-        True, "weigh imagined steps by the chance that the episode still goes on, judge by returns; else by rewards [Y]"
+        True,
+        "episodes end: weight imagined steps by the probability that the episode continues, and evaluate by returns; "
+        "off: evaluate by the reward per step [Y]",
     )
 
     # Models that are learned
-    model_alpha: float = setting(2e-4, "Adam's step size of the model [Y]", above=0)
-    binary_obs: bool | None = setting(None, "observations are bits: 0 or 1; null: as the environment says [Y]")
-    reward_weight: float = setting(1.0, "weight of the reward's loss [Y]", minimum=0)
-    termination_weight: float = setting(1.0, "weight of the termination's loss [Y]", minimum=0)
-    obs_prediction_weight: float = setting(1.0, "weight of the observation's loss [Y]", minimum=0)
+    model_alpha: float = setting(2e-4, "Adam's learning rate for the model [Y]", above=0)
+    binary_obs: bool | None = setting(None, "observations are bits, 0 or 1; null: as the environment declares [Y]")
+    reward_weight: float = setting(1.0, "weight of the reward loss [Y]", minimum=0)
+    termination_weight: float = setting(1.0, "weight of the termination loss [Y]", minimum=0)
+    obs_prediction_weight: float = setting(1.0, "weight of the observation loss [Y]", minimum=0)
 
     # Latent models
     latent_type: str = setting(
@@ -109,45 +111,43 @@ class Config:
     )
     num_features: int = setting(32, "variables of a latent state [Y]", minimum=1, maximum=4096)
     feature_width: int = setting(32, "classes of each categorical variable [Y]", minimum=2, maximum=4096)
-    KL_prior_weight: float = setting(0.8, "weight of KL(encoded || predicted), to the prediction [Y]", minimum=0)
-    KL_posterior_weight: float = setting(0.2, "weight of the same, to the encoder [Y]", minimum=0)
+    KL_prior_weight: float = setting(0.8, "weight of KL(encoded || predicted) for the prediction [Y]", minimum=0)
+    KL_posterior_weight: float = setting(0.2, "weight of KL(encoded || predicted) for the encoder [Y]", minimum=0)
     posterior_entropy_weight: float = setting(0.0, "weight of KL(encoded || uniform or normal) [Y]", minimum=0)
-    min_std: float = setting(0.0, "Gaussian: added to the encoder's deviations [Y]", minimum=0)
+    min_std: float = setting(0.0, "Gaussian: added to the encoder's standard deviations [Y]", minimum=0)
     std_act: str = setting(
         "softplus",
-        "Gaussian: what makes deviations of raw outputs; sigmoid2 is 2 sigmoid(x / 2) [Y]",
+        "Gaussian: maps raw outputs to standard deviations; sigmoid2 is 2 sigmoid(x / 2) [Y]",
         choices=("softplus", "sigmoid", "sigmoid2"),
     )
-    learn_obs_variance: bool = setting(False, "the decoder of observations that are no bits gives deviations too [Y]")
+    learn_obs_variance: bool = setting(False, "decode standard deviations too, where observations are not bits [Y]")
 
     compile: bool = setting(
         False,
-        "fuse the values' update by torch.compile: needs a C++ compiler and half a minute, and rounds otherwise",
+        "fuse the values' update by torch.compile: needs a C++ compiler and half a minute, and rounds differently",
     )
 
     # Steps and evaluation
-    num_steps: int = setting(1_000_000, "environment steps of each seed, rounded up to whole periods [Y]", minimum=1)
-    eval_frequency: int = setting(500, "environment steps between evaluations, an epoch [Y]", minimum=1)
-    eval_steps: int = setting(100, "steps of an evaluation's episodes, at most [Y]", minimum=1)
+    num_steps: int = setting(1_000_000, "environment steps per seed, rounded up to whole epochs [Y]", minimum=1)
+    eval_frequency: int = setting(500, "environment steps between evaluations, which make one epoch [Y]", minimum=1)
+    eval_steps: int = setting(100, "largest number of steps of an evaluation's episodes [Y]", minimum=1)
     eval_batch_size: int = setting(32, "episodes of an evaluation [Y]", minimum=1, maximum=1_000_000)
 
-    # What the original does and should not
-    faithful_to_paper: bool = setting(
-        False, "all that the original does and should not: stale_observation and bernoulli_logits"
-    )
+    # Mistakes of the original
+    faithful_to_paper: bool = setting(False, "repeat the original's mistakes: stale_observation and bernoulli_logits")
     stale_observation: bool | None = setting(
         None,
-        "after an episode act on its last observation once more, and remember that; null: as faithful_to_paper",
+        "after an episode act on its last observation once more, and store that step; null: as faithful_to_paper",
     )
     bernoulli_logits: bool | None = setting(
         None,
-        "SimpleModel: imagine a bit with its logit as the probability, not with the sigmoid of that; null: as "
+        "SimpleModel: the probability of an imagined bit is its logit, not the sigmoid of the logit; null: as "
         "faithful_to_paper",
     )
 
     @property
     def num_envs(self) -> int:
-        """Environments of a member."""
+        """Environments per member."""
         return 1
 
     @property
@@ -226,7 +226,7 @@ def changeable(config: Config) -> tuple[str, ...]:
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Settings that do nothing beside the others, and why."""
+    """Settings that do nothing beside the others -> why."""
     model = f"model is {config.model!r}, so "
     latents, strategy = f"latent_type is {config.latent_type!r}", f"exploration_strat is {config.exploration_strat!r}"
     rules: list[tuple[bool, tuple[str, ...], str]] = [
@@ -254,7 +254,7 @@ def ineffective(config: Config) -> dict[str, str]:
 def validate(config: Config) -> str | None:
     """What is wrong with a combination of settings, as one line; None where nothing is."""
     if config.model == "latent" and config.binary_obs and config.learn_obs_variance:
-        return "learn_obs_variance is true, but binary_obs is too, and bits have no deviations; allowed: one of them"
+        return "learn_obs_variance is true, but binary_obs is too, and bits have no variance; allowed: one of them"
     if config.model == "latent" and config.latent_type == "categorical":
         size = config.num_features * config.feature_width
         if size > LARGEST_LATENT:

@@ -27,7 +27,7 @@ class Config:
     # Network
     hidden_sizes: tuple[int, ...] = setting((512, 256), "units of the policy's hidden layers [N]", minimum=1)
     value_hidden_sizes: tuple[int, ...] = setting(
-        (32, 32), "AAC: units of the hidden layers of a value network of its own [N]", minimum=1
+        (32, 32), "AAC: units of the hidden layers of the separate value network [N]", minimum=1
     )
     shared_trunk: bool = setting(False, "AAC: policy and value are two heads on the policy's hidden layers")
     activation: str = setting("relu", "activation of the hidden layers [N]", choices=("relu", "tanh"))
@@ -38,8 +38,8 @@ class Config:
     # Losses
     baseline: str = setting(
         "none",
-        "what the return to come is compared with: none [W], batch_mean of all returns to come [N], or value, a "
-        "learned function of the state (AAC) [M]",
+        "subtracted from the return-to-go: none [W], batch_mean, the mean over the batch [N], or value, a learned "
+        "function of the state (AAC) [M]",
         choices=("none", "batch_mean", "value"),
     )
     beta: float = setting(0.0, "weight of the entropy, as a share of the largest possible [N]; 0 is none", minimum=0)
@@ -47,12 +47,12 @@ class Config:
     discount: float = setting(0.995, "discount of later rewards [N]", minimum=0, maximum=1)
 
     # Learning
-    lr: float = setting(1e-3, "Adam's step size [N]", above=0)
+    lr: float = setting(1e-3, "Adam's learning rate [N]", above=0)
     value_lr: float | None = setting(
-        None, "AAC: Adam's step size for a value network of its own; null takes lr", above=0
+        None, "AAC: Adam's learning rate for the separate value network; null takes lr", above=0
     )
     eps: float = setting(1e-8, "Adam's epsilon [N]", above=0)
-    batch_size: int = setting(32, "episodes an update, side by side, each to its end [N]", minimum=1, maximum=4096)
+    batch_size: int = setting(32, "episodes per update, side by side, each to its end [N]", minimum=1, maximum=4096)
 
     # The end
     max_episodes: int = setting(6000, "episodes to train, rounded up to whole batches [N]", minimum=1)
@@ -60,24 +60,24 @@ class Config:
         None, "stop early once the mean return of the latest training episodes reaches this; null never [N]"
     )
     running_mean_len: int = setting(
-        100, "how many episodes that mean is over, or all where there are fewer [N]", minimum=1, maximum=1_000_000
+        100, "number of episodes in that mean; all while there are fewer [N]", minimum=1, maximum=1_000_000
     )
 
     # Improvements, all off as published
-    normalize_advantage: bool = setting(False, "shift and scale each batch's advantages to mean 0 and deviation 1")
+    normalize_advantage: bool = setting(False, "shift and scale each batch's advantages to mean 0 and variance 1")
     gae_lambda: float | None = setting(
         None,
-        "AAC: lambda of generalised advantage estimates [G]; null: the return to come less the value",
+        "AAC: lambda of generalised advantage estimates [G]; null: the return-to-go minus the value",
         minimum=0,
         maximum=1,
     )
     bootstrap_truncation: bool = setting(
-        False, "AAC: a time limit is no end: the value of the final observation follows it"
+        False, "AAC: at a time limit bootstrap from the value of the final observation; off: from 0"
     )
-    value_steps: int = setting(0, "AAC: further gradient steps of a value network of its own on each batch", minimum=0)
+    value_steps: int = setting(0, "AAC: further gradient steps of the separate value network on each batch", minimum=0)
     reward_scale: float = setting(1.0, "factor on rewards before anything is learned from them", above=0)
-    grad_clip_val: float | None = setting(None, "largest norm of the gradient of a network; null: any", above=0)
-    anneal_lr: bool = setting(False, "let the step sizes fall linearly to 0 over max_episodes")
+    grad_clip_val: float | None = setting(None, "largest norm of a network's gradient; null: any", above=0)
+    anneal_lr: bool = setting(False, "lower the learning rates linearly to 0 over max_episodes")
 
     @property
     def schedule(self) -> Schedule:
@@ -137,7 +137,7 @@ PRESETS: dict[str, dict[str, dict[str, object]]] = {
 
 
 def changeable(config: Config) -> tuple[str, ...]:
-    """What a resumed run may change: when it ends, unless its step sizes go by that."""
+    """What a resumed run may change: when it ends, unless the learning rates depend on that."""
     return ("target_reward",) if config.anneal_lr else ("target_reward", "max_episodes")
 
 

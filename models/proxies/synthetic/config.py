@@ -13,7 +13,7 @@ from typing import Any
 from models.family import Family
 from models.settings import SettingError, nearest, setting
 
-_proxy = functools.partial(setting, section="stand-in")
+_proxy = functools.partial(setting, section="synthetic environment")
 _search = functools.partial(setting, section="search")
 _inner = functools.partial(setting, section="inner loop")
 _choice = functools.partial(setting, section="choosing the winner")
@@ -23,26 +23,26 @@ PROXIES = ("mdp", "bandit")
 
 @dataclass(frozen=True)
 class Config:
-    """A population of synthetic environments, and how its members train and test fresh agents."""
+    """A population of synthetic environments, and how fresh agents train on them and are tested."""
 
-    # The stand-in
+    # The synthetic environment
     proxy: str = _proxy(
         "mdp",
-        "mdp: next state, reward and end are three networks [F]; bandit: episodes of one step, an initial-state and a "
-        "reward network [L]",
+        "mdp: three networks give next state, reward and termination [F]; bandit: episodes of one step, with an "
+        "initial-state and a reward network [L]",
         choices=PROXIES,
     )
     preset: str = _proxy(
         "recipe",
-        "recipe: what works here; paper: the published loop with its tuned values (figure 2); paper_varied: its loop "
-        "with varied agents (figure 3) [F]",
+        "recipe: what works here; paper: the published loop with its tuned values (figure 2); paper_varied: that "
+        "loop with varied agents (figure 3) [F]",
         choices=("recipe", "paper", "paper_varied"),
     )
-    proxy_hidden_size: int = _proxy(128, "units of each hidden layer of its networks [F]", minimum=1, maximum=65_536)
-    proxy_hidden_layer: int = _proxy(1, "hidden layers of its networks [F]", minimum=1, maximum=16)
+    proxy_hidden_size: int = _proxy(128, "units of each hidden layer of the networks [F]", minimum=1, maximum=65_536)
+    proxy_hidden_layer: int = _proxy(1, "hidden layers of the networks [F]", minimum=1, maximum=16)
     proxy_activation_fn: str = _proxy(
         "leakyrelu",
-        "their activation; prelu keeps its slope of 0.25, which the published search never moves either [F]",
+        "activation of the networks; prelu keeps its slope of 0.25, as in the published search [F]",
         choices=("relu", "leakyrelu", "tanh", "prelu", "identity"),
     )
     proxy_init: str = _proxy(
@@ -51,77 +51,77 @@ class Config:
         choices=("torch", "normal"),
     )
     learned_reset: bool = _proxy(
-        False, "first states from a network on normal noise; else from the real environment [F]. A bandit always does"
+        False, "first states come from a network on normal noise; off: the real environment's [F]. On for a bandit"
     )
-    latent_size: int | None = _proxy(None, "numbers of that noise; null is the size of an observation", minimum=1)
+    latent_size: int | None = _proxy(None, "size of that noise; null is the size of an observation", minimum=1)
     max_steps: int | None = _proxy(
-        None, "steps of an episode at most; null is the real environment's limit [F]", minimum=1
+        None, "largest number of steps of an episode; null is the real environment's limit [F]", minimum=1
     )
     raw_done: bool = _proxy(
         False,
-        "bootstrap by 1 - d with d the done network's raw output, as published [F]; else by whether d is over 0.5",
+        "bootstrap by 1 - d with d the done network's raw output, as published [F]; off: by whether d is over 0.5",
     )
 
     # The search
     strategy: str = _search(
         "openai_es", "nes as published [F], openai_es with Adam, or snes [L]", choices=("nes", "openai_es", "snes")
     )
-    population: int = _search(64, "perturbed stand-ins a generation; both of a mirrored pair count", minimum=1)
-    generations: int = _search(100, "generations at most", minimum=1)
+    population: int = _search(64, "perturbed proxies per generation; both of a mirrored pair count", minimum=1)
+    generations: int = _search(100, "largest number of generations", minimum=1)
     noise_std: float = _search(0.05, "standard deviation of the perturbations", above=0)
     step_size: float = _search(
-        0.02, "step of the outer loop: factor (nes), Adam's (openai_es), of the mean (snes)", above=0
+        0.02, "learning rate of the outer loop: a factor (nes), Adam's (openai_es), the mean's (snes)", above=0
     )
-    score_transform: int = _search(7, "how nes turns scores into weights, rule 0 to 7 [F]", minimum=0, maximum=7)
+    score_transform: int = _search(7, "rule by which nes turns fitness into weights [F]", minimum=0, maximum=7)
     nes_step_size: bool = _search(False, "nes: divide the step by the number of perturbations [F]")
     mirrored: bool = _search(True, "perturb in both directions")
     weight_decay: float = _search(
-        0.0, "share of the weights lost a generation (nes), or its L2 gradient", minimum=0, maximum=1
+        0.0, "share of the weights subtracted per generation; openai_es: factor of an L2 gradient", minimum=0, below=1
     )
     common_random_numbers: bool = _search(
-        True, "all stand-ins of a generation get agents of the same seeds and the same tests"
+        True, "all proxies of a generation get agents of the same seeds and the same tests"
     )
-    initial_draws: int = _search(1, "initial stand-ins drawn; the search starts from the best", minimum=1)
-    initial_members: int = _search(16, "perturbed copies that score each of them", minimum=1)
+    initial_draws: int = _search(1, "initial proxies sampled; the search starts from the best", minimum=1)
+    initial_members: int = _search(16, "perturbed copies that score each initial proxy", minimum=1)
 
     # The inner loop
-    agents_per_proxy: int = _inner(1, "fresh agents that train on each stand-in", minimum=1)
+    agents_per_proxy: int = _inner(1, "fresh agents that train on each proxy", minimum=1)
     inner_rule: str = _inner(
         "budget",
-        "end an agent's training after inner_steps, or before: when its returns no longer change (plateau [F]), when "
-        "tests on the real environment reach solved_reward (tests [F])",
+        "budget: an agent trains for inner_steps; it stops before that once its returns no longer change (plateau [F]) "
+        "or once tests on the real environment reach solved_reward (tests [F])",
         choices=("budget", "plateau", "tests"),
     )
-    inner_steps: int = _inner(3000, "steps on the stand-in an agent trains for, at most", minimum=1)
-    train_episodes: int | None = _inner(None, "episodes an agent trains for, at most [F]; null: any number", minimum=1)
+    inner_steps: int = _inner(3000, "largest number of steps that an agent trains for on a proxy", minimum=1)
+    train_episodes: int | None = _inner(None, "largest number of episodes of a training [F]; null: any", minimum=1)
     early_out_num: int = _inner(10, "episodes over which returns are averaged for the rule [F]", minimum=1)
-    early_out_virtual_diff: float = _inner(0.01, "plateau: relative change of that average [F]", above=0)
-    plateau_floor: int = _inner(0, "plateau: steps before it may end a training", minimum=0)
+    early_out_virtual_diff: float = _inner(0.01, "plateau: largest relative change of that average [F]", above=0)
+    plateau_floor: int = _inner(0, "plateau: steps before training may end", minimum=0)
     test_episodes: int = _inner(8, "greedy episodes on the real environment that score an agent", minimum=1)
-    test_limit: int | None = _inner(None, "steps of these at most; null is the environment's limit", minimum=1)
+    test_limit: int | None = _inner(None, "largest number of their steps; null is the environment's limit", minimum=1)
 
     # Choosing the winner
     solved_reward: float | None = _choice(None, "mean return that counts as solved; null: none does")
-    quit_when_solved: bool = _choice(False, "end the search when the centre's agents reach solved_reward [F]")
-    center_agents: int = _choice(16, "fresh agents that score the unperturbed centre", minimum=1)
+    quit_when_solved: bool = _choice(False, "end the search once agents of the mean reach solved_reward [F]")
+    center_agents: int = _choice(16, "fresh agents that score the unperturbed mean", minimum=1)
     center_every: int = _choice(5, "generations between these scores", minimum=1)
-    keep_best: int = _choice(6, "best centres that are tested again in the end", minimum=1)
-    retest_agents: int = _choice(32, "fresh agents of that second test, for each centre", minimum=1)
+    keep_best: int = _choice(6, "best means of the search that are re-evaluated at the end", minimum=1)
+    retest_agents: int = _choice(32, "fresh agents of the re-evaluation, for each mean", minimum=1)
     retest_drawn: bool = _choice(
-        True, "draw all hyperparameters of these agents (vary_hp), so that a stand-in wins that serves many kinds"
+        True, "sample all hyperparameters of these agents (vary_hp), so that the winner serves many kinds of agents"
     )
-    report_agents: int = _choice(64, "further fresh agents, for the winner's reported score", minimum=1)
+    report_agents: int = _choice(64, "fresh agents of the winner's held-out evaluation", minimum=1)
     deploy_steps: int | None = _choice(
-        None, "steps an agent trains for in these two tests and in use; null is inner_steps", minimum=1
+        None, "steps that an agent trains for in both evaluations and in use; null is inner_steps", minimum=1
     )
 
     @property
     def steps_in_use(self) -> int:
-        """Steps an agent trains for on a finished stand-in, at most."""
+        """Largest number of steps that an agent trains for on a finished proxy."""
         return self.deploy_steps or self.inner_steps
 
 
-# (preset, proxy) -> settings of the stand-in, of the search and of the inner agent
+# (preset, proxy) -> settings of the proxy, of the search and of the inner agent
 _PRESETS: dict[tuple[str, str], dict[str, object]] = {
     ("recipe", "mdp"): {"vary_hp": True, "vary": ("lr",)},
     ("recipe", "bandit"): {
@@ -167,8 +167,8 @@ SOLVED = {"cartpole": 475.0, "cartpole-200": 195.0, "acrobot": -100.0}  # Gymnas
 
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
-    """What preset, proxy and game change of the defaults of stand-in, search and inner agent. ``values`` are the
-    settings given so far. Raises SettingError for a combination that does not exist."""
+    """What preset, proxy and game change of the defaults of proxy, search and inner agent. ``values`` are the settings
+    given so far. Raises SettingError for a combination that does not exist."""
     preset, proxy = values.get("preset", Config.preset), values.get("proxy", Config.proxy)
     if (preset, proxy) not in _PRESETS:
         known = [name for name, kind in _PRESETS if kind == proxy] or list(dict(_PRESETS))
@@ -196,7 +196,7 @@ def validate(config: Config) -> str | None:
         return "quit_when_solved is on, but solved_reward is null; allowed: a solved_reward to quit at"
     if config.strategy == "nes" and config.score_transform >= 5 and config.center_every > 1:
         return (
-            f"score_transform is {config.score_transform}, which compares with the centre, but center_every is "
+            f"score_transform is {config.score_transform}, which compares with the mean, but center_every is "
             f"{config.center_every}; allowed: a center_every of 1, or a score_transform from 0 to 4"
         )
     if config.proxy == "bandit" and config.inner_rule == "plateau":
