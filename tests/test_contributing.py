@@ -43,7 +43,8 @@ def run(checkout: Path, *words: str) -> str:
 
 
 def test_the_example_agent_trains_in_the_example_environment(checkout: Path) -> None:
-    assert "--elite_share" in run(checkout, "trainer.py", "--implementation", "CEM", "--help")
+    shown = run(checkout, "trainer.py", "--implementation", "CEM", "--help")
+    assert "--elite_share" in shown and ", corridor" in shown
     run(checkout, *"trainer.py --implementation CEM --gamename corridor --epochs 2 --eval_every 1".split())
     (metrics,) = checkout.glob("exp_dir/corridor/debug/CEM/seed_25/version_0/metrics.csv")
     header, *rows = metrics.read_text().splitlines()

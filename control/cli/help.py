@@ -20,7 +20,7 @@ implementations:
   {implementations}
 environments:
   {games}
-  any other Gymnasium id; probe-1 and so on, for tests"""
+  any Gymnasium id, your own as module:Name-v0; probe-1 to 5, for tests"""
 WORDS = "A bare flag switches on (--record), --no_ before it off; lists are 64,64 or 64 64; null stands for none."
 EXAMPLES = """examples:
   python trainer.py --seed 26                              train Upside-Down RL on LunarLander
@@ -46,9 +46,10 @@ def _width() -> int:
 
 def help_text(known: Mapping[str, Flag], implementation: str) -> str:
     """The whole help page, with the defaults of that implementation on that game."""
-    from envs.names import GAMES
+    from envs.names import GAMES, declared
 
-    games = textwrap.wrap(", ".join(name for name, game in GAMES.items() if not game.is_probe), _width() - 2)
+    games = [name for name, game in GAMES.items() if not game.is_probe] + [*declared()]
+    games = textwrap.wrap(", ".join(games), _width() - 2)
     known_names = textwrap.wrap(", ".join(implementations()), _width() - 2)
     head = HEAD.format(
         words=textwrap.fill(WORDS, _width()), implementations="\n  ".join(known_names), games="\n  ".join(games)
