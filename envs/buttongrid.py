@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from envs.gridworld import MOVES, as_lines, clipped_moves
+from envs.parameters import ButtonParameters
 from envs.seeded import uniform_at
 from envs.tensor import moved
-from envs.world_parameters import ButtonParameters
 from models.settings import OPTIONAL_INTEGER, check_value
 from models.spaces import Discrete, Spaces
 

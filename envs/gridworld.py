@@ -13,9 +13,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from envs.parameters import GridParameters
 from envs.seeded import uniform_at
 from envs.tensor import SEED, TIME, moved
-from envs.world_parameters import GridParameters
 from models.settings import OPTIONAL_INTEGER, check_value
 from models.spaces import Discrete, Spaces
 

@@ -1,7 +1,7 @@
 """The names ``--gamename`` takes: our own table, files of this folder that declare a ``GAME``, and every registered
 Gymnasium id. Imports no torch.
 
-A game that has parameters is named with those that are not as in the table, sorted and as YAML writes them:
+The name of an environment with parameters contains those that differ from the table, sorted and as YAML writes them:
 ``procmaze,grid_size=5,teleport_on_termination=false``.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from envs.world_parameters import ButtonParameters, FluteParameters, GridParameters, WorldParameters
+from envs.parameters import ButtonParameters, FluteParameters, GridParameters, Parameters
 from models.settings import SettingError, closest, nearest
 
 PROBE_PREFIX = "probe-"
@@ -25,11 +25,11 @@ class Game:
     """One environment by name.
 
     ``gym_id`` is the Gymnasium id, ``module:id`` where a module must be imported first; empty for probes.
-    ``max_return`` is a bound no episode's return exceeds, None where none is known: commands are clipped to it.
+    ``max_return`` is a bound that no episode's return exceeds, None where none is known: commands are clipped to it.
     ``kwargs`` go to ``gymnasium.make``; ``wrappers`` are classes of ``envs/wrappers.py``, applied in order.
-    ``dynamics`` is ``module:class`` of the game as a tensor program (`envs.tensor.Dynamics`, made with the same
-    ``kwargs``), empty where there is none; it takes the place of the Gymnasium id except where frames are drawn.
-    ``parameters`` are the kind of those ``kwargs`` that a name may change, None where it may change none.
+    ``dynamics`` is ``module:class`` of the environment as a tensor program (`envs.tensor.Dynamics`, made with the same
+    ``kwargs``), empty where there is none; it replaces the Gymnasium id except where frames are drawn.
+    ``parameters`` is the class of those ``kwargs`` that a name may change, None where it may change none.
     ``info`` names the numbers in Gymnasium's ``info`` that a step hands out as `envs.base.Step.info`, in this order.
     """
 
@@ -39,11 +39,11 @@ class Game:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     wrappers: tuple[str, ...] = ()
     dynamics: str = ""
-    parameters: type[WorldParameters] | None = None
+    parameters: type[Parameters] | None = None
     info: tuple[str, ...] = ()
 
     @property
-    def world(self) -> str:
+    def base_name(self) -> str:
         """The name without parameters."""
         return self.name.partition(",")[0]
 
@@ -55,6 +55,13 @@ class Game:
     @property
     def is_probe(self) -> bool:
         return self.name.startswith(PROBE_PREFIX)
+
+
+def _ours(name: str, of_class: str, max_return: float, parameters: type[Parameters], **kwargs: Any) -> Game:
+    """A tensor program of this folder that is also registered with Gymnasium, of 100 steps at most."""
+    kwargs["max_episode_steps"] = 100
+    dynamics = f"envs.{name}:{of_class}"
+    return Game(name, f"understudy/{of_class}-v0", max_return, kwargs, dynamics=dynamics, parameters=parameters)
 
 
 _TABLE = (
@@ -74,58 +81,26 @@ _TABLE = (
     # The id has no time limit, and a greedy policy that walks into a wall would never come back.
     Game("cliffwalking", "CliffWalking-v1", -13.0, {"max_episode_steps": 200}),
     Game("halfcheetah", "HalfCheetah-v5"),
-    # Worlds of model-based generalisation (Young et al. 2023), cut after as many steps as its evaluations have.
-    Game(
-        "procmaze",
-        "understudy/ProcMaze-v0",
-        -1.0,
-        {"grid_size": 4, "max_episode_steps": 100},
-        dynamics="envs.procmaze:ProcMaze",
-        parameters=GridParameters,
+    # Cut after as many steps as the evaluations of model-based generalisation have (Young et al. 2023).
+    _ours("procmaze", "ProcMaze", -1.0, GridParameters, grid_size=4),
+    _ours("opengrid", "OpenGrid", -1.0, GridParameters),
+    _ours("buttongrid", "ButtonGrid", 100.0, ButtonParameters),
+    _ours("panflute", "PanFlute", 100.0, FluteParameters),
+    *(
+        Game(f"{PROBE_PREFIX}{name}", max_return=1.0)
+        for name in ("1", "2", "3", "4", "5", "4-continuous", "5-continuous")
     ),
-    Game(
-        "opengrid",
-        "understudy/OpenGrid-v0",
-        -1.0,
-        {"max_episode_steps": 100},
-        dynamics="envs.opengrid:OpenGrid",
-        parameters=GridParameters,
-    ),
-    Game(
-        "buttongrid",
-        "understudy/ButtonGrid-v0",
-        100.0,
-        {"max_episode_steps": 100},
-        dynamics="envs.buttongrid:ButtonGrid",
-        parameters=ButtonParameters,
-    ),
-    Game(
-        "panflute",
-        "understudy/PanFlute-v0",
-        100.0,
-        {"max_episode_steps": 100},
-        dynamics="envs.panflute:PanFlute",
-        parameters=FluteParameters,
-    ),
-    Game("probe-1", max_return=1.0),
-    Game("probe-2", max_return=1.0),
-    Game("probe-3", max_return=1.0),
-    Game("probe-4", max_return=1.0),
-    Game("probe-5", max_return=1.0),
-    Game("probe-4-continuous", max_return=1.0),
-    Game("probe-5-continuous", max_return=1.0),
-    Game("probe-truncated", max_return=8.0),
-    Game("probe-truncated-continuous", max_return=8.0),
+    *(Game(f"{PROBE_PREFIX}{name}", max_return=8.0) for name in ("truncated", "truncated-continuous")),
 )
 GAMES: dict[str, Game] = {game.name: game for game in _TABLE}
 
 
 def resolve(name: str) -> Game:
-    """The game of that name: ours, or any registered Gymnasium id (``module:Env-v0`` imports the module first). Of a
-    name with parameters, which come in any order, the game has the name that is written above.
+    """The environment of that name: ours, or any registered Gymnasium id (``module:Env-v0`` imports the module first).
+    Parameters in a name come in any order; the `Game` has the name with them sorted.
 
     An id without a version means the newest; one whose version is gone is mapped to the newest, with a note on
-    stderr. An id of our table (``LunarLander-v3``) gives our game. Raises SettingError with the nearest name.
+    stderr. An id of our table (``LunarLander-v3``) gives our `Game`. Raises SettingError with the nearest name.
     """
     if name in GAMES:
         return GAMES[name]
@@ -160,10 +135,10 @@ def declared() -> dict[str, str]:
 
 
 def taken_apart(name: str) -> tuple[Game, dict[str, Any]]:
-    """The game before the first comma of a name and the parameters behind it, not yet held against their ranges.
+    """The `Game` before the first comma of a name and the parameters behind it, not yet held against their ranges.
     Raises SettingError."""
-    world, *pairs = name.split(",")
-    game, values = resolve(world), {}
+    base_name, *pairs = name.split(",")
+    game, values = resolve(base_name), {}
     known = game.in_use()
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -173,35 +148,31 @@ def taken_apart(name: str) -> tuple[Game, dict[str, Any]]:
             hint = nearest(key, known) or f"; allowed: {', '.join(known)}"
             raise SettingError(f"gamename is {name!r}: {key or pair!r} is unknown{hint}", "gamename")
         if not equals or key in values:
-            wrong = "is given twice" if equals else f"needs a value: {key}={_written(known[key])}"
+            wrong = "is given twice" if equals else f"needs a value: {key}={str(known[key]).lower()}"
             raise SettingError(f"gamename is {name!r}: {key} {wrong}", "gamename")
         values[key] = _read(text)
     return game, values
 
 
 def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
-    """A game without parameters in its name with these instead of its own. Raises SettingError for what is out of
-    range."""
+    """``game``, whose name has no parameters, with ``values`` in place of its own. Raises SettingError for a value out
+    of range."""
     if game.parameters is None or not values:
         return game
     own = game.in_use()
     game.parameters(**{**own, **values})
     others = {name: values[name] for name in sorted(values) if values[name] != own[name]}
-    pairs = [f"{name}={_written(value)}" for name, value in others.items()]
+    pairs = [f"{name}={str(value).lower()}" for name, value in others.items()]
     return replace(game, name=",".join([game.name, *pairs]), kwargs={**game.kwargs, **others}) if pairs else game
 
 
 def games_with(parameter: str) -> list[str]:
-    """The games that have a parameter of that name."""
+    """Names of the environments that have this parameter."""
     return [game.name for game in _TABLE if parameter in game.in_use()]
 
 
-def _written(value: int | bool) -> str:
-    return str(value).lower()
-
-
 def _read(text: str) -> Any:
-    """What YAML takes a text for; the text itself where it is no YAML."""
+    """The value of a text in YAML; the text itself where it is no YAML."""
     import yaml
 
     try:
@@ -213,7 +184,7 @@ def _read(text: str) -> Any:
 def _import_for_ids(module: str, name: str) -> None:
     try:
         importlib.import_module(module)
-    # What an unknown module raises while it is imported is its own affair; the user wants one line.
+    # An unknown module may raise anything while it is imported; the user wants one line.
     except Exception as error:
         line = f"gamename is {name!r}: module {module} cannot be imported ({first_line(error)})"
         raise SettingError(line, "gamename") from error

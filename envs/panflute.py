@@ -11,9 +11,9 @@ function of its seed and its actions alone; or it is given (`advance`).
 import torch
 from torch import Tensor
 
+from envs.parameters import FluteParameters
 from envs.seeded import uniform_at
 from envs.tensor import moved
-from envs.world_parameters import FluteParameters
 from models.settings import OPTIONAL_INTEGER, check_value
 from models.spaces import Discrete, Spaces
 

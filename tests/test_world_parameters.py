@@ -59,7 +59,7 @@ def test_constructors_have_these_parameters_and_defaults(name: str) -> None:
 )
 def test_a_name_has_sorted_what_differs_from_the_games_own(name: str, canonical: str) -> None:
     game = resolve(name)
-    assert game.name == canonical and game.world == canonical.split(",")[0]
+    assert game.name == canonical and game.base_name == canonical.split(",")[0]
     assert resolve(canonical) == game
 
 

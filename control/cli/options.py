@@ -69,7 +69,7 @@ def parameters(game: str) -> dict[str, Flag]:
     if found.parameters is None:
         return {}
     of_kind, values = kinds(found.parameters), found.in_use()
-    section = f"parameters of {found.world}, which become part of gamename"
+    section = f"parameters of {found.base_name}, which become part of gamename"
     return {
         f.name: Flag(f.name, of_kind[f.name], f.metadata, values[f.name], section) for f in fields(found.parameters)
     }

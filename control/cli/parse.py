@@ -125,10 +125,11 @@ def _choose(words: Mapping[str, list[str]], asked: Container[str]) -> _Choice:
     preset = one_word("preset", words["preset"]) if "preset" in words else ""
     meant = family(implementation).preset_game(preset)
     game = resolve(one_word("gamename", words.get("gamename", [meant or RunConfig.gamename])))
-    if meant and resolve(meant).world != game.world:
+    if meant and resolve(meant).base_name != game.base_name:
         flag = next((f"--{name}" for name in ("gamename", "preset") if name in asked), "gamename")
         raise SettingError(
-            f"preset is {preset!r}, but gamename is {game.name!r}; leave out {flag}, or take a preset of {game.world}",
+            f"preset is {preset!r}, but gamename is {game.name!r}; "
+            f"leave out {flag}, or take a preset of {game.base_name}",
             "" if flag.startswith("--") else "gamename",
         )
     choosing = CHOOSING if learns_from(implementation) == "evolution" else CHOOSING[:1]

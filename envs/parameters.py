@@ -1,4 +1,4 @@
-"""Parameters of our own worlds: what constructors, flags and the names of games share. Imports no torch."""
+"""Parameters of our own environments, shared by constructors, flags and names. Imports no torch."""
 
 from dataclasses import dataclass
 
@@ -6,16 +6,16 @@ from models.settings import INTEGER, check, check_value, setting
 
 
 @dataclass(frozen=True)
-class WorldParameters:
-    """Values held against their ranges; raises SettingError."""
+class Parameters:
+    """Values are checked against their ranges; raises SettingError."""
 
     def __post_init__(self) -> None:
         check(self)
 
 
 @dataclass(frozen=True)
-class GridParameters(WorldParameters):
-    """Of `envs.procmaze.ProcMaze` and `envs.opengrid.OpenGrid`."""
+class GridParameters(Parameters):
+    """Parameters of `envs.procmaze.ProcMaze` and `envs.opengrid.OpenGrid`."""
 
     grid_size: int = setting(10, "cells along a side of the grid", minimum=2, maximum=100)
     spontaneous_termination: bool = setting(True, "rare events, which end the search for the goal")
@@ -23,8 +23,8 @@ class GridParameters(WorldParameters):
 
 
 @dataclass(frozen=True)
-class ButtonParameters(WorldParameters):
-    """Of `envs.buttongrid.ButtonGrid`."""
+class ButtonParameters(Parameters):
+    """Parameters of `envs.buttongrid.ButtonGrid`."""
 
     grid_size: int = setting(10, "cells along a side of the grid", minimum=2, maximum=100)
     num_buttons: int = setting(3, "buttons, each on a cell of its own", minimum=1)
@@ -37,8 +37,8 @@ class ButtonParameters(WorldParameters):
 
 
 @dataclass(frozen=True)
-class FluteParameters(WorldParameters):
-    """Of `envs.panflute.PanFlute`."""
+class FluteParameters(Parameters):
+    """Parameters of `envs.panflute.PanFlute`."""
 
     num_pipes: int = setting(5, "pipes, of length 1, 2, ...; as many actions", minimum=1, maximum=100)
     spontaneous_reward: bool = setting(True, "rare events, which put notes at all ends")
