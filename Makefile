@@ -1,9 +1,10 @@
 # `make train` and `make test` are all a newcomer needs; each sets up .venv first.
 #   ARGS    flags for the command:       make train ARGS="--seed 26"
 #   PYTHON  interpreter for .venv:       make setup PYTHON=python3.12
-#   EXTRAS  extras of pyproject.toml:    make setup EXTRAS=dev,tune,doom
+#   EXTRAS  extras of pyproject.toml:    make setup EXTRAS=train,doom
 
-EXTRAS ?= dev,tune
+# The trainer alone needs less than its tests.
+DEVELOP := train,dev,tune
 ARGS ?=
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 find_python = for p in python3 python3.13 python3.12 python3.11; do \
@@ -14,22 +15,22 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 VENV := .venv
 RUN := $(VENV)/bin/python
 # Another interpreter or other extras ask for another stamp, so a stale .venv is one whose stamp is absent or old.
-STAMP := $(VENV)/.ready-$(VERSION)-$(EXTRAS)
-ifneq ($(shell $(RUN) -c 'print("runs")' 2>/dev/null),runs)
-.PHONY: $(STAMP)
-endif
+STAMP := $(VENV)/.ready-$(VERSION)-
+BROKEN := $(if $(filter runs,$(shell $(RUN) -c 'print("runs")' 2>/dev/null)),,again)
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup train demo test slow soak lint format types bench tensorboard clean
+.PHONY: help setup trainer train demo test slow soak lint format types bench tensorboard clean again
 .DEFAULT_GOAL := help
 
 help:  ## this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
-setup: $(STAMP)  ## create or refresh .venv; at once when it is up to date
+setup: $(STAMP)$(or $(EXTRAS),$(DEVELOP))  ## create or refresh .venv for everything here; at once when it is up to date
 
-$(STAMP): pyproject.toml
+trainer: $(STAMP)$(or $(EXTRAS),train)
+
+$(STAMP)%: pyproject.toml constraints.txt $(BROKEN)
 	@$(PYTHON) -c '$(SUPPORTED)' 2>/dev/null || { \
 		echo "make setup: $(PYTHON) is $(if $(VERSION),Python $(VERSION),no working Python);" \
 			"needed: Python 3.11, 3.12 or 3.13, as in make setup PYTHON=/path/to/python3.12" >&2; exit 2; }
@@ -37,14 +38,16 @@ $(STAMP): pyproject.toml
 		echo "make setup: $(PYTHON) lacks venv; on Debian or Ubuntu: sudo apt-get install python3-venv" >&2; exit 2; }
 	@$(RUN) -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(VERSION)")' 2>/dev/null || \
 		$(PYTHON) -m venv --clear $(VENV)
-	@echo "Installing understudy[$(EXTRAS)] into $(VENV): a minute or several, by the network"
-	@$(RUN) -m pip install -qq --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@$(RUN) -m pip --version >/dev/null 2>&1 || $(RUN) -m ensurepip >/dev/null 2>&1 || { \
+		echo "make setup: $(VENV) has no pip; remove the folder, and make setup creates it" >&2; exit 2; }
+	@echo "Installing understudy[$*] into $(VENV): some minutes, 2 GB on disk, and more with an NVIDIA card's libraries"
+	@$(RUN) -m pip install --disable-pip-version-check -c constraints.txt -e '.[$*]'
 	@touch $@
 
-train: setup  ## first landing: UDRL on LunarLander, ten minutes at most, then a figure and a video
+train: trainer  ## first landing: UDRL on LunarLander, ten minutes at most, then a figure and a video
 	@$(RUN) trainer.py --exp_name first-landing --epochs 600 --record $(ARGS)
 
-demo: setup  ## learn a stand-in for CartPole, train an agent on it alone, land it on the real one: three minutes
+demo: trainer  ## learn a synthetic CartPole, train an agent on it alone, test it on the real one: three minutes
 	@$(RUN) trainer.py --implementation SE --gamename cartpole --proxy bandit --exp_name demo --seed 2 --generations 60 --record $(ARGS)
 
 test: setup  ## the quick test suite
@@ -68,7 +71,7 @@ types: setup  ## type check
 bench: setup  ## every benchmark, one after another
 	@set -e; for file in $(filter-out benchmarks/common.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(RUN) "$$file" $(ARGS); done
 
-tensorboard: setup  ## TensorBoard over all runs
+tensorboard: trainer  ## TensorBoard over all runs
 	@$(RUN) -m tensorboard.main --logdir exp_dir $(ARGS)
 
 clean:  ## remove .venv and caches; exp_dir stays

@@ -12,14 +12,15 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
+import envs.registration  # noqa: F401  # our own ids
 from envs import wrappers
 from envs.base import EnvironmentFault, Step
 from envs.names import Game, first_line
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
 
-# What an ImportError mentions -> the optional dependency of this project that brings it ("" for a core one).
-_EXTRAS = {"vizdoom": "[doom]", "mujoco": "[mujoco]", "imageio": "[mujoco]", "box2d": "", "pygame": ""}
+# What an ImportError mentions -> the extra of this project that brings it.
+_EXTRAS = {"vizdoom": "[doom]", "mujoco": "[mujoco]", "imageio": "[mujoco]", "box2d": "[train]", "pygame": "[train]"}
 
 
 class GymnasiumEnvironment:
@@ -176,7 +177,7 @@ def _open(game: Game, render: bool) -> gym.Env:
 def _missing(game: Game, error: Exception) -> SettingError:
     for package, extra in _EXTRAS.items():
         if package in str(error).lower():
-            return SettingError(f"gamename is {game.name!r}: it needs {package}; install it: pip install -e .{extra}")
+            return SettingError(f"gamename is {game.name!r}: it needs {package}; install it: pip install -e '.{extra}'")
     return SettingError(f"gamename is {game.name!r}: a package it needs is missing ({first_line(error)})")
 
 

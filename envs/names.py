@@ -194,6 +194,8 @@ def _registered(bare: str) -> str | None:
     """``bare`` itself when it can be made, else the newest version where ``bare`` names an older one or none."""
     from gymnasium.envs.registration import registry
 
+    import envs.registration  # noqa: F401  # our own ids
+
     asked = re.fullmatch(r"(.+?)(?:-v(\d+))?", bare)
     if asked is None:
         return None

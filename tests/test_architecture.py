@@ -12,7 +12,7 @@ import pytest
 
 from conftest import ROOT
 
-PACKAGES = ("models", "envs", "control")
+PACKAGES = ("understudy", "models", "envs", "control")
 OURS = (*PACKAGES, "trainer")
 SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")) + [ROOT / "trainer.py"]
 PYTHON = sorted(
@@ -21,9 +21,10 @@ PYTHON = sorted(
 
 # Importer -> what of ours it may import.
 ALLOWED = {
-    "models": ("models",),
-    "envs": ("envs", "models.proxies", "models.spaces", "models.settings"),
-    "control": ("control", "envs", "models"),
+    "understudy": ("understudy",),
+    "models": ("models", "understudy"),
+    "envs": ("envs", "models.proxies", "models.spaces", "models.settings", "understudy"),
+    "control": ("control", "envs", "models", "understudy"),
     "trainer": ("control", "envs", "models"),
 }
 # Third party -> the only files that may import it; of ray, only inside functions.
@@ -35,8 +36,8 @@ HOMES = {
         "envs/wrappers.py",
         "envs/names.py",
         "envs/registration.py",
-        "envs/proxy_gym.py",
         "envs/tensor_gym.py",
+        *(f"understudy/{name}.py" for name in ("__init__", "env", "proxy", "starts", "vector")),
     ),
     "mujoco": ("envs/gymnasium_adapter.py", "envs/names.py"),
     "vizdoom": ("envs/gymnasium_adapter.py", "envs/wrappers.py", "envs/names.py", "envs/registration.py"),
@@ -45,7 +46,7 @@ HOMES = {
 # `trainer.py --help` and a mistyped flag must be answered before any of these has been imported.
 HEAVY = ("torch", "pytorch_lightning", "gymnasium", "matplotlib", "ray", "scipy", "tensorboard")
 LIGHT = re.compile(
-    r"models/(__init__|settings|family|registry)\.py|models/(agents|proxies)/(__init__|shipped)\.py"
+    r"models/(__init__|settings|family|registry)\.py|models/(agents|proxies)/__init__\.py"
     r"|models/(agents|proxies)/.+/(config|__init__)\.py"
     r"|envs/(__init__|names)\.py|control/(__init__|(cli|storage)/__init__|cli/\w+|storage/run_dir)\.py|trainer\.py"
 )
@@ -124,6 +125,12 @@ def test_models_and_envs_know_nothing_of_lightning() -> None:
     assert not [
         str(f) for f in ALL_IMPORTS if within(f.module, "pytorch_lightning") and not f.path.startswith("control/")
     ]
+
+
+def test_what_travels_needs_three_libraries() -> None:
+    allowed = {*sys.stdlib_module_names, "understudy", "numpy", "gymnasium", "safetensors"}
+    of_it = [found for found in ALL_IMPORTS if found.path.startswith("understudy/")]
+    assert of_it and not [str(found) for found in of_it if found.module.split(".")[0] not in allowed]
 
 
 def test_light_modules_load_nothing_heavy() -> None:

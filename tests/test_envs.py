@@ -324,7 +324,7 @@ def test_a_missing_module_or_package_is_told_in_one_line(monkeypatch):
         resolve("nosuch:Thing-v0")
     for module in ("vizdoom", "vizdoom.gymnasium_wrapper"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(SettingError, match=r"'takecover': it needs vizdoom; install it: pip install -e \.\[doom\]$"):
+    with pytest.raises(SettingError, match=r"'takecover': it needs vizdoom; install it: pip install -e '\.\[doom\]'$"):
         make_environment("takecover", 1, 1)
     monkeypatch.setitem(sys.modules, "Box2D", None)
     monkeypatch.delitem(sys.modules, "gymnasium.envs.box2d.lunar_lander", raising=False)

@@ -7,17 +7,24 @@ import sys
 
 from models.settings import UserError
 
-OURS = ("control", "envs", "models", "trainer")
+OURS = ("control", "envs", "models", "trainer", "understudy")
 DISK = (errno.ENOSPC, errno.EDQUOT)
-# The extra of pyproject.toml that brings a module; what is not here comes with the project itself.
+# The extra of pyproject.toml that brings a module; `train` brings what is not here.
 EXTRAS = {"ray": "tune", "optuna": "tune", "hpbandster": "bohb", "ConfigSpace": "bohb", "mujoco": "mujoco",
           "vizdoom": "doom"}  # fmt: skip
 ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
+def is_user_error(error: BaseException) -> bool:
+    """Whether the person at the keyboard can put it right: our own errors, and those of `understudy` where it is
+    loaded, which brings Gymnasium along."""
+    understudy = sys.modules.get("understudy")
+    return isinstance(error, UserError) or understudy is not None and isinstance(error, understudy.ProxyError)
+
+
 def one_line(error: BaseException) -> str | None:
     """The one line that says what to put right; None for a bug."""
-    if isinstance(error, UserError):
+    if is_user_error(error):
         return " ".join(str(error).split())
     if isinstance(error, OSError) and error.errno in DISK:
         where = f" at {str(error.filename)!r}" if error.filename is not None else ""
@@ -37,8 +44,8 @@ def one_line(error: BaseException) -> str | None:
 def _missing(module: str) -> str | None:
     if module in OURS:
         return None
-    extra = f"[{EXTRAS[module]}]" if module in EXTRAS else ""
-    return f"the Python module '{module}' is not installed; in the project's folder: pip install -e '.{extra}'"
+    extra = EXTRAS.get(module, "train")
+    return f"the Python module '{module}' is not installed; in the project's folder: pip install -e '.[{extra}]'"
 
 
 def show(line: str) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 from control.cli.options import Flag, flags, flags_of_all, for_fresh_agents, parameters, unknown
 from control.cli.settings import RunConfig, Settings, as_dict, build, check_command, from_dict, to_yaml
 from control.cli.words import NULL, named, one_word, read_config, read_values, split, word
-from models.proxies.shipped import pretrained
 from models.registry import family, learns_from
 from models.settings import SettingError, nearest
 
@@ -214,9 +213,15 @@ def _check_together(settings: Settings, typed: Collection[str], known: Mapping[s
     for name in MUST_EXIST:
         value = getattr(run, name)
         for path in (value,) if isinstance(value, str) else value or ():
-            if not Path(path).exists() and not (name == "eval_agent" and path in pretrained()):
-                near = nearest(path, pretrained()) if name == "eval_agent" else ""
-                raise SettingError(f"{name} is {path!r}: no such file or folder{near}", name)
+            shipped = _pretrained() if name == "eval_agent" and not Path(path).exists() else ()
+            if not Path(path).exists() and path not in shipped:
+                raise SettingError(f"{name} is {path!r}: no such file or folder{nearest(path, shipped)}", name)
+
+
+def _pretrained() -> Collection[str]:
+    from understudy import pretrained  # with Gymnasium, which most command lines need not load
+
+    return pretrained()
 
 
 def version() -> str:

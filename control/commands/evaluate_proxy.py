@@ -19,10 +19,10 @@ from control.reports.synthetic import describe
 from control.storage import checkpoints, run_dir
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
-from models.proxies.shipped import pretrained
 from models.registry import default_configs, learns_from
 from models.settings import SettingError, kinds
 from models.streams import derive_seed
+from understudy.files import IN_RUN, SUFFIX, pretrained
 
 REAL_STEPS = 50_000  # at most, of an agent that trains on the real environment until it solves it
 
@@ -30,7 +30,7 @@ REAL_STEPS = 50_000  # at most, of an agent that trains on the real environment 
 def is_stand_in(path: str) -> bool:
     """Whether a file or folder holds a stand-in: a .safetensors file, a shipped one's name, or a search's run."""
     where = Path(path)
-    if where.suffix == files.SUFFIX or path in pretrained() and not where.exists() or _winner(where):
+    if where.suffix == SUFFIX or path in pretrained() and not where.exists() or _winner(where):
         return True
     if not where.is_dir() and where.suffix != ".ckpt":
         return False
@@ -40,7 +40,7 @@ def is_stand_in(path: str) -> bool:
 def _winner(folder: Path) -> Path | None:
     """The stand-in that a search left in its run folder, or in the newest of the runs in a folder."""
     newest = run_dir.newest(folder)
-    found = [place / files.IN_RUN for place in (folder, *([newest] if newest else []))]
+    found = [place / IN_RUN for place in (folder, *([newest] if newest else []))]
     return next((path for path in found if path.exists()), None)
 
 
@@ -117,8 +117,8 @@ def load_stand_in(path: str) -> Proxy:
     """A stand-in from its file, from a shipped one's name, or from the folder or a checkpoint of a search: its winner,
     or the best centre so far."""
     where = _winner(Path(path)) or Path(path)
-    if where.suffix == files.SUFFIX or not where.exists():
-        return files.load(files.find(str(where)))
+    if where.suffix == SUFFIX or not where.exists():
+        return files.load(where)
     checkpoint = checkpoints.load(where)
     settings = checkpoint.settings
     entries = checkpoint.run_state["evolution"]["archive"]["entries"]

@@ -21,7 +21,7 @@ import gymnasium  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-import envs  # noqa: E402, F401  # registers the stand-ins
+import understudy  # noqa: E402, F401  # registers the synthetic environments
 
 TRAINED_ON = {
     "bandit": "understudy/SyntheticCartPoleBandit-v0",

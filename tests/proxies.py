@@ -1,0 +1,64 @@
+"""Random learned environments of every kind, and their files."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from envs.make import make_environment
+from envs.synthetic import SyntheticDynamics, starts_of
+from models.proxies import files
+from models.proxies.synthetic.config import Config
+from models.proxies.synthetic.networks import Networks
+from models.spaces import Continuous, Discrete, Spaces
+from models.streams import Streams
+
+CARTPOLE = Spaces((4,), Discrete(2), max_episode_steps=500, max_return=500.0)
+PUSHED = Spaces((2,), Continuous((-1.0,), (1.0,)), max_episode_steps=999)
+SMALL: dict[str, Any] = {"proxy_hidden_size": 9, "max_steps": 7}
+KINDS: dict[str, tuple[Config, Spaces, str]] = {
+    "mdp": (Config(**SMALL), CARTPOLE, "cartpole"),
+    "mdp-wide": (Config(max_steps=7, proxy_activation_fn="prelu", proxy_init="normal"), CARTPOLE, "CartPole-v1"),
+    "mdp-deep": (Config(proxy_hidden_layer=3, proxy_activation_fn="tanh", **SMALL), CARTPOLE, "cartpole"),
+    "mdp-learned-reset": (
+        Config(learned_reset=True, latent_size=2, proxy_activation_fn="relu", **SMALL), CARTPOLE, "cartpole-200",
+    ),
+    "mdp-continuous": (Config(**SMALL), PUSHED, "mountaincar-continuous"),
+    "mdp-acrobot": (
+        Config(proxy_activation_fn="identity", **SMALL), Spaces((6,), Discrete(3), max_episode_steps=500), "acrobot",
+    ),
+    "bandit": (Config(proxy="bandit", **SMALL), CARTPOLE, "cartpole"),
+}  # fmt: skip
+DESCRIPTION = {"settings": {"seed": 3, "vary": ["lr"]}, "scores": {"report": {"mean": 497.25}}}
+
+
+def written(path: Path, kind: str = "mdp", seed: int = 0, scale: float = 1.0, **changes: Any) -> Tensor:
+    """Write a random learned environment, its weights times ``scale``; with 3, a tenth of its random steps end an
+    episode. Returns its parameters ``[D]``."""
+    config, spaces, game = KINDS[kind]
+    networks = Networks(config, spaces)
+    parameters = networks.initial(Streams([seed])) * scale
+    if kind != "bandit" and scale == 3.0:
+        networks.split(parameters)["done"][0, -1] += 0.5 - _usual_done(networks, parameters)  # the last bias
+    values = {"config": config, "spaces": spaces, "game": game, "description": DESCRIPTION} | changes
+    files.save(path, parameters[0], **values)
+    return parameters[0]
+
+
+def _usual_done(networks: Networks, parameters: Tensor) -> float:
+    """What the done network says less than in nine of ten steps under random actions."""
+    program, generator = networks.program(parameters), torch.Generator().manual_seed(0)
+    state, said = torch.zeros(1, 50, networks.state_size), []
+    for _ in range(7):
+        action = torch.randint(2, (1, 50), generator=generator)
+        out = program.step(state, action if isinstance(networks.actions, Discrete) else action[..., None] * 2.0 - 1)
+        state = out.next_state
+        said.append(out.done)
+    return torch.stack(said).quantile(0.9).item()
+
+
+def dynamics_of(proxy: files.Proxy) -> SyntheticDynamics:
+    """The same learned environment as the tensor program that agents of the trainer step."""
+    starts = starts_of(make_environment(proxy.game, 1, 1)) if not proxy.networks.latent else lambda seeds: seeds
+    return SyntheticDynamics(proxy.networks.program(proxy.parameters[None]), proxy.spaces, starts)

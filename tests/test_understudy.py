@@ -1,0 +1,294 @@
+"""Learned environments in Gymnasium: what an id takes, one alone, many at once, and the trainer's tensor program as
+the oracle."""
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import understudy
+from conftest import ROOT
+from envs.make import make_environment
+from envs.names import GAMES
+from envs.seeded import normal, uniform
+from envs.tensor import TensorEnvironment
+from models.proxies import files
+from proxies import KINDS, dynamics_of, written
+from understudy import ProxyError, hashing, starts
+from understudy.env import SyntheticEnv, make_synthetic
+from understudy.proxy import BOUND
+
+ANY = "understudy/Synthetic-v0"
+
+
+def made(folder: Path, kind: str, scale: float = 3.0) -> str:
+    written(folder / f"{kind}.safetensors", kind, scale=scale)
+    return str(folder / f"{kind}.safetensors")
+
+
+def check(env: gym.Env) -> None:
+    """Gymnasium's own examination, whose warnings are errors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env)
+
+
+# -- ids ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code", ["import understudy; module = ''", "module = 'understudy:'"], ids=["imported", "named"]
+)
+def test_an_id_needs_no_torch_and_none_of_our_packages(code: str, tmp_path: Path) -> None:
+    """In a project that has folders of the same names as ours."""
+    for package in ("models", "envs", "control"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("raise ImportError('somebody else')")
+    code = (
+        f"import sys; sys.path.append({str(ROOT)!r})\n"
+        f"{code}; import gymnasium\n"
+        "print(gymnasium.make(module + 'understudy/SyntheticCartPole-v0').reset(seed=3)[0].tolist())\n"
+        "print({'torch', 'models', 'envs', 'control'} & set(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{SyntheticEnv('cartpole-mdp').reset(seed=3)[0].tolist()}\nset()\n"
+
+
+def test_all_ids_are_namespaced_and_make_the_shipped_ones() -> None:
+    for name, kwargs in understudy.IDS.items():
+        spec = gym.spec(name)
+        assert (spec.kwargs, spec.max_episode_steps) == (kwargs, None) and name.startswith("understudy/Synthetic")
+        if kwargs:
+            assert gym.make(name).unwrapped.proxy.path == understudy.pretrained()[kwargs["proxy"]]
+    assert gym.make("understudy/SyntheticCartPole-v0").spec.max_episode_steps == 200
+    assert not [name for name in gym.registry if name.startswith(("Synthetic", "ProcMaze"))]
+    ours = make_environment("understudy:understudy/SyntheticCartPole-v0", 2, 3)
+    assert (ours.spaces.obs_shape, ours.spaces.max_episode_steps) == ((4,), 200)
+    ours.reset(torch.arange(6).view(2, 3))
+    assert ours.step(torch.ones(2, 3, dtype=torch.int64)).obs.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "line"),
+    [
+        ("bandit", {}, "a bandit of cartpole; allowed: a mdp of cartpole, or the id understudy/Synthetic-v0"),
+        ("mdp-continuous", {}, "a mdp of mountaincar-continuous; allowed: a mdp of cartpole"),
+        ("mdp", {"proxy": None}, "proxy is None; allowed: a .safetensors file"),
+        ("mdp", {"render_mode": "human"}, "render_mode is 'human'; allowed: None"),
+        ("mdp", {"proxy": "cartpole-mpd"}, "did you mean 'cartpole-mdp'"),
+    ],
+)
+def test_a_request_that_does_not_fit_is_one_line(tmp_path: Path, kind: str, asked: dict[str, Any], line: str) -> None:
+    for make in (gym.make, gym.make_vec):
+        with pytest.raises(ProxyError) as caught:
+            make("understudy/SyntheticCartPole-v0", **{"proxy": made(tmp_path, kind)} | asked)  # type: ignore[operator]
+        assert line in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_names_of_the_same_environment_fit(tmp_path: Path) -> None:
+    for kind in ("mdp-learned-reset", "mdp-wide"):  # of cartpole-200, of CartPole-v1
+        gym.make("understudy/SyntheticCartPole-v0", proxy=made(tmp_path, kind)).reset()
+
+
+def test_an_environment_nobody_has_is_one_line(tmp_path: Path) -> None:
+    written(tmp_path / "lost.safetensors", game="Lost-v0")
+    with pytest.raises(ProxyError, match="first states are those of 'Lost-v0', which cannot be made"):
+        gym.make(ANY, proxy=tmp_path / "lost.safetensors")
+
+
+@pytest.mark.parametrize("actions", [[0, 2], [-1, 0], [0.0, 1.0], [0]])
+def test_actions_that_are_none_are_refused(tmp_path: Path, actions: list[float]) -> None:
+    path = made(tmp_path, "mdp")
+    env, many = SyntheticEnv(path), gym.make_vec(ANY, num_envs=2, proxy=path)
+    for one in (env, many):
+        with pytest.raises(gym.error.ResetNeeded):
+            one.step(np.array([0, 1]))
+        one.reset()
+    with pytest.raises(ValueError, match=r"action is .* allowed: Discrete\(2\)"):
+        many.step(np.array(actions))
+    for action in (2, -1, 0.5, [0]):
+        with pytest.raises(ValueError, match=r"allowed: Discrete\(2\)"):
+            env.step(action)
+    pushed = SyntheticEnv(made(tmp_path, "mdp-continuous"))
+    pushed.reset()
+    pushed.step([3.0])  # out of bounds is no mistake
+    with pytest.raises(ValueError, match="allowed: Box"):
+        pushed.step([0.0, 0.0])
+
+
+# -- the trainer's tensor program is the oracle ------------------------------------------------------------------------
+
+
+def test_hashes_are_the_trainers() -> None:
+    seeds = torch.cat([torch.arange(-3, 3), torch.tensor([2**62, -(2**63)])]).view(2, 4)
+    for ours, theirs in ((hashing.uniform, uniform), (hashing.normal, normal)):
+        found = torch.from_numpy(ours(seeds.numpy(), 5))
+        torch.testing.assert_close(found, theirs(seeds, 5), atol=0 if ours is hashing.uniform else 1e-12, rtol=0)
+
+
+def test_names_of_environments_are_the_trainers() -> None:
+    known = {name: game.gym_id for name, game in GAMES.items() if game.gym_id and not game.parameters}
+    images = {"takecover", "carracing"}
+    assert starts.IDS == {name: gym_id for name, gym_id in known.items() if name not in images}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_are_those_of_the_tensor_program(tmp_path: Path, kind: str) -> None:
+    env = gym.make(ANY, proxy=made(tmp_path, kind))
+    assert env.spec is not None and env.spec.max_episode_steps == (None if kind == "bandit" else 7)
+    env.action_space.seed(0)
+    dynamics = dynamics_of(files.load(env.unwrapped.proxy.path))
+    seeds = torch.arange(40).view(1, 40)
+    firsts = torch.from_numpy(env.unwrapped.program.first_states(seeds.numpy()))
+    torch.testing.assert_close(firsts, dynamics.initial(seeds[None])[0].float(), atol=1e-6, rtol=1e-6)
+    tensors = TensorEnvironment(dynamics, 1, 1)
+    ends = []
+    for episode in range(20):
+        obs, _ = env.reset(seed=5 if episode == 0 else None)
+        tensors.set_state(torch.from_numpy(obs)[None, None])
+        done = False
+        while not done:
+            action = env.action_space.sample()
+            obs, reward, terminated, truncated, info = env.step(action)
+            expected = tensors.step(torch.as_tensor(action)[None, None])
+            assert np.allclose(obs, expected.obs[0, 0].numpy(), 1e-5, 1e-5) and obs.dtype == np.float32 and info == {}
+            assert reward == pytest.approx(expected.reward.item(), 1e-5, 1e-5) and isinstance(reward, float)
+            assert terminated is expected.terminated.item()
+            assert truncated == (expected.truncated.item() and kind != "bandit")
+            tensors.state = torch.from_numpy(obs)[None, None]
+            done = terminated or truncated
+        ends.append((terminated, truncated))
+    assert set(ends) >= ({(True, False)} if kind == "bandit" else {(True, False), (False, True)})
+
+
+# -- one environment ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_episode_is_a_function_of_its_seed(tmp_path: Path, kind: str) -> None:
+    path = made(tmp_path, kind)
+    env = gym.make(ANY, proxy=path).unwrapped
+    check(env)
+
+    def starts(env: gym.Env, seed: int) -> np.ndarray:
+        return np.stack([env.reset(seed=seed)[0], *(env.reset()[0] for _ in range(70))])
+
+    first = starts(env, 1)
+    assert np.array_equal(first, starts(env, 1)) and np.array_equal(first, starts(SyntheticEnv(path), 1))
+    assert not (first == starts(env, 2)).all(1).any()
+    assert len(np.unique(first, axis=0)) >= (10 if kind == "mdp-continuous" else 71)  # its starts are few
+
+
+def test_what_is_handed_out_is_a_copy(tmp_path: Path) -> None:
+    path = made(tmp_path, "bandit")
+    env, many = SyntheticEnv(path), gym.make_vec(ANY, num_envs=2, proxy=path)
+    for one, action in ((env, 0), (many, np.array([0, 0]))):
+        obs, _ = one.reset(seed=0)
+        kept = obs.copy()
+        obs[:] = 9
+        assert np.array_equal(one.step(action)[0], kept)
+
+
+@pytest.mark.parametrize(("limit", "length"), [(None, 7), (3, 3), (100, 7)])
+def test_make_can_shorten_the_time_limit_only(tmp_path: Path, limit: int | None, length: int) -> None:
+    path = made(tmp_path, "mdp", scale=0.1)
+    for make, action in ((gym.make, 0), (gym.make_vec, np.array([0]))):
+        env = make(ANY, proxy=path, max_episode_steps=limit)  # type: ignore[operator]
+        env.reset(seed=0)
+        assert [bool(env.step(action)[3]) for _ in range(length)] == [False] * (length - 1) + [True]
+
+
+@pytest.mark.parametrize("scale", [1e4, 1e15, 3e38])
+@pytest.mark.parametrize("kind", ["mdp", "mdp-deep", "mdp-learned-reset", "bandit"])
+def test_poor_ones_stay_finite(tmp_path: Path, kind: str, scale: float) -> None:
+    path = made(tmp_path, kind, scale)
+    raw, state = dynamics_of(files.load(path)), torch.ones(1, 1, 4)
+    for _ in range(9):
+        state, reward, *_ = raw.step(state, torch.tensor([[1]]))
+    bounded = kind in ("bandit", "mdp-deep") or scale < 1e10
+    assert bounded or not state.isfinite().all()  # the tensor program itself is left alone
+    env, many = gym.make(ANY, proxy=path), gym.make_vec(ANY, num_envs=5, proxy=path)
+    check(env.unwrapped)
+    seen = [env.reset(seed=0)[0], many.reset(seed=0)[0]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(30):
+            obs, pay, terminated, truncated, _ = env.step(1)
+            seen += [obs, np.float64(pay), *many.step(np.ones(5, np.int64))[:2]]
+            if terminated or truncated:
+                seen.append(env.reset()[0])
+    assert all((np.abs(each) <= BOUND).all() for each in seen)  # false for NaN
+    if kind not in ("bandit", "mdp-deep") and scale < 1e30:  # above, all is NaN and so 0
+        assert any((np.abs(each) == BOUND).any() for each in seen)
+
+
+# -- many at once ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_equal_single_ones(tmp_path: Path, kind: str, mode: AutoresetMode) -> None:
+    path, n = made(tmp_path, kind), 6
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = gym.make_vec(ANY, num_envs=n, proxy=path, autoreset_mode=mode.value)
+    theirs = SyncVectorEnv([lambda: make_synthetic(path)] * n, autoreset_mode=mode)
+    assert ours.metadata["autoreset_mode"] is mode and type(ours.unwrapped).__name__ == "SyntheticVectorEnv"
+    for name in ("observation_space", "action_space", "single_observation_space", "single_action_space"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    same(ours.reset(seed=11), theirs.reset(seed=11))
+    ours.action_space.seed(0)
+    ended = np.zeros(2, int)
+    for step in range(120):
+        if step == 60:
+            same(ours.reset(), theirs.reset())
+        if step == 80:
+            same(ours.reset(seed=[5, None, 6, 7, None, 8]), theirs.reset(seed=[5, None, 6, 7, None, 8]))
+        actions = ours.action_space.sample()
+        one, other = ours.step(actions), theirs.step(actions)
+        same(one, other)
+        ended += one[2].sum(), one[3].sum()
+    assert (ended[0] > 100 and ended[1] == 0) if kind == "bandit" else ended.min() > 0
+
+
+def same(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> None:
+    """Observations and rewards to float rounding, ends exactly, infos with the same observations."""
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours[:-1], theirs[:-1], strict=True):
+        assert one.shape == other.shape
+        assert np.array_equal(one, other) if one.dtype == bool else np.allclose(one, other, atol=1e-4, rtol=1e-4)
+        assert one.dtype in (np.bool_, np.float32)
+    assert ours[-1].keys() == theirs[-1].keys()
+    if ours[-1]:
+        assert np.array_equal(ours[-1]["_final_obs"], theirs[-1]["_final_obs"])
+        for one, other in zip(ours[-1]["final_obs"], theirs[-1]["final_obs"], strict=True):
+            assert (one is None) == (other is None)
+            assert one is None or np.allclose(one, other, atol=1e-4, rtol=1e-4)
+
+
+def test_a_vector_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    path = made(tmp_path, "mdp")
+    with pytest.raises(ProxyError, match="autoreset_mode is 'Disabled'"):
+        gym.make_vec(ANY, proxy=path, autoreset_mode="Disabled")
+    with pytest.raises(ValueError, match="seed has 2 numbers; allowed: 3"):
+        gym.make_vec(ANY, num_envs=3, proxy=path).reset(seed=[1, 2])
+
+
+def test_a_row_is_the_same_in_other_company(tmp_path: Path) -> None:
+    path = made(tmp_path, "mdp")
+
+    def run(n: int) -> np.ndarray:
+        many = gym.make_vec(ANY, num_envs=n, proxy=path)
+        seen = [many.reset(seed=0)[0]] + [many.step(np.ones(n, np.int64))[0] for _ in range(6)]
+        return np.stack(seen)[:, :2]
+
+    np.testing.assert_allclose(run(2), run(33), atol=1e-5, rtol=1e-5)

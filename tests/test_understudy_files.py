@@ -1,0 +1,259 @@
+"""Learned environments on disk: what is written is read, anybody can rebuild it, and a damaged file is told in one
+line."""
+
+import dataclasses
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import understudy
+from models.proxies import files
+from models.proxies.synthetic.config import Config
+from models.proxies.synthetic.networks import Networks
+from models.settings import allowed, kinds
+from models.spaces import Discrete
+from proxies import DESCRIPTION, KINDS, written
+from understudy import ProxyError, layout
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "proxy.safetensors"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_is_read_to_the_bit(path: Path, kind: str) -> None:
+    parameters = written(path, kind)
+    config, spaces, game = KINDS[kind]
+    loaded = files.load(path)
+    assert torch.equal(loaded.parameters, parameters) and loaded.parameters.dtype == torch.float32
+    expected = files.Proxy(path, config, spaces, game, parameters, DESCRIPTION)
+    assert dataclasses.replace(loaded, parameters=parameters) == expected
+    assert loaded.networks.size == len(parameters)
+
+
+@pytest.mark.parametrize("name", understudy.pretrained())
+def test_a_shipped_file_is_written_again_byte_for_byte(path: Path, name: str) -> None:
+    shipped = understudy.pretrained()[name]
+    proxy = files.load(name)
+    for _ in range(5):
+        files.save(path, proxy.parameters, config=proxy.config, spaces=proxy.spaces, game=proxy.game,
+                   description=proxy.description)  # fmt: skip
+        assert path.read_bytes() == shipped.read_bytes()
+
+
+# -- rebuilt with torch alone ------------------------------------------------------------------------------------------
+
+PLAIN = {"relu": nn.ReLU(), "leakyrelu": nn.LeakyReLU(0.01), "tanh": nn.Tanh(), "prelu": nn.LeakyReLU(0.25),
+         "identity": nn.Identity()}  # fmt: skip
+
+
+def rebuilt(path: Path) -> dict[str, nn.Sequential]:
+    """The networks of a file, knowing nothing but its tensors' names and the activation."""
+    tensors = load_file(path)
+    with safe_open(path, "pt") as file:
+        header = json.loads(file.metadata()["understudy"])
+    networks = {}
+    for name in dict.fromkeys(key.split(".")[0] for key in tensors):
+        layers: list[nn.Module] = []
+        for i in range(sum(key.startswith(f"{name}.") and key.endswith("weight") for key in tensors)):
+            weight = tensors[f"{name}.{i}.weight"]
+            linear = nn.Linear(weight.shape[1], weight.shape[0])
+            linear.load_state_dict({"weight": weight, "bias": tensors[f"{name}.{i}.bias"]})
+            layers += [linear, PLAIN[header["config"]["proxy_activation_fn"]]]
+        networks[name] = nn.Sequential(*layers[:-1])
+    return networks
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_plain_linear_layers_give_the_same_step(path: Path, kind: str) -> None:
+    parameters = written(path, kind)
+    config, spaces, _ = KINDS[kind]
+    nets, rows, generator = rebuilt(path), 50, torch.Generator().manual_seed(1)
+    state = torch.randn(rows, *spaces.obs_shape, generator=generator)
+    if isinstance(spaces.actions, Discrete):
+        action = torch.randint(spaces.actions.n, (rows,), generator=generator)
+        encoded = nn.functional.one_hot(action, spaces.actions.n).float()
+    else:
+        action = encoded = torch.randn(rows, spaces.actions.size, generator=generator)
+    x = torch.cat([encoded, state], 1)
+    program = Networks(config, spaces).program(parameters[None])
+    ours = program.step(state[None], action[None])
+    pairs = [(ours.reward[0], nets["reward"](x)[:, 0])]
+    if config.proxy == "mdp":
+        pairs += [(ours.next_state[0], nets["state"](x)), (ours.done[0], nets["done"](x)[:, 0])]
+    if "initial" in nets:
+        noise = torch.randn(rows, nets["initial"][0].in_features, generator=generator)  # type: ignore[arg-type]
+        pairs.append((program.first_states(noise[None])[0], nets["initial"](noise)))
+    for mine, theirs in pairs:
+        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-6)
+    assert set(nets) == set(program.networks.parts)
+
+
+# -- never half a file -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails", ["fsync", "replace"])
+def test_a_write_that_fails_leaves_the_old_file(path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = written(path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, fails, full)
+    with pytest.raises(OSError):
+        written(path, seed=1)
+    assert torch.equal(files.load(path).parameters, old)
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "line"),
+    [
+        (lambda flat: flat.index_fill(0, torch.tensor(5), float("nan")), ProxyError, "not finite"),
+        (lambda flat: flat.index_fill(0, torch.tensor(5), float("inf")), ProxyError, "not finite"),
+        (lambda flat: flat[:3], ProxyError, r"\[3\] parameters; allowed: \["),
+        (lambda flat: flat, TypeError, "not JSON serializable"),  # the description below
+    ],
+)
+def test_what_no_reader_would_take_is_never_written(
+    path: Path, change: Callable[[Tensor], Tensor], error: type[Exception], line: str
+) -> None:
+    parameters, before = written(path), path.read_bytes()
+    config, spaces, game = KINDS["mdp"]
+    description = {"path": path} if error is TypeError else {}
+    with pytest.raises(error, match=line):
+        files.save(path, change(parameters), config=config, spaces=spaces, game=game, description=description)
+    assert path.read_bytes() == before
+
+
+def test_scores_that_were_never_measured_become_null(path: Path) -> None:
+    written(path, description={"scores": [{"again": float("nan")}, (1.5, float("inf"))]})
+    assert files.load(path).description == {"scores": [{"again": None}, [1.5, None]]}
+
+
+# -- what is no learned environment ------------------------------------------------------------------------------------
+
+
+def one_line(path: Path) -> str:
+    with pytest.raises(ProxyError) as caught:
+        files.load(path)
+    line = str(caught.value)
+    assert str(path) in line and "\n" not in line and "allowed: " in line
+    return line
+
+
+OTHERS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "nothing": (lambda path: None, "synthetic environment is '"),
+    "folder": (lambda path: path.mkdir(), "synthetic environment is '"),
+    "empty": (lambda path: path.write_bytes(b""), "not a whole safetensors file"),
+    "text": (lambda path: path.write_text("a text that is longer than a header"), "not a whole safetensors file"),
+    "pickle": (lambda path: path.write_bytes(pickle.dumps({"state": [1.0]})), "not a whole safetensors file"),
+    "checkpoint": (lambda path: torch.save({"state_dict": {}}, path), "it is a checkpoint"),
+    "tensors": (lambda path: save_file({"a": torch.zeros(2)}, path), "without 'understudy' metadata"),
+    "half": (lambda path: save_file({"a": torch.zeros(2)}, path, {"understudy": "{"}), "without 'understudy' metadata"),
+}
+
+
+@pytest.mark.parametrize("write, line", OTHERS.values(), ids=OTHERS)
+def test_files_of_other_kinds(path: Path, write: Callable[[Path], object], line: str) -> None:
+    write(path)
+    assert line in one_line(path)
+
+
+def test_a_file_that_may_not_be_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    written(path)
+    monkeypatch.setattr("builtins.open", refused)
+    assert "cannot be read (Permission denied)" in one_line(path)
+
+
+def test_a_file_cut_off_anywhere(path: Path) -> None:
+    written(path)
+    whole = path.read_bytes()
+    for size in [*range(0, len(whole), 101), len(whole) - 1]:
+        path.write_bytes(whole[:size])
+        assert "not a whole safetensors file" in one_line(path)
+    path.write_bytes(whole + b"\0")
+    assert "not a whole safetensors file" in one_line(path)
+
+
+def spaces_with(actions: dict[str, Any], shape: tuple[int, ...] = (4,)) -> dict[str, Any]:
+    return {"spaces": {"obs_shape": shape, "actions": actions, "max_episode_steps": None, "max_return": None}}
+
+
+CONFIG = dataclasses.asdict(KINDS["mdp"][0])
+# Changes of a good file, to its header (None: without) and its tensors, and what is then said of it.
+DAMAGED: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
+    ({}, {"done.1.bias": None}, "tensor done.1.bias is missing"),
+    ({}, {"done.1.biass": torch.zeros(1)}, "tensor done.1.biass is unknown; did you mean 'done.1.bias'?"),
+    ({}, {"state.0.weight": torch.zeros(6, 9)}, "tensor state.0.weight is F32 [6, 9]; allowed: F32 [9, 6]"),
+    ({}, {"reward.0.bias": torch.zeros(9).double()}, "tensor reward.0.bias is F64 [9]; allowed: F32 [9]"),
+    ({}, {"reward.0.bias": torch.full((9,), torch.nan)}, "tensor reward.0.bias holds numbers that are not finite"),
+    ({"format": 2}, {}, "its format is 2; allowed: 1"),
+    ({"game": None}, {}, "its game is missing or damaged"),
+    ({"config": [1]}, {}, "its config is missing or damaged"),
+    ({"config": {}}, {}, "its setting proxy is missing"),
+    ({"config": CONFIG | {"proxi": "mdp"}}, {}, "'proxi' is unknown; did you mean 'proxy'?"),
+    ({"config": CONFIG | {"proxy": "mdpp"}}, {}, "proxy is 'mdpp'; allowed: mdp, bandit; did you mean 'mdp'?"),
+    ({"config": CONFIG | {"max_steps": True}}, {}, "max_steps is True; allowed: integer, at least 1; or null"),
+    ({"config": CONFIG | {"proxy_hidden_layer": 17}}, {}, "is 17; allowed: integer, at least 1, at most 16"),
+    ({"config": CONFIG | {"population": 0}}, {}, "its setting population is 0; allowed: integer, at least 1"),
+    ({"config": CONFIG | {"proxy_hidden_size": 65_536, "proxy_hidden_layer": 2}}, {}, "tensor done.2.bias is missing"),
+    ({"description": {"settings": []}}, {}, "its description.settings are damaged"),
+    ({"spaces": {}}, {}, "its spaces are damaged"),
+    (spaces_with({"n": 2}, (4, 4)), {}, "its spaces are damaged"),
+    *((spaces_with(actions), {}, "its spaces are damaged") for actions in (
+        {"n": 0}, {"n": "2"}, {"low": [0.0], "high": []}, {"low": [1.0], "high": [0.0]}, {"low": []},
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("header, tensors, line", DAMAGED)
+def test_files_that_were_changed(path: Path, header: dict[str, Any], tensors: dict[str, Any], line: str) -> None:
+    written(path)
+    with safe_open(path, "pt") as file:
+        now = json.loads(file.metadata()["understudy"]) | header
+    layers: dict[str, Any] = load_file(path) | tensors
+    text = json.dumps({name: value for name, value in now.items() if value is not None})
+    save_file({name: layer for name, layer in layers.items() if layer is not None}, path, {"understudy": text})
+    assert line in one_line(path)
+
+
+def test_ranges_are_those_of_the_flags() -> None:
+    fields = {field.name: field.metadata for field in dataclasses.fields(Config)}
+    assert {name: words for name, (_, words) in layout.SETTINGS.items()} == {
+        name: allowed(kinds(Config)[name], fields[name]) for name in layout.SETTINGS
+    }
+
+
+def test_names_paths_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(understudy.files, "SHIPPED", tmp_path / "pretrained")
+    with pytest.raises(ProxyError, match="environment is 'cartpole-mdp'; allowed: a .safetensors file$"):
+        understudy.load("cartpole-mdp")
+    run, file = tmp_path / "version_0", tmp_path / "pretrained" / "cartpole-mdp.safetensors"
+    for own in (run / "proxy.safetensors", file):
+        own.parent.mkdir()
+        written(own)
+    assert understudy.pretrained() == {"cartpole-mdp": file}
+    assert understudy.load("cartpole-mdp").path == file == understudy.load(file).path
+    assert understudy.load("version_0").path == Path("version_0/proxy.safetensors")
+    with pytest.raises(ProxyError) as caught:
+        understudy.load("cartpole-mpd")
+    said = "did you mean 'cartpole-mdp'? Allowed: a .safetensors file, or one of cartpole-mdp"
+    assert str(caught.value) == f"synthetic environment is 'cartpole-mpd'; {said}"
+    with pytest.raises(ProxyError, match="did you mean 'version_0/proxy.safetensors'"):
+        understudy.load("version_0/prxy.safetensors")

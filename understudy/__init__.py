@@ -1,0 +1,34 @@
+"""Learned synthetic environments for any agent, with NumPy, Gymnasium and safetensors alone.
+
+    import gymnasium, understudy
+    env = gymnasium.make("understudy/SyntheticCartPole-v0")
+    env = gymnasium.make("understudy/Synthetic-v0", proxy="runs/proxy.safetensors")
+    env = gymnasium.make("understudy:understudy/SyntheticCartPole-v0")  # without the import
+
+Importing this registers the ids. ``proxy`` is a file, the folder of a search or the name of a shipped one
+(`pretrained`). The episodes of SyntheticCartPole-v0 end after 200 steps, those of the real CartPole-v1 after 500.
+"""
+
+from gymnasium.envs.registration import register, registry
+
+from understudy.files import load, pretrained, save
+from understudy.proxy import Proxy, ProxyError
+
+__all__ = ["Proxy", "ProxyError", "load", "pretrained", "save"]
+
+# Id -> the environment and kind a proxy must have to be called so, and the shipped one. `Synthetic-v0` takes any.
+IDS: dict[str, dict[str, str]] = {
+    "understudy/Synthetic-v0": {},
+    "understudy/SyntheticCartPole-v0": {"proxy": "cartpole-mdp", "game": "cartpole", "kind": "mdp"},
+    "understudy/SyntheticCartPoleBandit-v0": {"proxy": "cartpole-bandit", "game": "cartpole", "kind": "bandit"},
+    "understudy/SyntheticAcrobotBandit-v0": {"proxy": "acrobot-bandit", "game": "acrobot", "kind": "bandit"},
+}
+
+for _id, _kwargs in IDS.items():
+    if _id not in registry:
+        register(
+            _id,
+            entry_point="understudy.env:make_synthetic",
+            vector_entry_point="understudy.vector:SyntheticVectorEnv",
+            kwargs=dict(_kwargs),
+        )

@@ -1,0 +1,55 @@
+"""A learned synthetic environment as plain numbers and text."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+BOUND = 1e6  # the largest size of an observation and of a reward
+
+
+class ProxyError(ValueError):
+    """A learned environment that is not there, or cannot be used so. ``str(e)`` is one clear line."""
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """One learned environment, as its file holds it (`understudy.load`).
+
+    ``game`` names the real environment and ``spaces`` are that one's: ``obs_shape`` [S], ``actions`` (``n``, or ``low``
+    and ``high``), ``max_episode_steps``, ``max_return``. ``config`` are the settings of its networks and of the search,
+    ``description`` is plain data such as ``settings`` and ``scores``. ``tensors`` are finite float32, named and laid
+    out as in ``torch.nn.Linear``: ``state.0.weight [out, in]``, ``state.0.bias [out]``.
+    """
+
+    path: Path
+    game: str
+    spaces: dict[str, Any]
+    config: dict[str, Any]
+    description: dict[str, Any]
+    tensors: dict[str, np.ndarray]
+
+    @property
+    def kind(self) -> str:
+        """``mdp``, or ``bandit``, whose episodes have one step."""
+        return self.config["proxy"]
+
+    @property
+    def time_limit(self) -> int | None:
+        """Steps of an episode at most; None where there is no limit, and for a bandit, which needs none."""
+        return None if self.kind == "bandit" else self.config["max_steps"] or self.spaces["max_episode_steps"]
+
+    @property
+    def observation_space(self) -> Box:
+        """Every number up to `BOUND`: a learned environment leaves the range of the real one."""
+        return Box(-BOUND, BOUND, tuple(self.spaces["obs_shape"]), np.float32)
+
+    @property
+    def action_space(self) -> Discrete | Box:
+        """That of the real environment."""
+        actions = self.spaces["actions"]
+        if "n" in actions:
+            return Discrete(actions["n"])
+        return Box(np.array(actions["low"], np.float32), np.array(actions["high"], np.float32))
