@@ -160,7 +160,7 @@ def _open(game: Game, render: bool) -> gym.Env:
         raise SettingError(f"gamename is {game.name!r}: it cannot be made ({first_line(error)})") from error
     inner = env.unwrapped
     if type(inner.action_space) is gym.spaces.Discrete:
-        inner.action_space = wrappers.QuickDiscrete(inner.action_space.n, start=inner.action_space.start)
+        inner.action_space = wrappers.FastDiscrete(inner.action_space.n, start=inner.action_space.start)
     if render and "rgb_array" not in env.metadata.get("render_modes", ()):
         raise SettingError(f"record: {game.name} cannot be drawn; its render modes: {env.metadata['render_modes']}")
     for name in game.wrappers:

@@ -1,4 +1,4 @@
-"""Gymnasium wrappers that change what the learner is given: reward at the end only, small stacked frames."""
+"""Gymnasium wrappers that change what the agent sees: rewards only at the end, small stacked frames."""
 
 from typing import Any, SupportsFloat
 
@@ -11,8 +11,8 @@ from gymnasium.spaces import Box
 _LUMA = torch.tensor([0.299, 0.587, 0.114])
 
 
-class QuickDiscrete(gym.spaces.Discrete):
-    """A Discrete space that recognises Python's integers at once: environments ask it at every step."""
+class FastDiscrete(gym.spaces.Discrete):
+    """A Discrete space whose `contains` takes a short way for Python's integers: environments call it at every step."""
 
     def contains(self, x: Any) -> bool:
         return int(self.start) <= x < int(self.start) + int(self.n) if type(x) is int else super().contains(x)

@@ -345,7 +345,7 @@ def test_takecover_for_real(tmp_path, monkeypatch):
     assert all(reward.item() == 1.0 for reward in first[2::3])
 
 
-def test_a_quick_discrete_space_knows_the_same_actions() -> None:
-    plain, quick = Discrete(4, start=2), wrappers.QuickDiscrete(4, start=2)
+def test_a_fast_discrete_space_contains_the_same_actions() -> None:
+    plain, fast = Discrete(4, start=2), wrappers.FastDiscrete(4, start=2)
     for action in (1, 2, 5, 6, -1, np.int64(3), np.int64(7), np.array(4), 2.0, True, "3", None):
-        assert quick.contains(action) == plain.contains(action), action
+        assert fast.contains(action) == plain.contains(action), action
