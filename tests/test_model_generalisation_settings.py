@@ -120,46 +120,6 @@ def test_what_tells_the_implementations_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "flags", "line"),
-    [
-        ("ER", "--epochs 3", "--epochs has no effect with ER; did you mean '--num_steps'?"),
-        ("ER", "--steps_per_epoch 3", "--steps_per_epoch has no effect with ER; did you mean '--eval_frequency'?"),
-        ("ER", "--eval_every 3", "--eval_every has no effect with ER; did you mean '--eval_frequency'?"),
-        ("ER", "--eval_episodes 3", "--eval_episodes has no effect with ER; did you mean '--eval_batch_size'?"),
-        ("ER", "--rollout_length 3", "--rollout_length has no effect: model is 'none', so nothing is imagined"),
-        ("ER", "--model simple", "--model has no effect with ER; did you mean '--implementation'?"),
-        (
-            "SimpleModel",
-            "--gamename cartpole --num_features 2",
-            "--num_features has no effect: model is 'simple', so there are no latent states",
-        ),
-        ("ER", "--model_alpha 1", "--model_alpha has no effect: model is 'none', so no model is learned"),
-        ("ER", "--latent_type gaussian", "--latent_type has no effect: model is 'none', so there are no latent"),
-        ("PerfectModel", "--rollout_batch_size 3", "--rollout_batch_size has no effect: model is 'perfect', so no"),
-        ("PerfectModel", "--bernoulli_logits", "--bernoulli_logits has no effect: model is 'perfect', so no bits"),
-        ("SimpleModel", "--num_features 3", "--num_features has no effect: model is 'simple', so there are no latent"),
-        ("SimpleModel", "--bernoulli_logits --binary_obs no", "--bernoulli_logits has no effect: binary_obs is off"),
-        ("CategoricalLatent", "--min_std 1", "--min_std has no effect: latent_type is 'categorical'"),
-        ("GaussianLatent", "--feature_width 3", "--feature_width has no effect: latent_type is 'gaussian'"),
-        ("GaussianLatent", "--epsilon 0.2", "--epsilon has no effect: exploration_strat is 'softmax'"),
-        (
-            "ER",
-            "--exploration_strat epsilon_greedy --softmax_temp 1",
-            "--softmax_temp has no effect: exploration_strat is 'epsilon_greedy'",
-        ),
-        ("ER", "--no_use_target --double_DQN", "--double_DQN has no effect: use_target is off"),
-        (
-            "GaussianLatent",
-            "--binary_obs --learn_obs_variance",
-            "learn_obs_variance is true, but binary_obs is too, and bits have no variance; allowed: one of them",
-        ),
-    ],
-)
-def test_settings_that_do_nothing_are_refused(name: str, flags: str, line: str) -> None:
-    assert line_of("--implementation", name, "--gamename", "procmaze", *flags.split()).startswith(line)
-
-
-@pytest.mark.parametrize(
     ("name", "flags"),
     [
         ("ER", "--double_DQN --batch_size 200000 --exploration_strat epsilon_greedy --epsilon 0.2 --episodic_env no"),
@@ -303,23 +263,6 @@ def test_wrong_published_files_get_one_line(
     file = written(tmp_path, fixture(name) | change)
     assert convert([file]) == 2
     assert capsys.readouterr().err.startswith(f"error: {file}: {line}")
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ('{"environment": "ProcMaze",\n "gamma": 0.9,\n}', "config is '{file}': not valid JSON, line 3: "),
-        ("[1]", "config is '{file}': allowed: a mapping"),
-        ('{"gamma": 0.9, "gamma": 0.8}', "{file}: gamma is given twice"),
-    ],
-)
-def test_malformed_files_get_one_line(tmp_path: Path, text: str, line: str) -> None:
-    file = written(tmp_path, text)
-    assert line_of("--config", file).startswith(line.replace("{file}", file))
-
-
-def test_a_missing_file_gets_one_line() -> None:
-    assert line_of("--config", "nowhere.json") == "config is 'nowhere.json': No such file or directory"
 
 
 def test_json_with_our_own_names_stays_ours(tmp_path: Path) -> None:

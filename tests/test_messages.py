@@ -1,0 +1,208 @@
+"""What is wrong with a command line, a file or Python's keywords is said in one line: a table of what is said."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.cli.parse import parse, settings_from
+from models.settings import SettingError
+
+# words -> line, where "..." stands for anything; "@" is this file.
+FLAGS = """
+--learning_rat 1 -> --learning_rat is unknown; did you mean '--lr'?
+--batchsize 1 -> --batchsize is unknown; did you mean '--batch_size'?
+--no_checkpoints -> --no_checkpoints is unknown; did you mean '--no_checkpoint'?
+--zzz -> --zzz is unknown; see --help
+--command 3 -> --command is unknown; allowed: command.return, command.horizon, command.advantage
+--preset skeleton -> --preset is a setting of ... not of UDRL
+train -> 'train' is not a flag; flags start with --
+-seed 3 -> '-seed' is not a flag; did you mean '--seed'?
+-sed 3 -> '-sed' is not a flag; did you mean '--seed'?
+--epochs 3 -seed=3 -> '-seed=3' is not a flag; did you mean '--seed'?
+
+--batch_size abc -> batch_size is 'abc'; allowed: integer, at least 1, at most 1000000
+--batch_size 1.0 -> batch_size is '1.0'; allowed: integer, at least 1, at most 1000000
+--batch_size 1 2 -> batch_size is '1 2'; allowed: one value
+--batch_size -> --batch_size needs a value; allowed: integer, at least 1, at most 1000000
+--hidden_sizes 64,x -> hidden_sizes is '64,x'; allowed: list of integers, each at least 1
+--hidden_sizes [] -> hidden_sizes is []; allowed: list of integers, each at least 1
+--lr x -> lr is 'x'; allowed: number, greater than 0
+--lr nan -> lr is 'nan'; allowed: number, greater than 0
+--lr inf -> lr is 'inf'; allowed: number, greater than 0
+--seed -1 -> seed is -1; allowed: integer, at least 0, at most 9223372036854775807
+--num_workers 0 -> num_workers is 0; allowed: integer, at least 1
+--epochs 0 -> epochs is 0; allowed: integer, at least 1
+--display maybe -> display is 'maybe'; allowed: true or false
+--no_display maybe -> no_display is 'maybe'; allowed: true or false
+--command.horizon 0 -> command.horizon is 0.0; allowed: number, greater than 0; or null
+--logdir= -> logdir is ''; allowed: text, not empty
+--exp_name= -> exp_name is ''; allowed: text, not empty
+--exp_name .. -> exp_name is '..'; allowed: the name of a folder
+--exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8
+--implementation RCPA
+    -> implementation is 'RCPA'; allowed: UDRL, RCP-R, RCP-A, DDQN, ... AAC, SE; did you mean 'RCP-A'?
+--implementation ER --preset procmaze_hi
+    -> preset is 'procmaze_hi'; allowed for ER: shipped, procmaze_high, ... did you mean 'procmaze_high'?
+--gamename lunarlandr -> gamename is 'lunarlandr'; did you mean 'lunarlander'? Allowed: ...
+
+--config nowhere.yaml -> config is 'nowhere.yaml': No such file or directory
+--config nowhere.json -> config is 'nowhere.json': No such file or directory
+--config a.yaml --config b.yaml -> --config is given twice; allowed: one file
+--reload nowhere.ckpt -> reload is 'nowhere.ckpt': no such file or folder
+--resume --use_tune -> --use_tune and --resume exclude each other
+--eval_agent @ --use_tune -> --eval_agent and --use_tune exclude each other
+--resume --reload @ -> --resume and --reload exclude each other
+--num_samples 3 -> --num_samples has no effect without --use_tune
+--eval_agent @ --last_few 1 -> --last_few has no effect with --eval_agent: the checkpoint holds it
+--eval_agent @ --grid_size 5 -> --grid_size has no effect with --eval_agent: the checkpoint holds it
+--desire_cum_rew -> desire_rtg and desire_cum_rew exclude each other: switch one of them off
+
+--gamename procmaze,grid_sise=5
+    -> gamename is 'procmaze,grid_sise=5': 'grid_sise' is unknown; did you mean 'grid_size'?
+--gamename panflute, -> gamename is 'panflute,': '' is unknown; allowed: num_pipes, spontaneous_reward
+--gamename procmaze,grid_size -> gamename is 'procmaze,grid_size': grid_size needs a value: grid_size=4
+--gamename procmaze,grid_size=1
+    -> gamename is 'procmaze,grid_size=1': grid_size is 1; allowed: integer, at least 2, at most 100
+--gamename procmaze,grid_size=[
+    -> gamename is 'procmaze,grid_size=[': grid_size is '['; allowed: integer, at least 2, at most 100
+--gamename procmaze,grid_size=5,grid_size=6
+    -> gamename is 'procmaze,grid_size=5,grid_size=6': grid_size is given twice
+--gamename buttongrid,grid_size=3,num_buttons=10
+    -> gamename is 'buttongrid,grid_size=3,num_buttons=10': num_buttons is 10; allowed: integer, at least 1, at most 9
+--gamename cartpole,grid_size=4 -> gamename is 'cartpole,grid_size=4'; allowed: cartpole, which has no parameters
+--gamename procmase,grid_size=4 -> gamename is 'procmase'; did you mean 'procmaze'? Allowed: ...
+--gamename procmaze --grid_size 1 -> grid_size is 1; allowed: integer, at least 2, at most 100
+--gamename procmaze --grid_size x -> grid_size is 'x'; allowed: integer, at least 2, at most 100
+--gamename procmaze --grid_size -> --grid_size needs a value; allowed: integer, at least 2, at most 100
+--gamename procmaze --grid_sise 5 -> --grid_sise is unknown; did you mean '--grid_size'?
+--gamename panflute --num_pipes 101 -> num_pipes is 101; allowed: integer, at least 1, at most 100
+--gamename buttongrid,grid_size=3 --num_buttons 10 -> num_buttons is 10; allowed: integer, at least 1, at most 9
+--gamename procmaze,grid_size=5 --num_pipes 3
+    -> --num_pipes has no effect with gamename procmaze; it is a parameter of panflute
+--grid_size 3
+    -> --grid_size has no effect with gamename lunarlander; it is a parameter of procmaze, opengrid, buttongrid
+
+--implementation ER --epochs 3 -> --epochs has no effect with ER; did you mean '--num_steps'?
+--implementation ER --steps_per_epoch 3 -> --steps_per_epoch has no effect with ER; did you mean '--eval_frequency'?
+--implementation ER --eval_every 3 -> --eval_every has no effect with ER; did you mean '--eval_frequency'?
+--implementation ER --eval_episodes 3 -> --eval_episodes has no effect with ER; did you mean '--eval_batch_size'?
+--implementation ER --model simple -> --model has no effect with ER; did you mean '--implementation'?
+--implementation ER --rollout_length 3 -> --rollout_length has no effect: model is 'none', so nothing is imagined
+--implementation ER --model_alpha 1 -> --model_alpha has no effect: model is 'none', so no model is learned
+--implementation ER --latent_type gaussian
+    -> --latent_type has no effect: model is 'none', so there are no latent states
+--implementation ER --exploration_strat epsilon_greedy --softmax_temp 1
+    -> --softmax_temp has no effect: exploration_strat is 'epsilon_greedy'
+--implementation ER --no_use_target --double_DQN
+    -> --double_DQN has no effect: use_target is off, so there is only one network of values
+--implementation PerfectModel --rollout_batch_size 3
+    -> --rollout_batch_size has no effect: model is 'perfect', so no model is learned
+--implementation PerfectModel --bernoulli_logits
+    -> --bernoulli_logits has no effect: model is 'perfect', so no bits are imagined
+--implementation SimpleModel --gamename cartpole --num_features 2
+    -> --num_features has no effect: model is 'simple', so there are no latent states
+--implementation SimpleModel --bernoulli_logits --binary_obs no
+    -> --bernoulli_logits has no effect: binary_obs is off, so no bits are imagined
+--implementation CategoricalLatent --min_std 1 -> --min_std has no effect: latent_type is 'categorical'
+--implementation GaussianLatent --feature_width 3 -> --feature_width has no effect: latent_type is 'gaussian'
+--implementation GaussianLatent --epsilon 0.2 -> --epsilon has no effect: exploration_strat is 'softmax'
+--implementation GaussianLatent --binary_obs --learn_obs_variance
+    -> learn_obs_variance is true, but binary_obs is too, and bits have no variance; allowed: one of them
+--implementation ER --preset procmaze_low --gamename panflute
+    -> preset is 'procmaze_low', but gamename is 'panflute'; leave out --gamename, or take a preset of panflute
+"""
+MAZE = "preset is 'procmaze_low', but gamename is 'panflute'; leave out {}, or take a preset of panflute"
+# What a file says (JSON where it begins with a bracket), the words after --config, and the line; "@" is the file.
+FILES = [
+    ("learning_rat: 1", "", "@: learning_rat is unknown; did you mean 'lr'?"),
+    ("epochs: hello", "", "@: epochs is 'hello'; allowed: integer, at least 1"),
+    ("epochs: 5", "--epochs 0", "epochs is 0; allowed: integer, at least 1"),
+    ("lr: -1", "", "@: lr is -1.0; allowed: number, greater than 0"),
+    ("lr: [1, 2]", "", "@: lr is '1 2'; allowed: one value"),
+    ("implementation: PPO", "", "@: implementation is 'PPO'; allowed: UDRL, RCP-R, RCP-A, ... "),
+    ("reload: no.ckpt", "", "@: reload is 'no.ckpt': no such file or folder"),
+    ("help: 1", "", "@: help is unknown"),
+    ("config: other.yaml", "", "@: config is unknown"),
+    ("command: 3", "", "@: command is '3'; allowed: a mapping of return, horizon, advantage"),
+    ("command: {speed: 1}", "",
+     "@: command.speed is unknown; allowed: command.return, command.horizon, command.advantage"),
+    ("agent: {lr: 0.1}", "", "@: agent is a mapping; settings are flat, one 'name: value' a line"),
+    ('exp_name: "\\udcff"', "", "exp_name is '\\udcff'; allowed: text in UTF-8"),
+    ("- lr", "", "config is '@': allowed: a mapping, one 'name: value' a line"),
+    ("a: b: c", "", "config is '@': not valid YAML, line 1: mapping values are not allowed here"),
+    ("? [a]\n: b", "", "config is '@': not valid YAML, line 1: found unhashable key"),
+    ("\0", "", "config is '@': not valid YAML: unreadable"),
+    ('{"gamma": 0.9,\n "lr": 0.9,\n}', "", "config is '@': not valid JSON, line 3: ... "),
+    ("[1]", "", "config is '@': allowed: a mapping, one 'name: value' a line"),
+    ('{"gamma": 0.9, "gamma": 0.8}', "", "@: gamma is given twice"),
+    ('{"lr": -0.50}', "", "@: lr is -0.5; allowed: number, greater than 0"),
+    ('{"epochs": null}', "", "@: epochs is 'null'; allowed: integer, at least 1"),
+    ("implementation: ER", "--implementation SimpleModel",
+     "implementation is 'SimpleModel', but @ holds the values of 'ER'; leave out --implementation or --config"),
+    ("implementation: ER\npreset: shipped", "--preset procmaze_low",
+     "preset is 'procmaze_low', but @ holds the values of 'shipped'; leave out --preset or --config"),
+    ("implementation: ER\npreset: procmaze_low", "--gamename panflute", MAZE.format("--gamename")),
+    ("implementation: ER\ngamename: panflute", "--preset procmaze_low", MAZE.format("--preset")),
+    ("implementation: ER\ngamename: panflute\npreset: procmaze_low", "", "@: " + MAZE.format("gamename")),
+    ("gamename: procmaze\ngrid_size: 1", "", "@: grid_size is 1; allowed: integer, at least 2, at most 100"),
+    ("gamename: procmaze\ngrid_size: 1", "--grid_size 0",
+     "grid_size is 0; allowed: integer, at least 2, at most 100"),
+    ("gamename: procmaze\ngrid_size: 1", "--gamename panflute", "@: grid_size has no effect with gamename panflute; "
+     "it is a parameter of procmaze, opengrid, buttongrid"),
+]  # fmt: skip
+PYTHON: list[tuple[dict[str, Any], str]] = [
+    ({"learning_rat": 1}, "learning_rat is unknown; did you mean 'lr'?"),
+    ({"no_record": True}, "no_record is unknown; did you mean 'record'?"),
+    ({"lr": "fast"}, "lr is 'fast'; allowed: number, greater than 0"),
+    ({"lr": None}, "lr is None; allowed: number, greater than 0"),
+    ({"epochs": 1.5}, "epochs is 1.5; allowed: integer, at least 1"),
+    ({"implementation": "UDRLL"}, "implementation is 'UDRLL'; allowed: UDRL, ... did you mean 'UDRL'?"),
+    ({"gamename": "lunarlandr"}, "gamename is 'lunarlandr'; did you mean 'lunarlander'? Allowed: ... "),
+    ({"grid_size": 3}, "grid_size has no effect with gamename lunarlander; it is a parameter of procmaze, ... "),
+    ({"tau": 0.1}, "tau is a setting of DDQN, DuelingDDQN, SE, not of UDRL"),
+    ({"command": {"speed": 1}}, "command.speed is unknown; allowed: command.return, ... "),
+    ({"num_samples": 3}, "--num_samples has no effect without --use_tune"),
+    ({"reload": "nowhere.ckpt"}, "reload is 'nowhere.ckpt': no such file or folder"),
+]
+
+
+def rows() -> list[tuple[str, str]]:
+    table = FLAGS.replace("\n    ->", " ->").split("\n")
+    return [(words, line) for words, _, line in (row.partition(" -> ") for row in table if row)]
+
+
+def check(said: object, line: str) -> None:
+    start, dots, end = line.partition("...")
+    assert str(said) == line or (dots and str(said).startswith(start) and str(said).endswith(end.strip()))
+    assert "\n" not in str(said)
+
+
+@pytest.mark.parametrize(("words", "line"), rows())
+def test_wrong_flags(words: str, line: str) -> None:
+    with pytest.raises(SettingError) as error:
+        parse(words.replace("@", __file__).split())
+    check(error.value, line)
+
+
+@pytest.mark.parametrize(("text", "words", "line"), FILES)
+def test_wrong_files(tmp_path: Path, text: str, words: str, line: str) -> None:
+    file = tmp_path / ("settings.json" if text[0] in "[{" else "settings.yaml")
+    file.write_text(text)
+    with pytest.raises(SettingError) as error:
+        parse(["--config", str(file), *words.split()])
+    check(error.value, line.replace("@", str(file)))
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "weights.ckpt").write_bytes(b"\x80\x02\xff\x00")
+    with pytest.raises(SettingError) as error:
+        parse(["--config", str(tmp_path / "weights.ckpt")])
+    assert str(error.value) == f"config is {str(tmp_path / 'weights.ckpt')!r}: not a text file"
+
+
+@pytest.mark.parametrize(("values", "line"), PYTHON)
+def test_wrong_keywords(values: dict[str, Any], line: str) -> None:
+    with pytest.raises(SettingError) as error:
+        settings_from(**values)
+    check(error.value, line)

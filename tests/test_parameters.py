@@ -1,0 +1,134 @@
+"""Parameters of environments: in names, as flags, in files; training, evaluation and films get the same ones."""
+
+import dataclasses
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from control.cli.parse import as_dict, from_dict, parse, to_yaml
+from control.storage.run_dir import parent
+from envs.buttongrid import ButtonGrid
+from envs.make import make_dynamics, make_environment
+from envs.names import GAMES, resolve
+
+FIVE = "procmaze,grid_size=5,teleport_on_termination=false"
+
+
+def yaml_file(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "settings.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", [game.name for game in GAMES.values() if game.parameters])
+def test_constructors_have_these_parameters_and_defaults(name: str) -> None:
+    game = GAMES[name]
+    module, _, of_class = game.dynamics.partition(":")
+    signature = inspect.signature(getattr(importlib.import_module(module), of_class)).parameters
+    taken = {key: value.default for key, value in signature.items() if key != "max_episode_steps"}
+    assert game.parameters is not None and taken == dataclasses.asdict(game.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "canonical"),
+    [
+        ("procmaze,teleport_on_termination=no,grid_size=5", FIVE),
+        (FIVE, FIVE),
+        ("procmaze,grid_size=4,teleport_on_termination=true", "procmaze"),
+        ("procmaze,grid_size=10", "procmaze,grid_size=10"),
+        ("opengrid,grid_size=10", "opengrid"),
+        ("understudy/OpenGrid-v0,grid_size=3", "opengrid,grid_size=3"),
+    ],
+)
+def test_a_name_has_sorted_what_differs_from_the_games_own(name: str, canonical: str) -> None:
+    game = resolve(name)
+    assert game.name == canonical and game.base_name == canonical.split(",")[0]
+    assert resolve(canonical) == game
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("--gamename procmaze --grid_size 5 --no_teleport_on_termination", FIVE),
+        ("--grid_size=5 --gamename procmaze --teleport_on_termination false", FIVE),
+        ("--gamename procmaze,grid_size=6 --grid_size 5 --teleport_on_termination no", FIVE),
+        ("--gamename procmaze --grid_size 4", "procmaze"),
+        ("--gamename procmaze,grid_size=6 --grid_size 4", "procmaze"),
+        ("--gamename buttongrid --grid_size 3 --num_buttons 9", "buttongrid,grid_size=3,num_buttons=9"),
+        ("--gamename panflute --num_pipes 2 --spontaneous_reward", "panflute,num_pipes=2"),
+    ],
+)
+def test_flags_become_part_of_the_name(words: str, name: str) -> None:
+    assert parse(words.split()).run.gamename == name
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "name"),
+    [
+        ("gamename: procmaze\ngrid_size: 5\nteleport_on_termination: no", "", FIVE),
+        ("gamename: procmaze\nno_teleport_on_termination: yes", "--grid_size 5", FIVE),
+        ("gamename: procmaze,grid_size=5", "--no_teleport_on_termination", FIVE),
+        ("gamename: procmaze,grid_size=7,teleport_on_termination=false", "--grid_size 5", FIVE),
+        # A name that is typed goes before the file's own key, and the file's key before a name in the file.
+        ("gamename: procmaze\ngrid_size: 7", "--gamename procmaze,grid_size=4", "procmaze"),
+        ("gamename: procmaze,grid_size=7\ngrid_size: 4", "", "procmaze"),
+        ("gamename: procmaze,grid_size=7", "--gamename panflute", "panflute"),
+    ],
+)
+def test_flags_go_before_the_file(tmp_path: Path, text: str, words: str, name: str) -> None:
+    assert parse(["--config", yaml_file(tmp_path, text), *words.split()]).run.gamename == name
+
+
+def test_help_lists_parameters_with_the_games_values(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, size in (("procmaze", 4), (FIVE, 5), ("opengrid", 10)):
+        with pytest.raises(SystemExit):
+            parse(["--gamename", name, "--help"])
+        shown = " ".join(capsys.readouterr().out.split())
+        assert f"cells along a side of the grid (default: {size}; allowed: integer, at least 2, at most 100)" in shown
+        assert "--num_pipes" not in shown
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    assert "--grid_size" not in capsys.readouterr().out
+
+
+def test_settings_of_such_a_game_survive_files_and_have_a_plain_folder(tmp_path: Path) -> None:
+    settings = parse(["--gamename", FIVE])
+    assert settings.agent == parse(["--gamename", "procmaze"]).agent
+    assert from_dict(as_dict(settings)).run == settings.run
+    assert parse(["--config", yaml_file(tmp_path, to_yaml(settings))]).run == settings.run
+    assert parent(settings.run).parts[1] == "procmaze_grid_size=5_teleport_on_termination=false"
+    assert parse(["--eval_agent", str(tmp_path), "--gamename", "procmaze", "--grid_size", "5",
+                  "--no_teleport_on_termination"]).run.gamename == FIVE  # fmt: skip
+
+
+def test_what_is_played_and_what_is_drawn_are_the_same_world() -> None:
+    dynamics: Any = make_dynamics(FIVE)
+    assert (dynamics.grid_size, dynamics.teleports) == (5, False)
+    played, drawn = make_environment(FIVE, 1, 1), make_environment(FIVE, 1, 1, render=True)
+    for environment in (played, drawn):
+        assert environment.spaces.obs_shape == (100,)
+        assert environment.spaces.max_episode_steps == 100 and environment.spaces.max_return == -1
+        environment.reset(torch.tensor([[3]]))
+    inner: Any = drawn
+    assert inner.frame(0, 0).shape == (5 * 24, 5 * 24, 3)
+    drawn.close()
+    assert isinstance(make_dynamics("buttongrid,num_buttons=1", 7), ButtonGrid)
+    bound = make_environment("panflute,num_pipes=1", 1, 1, render=True).spaces.max_return
+    assert bound == 100
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("--preset buttongrid_low", "buttongrid"),
+        ("--preset shipped", "lunarlander"),
+        ("--preset procmaze_low --gamename procmaze,grid_size=5", "procmaze,grid_size=5"),
+        ("--preset shipped --gamename panflute", "panflute"),
+    ],
+)
+def test_a_preset_of_an_environment_chooses_it(words: str, name: str) -> None:
+    assert parse(["--implementation", "ER", *words.split()]).run.gamename == name
