@@ -21,7 +21,7 @@ from models.agents.model_generalisation.config import PRESETS
 from models.registry import learns_from
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
-PAGES += sorted(ROOT.glob("experiments/**/*.md"))
+PAGES += sorted(ROOT.glob("experiments/**/*.md")) + sorted(ROOT.glob("understudy/**/*.md"))
 TINY = (
     "--epochs 1 --num_grad_steps 1 --batch_size 8 --eval_every 1 --eval_episodes 1 --num_rand_action_rollouts 2 "
     "--training_rollouts_per_worker 2"
@@ -171,6 +171,17 @@ def test_every_command_runs(page: Path, workplace: Path) -> None:
 @every_page
 def test_every_slow_command_runs(page: Path, workplace: Path) -> None:
     check_page(page, workplace, slow_ones=True)
+
+
+@ONE_PROCESS
+@every_page
+def test_every_python_example_runs(page: Path, workplace: Path) -> None:
+    """The blocks of a page share their names; those that begin with the name of a file are for test_contributing.py."""
+    names: dict[str, object] = {"__name__": "__example__"}
+    with contextlib.chdir(workplace):
+        for block in blocks(page, "python"):
+            if not re.match(r"# \S+\.py\n", block):
+                exec(compile(block, str(page), "exec"), names)
 
 
 def test_the_readme_has_commands() -> None:
