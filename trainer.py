@@ -41,10 +41,10 @@ def run(settings: config.Settings) -> int:
         return plot([Path(folder) for folder in settings.run.plot], out)
     if settings.run.eval_agent:
         from control.commands.evaluate import evaluate_checkpoint
-        from control.commands.evaluate_proxy import evaluate_stand_in, is_stand_in
+        from control.commands.evaluate_proxy import evaluate_proxy, is_proxy
 
-        if is_stand_in(settings.run.eval_agent):
-            return evaluate_stand_in(settings)
+        if is_proxy(settings.run.eval_agent):
+            return evaluate_proxy(settings)
         return evaluate_checkpoint(settings)
     if settings.run.use_tune:
         from control.commands.tune import tune

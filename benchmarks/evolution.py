@@ -28,8 +28,6 @@ from control.evolution import inner_loop
 from control.evolution.inner_loop import InnerLoop
 from control.loops.steps import StepLoop
 from envs.make import make_environment
-from envs.synthetic import SyntheticDynamics
-from envs.tensor import TensorEnvironment
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.synthetic.config import Config, proxy_defaults
 from models.streams import Streams
@@ -39,7 +37,7 @@ MEMBERS = {"paper": (1, 16, 48), "recipe": (1, 16, 64)}
 TARGETS = {("paper", 48): 12.0, ("recipe", 64): 25.0}
 HALF_WAY = {"paper": 6000, "recipe": 1500}  # transitions in memory in the middle of a training
 LONGEST = 12_000  # steps of a training at the paper's settings
-PERTURBATIONS, TRAININGS = 16, 3  # the centre and both directions of each perturbation
+PERTURBATIONS, TRAININGS = 16, 3  # the mean and both directions of each perturbation
 
 
 @dataclass(frozen=True)
@@ -72,15 +70,14 @@ def inner(preset: str) -> InnerLoop:
 
 
 class Ours:
-    """M members that train side by side, each on a random stand-in of its own or all on the real CartPole."""
+    """M members that train side by side, each on a random proxy of its own or all on the real CartPole."""
 
     def __init__(self, loop: InnerLoop, members: int, real: bool = False):
         seeds = range(members)
-        self.program = loop.networks.program(loop.networks.initial(Streams(seeds)))
-        self.agent = loop.agent_class(loop.agent_config, loop.spaces, seeds)
-        stage = make_environment("cartpole-200", members, 1) if real else TensorEnvironment(
-            SyntheticDynamics(self.program, loop.spaces, loop.starts), members, 1
-        )  # fmt: skip
+        proxies = loop.stages.parameters.initial(Streams(seeds))
+        self.program = loop.stages.parameters.program(proxies)
+        self.agent = loop.agent_class(loop.agent_config, loop.stages.spaces, seeds)
+        stage = make_environment("cartpole-200", members, 1) if real else loop.stages.stage(proxies, self.agent)
         self.interaction = StepLoop(self.agent, stage, Streams.named(seeds, "episodes"))
 
     def begin(self, rows: int) -> "Ours":
@@ -101,7 +98,7 @@ class Ours:
 
 
 def plain_training(preset: str, program: Any, member: int) -> plain.PlainTraining:
-    """A fresh plain agent on the stand-in of that member of ``program``."""
+    """A fresh plain agent on the synthetic environment of that member of ``program``."""
     training = plain.PlainTraining(plain.PRESETS[preset], member)
     stage = training.environment
     for name, network in (("state", stage.state_net), ("reward", stage.reward_net), ("done", stage.done_net)):
@@ -110,7 +107,7 @@ def plain_training(preset: str, program: Any, member: int) -> plain.PlainTrainin
 
 
 class Theirs:
-    """Plain agents on the stand-ins of evenly spaced members of ours."""
+    """Plain agents on the synthetic environments of evenly spaced members of ours."""
 
     def __init__(self, preset: str, ours: Ours, agents: int):
         members = [ours.agent.members * i // agents for i in range(agents)]
@@ -139,7 +136,7 @@ class Theirs:
 
 
 def inner_loops(preset: str, size: Size) -> dict[str, Result]:
-    """Members side by side against plain agents on the same stand-ins; at the paper's sizes stable-baselines3 too."""
+    """Members side by side against plain agents on the same proxies; at the paper's sizes stable-baselines3 too."""
     loop, counts = inner(preset), MEMBERS[preset]
     ours = {members: Ours(loop, members).begin(HALF_WAY[preset]) for members in counts}
     theirs = Theirs(preset, ours[counts[-1]], size.agents).begin(HALF_WAY[preset])
@@ -176,15 +173,15 @@ def baseline_results(rates: dict[str, list[float]], middle: dict[str, float], me
 
 
 class Generation:
-    """Fresh agents on a random centre and on both directions of its perturbations, tested on the real CartPole."""
+    """Fresh agents on a random mean and on both directions of its perturbations, tested on the real CartPole."""
 
     def __init__(self, size: Size):
         self.loop, self.size = inner("paper"), size
-        centre = self.loop.networks.initial(Streams([0]))
-        noise = Streams([1]).normal(PERTURBATIONS, centre.shape[1])[0] * self.loop.config.noise_std
-        self.proxies = torch.cat([centre.expand_as(noise), centre + noise, centre - noise])
+        mean = self.loop.stages.parameters.initial(Streams([0]))
+        noise = Streams([1]).normal(PERTURBATIONS, mean.shape[1])[0] * self.loop.config.noise_std
+        self.proxies = torch.cat([mean.expand_as(noise), mean + noise, mean - noise])
         assert len(self.proxies) == PERTURBATIONS * TRAININGS
-        self.program = self.loop.networks.program(self.proxies)
+        self.program = self.loop.stages.parameters.program(self.proxies)
         self.env = plain.cartpole()
 
     def ours(self) -> float:
@@ -234,8 +231,7 @@ def memory_of_generation(ticks: int) -> tuple[float, float]:
     loop = inner("paper")
     ours = Ours(loop, PERTURBATIONS * TRAININGS)
     ours.begin(LONGEST).train(ticks)
-    starts = Streams.named(range(ours.agent.members), "tests").episode_seeds(TESTS)
-    inner_loop.test(ours.agent, make_environment("cartpole-200", ours.agent.members, TESTS), starts)
+    loop.test(ours.agent.with_weights(ours.agent.online), range(ours.agent.members), plain.EPISODE_STEPS)
     rows = ours.agent.memory.rows
     return peak() - before, rows.numel() * rows.element_size() / 1e9
 

@@ -1,5 +1,6 @@
 """A population of synthetic environments as one environment: member m is stepped by networks of its own."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -7,7 +8,11 @@ import torch
 from torch import Tensor
 
 from envs import seeded
-from models.proxies.synthetic.networks import Program
+from envs.make import make_environment
+from envs.tensor import TensorEnvironment
+from models.proxies.contract import Trainee
+from models.proxies.synthetic.config import Config
+from models.proxies.synthetic.networks import Networks, Program
 from models.spaces import Spaces
 
 ENDS_ABOVE = 0.5  # the done network's output above which an episode ends, as published
@@ -20,9 +25,9 @@ class SyntheticDynamics:
     """`envs.tensor.Dynamics` of learned networks; the state is what is seen, ``[M, E, S]``.
 
     Episodes start where the real environment's do (``starts``), or from the learned initial-state network on normal
-    noise drawn from the seed. They end where the done network says more than 0.5. With ``raw_done`` the discount is
-    1 - d for the raw d, as in the published replay memory; else 0 at an end and 1 elsewhere. Nothing is clipped, so
-    states may leave every range and a poor stand-in may give infinities.
+    noise drawn from the seed. They end where the output of the done network is above 0.5. With ``raw_done`` the
+    discount is 1 - d for its raw output d, as in the published replay buffer; else 0 at an end and 1 elsewhere. Nothing
+    is clipped, so states may leave every range and poor networks may give infinities.
     """
 
     def __init__(self, program: Program, spaces: Spaces, starts: Starts):
@@ -52,6 +57,28 @@ class SyntheticDynamics:
 
     def select(self, members: Tensor) -> "SyntheticDynamics":
         return SyntheticDynamics(self.program.select(members), self.spaces, self.starts)
+
+
+class Stages:
+    """`envs.proxies.Stages` of synthetic environments."""
+
+    def __init__(self, config: Config, game: str):
+        self.game = game
+        real = make_environment(game, 1, 1)
+        self.spaces = real.spaces
+        self.parameters = Networks(config, self.spaces)
+        real.close()
+
+    @functools.cached_property
+    def starts(self) -> Starts:
+        real = make_environment(self.game, 1, 8)
+        starts = starts_of(real)
+        real.close()
+        return starts
+
+    def stage(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
+        dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.starts)
+        return TensorEnvironment(dynamics, agent.members, agent.envs)
 
 
 def starts_of(environment: object, draws: int = 4096) -> Starts:

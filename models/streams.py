@@ -14,6 +14,12 @@ def derive_seed(seed: int, name: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:4], "little")
 
 
+def numbered_seed(seed: int, number: int) -> int:
+    """A 63-bit seed for the `number`-th of many things of one kind of the run `seed`, such as the tests after its
+    episodes."""
+    return (seed * 1_000_003 + number) % 2**63
+
+
 class Streams:
     """M independent generators. Everything drawn leads with the member axis.
 

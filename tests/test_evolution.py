@@ -1,45 +1,61 @@
-"""The evolution callback by itself, on a bowl whose best point is known."""
+"""The evolution callback by itself, under a plain Lightning trainer, on a bowl whose best point is known."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import pytorch_lightning as pl
 import torch
-from torch import nn
 from torch.utils.data import DataLoader
 
-from control.lightning.evolution import Archive, Evolution
-from models.proxies.synthetic.config import Config
+from control.evolution.archive import Archive
+from control.evolution.strategies import make_strategy
+from control.lightning.evolution import Evolution
+from models.proxies.search import SearchConfig
 
-BEST = torch.linspace(-1, 1, 12)
+BEST, START = torch.linspace(-1, 1, 12), torch.full((12,), 0.5)
+SMALL = SearchConfig(population=8, noise_std=0.1, step_size=0.05)
 
 
 class Bowl(pl.LightningModule):
-    """What the callback sees of a population, with ``-|x - BEST|^2`` for fitness."""
+    """What the callback needs of a population, with ``-|x - BEST|^2`` for fitness."""
 
-    def __init__(self, config: Config, centre_every: int = 1):
+    def __init__(self, config: SearchConfig):
         super().__init__()
         self.automatic_optimization = False
-        self.centre = nn.Parameter(torch.zeros(1, 12), requires_grad=False)
-        self.every, self.epoch, self.row = centre_every, 0, {}
-        self.evolution = Evolution(config, 3, self.centre[0])
+        self.config, self.seeds, self.epoch, self.row = config, [3], 0, {}
+        self.archive, self.solved = Archive(config.keep_best), False
+        self.start_from(torch.zeros(12))
         self.seen: list[torch.Tensor] = []
         self.failing = torch.zeros(config.population, dtype=torch.bool)
 
-    def first_centre(self) -> torch.Tensor:
-        return torch.full((12,), 0.5)
+    def first_mean(self) -> torch.Tensor:
+        return START
+
+    def start_from(self, mean: torch.Tensor) -> None:
+        self.strategy = make_strategy(self.config, mean)
+
+    def take_mean(self) -> None:
+        self.mean = self.strategy.mean.clone()
 
     def value(self, points: torch.Tensor) -> torch.Tensor:
         return -(points - BEST).square().sum(-1)
 
-    def training_step(self, batch, batch_idx) -> None:
+    def training_step(self, batch: Any, batch_idx: int) -> None:
         self.epoch = self.current_epoch + 1
 
-    def validation_step(self, batch, batch_idx) -> None:
-        self.seen.append(self.candidates.clone())
-        self.fitness = self.value(self.candidates).masked_fill(self.failing, torch.nan)
-        due = (self.epoch - 1) % self.every == 0
-        self.centre_score = float(self.value(self.centre[0])) if due else None
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.seen.append(self.population.clone())
+        self.fitness = self.value(self.population).masked_fill(self.failing, torch.nan)
+        self.mean_fitness = float(self.value(self.mean))
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["search"] = self.epoch, self.strategy.state_dict(), self.archive.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.epoch, strategy, archive = checkpoint["search"]
+        self.strategy.load_state_dict(strategy)
+        self.archive.load_state_dict(archive)
 
     def configure_optimizers(self) -> list:
         return []
@@ -50,12 +66,14 @@ class Bowl(pl.LightningModule):
     val_dataloader = train_dataloader
 
 
-def search(module: Bowl, generations: int) -> Bowl:
+def search(module: Bowl, generations: int, folder: Any = None, resume: bool = False) -> Bowl:
     trainer = pl.Trainer(
-        max_epochs=generations, accelerator="cpu", logger=False, callbacks=[module.evolution],
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+        max_epochs=generations, accelerator="cpu", logger=False, callbacks=[Evolution()], enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
     )  # fmt: skip
-    trainer.fit(module)
+    trainer.fit(module, ckpt_path=folder / "search.ckpt" if resume else None)
+    if folder:
+        trainer.save_checkpoint(folder / "search.ckpt")
     return module
 
 
@@ -64,71 +82,52 @@ def search(module: Bowl, generations: int) -> Bowl:
 )
 @pytest.mark.parametrize("mirrored", [True, False])
 def test_finds_the_bottom_of_a_bowl(strategy: str, step: float, within: float, mirrored: bool) -> None:
-    config = Config(strategy=strategy, step_size=step, population=24, noise_std=0.1, mirrored=mirrored)
+    config = SearchConfig(
+        strategy=strategy, step_size=step, population=24, noise_std=0.1, mirrored=mirrored, center_every=1
+    )
     module = search(Bowl(config), 100)
-    start = (module.first_centre() - BEST).norm()
-    assert (module.centre[0] - BEST).norm() < within * start
-    best = module.evolution.archive.entries[0]
+    assert (module.mean - BEST).norm() < within * (START - BEST).norm()
+    best = module.archive.entries[0]
     assert best[0] == pytest.approx(float(module.value(best[2])), abs=1e-5)
 
 
-def test_candidates_are_the_centre_and_pairs_around_it() -> None:
-    module = search(Bowl(Config(population=8, noise_std=0.1)), 1)
+def test_the_population_is_pairs_around_the_mean() -> None:
+    module = search(Bowl(SMALL), 1)
     pairs = module.seen[0].view(4, 2, 12)
-    torch.testing.assert_close(pairs.mean(1), module.first_centre().expand(4, 12))
-    assert float((pairs[:, 0] - module.first_centre()).std()) == pytest.approx(0.1, abs=0.03)
+    torch.testing.assert_close(pairs.mean(1), START.expand(4, 12))
+    assert float((pairs[:, 0] - START).std()) == pytest.approx(0.1, abs=0.03)
 
 
-def test_ends_before_the_update_of_the_first_centre_that_solves() -> None:
-    config = Config(population=24, noise_std=0.1, step_size=0.05, solved_reward=-0.2, quit_when_solved=True)
+def test_ends_before_the_update_of_the_first_mean_that_solves() -> None:
+    config = replace(SMALL, population=24, solved_reward=-0.2, quit_when_solved=True)
     module = search(Bowl(config), 100)
-    assert module.epoch < 100 and module.evolution.solved
-    assert float(module.value(module.centre[0])) >= -0.2
-    assert module.evolution.archive.entries[0][1] == module.epoch
-    goes_on = search(Bowl(replace(config, quit_when_solved=False)), 100)
-    assert goes_on.epoch == 100
+    assert module.epoch < 100 and module.solved
+    assert float(module.value(module.mean)) >= -0.2
+    assert module.archive.entries[0][1] == module.epoch
+    assert search(Bowl(replace(config, quit_when_solved=False)), 100).epoch == 100
 
 
-def test_goes_on_from_its_state_as_if_nothing_had_been() -> None:
-    config = Config(population=8, noise_std=0.1, step_size=0.05)
-    whole, first = search(Bowl(config), 6), search(Bowl(config), 3)
-    second = Bowl(config)
-    second.evolution.load_resume_state(first.evolution.resume_state())
-    second.epoch = 3
-    second.evolution.on_train_start(None, second)  # type: ignore[arg-type]
-    assert torch.equal(second.centre, first.centre)
-
-    class At:
-        should_stop = False
-
-    for generation in (3, 4, 5):
-        at = At()
-        at.current_epoch = generation  # type: ignore[attr-defined]
-        second.evolution.on_train_epoch_start(at, second)  # type: ignore[arg-type]
-        assert torch.equal(second.candidates, whole.seen[generation])
-        second.epoch = generation + 1
-        second.validation_step(None, 0)
-        second.evolution.on_train_epoch_end(at, second)  # type: ignore[arg-type]
-    assert torch.equal(second.centre, whole.centre)
+def test_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path: Any) -> None:
+    whole = search(Bowl(SMALL), 6)
+    search(Bowl(SMALL), 3, tmp_path)
+    second = search(Bowl(SMALL), 6, tmp_path, resume=True)
+    assert second.epoch == 6 and torch.equal(second.mean, whole.mean)
+    assert all(map(torch.equal, second.seen, whole.seen[3:]))
 
 
 def test_failed_members_move_nothing_when_all_fail_and_never_spread_nan() -> None:
-    config = Config(population=8, noise_std=0.1, step_size=0.05)
-    module = Bowl(config)
+    module, some = Bowl(SMALL), Bowl(SMALL)
     module.failing[:] = True
-    assert torch.equal(search(module, 3).centre[0], module.first_centre())
-    assert float(module.row["es/failed"]) == 8
-    some = Bowl(config)
+    assert torch.equal(search(module, 3).mean, START) and float(module.row["es/failed"]) == 8
     some.failing[[0, 5]] = True
-    assert search(some, 3).centre.isfinite().all()
-    assert not torch.equal(some.centre[0], some.first_centre())
+    assert search(some, 3).mean.isfinite().all() and not torch.equal(some.mean, START)
 
 
 def test_the_archive_keeps_the_best_and_of_equal_ones_the_earlier() -> None:
     archive = Archive(2)
-    for generation, score in enumerate([1.0, 3.0, 2.0, 3.0]):
-        archive.offer(score, generation, torch.full((2,), float(generation)))
-    assert [(score, generation) for score, generation, _ in archive.entries] == [(3.0, 1), (3.0, 3)]
+    for generation, fitness in enumerate([1.0, 3.0, 2.0, 3.0]):
+        archive.offer(fitness, generation, torch.full((2,), float(generation)))
+    assert [(fitness, generation) for fitness, generation, _ in archive.entries] == [(3.0, 1), (3.0, 3)]
     again = Archive(2)
     again.load_state_dict(archive.state_dict())
     assert torch.equal(again.entries[1][2], torch.full((2,), 3.0))

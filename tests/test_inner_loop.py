@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from control.evolution import inner_loop
-from control.evolution.inner_loop import InnerLoop, Outcome, derive
+from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.steps import StepLoop
 from models.agents.ddqn.config import Config as AgentConfig
 from models.agents.ddqn.variation import groups
 from models.proxies.synthetic.config import Config
-from models.streams import Streams
+from models.streams import Streams, numbered_seed
 
 AGENT = AgentConfig(hidden_size=8, batch_size=5, lr=1e-2, eps_decay=0.8)
 SMALL = Config(proxy_hidden_size=7, max_steps=25, inner_steps=160, test_episodes=3, test_limit=60)
@@ -29,9 +29,9 @@ class Watched(InnerLoop):
         outcome.weights = [self.tested[seed] for seed in seeds]  # type: ignore[attr-defined]
         return outcome
 
-    def _test(self, agent: Any, seeds: Any, limit: int | None) -> tuple[Tensor, int]:
-        self.tested |= dict(zip(seeds, agent.online.clone(), strict=True))
-        return super()._test(agent, seeds, limit)
+    def test(self, policy: Any, seeds: Any, limit: int | None = None) -> tuple[Tensor, int]:
+        self.tested |= dict(zip(seeds, policy.online.clone(), strict=True))
+        return super().test(policy, seeds, limit)
 
 
 def loop_of(game: str = "cartpole", agent: dict[str, Any] | None = None, **changes: Any) -> Watched:
@@ -40,7 +40,7 @@ def loop_of(game: str = "cartpole", agent: dict[str, Any] | None = None, **chang
 
 def proxies_of(loop: InnerLoop, count: int) -> Tensor:
     """Random stand-ins whose episodes last from one step to the limit."""
-    networks = loop.networks
+    networks = loop.stages.parameters
     flat = 2 * networks.initial(Streams(range(count)))
     if "done" in networks.parts:
         part = networks.parts["done"]
@@ -169,7 +169,7 @@ def test_a_stand_in_that_breaks_leaves_the_others_alone(bad: float) -> None:
 def test_counts_of_steps_and_episodes() -> None:
     """One-step stand-ins, and stand-ins that end at the limit of 25 alone, two environments an agent."""
     loop = loop_of(agent={"num_envs": 2}, inner_steps=101)
-    proxies, networks = torch.zeros(2, loop.networks.size), loop.networks
+    proxies, networks = torch.zeros(2, loop.stages.parameters.size), loop.stages.parameters
     networks.parts["done"].layers(networks.split(proxies)["done"])[-1][1][1] = 1.0
     outcome = loop.run(proxies, [0, 1])
     assert outcome.steps.tolist() == [102, 102]  # 51 ticks
@@ -191,7 +191,7 @@ def test_drawn_agents_are_those_of_settings_that_draw_everything() -> None:
     loop = InnerLoop(dataclasses.replace(SMALL, inner_steps=40), "DDQN", AGENT, "cartpole")
     drawing = loop_of(inner_steps=40, agent={"vary_hp": True})
     proxies = proxies_of(drawing, 3)
-    drawn, expected = loop.run(proxies, [0, 1, 2], drawn=True), drawing.run(proxies, [0, 1, 2])
+    drawn, expected = loop.run(proxies, [0, 1, 2], sample_all=True), drawing.run(proxies, [0, 1, 2])
     assert torch.equal(drawn.returns, expected.returns) and drawn.test_steps == expected.test_steps
     assert torch.equal(drawn.episodes, expected.episodes) and loop.agent_config is AGENT
 
@@ -233,7 +233,7 @@ def test_the_rule_is_not_asked_about_agents_that_are_through() -> None:
     settings: dict[str, Any] = {"inner_rule": "tests", "solved_reward": 4.0, "test_limit": 3, "inner_steps": 50}
     agent = {"init_episodes": 1_000}
     loop = loop_of(**settings, agent=agent, train_episodes=1)
-    proxies, networks = torch.zeros(5, loop.networks.size), loop.networks
+    proxies, networks = torch.zeros(5, loop.stages.parameters.size), loop.stages.parameters
     networks.parts["done"].layers(networks.split(proxies)["done"])[-1][1][0] = 1.0
     outcome = loop.run(proxies, list(range(5)))
     assert outcome.steps.tolist() == [1, 25, 25, 25, 25] and outcome.episodes.tolist() == [1] * 5
@@ -241,9 +241,9 @@ def test_the_rule_is_not_asked_about_agents_that_are_through() -> None:
 
 
 def test_the_rule_s_tests_differ_from_episode_to_episode() -> None:
-    drawn = {derive(seed, episode) for seed in range(50) for episode in range(50)}
+    drawn = {numbered_seed(seed, episode) for seed in range(50) for episode in range(50)}
     assert len(drawn) == 2500 and min(drawn) >= 0
-    assert 0 <= derive(2**62 + 5, 3) < 2**63
+    assert 0 <= numbered_seed(2**62 + 5, 3) < 2**63
 
 
 # -- other games ------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def two() -> Iterator[RayWorkers]:
 
 @pytest.fixture(scope="module")
 def proxies(local: LocalWorkers) -> torch.Tensor:
-    return local.loop.networks.initial(Streams(list(range(len(SEEDS)))))
+    return local.loop.stages.parameters.initial(Streams(list(range(len(SEEDS)))))
 
 
 def same(one: Outcome, other: Outcome) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from control.cli import parse as config
 from control.evolution.inner_loop import InnerLoop
-from control.evolution.inner_loop import test as play
+from control.loops.rollout import rollout
 from control.loops.steps import StepLoop
 from control.reports.synthetic import behaviour
 from envs.make import make_environment
@@ -23,8 +23,8 @@ def drawn(argv: str) -> tuple[Proxy, config.Settings, InnerLoop]:
     """A random synthetic environment on which ten agents end at 8 different times under the rule of ``EARLY``."""
     settings = config.parse([*SEARCH.split(), *argv.split()])
     loop = InnerLoop(settings.proxy, "DDQN", settings.replace(vary_hp=False).agent, "cartpole")
-    flat = 2 * loop.networks.initial(Streams([8]))[0]
-    return Proxy(Path("drawn"), settings.proxy, loop.spaces, "cartpole", flat, {}), settings, loop
+    flat = 2 * loop.stages.parameters.initial(Streams([8]))[0]
+    return Proxy(Path("drawn"), settings.proxy, loop.stages.spaces, "cartpole", flat, {}), settings, loop
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,9 @@ def test_the_real_episodes_are_those_of_the_agents_as_they_ended(
         found = behaviour(proxy, settings)
     assert (len(left) > 0) == early
     trained = loop.train(proxy.parameters.expand(10, -1), list(range(10)), proxy.config.steps_in_use)
-    returns, steps = play(trained.agent, make_environment("cartpole", 10, 10), torch.arange(100).view(10, 10))
-    assert returns.sum() == steps  # a step is a point
+    episodes = rollout(trained.policy, make_environment("cartpole", 10, 10), torch.arange(100).view(10, 10), keep=False)
+    steps = int(episodes.lengths.sum())
+    assert episodes.returns.sum() == steps  # a step is a point
     assert found["real"]["reward"].tolist() == [1.0] * steps
     assert found["real"]["state"].shape == found["synthetic on real"]["state"].shape == (steps, 4)
     if not early:
@@ -58,7 +59,7 @@ def test_the_real_episodes_are_those_of_the_agents_as_they_ended(
 def test_a_bandit_shows_the_states_that_agents_are_paid_for() -> None:
     proxy, settings, loop = drawn("--proxy bandit --inner_steps 40 --deploy_steps 40")
     shown = {name: torch.from_numpy(part) for name, part in behaviour(proxy, settings)["synthetic"].items()}
-    program = loop.networks.program(proxy.parameters[None])
+    program = loop.stages.parameters.program(proxy.parameters[None])
     assert shown["state"].shape == (400, 4)
     pays = [program.step(shown["state"][None], torch.full((1, 400), action)).reward[0] for action in (0, 1)]
     assert torch.stack([(shown["reward"] - pay).abs() for pay in pays]).amin(0).max() < 1e-5

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from control.evolution.fitness_shaping import (
+    COMPARES_WITH_MEAN,
     KINDS,
-    NEEDS_CENTRE,
     centred_ranks,
     failures_last,
     nes_utilities,
@@ -18,7 +18,6 @@ from control.evolution.fitness_shaping import (
     transform,
     without_failures,
 )
-from models.settings import SettingError
 
 NAN, INF = float("nan"), float("inf")
 TYPE_2 = [1, 0.606, 0.376, 0.213, 0.086, -0.017, -0.105, -0.181, *[-0.247] * 8]
@@ -30,8 +29,8 @@ failures = st.sampled_from([NAN, INF, -INF, 1e39])
 mixed = st.lists(numbers | failures, min_size=1, max_size=20)
 
 
-def weights(kind: int, fitness: list[float], centre: float | None = 0.0) -> Tensor:
-    return transform(kind, torch.tensor(fitness, dtype=torch.float64), centre)
+def weights(kind: int, fitness: list[float], score: float | None = 0.0) -> Tensor:
+    return transform(kind, torch.tensor(fitness, dtype=torch.float64), score)
 
 
 def near(actual: Tensor, expected: list[float], atol: float = 1e-8) -> None:
@@ -62,14 +61,14 @@ def test_sum_of_type_3_for_sixteen() -> None:
     ],
 )
 def test_four_members_by_hand(kind: int, expected: list[float]) -> None:
-    """Fitness 1, 4, 0, 2 about a centre of 1. Kind 2: the last two share -1/n, so the second best has the rest."""
+    """Fitness 1, 4, 0, 2 about a mean of fitness 1. Kind 2: the last two share -1/n, the second best has the rest."""
     if kind == 2:
         expected = [*expected, -sum(expected)]
     near(weights(kind, [1, 4, 0, 2], 1.0), expected)
 
 
 @pytest.mark.parametrize("kind, expected", [(5, 0.0), (6, 0.0), (7, 0.0)])
-def test_nobody_above_the_centre(kind: int, expected: float) -> None:
+def test_nobody_above_the_mean(kind: int, expected: float) -> None:
     near(weights(kind, [1, 4, 0], 4.0), [expected] * 3)
     near(weights(kind, [1, 4, 0], 4.0 - 5e-7), [expected] * 3)
     assert float(weights(kind, [1, 4, 0], 4.0 - 2e-6)[1]) == pytest.approx(1.0)
@@ -101,39 +100,39 @@ def test_all_failed_weigh_nothing(kind: int) -> None:
     near(weights(kind, [NAN, INF, -INF]), [0, 0, 0])
 
 
-@pytest.mark.parametrize("kind", sorted(NEEDS_CENTRE))
-def test_a_failed_centre_counts_as_the_worst_member(kind: int) -> None:
+@pytest.mark.parametrize("kind", sorted(COMPARES_WITH_MEAN))
+def test_a_failed_mean_counts_as_the_worst_member(kind: int) -> None:
     for failed in (NAN, INF, -INF):
         assert torch.equal(weights(kind, [1, 4, NAN, 2], failed), weights(kind, [1, 4, NAN, 2], 1.0))
-    with pytest.raises(ValueError, match=f"score transformation {kind} needs the score of the centre"):
+    with pytest.raises(ValueError, match=f"score transformation {kind} needs the fitness of the mean"):
         weights(kind, [1, 2], None)
 
 
 @pytest.mark.parametrize("kind", [-1, 8])
 def test_unknown_kind(kind: int) -> None:
-    with pytest.raises(SettingError, match=f"score_transform is {kind}; allowed: integer, at least 0, at most 7"):
+    with pytest.raises(ValueError, match=f"score transformation is {kind}; expected 0 to 7"):
         weights(kind, [1, 2])
 
 
 @given(st.sampled_from(KINDS), mixed, numbers | failures)
-def test_finite_and_in_order_with_the_failed_last(kind: int, fitness: list[float], centre: float) -> None:
-    out, rank = weights(kind, fitness, centre), failures_last(torch.tensor(fitness, dtype=torch.float64))
+def test_finite_and_in_order_with_the_failed_last(kind: int, fitness: list[float], score: float) -> None:
+    out, rank = weights(kind, fitness, score), failures_last(torch.tensor(fitness, dtype=torch.float64))
     assert out.isfinite().all()
     better = rank[:, None] > rank[None, :]
     assert not (better & (out[:, None] < out[None, :])).any()
 
 
 @given(st.sampled_from(KINDS), fitnesses, numbers, st.randoms(use_true_random=False))
-def test_order_of_the_members_does_not_matter(kind: int, fitness: list[float], centre: float, random) -> None:
+def test_order_of_the_members_does_not_matter(kind: int, fitness: list[float], score: float, random) -> None:
     distinct = fitness if kind in (0, 6, 7) else list(dict.fromkeys(fitness))
     order = list(range(len(distinct)))
     random.shuffle(order)
-    moved = weights(kind, [distinct[i] for i in order], centre)
-    torch.testing.assert_close(moved, weights(kind, distinct, centre)[order], rtol=1e-12, atol=0)
+    moved = weights(kind, [distinct[i] for i in order], score)
+    torch.testing.assert_close(moved, weights(kind, distinct, score)[order], rtol=1e-12, atol=0)
 
 
 @given(mixed.filter(lambda fitness: any(abs(f) < 2e9 for f in fitness)), numbers)
-def test_sums_and_largest(fitness: list[float], centre: float) -> None:
+def test_sums_and_largest(fitness: list[float], score: float) -> None:
     value, sound = without_failures(torch.tensor(fitness, dtype=torch.float64))
     assert float(weights(0, fitness).max()) <= 1 and float(weights(0, fitness).min()) == 0
     for kind in (1, 3, 4):
@@ -141,11 +140,11 @@ def test_sums_and_largest(fitness: list[float], centre: float) -> None:
     assert float(weights(1, fitness).sum()) == pytest.approx(max(len(fitness) / 2, 1))
     assert float(weights(2, fitness).sum()) == pytest.approx(0, abs=1e-9)
     assert float(weights(4, fitness).sum()) == 1
-    above = bool((value > centre + 1e-6).any())
-    assert float(weights(5, fitness, centre).sum()) == float(above)
-    assert float(weights(6, fitness, centre).max()) == float(above)
-    assert float(weights(7, fitness, centre).sum()) == pytest.approx(float(above))
-    assert not weights(6, fitness, centre)[~sound].any()
+    above = bool((value > score + 1e-6).any())
+    assert float(weights(5, fitness, score).sum()) == float(above)
+    assert float(weights(6, fitness, score).max()) == float(above)
+    assert float(weights(7, fitness, score).sum()) == pytest.approx(float(above))
+    assert not weights(6, fitness, score)[~sound].any()
 
 
 @given(st.integers(1, 200))

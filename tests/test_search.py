@@ -113,7 +113,7 @@ def test_a_centre_that_is_no_longer_finite_ends_the_search_with_one_line(tmp_pat
     )
     assert trainer.main(argv) == 2
     error = capsys.readouterr().err
-    assert "the centre is no longer finite" in error and error.count("\n") == 1
+    assert "the mean is no longer finite" in error and error.count("\n") == 1
 
 
 def test_the_paper_preset_serves_games_without_a_known_solved_reward(tmp_path: Path) -> None:
@@ -188,10 +188,10 @@ def test_a_stand_in_is_evaluated_beside_the_real_environment(tmp_path: Path, cap
         capsys.readouterr()
         assert trainer.main(["--eval_agent", str(where), "--num_agents", "3", "--agent", "DuelingDDQN"]) == 0
         rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line.strip()}
-        assert float(rows["stand-in"][1]) > 0 and float(rows["real"][1]) > 0
+        assert float(rows["synthetic"][1]) > 0 and float(rows["real"][1]) > 0
     assert trainer.main(["--eval_agent", str(folder), "--num_agents", "2", "--vary_hp", "--no_real_baseline"]) == 0
     said = capsys.readouterr().out
-    assert "drawn for each agent: lr, batch_size, hidden_size, hidden_layer" in said and "\nreal " not in said
+    assert "sampled for each agent: lr, batch_size, hidden_size, hidden_layer" in said and "\nreal " not in said
 
 
 def drawn(folder: Path, **changes: object) -> Path:
@@ -209,7 +209,7 @@ def test_real_tests_do_not_end_a_training_on_a_stand_in_that_is_evaluated(tmp_pa
     path = drawn(tmp_path, inner_rule="tests", solved_reward=5, init_episodes=1, max_steps=10, deploy_steps=77)
     argv = ["--eval_agent", str(path), "--num_agents", "2", "--no_real_baseline", "--time_limit", "12"]
     assert trainer.main(argv) == 0
-    (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("stand-in")]
+    (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("synthetic")]
     assert row[row.index("%") + 1] == "77"
 
 
@@ -230,8 +230,8 @@ def test_a_damaged_stand_in_is_one_line(tmp_path: Path, what: str, capsys) -> No
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("--record", "--record has no effect with a stand-in"),
-        ("--command.return 4", "--command has no effect with a stand-in"),
+        ("--record", "--record has no effect with a synthetic environment"),
+        ("--command.return 4", "--command has no effect with a synthetic environment"),
         ("--rb_size 10", "batch_size is 32, but rb_size is 10"),
         ("--num_grad_steps 3", "--num_grad_steps has no effect with --eval_agent"),
     ],

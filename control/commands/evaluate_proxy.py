@@ -1,6 +1,6 @@
-"""`--eval_agent STAND-IN`: what are fresh agents worth that never saw the real environment?
+"""`--eval_agent PROXY`: what are fresh agents worth that never trained on the real environment?
 
-They train on the stand-in and are tested on the real environment, beside the same agents trained on the real one.
+They train on the synthetic environment and are tested on the real one, beside agents that trained on the real one.
 """
 
 import contextlib
@@ -15,7 +15,8 @@ from control.cli.settings import as_dict, build, check_problems, from_dict
 from control.evolution.cluster import make_workers
 from control.evolution.workers import Workers
 from control.lightning.module import spaces_of
-from control.reports.synthetic import describe
+from control.reports.synthetic import describe, iqm_text
+from control.reports.tables import aligned
 from control.storage import checkpoints, run_dir
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
@@ -27,8 +28,8 @@ from understudy.files import IN_RUN, SUFFIX, pretrained
 REAL_STEPS = 50_000  # at most, of an agent that trains on the real environment until it solves it
 
 
-def is_stand_in(path: str) -> bool:
-    """Whether a file or folder holds a stand-in: a .safetensors file, a shipped one's name, or a search's run."""
+def is_proxy(path: str) -> bool:
+    """Whether a path is of a proxy: a .safetensors file, the name of a shipped one, or the run of a search."""
     where = Path(path)
     if where.suffix == SUFFIX or path in pretrained() and not where.exists() or _winner(where):
         return True
@@ -38,21 +39,21 @@ def is_stand_in(path: str) -> bool:
 
 
 def _winner(folder: Path) -> Path | None:
-    """The stand-in that a search left in its run folder, or in the newest of the runs in a folder."""
+    """The winner that a search left in its run folder, or in the newest of the runs in a folder."""
     newest = run_dir.newest(folder)
     found = [place / IN_RUN for place in (folder, *([newest] if newest else []))]
     return next((path for path in found if path.exists()), None)
 
 
-def evaluate_stand_in(settings: Settings) -> int:
-    """Train ``num_agents`` fresh agents on the stand-in and as many on the real environment, and print a table of
-    their real returns. Seeds of the agents come from ``--seed``. Returns 0."""
+def evaluate_proxy(settings: Settings) -> int:
+    """Train ``num_agents`` fresh agents on the proxy and as many on the real environment, and print a table of their
+    real returns. Seeds of the agents come from ``--seed``. Returns 0."""
     run = settings.run
     assert run.eval_agent
     for name in ("record", "evaluation", "command", "implementation", "gamename"):
         if name in settings.given:
-            raise SettingError(f"--{name} has no effect with a stand-in for --eval_agent", name)
-    proxy = load_stand_in(run.eval_agent)
+            raise SettingError(f"--{name} has no effect with a synthetic environment for --eval_agent", name)
+    proxy = load_proxy(run.eval_agent)
     agent_name = run.agent if "agent" in settings.given else _trained_with(proxy)
     agent = agent_settings(proxy, agent_name, settings.changed)
     config = dataclasses.replace(
@@ -60,15 +61,15 @@ def evaluate_stand_in(settings: Settings) -> int:
         if "num_eval_episodes" in settings.given else 10,
     )  # fmt: skip
     print(f"{proxy.game} by a synthetic {'bandit' if config.proxy == 'bandit' else 'environment'}: {proxy.path}")
-    drawn = f", drawn for each agent: {', '.join(agent.vary)}" if agent.vary_hp else ""
-    print(f"{run.num_agents} fresh {agent_name} agents on each, seed {run.seed}{drawn}; "
-          f"{config.test_episodes} real test episodes an agent\n")  # fmt: skip
+    sampled = f", sampled for each agent: {', '.join(agent.vary)}" if agent.vary_hp else ""
+    print(f"{run.num_agents} fresh {agent_name} agents on each, seed {run.seed}{sampled}; "
+          f"{config.test_episodes} real test episodes per agent\n")  # fmt: skip
     seeds = [derive_seed(run.seed, f"evaluation, agent {i}") for i in range(run.num_agents)]
-    rule = "budget" if config.inner_rule == "tests" else None  # the real environment has no say in this training
-    print(HEADER)
+    rule = "budget" if config.inner_rule == "tests" else None  # this training knows no real tests
+    print(*aligned([HEADER], WIDTHS))
     with _workers(config, agent_name, agent, proxy, settings) as workers:
         proxies = proxy.parameters.expand(run.num_agents, -1)
-        show("stand-in", workers, proxies, seeds, config.steps_in_use, run.time_limit, rule, config.solved_reward)
+        show("synthetic", workers, proxies, seeds, config.steps_in_use, run.time_limit, rule, config.solved_reward)
     if not run.real_baseline:
         return 0
     rule = "budget" if config.solved_reward is None else "solved"
@@ -91,10 +92,8 @@ def _workers(config: Any, name: str, agent: Any, proxy: Proxy, settings: Setting
         workers.close()
 
 
-COLUMNS = ("{:<11}", "{:>8}", "{:>7}", "  {:<26}", "{:>7}", "{:>9}", "{:>10}", "{:>9}")
-HEADER = "".join(COLUMNS).format(
-    "trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps", "episodes", "seconds"
-)
+HEADER = ("trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps", "episodes", "seconds")
+WIDTHS = (10, 7, 6, 22, 6, 8, 8, 7)
 
 
 def show(
@@ -104,18 +103,17 @@ def show(
     """Train, test, and print the row."""
     started = time.perf_counter()
     row = describe(workers.run(proxies, seeds, steps=steps, test_limit=limit, rule=rule), solved_reward)
-    spread = "" if row["iqm_low"] is None else f" [{row['iqm_low']:.1f}, {row['iqm_high']:.1f}]"
     solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
     cells = (
-        name, f"{row['mean']:.1f}", f"{row['std']:.1f}", f"{row['iqm']:.1f}{spread}", solved,
+        name, f"{row['mean']:.1f}", f"{row['std']:.1f}", iqm_text(row), solved,
         f"{row['steps']:,.0f}", f"{row['episodes']:,.1f}", f"{time.perf_counter() - started:.1f}",
     )  # fmt: skip
-    print("".join(COLUMNS).format(*cells), flush=True)
+    print(*aligned([cells], WIDTHS), flush=True)
 
 
-def load_stand_in(path: str) -> Proxy:
-    """A stand-in from its file, from a shipped one's name, or from the folder or a checkpoint of a search: its winner,
-    or the best centre so far."""
+def load_proxy(path: str) -> Proxy:
+    """A proxy from its file, from a shipped one's name, or from the folder or a checkpoint of a search: its winner,
+    or the best mean so far."""
     where = _winner(Path(path)) or Path(path)
     if where.suffix == SUFFIX or not where.exists():
         return files.load(where)
@@ -123,7 +121,7 @@ def load_stand_in(path: str) -> Proxy:
     settings = checkpoint.settings
     entries = checkpoint.run_state["evolution"]["archive"]["entries"]
     if not entries:
-        raise ProxyError(f"checkpoint {str(checkpoint.path)!r} is of a search whose centre was never scored yet")
+        raise ProxyError(f"checkpoint {str(checkpoint.path)!r} is of a search whose mean has no fitness yet")
     description = {"settings": as_dict(settings), "scores": {"generation": entries[0][1]}}
     game = settings.run.gamename
     return Proxy(checkpoint.path, settings.proxy, spaces_of(game), game, entries[0][2], description)
@@ -135,7 +133,7 @@ def _trained_with(proxy: Proxy) -> str:
 
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
     """Settings of fresh agents: those of the search's agents as far as ``name`` knows them, then ``changed``.
-    ``vary_hp`` draws everything it can, unless ``vary`` says what."""
+    ``vary_hp`` samples everything it can, unless ``vary`` says what."""
     values = dict(proxy.description.get("settings", {}))
     default, _ = default_configs("SE", proxy.game, {}, name)
     if values:

@@ -23,10 +23,11 @@ from torch import Tensor
 
 from control.evolution.inner_loop import Outcome
 from control.evolution.workers import LocalWorkers, Workers
+from models.proxies.search import SearchConfig
 from models.settings import SettingError, UserError
 
 _ROOT = Path(__file__).resolve().parents[2]
-_PACKAGES = [str(path) for name in ("understudy", "models", "envs", "control") if (path := _ROOT / name).is_dir()]
+_PACKAGES = [str(_ROOT / name) for name in ("understudy", "models", "envs", "control")]
 _REACH_SECONDS = 5.0
 _ANSWER_SECONDS = 20.0
 # Read by Ray when it is first imported. Its reports, its usage statistics and its copies of every metric are off, and
@@ -154,7 +155,13 @@ class RayWorkers:
     """
 
     def __init__(
-        self, config: Any, agent: str, agent_config: Any, game: str, num_workers: int, ray_address: str | None = None
+        self,
+        config: SearchConfig,
+        agent: str,
+        agent_config: Any,
+        game: str,
+        num_workers: int,
+        ray_address: str | None = None,
     ):
         self._job, self._count = (config, agent, agent_config, game), num_workers
         self._running: list[Any] = []
@@ -215,7 +222,7 @@ class RayWorkers:
 
 
 def make_workers(
-    config: Any, agent: str, agent_config: Any, game: str, num_workers: int = 1, ray_address: str | None = None
+    config: SearchConfig, agent: str, agent_config: Any, game: str, num_workers: int = 1, ray_address: str | None = None
 ) -> Workers:
     """Workers for agents of that kind: this process for one, else as many processes of a Ray started for them, or of
     the cluster at ``ray_address``. Raises what `RayWorkers` raises."""

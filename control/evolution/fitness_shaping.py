@@ -11,17 +11,15 @@ members come last, by index; `centred_ranks` and `shared_utilities` give equal m
 import torch
 from torch import Tensor
 
-from models.settings import Kind, check_value
-
 KINDS = range(8)
-NEEDS_CENTRE = frozenset({5, 6, 7})  # rules that compare the members with the centre's own score
-MARGIN = 1e-6  # a member counts as better than the centre from here on
+COMPARES_WITH_MEAN = frozenset({5, 6, 7})  # rules that compare the members with the fitness of the mean itself
+MARGIN = 1e-6  # a member counts as better than the mean from here on
 
 
 def without_failures(fitness: Tensor) -> tuple[Tensor, Tensor]:
     """``[n]`` -> (fitness in float64 with every failed member set to the worst sound value, mask of the sound).
 
-    With nobody sound the fitness is all zeros.
+    With no sound member the fitness is all zeros.
     """
     value = fitness.to(torch.float64)
     sound = value.abs() <= torch.finfo(torch.float32).max  # false for NaN
@@ -35,7 +33,7 @@ def failures_last(fitness: Tensor) -> Tensor:
     return value.masked_fill(~sound, -torch.inf)
 
 
-def transform(kind: int, fitness: Tensor, centre: float | None = None) -> Tensor:
+def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Tensor:
     """The eight rules of the paper's code: fitness ``[n]`` (F) -> weights ``[n]``, float64, always finite.
 
     | kind | weight |
@@ -45,20 +43,21 @@ def transform(kind: int, fitness: Tensor, centre: float | None = None) -> Tensor
     | 2 | `nes_utilities`, divided by the largest: best 1, sum 0; 0 where n = 1 |
     | 3 | the same before 1/n is taken off: best 1, worse half 0 |
     | 4 | the best 1, others 0 |
-    | 5 | as 4 if the best beats the centre by more than 1e-6, else all 0 |
-    | 6 | F - centre of those that beat it by more than 1e-6, divided by the largest; others 0 |
+    | 5 | as 4 if the best beats S by more than 1e-6, else all 0 |
+    | 6 | F - S of those that beat it by more than 1e-6, divided by the largest; others 0 |
     | 7 | as 6, divided by the sum |
 
-    ``centre`` is the score of the unperturbed parameters, needed by 5, 6 and 7; one that failed counts as equal to
-    the worst sound member. All members failed: all weights 0. In 6 and 7 the code first divides by
-    max F - centre + 1e-9, which cancels and is left out. Its order of equal members is that of an unstable sort.
+    S is ``mean_score``, the fitness of the mean itself, needed by 5, 6 and 7; one that failed counts as equal to the
+    worst sound member. All members failed: all weights 0. In 6 and 7 the code first divides by max F - S + 1e-9, which
+    cancels and is left out. Its order of equal members is that of an unstable sort.
     Synthetic environments, Ferreira et al. 2022, arXiv:2202.02790, the setting ``score_transform_type``.
 
-    Raises SettingError for an unknown kind, ValueError where a rule needs the centre's score and has none.
+    Raises ValueError for an unknown kind, and where a rule needs ``mean_score`` and has none.
     """
-    check_value("score_transform", kind, Kind(int, False, False), {"minimum": KINDS[0], "maximum": KINDS[-1]})
-    if kind in NEEDS_CENTRE and centre is None:
-        raise ValueError(f"score transformation {kind} needs the score of the centre")
+    if kind not in KINDS:
+        raise ValueError(f"score transformation is {kind}; expected 0 to 7")
+    if kind in COMPARES_WITH_MEAN and mean_score is None:
+        raise ValueError(f"score transformation {kind} needs the fitness of the mean")
     value, sound = without_failures(fitness)
     weights = torch.zeros_like(value)
     if not sound.any():
@@ -69,7 +68,7 @@ def transform(kind: int, fitness: Tensor, centre: float | None = None) -> Tensor
     if kind <= 4:
         weights[_best_first(fitness)] = _by_rank(kind, len(value)).to(value.device)
         return weights
-    gain = _gain(value, sound, float("nan") if centre is None else centre)
+    gain = _gain(value, sound, float("nan") if mean_score is None else mean_score)
     if kind == 5:
         best = _best_first(fitness)[0]
         weights[best] = (gain[best] > 0).double()
@@ -95,10 +94,10 @@ def _by_rank(kind: int, n: int) -> Tensor:
     return (torch.arange(n) == 0).double()
 
 
-def _gain(value: Tensor, sound: Tensor, centre: float) -> Tensor:
-    """By how much each member beats the centre ``[n]``; 0 for those that do not and for the failed."""
-    filled, centre_sound = without_failures(torch.tensor([centre], dtype=torch.float64))
-    base = filled[0].to(value.device) if centre_sound[0] else value.min()
+def _gain(value: Tensor, sound: Tensor, mean_score: float) -> Tensor:
+    """By how much each member beats the mean ``[n]``; 0 for those that do not and for the failed."""
+    filled, has_score = without_failures(torch.tensor([mean_score], dtype=torch.float64))
+    base = filled[0].to(value.device) if has_score[0] else value.min()
     return torch.where(sound & (value > base + MARGIN), value - base, 0.0)
 
 
@@ -118,7 +117,7 @@ def nes_utilities(n: int) -> Tensor:
 
 
 def shared_utilities(fitness: Tensor) -> Tensor:
-    """`nes_utilities` given out by rank ``[n]``; equal members get the mean of theirs, so a plateau pulls nowhere."""
+    """`nes_utilities` by rank ``[n]``; equal members get the mean of theirs, so a plateau moves nothing."""
     _, group, sizes = (-failures_last(fitness)).unique(return_inverse=True, return_counts=True)
     by_rank = nes_utilities(len(fitness)).to(fitness.device)
     of_rank = torch.arange(len(sizes), device=fitness.device).repeat_interleave(sizes)  # best group first

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.process import settle
-from models.proxies.synthetic.config import Config
+from models.proxies.search import SearchConfig
 
 
 class Workers(Protocol):
@@ -18,7 +18,7 @@ class Workers(Protocol):
 
     def run(
         self, proxies: Tensor | None, seeds: Sequence[int], *, steps: int | None = None,
-        test_limit: int | None = None, rule: str | None = None, drawn: bool = False,
+        test_limit: int | None = None, rule: str | None = None, sample_all: bool = False,
     ) -> Outcome:  # fmt: skip
         """Agents of ``seeds [N]`` on ``proxies [N, D]``, or on the real environment where that is None."""
 
@@ -30,7 +30,7 @@ class LocalWorkers:
     """All agents in this process, on one thread. Sets torch to one thread and to round denormal numbers to zero, as
     every worker does: else the same agent would come out differently here and there."""
 
-    def __init__(self, config: Config, agent: str, agent_config: Any, game: str):
+    def __init__(self, config: SearchConfig, agent: str, agent_config: Any, game: str):
         settle()
         self.loop = InnerLoop(config, agent, agent_config, game)
 

@@ -1,104 +1,76 @@
-"""The outer loop: a Lightning callback that moves the centre of a population by the fitness of its members."""
+"""The outer loop of a search: a Lightning callback that moves the mean of a population by its members' fitness."""
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import Protocol
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from control.evolution.strategies import Strategy, make_strategy
-from models.proxies.synthetic.config import Config
+from control.evolution.archive import Archive
+from control.evolution.strategies import Strategy
+from models.proxies.search import SearchConfig
 from models.settings import UserError
 from models.streams import Streams
 
-if TYPE_CHECKING:
-    from control.lightning.population import ProxyModule
 
+class Search(Protocol):
+    """What `Evolution` reads and writes of the module it serves. D parameters, P members of the population."""
 
-class Archive:
-    """The best centres so far by the mean score of the fresh agents that judged them, best first.
+    config: SearchConfig
+    seeds: list[int]  # of the run, one
+    epoch: int  # the generation, from 1; 0 before the first
+    strategy: Strategy
+    archive: Archive
+    solved: bool  # whether the latest mean that was scored reaches ``solved_reward``
+    population: Tensor  # [P, D], which an epoch is to train agents on
+    fitness: Tensor  # [P], which its validation leaves behind,
+    mean_fitness: float | None  # and that of the mean itself, in the generations where it is due
+    row: dict[str, Tensor]  # numbers of the epoch, [1] each
 
-    Such a score is a selected maximum: whoever uses a centre of the archive tests it anew.
-    """
+    def first_mean(self) -> Tensor:
+        """Where a new search starts, ``[D]``."""
 
-    def __init__(self, size: int):
-        self.size = size
-        self.entries: list[tuple[float, int, Tensor]] = []  # (score, generation, centre [D])
+    def start_from(self, mean: Tensor) -> None:
+        """Begin the search at ``mean [D]``, with a new strategy."""
 
-    def offer(self, score: float, generation: int, centre: Tensor) -> None:
-        """Keep a centre if it is among the best; of equal ones the earlier. One whose agents all failed is none."""
-        if not math.isfinite(score):
-            return
-        self.entries.append((score, generation, centre.clone()))
-        self.entries.sort(key=lambda entry: -entry[0])  # stable
-        del self.entries[self.size :]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"entries": [list(entry) for entry in self.entries]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.entries = [(score, generation, centre) for score, generation, centre in state["entries"]]
+    def take_mean(self) -> None:
+        """Take the mean over from the strategy."""
 
 
 class Evolution(pl.Callback):
-    """Asks before every epoch, tells after its validation; an epoch is a generation and validation is fitness.
+    """Asks the strategy before every epoch and tells it after the epoch's validation: an epoch is a generation, and
+    its validation is the fitness of the population.
 
-    A generation's perturbations and agents follow from the seed of the run and its number alone, so nothing of a
-    generation under way needs to be kept. With ``quit_when_solved`` the run ends *before* the update of the first
-    centre whose fresh agents reach ``solved_reward``, as published.
+    The callback holds nothing. A generation's perturbations and agents follow from the seed of the run and its number
+    alone, so nothing of a generation under way needs to be kept. With ``quit_when_solved`` the run ends *before* the
+    update of the first mean whose fresh agents reach ``solved_reward``, as published.
     """
 
-    def __init__(self, config: Config, seed: int, centre: Tensor):
-        self.config, self.seed = config, seed
-        self.archive = Archive(config.keep_best)
-        self.solved = False
-        self.start_from(centre)
+    # Lightning's callbacks serve any module; this one serves a `Search`, hence the ignores.
 
-    def start_from(self, centre: Tensor) -> None:
-        """Begin the search at ``centre [D]``."""
-        c = self.config
-        self.strategy: Strategy = make_strategy(
-            c.strategy, centre, population=c.population, noise_std=c.noise_std, step_size=c.step_size,
-            score_transform=c.score_transform, mirrored=c.mirrored, weight_decay=c.weight_decay,
-            nes_step_size=c.nes_step_size,
-        )  # fmt: skip
-
-    # Lightning's callbacks serve any module; these are a `ProxyModule`'s own and meet no other, hence the ignores.
-
-    def on_train_start(self, trainer: pl.Trainer, module: "ProxyModule") -> None:  # type: ignore[override]
+    def on_train_start(self, trainer: pl.Trainer, module: Search) -> None:  # type: ignore[override]
         if module.epoch == 0:
-            self.start_from(module.first_centre())
-        module.centre.data = self.strategy.centre[None].clone()
+            module.start_from(module.first_mean())
+        module.take_mean()
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, module: "ProxyModule") -> None:  # type: ignore[override]
-        generation = trainer.current_epoch + 1
-        streams = Streams.named([self.seed], f"perturbations of generation {generation}")
-        module.candidates = self.strategy.ask(streams.normal(self.strategy.rows, self.strategy.centre.shape[0])[0])
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: Search) -> None:  # type: ignore[override]
+        strategy, generation = module.strategy, trainer.current_epoch + 1
+        streams = Streams.named(module.seeds, f"perturbations of generation {generation}")
+        module.population = strategy.ask(streams.normal(strategy.rows, len(strategy.mean))[0])
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: "ProxyModule") -> None:  # type: ignore[override]
-        score = module.centre_score
-        if score is not None:
-            self.archive.offer(score, module.epoch, self.strategy.centre)
-            self.solved = self.config.solved_reward is not None and score >= self.config.solved_reward
-        if self.solved and self.config.quit_when_solved:
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: Search) -> None:  # type: ignore[override]
+        fitness, config = module.mean_fitness, module.config
+        if fitness is not None:
+            module.archive.offer(fitness, module.epoch, module.strategy.mean)
+            module.solved = config.solved_reward is not None and fitness >= config.solved_reward
+        if module.solved and config.quit_when_solved:
             trainer.should_stop = True
             return
-        told = self.strategy.tell(module.fitness, score)
+        told = module.strategy.tell(module.fitness, fitness)
         module.row |= {f"es/{name}": torch.tensor([value]) for name, value in told.items()}
-        module.centre.data = self.strategy.centre[None].clone()
-        if not self.strategy.centre.isfinite().all():
+        module.take_mean()
+        if not module.strategy.mean.isfinite().all():
             raise UserError(
-                f"the centre is no longer finite (generation {module.epoch}), so the search stops; the checkpoint of "
+                f"the mean is no longer finite (generation {module.epoch}), so the search stops; the checkpoint of "
                 "the generation before is kept: a smaller step_size or noise_std may help"
             )
-
-    def resume_state(self) -> dict[str, Any]:
-        return {
-            "strategy": self.strategy.state_dict(), "archive": self.archive.state_dict(), "solved": self.solved,
-        }  # fmt: skip
-
-    def load_resume_state(self, state: dict[str, Any]) -> None:
-        self.strategy.load_state_dict(state["strategy"])
-        self.archive.load_state_dict(state["archive"])
-        self.solved = state["solved"]

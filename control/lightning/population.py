@@ -1,4 +1,4 @@
-"""The LightningModule that wraps a population of synthetic environments: an epoch is a generation."""
+"""The LightningModule of a search for a proxy: an epoch is a generation of the population."""
 
 import time
 from collections.abc import Iterator
@@ -10,37 +10,42 @@ import torch
 from torch import Tensor, nn
 
 from control.cli.settings import Settings
+from control.evolution.archive import Archive
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import Outcome
+from control.evolution.objective import objective
+from control.evolution.strategies import make_strategy
 from control.evolution.workers import Workers
 from control.lightning.evolution import Evolution
-from control.lightning.module import RunModule, check_actions, spaces_of
-from models.proxies.synthetic.networks import Networks
+from control.lightning.module import RunModule, check_actions
+from envs.proxies import Stages, stages_of
+from models.proxies.search import SearchConfig
 from models.registry import agent_class
 from models.settings import SettingError
 from models.streams import Streams, derive_seed
 
 
-class ProxyModule(RunModule):
+class PopulationModule(RunModule):
     """Trains fresh agents on every member of the population and tests them on the real environment.
 
-    `training_step` does the inner loops of a generation, those of the unperturbed centre among them where its score
-    is due; `validation_step` turns the tests into ``fitness [P]``; the `Evolution` callback does the rest. The one
-    parameter is the centre, ``[1, D]``.
+    `training_step` does the inner loops of a generation, those of the mean among them where its fitness is due;
+    `validation_step` turns the tests into ``fitness [P]``; the callback `Evolution`, which `callbacks` gives, moves the
+    mean. Any Lightning trainer will do that validates after every epoch. The one parameter is the mean, ``[1, D]``.
     """
 
     can_play = False
     unit, steps_on = "generation", "synthetic"
 
-    def __init__(self, settings: Settings, workers: Workers, networks: Networks):
+    def __init__(self, settings: Settings, workers: Workers, stages: Stages):
         super().__init__(settings, [settings.run.seed])
-        self.config, self.workers, self.networks = settings.proxy, workers, networks
-        self.centre = nn.Parameter(torch.zeros(1, networks.size), requires_grad=False)
-        self.evolution = Evolution(self.config, settings.run.seed, self.centre[0])
-        self.candidates = torch.zeros(0)
+        self.config: SearchConfig = settings.proxy
+        self.workers, self.stages = workers, stages
+        self.centre = nn.Parameter(torch.zeros(1, stages.parameters.size), requires_grad=False)  # checkpoints name it
+        self.start_from(self.mean)
+        self.archive, self.solved = Archive(self.config.keep_best), False
+        self.population = self.fitness = torch.zeros(0)
+        self.mean_fitness: float | None = None
         self.outcome: Outcome | None = None
-        self.fitness = torch.zeros(0)
-        self.centre_score: float | None = None
         self.real_steps = 0
 
     # -- the run's side ---------------------------------------------------------------------------------------------
@@ -50,62 +55,81 @@ class ProxyModule(RunModule):
         return self.config.generations
 
     def is_over(self) -> bool:
-        solved = self.config.quit_when_solved and self.evolution.solved
-        return solved or self.epoch >= self.epochs
+        return self.epoch >= self.epochs or self.config.quit_when_solved and self.solved
 
     @property
     def target(self) -> float | None:
         return None  # the callback's business: it must end the run before the update
 
     def callbacks(self) -> list[pl.Callback]:
-        return [self.evolution]
+        return [Evolution()]
+
+    def configure_callbacks(self) -> list[pl.Callback]:
+        """For a trainer that was not given `callbacks`."""
+        given = {type(callback) for callback in self.trainer.callbacks}  # type: ignore[attr-defined]  # its type lacks it
+        return [callback for callback in self.callbacks() if type(callback) not in given]
 
     def score(self) -> float | None:
-        return self.centre_score
+        return self.mean_fitness
 
     def headline(self) -> str:
-        best = f", centre {self.evolution.archive.entries[0][0]:.0f}" if self.evolution.archive.entries else ""
+        best = f", mean {self.archive.entries[0][0]:.0f}" if self.archive.entries else ""
         return f"fitness {self.fitness.mean():.0f}{best}"
 
     def report(self) -> list[str] | None:
         parts = [f"fitness {self.fitness.mean():7.1f}", f"best {self.fitness.max():7.1f}"]
-        if self.centre_score is not None:
-            parts.append(f"centre {self.centre_score:7.1f}")
+        if self.mean_fitness is not None:
+            parts.append(f"mean {self.mean_fitness:7.1f}")
         return [
             *parts,
             f"{int(self.env_steps.sum()) / 1e6:.2f} M synthetic",
             f"{self.real_steps / 1e6:.2f} M real steps",
         ]
 
-    # -- a generation -------------------------------------------------------------------------------------------------
+    # -- the search ---------------------------------------------------------------------------------------------------
 
-    def first_centre(self) -> Tensor:
-        """The stand-in the search starts from, ``[D]``: of ``initial_draws`` the one whose perturbed copies train the
-        best agents. Of random bandits, more than half are flat: no perturbation tells better from worse."""
-        config, seed = self.config, self.settings.run.seed
+    @property
+    def mean(self) -> Tensor:
+        """The mean of the search, ``[D]``."""
+        return self.centre.detach()[0]
+
+    def start_from(self, mean: Tensor) -> None:
+        self.strategy = make_strategy(self.config, mean)
+
+    def take_mean(self) -> None:
+        self.centre.data = self.strategy.mean[None].clone()
+
+    def first_mean(self) -> Tensor:
+        """The proxy the search starts from, ``[D]``: of ``initial_draws`` the one whose perturbed copies have the best
+        fitness. Of random bandits, more than half are flat: no perturbation tells better from worse."""
+        config, seed, parameters = self.config, self.settings.run.seed, self.stages.parameters
         draws, members = config.initial_draws, config.initial_members
-        first = self.networks.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
+        first = parameters.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
         if draws == 1:
             return first[0]
         noise = Streams([derive_seed(seed, f"initial perturbation {i}") for i in range(draws)])
-        copies = first.unsqueeze(1) + config.noise_std * noise.normal(members, self.networks.size)
-        outcome = self.workers.run(copies.flatten(0, 1), [derive_seed(seed, "initial agent")] * draws * members)
-        self._count(outcome)
-        scores = outcome.scores.view(draws, members).mean(1).nan_to_num(-torch.inf)
-        return first[int(scores.argmax())]
+        copies = first.unsqueeze(1) + config.noise_std * noise.normal(members, parameters.size)
+        outcome = self.train_fresh(copies.flatten(0, 1), [derive_seed(seed, "initial agent")] * draws * members)
+        fitness = objective(outcome, config).view(draws, members).mean(1).nan_to_num(-torch.inf)
+        return first[int(fitness.argmax())]
+
+    def train_fresh(self, proxies: Tensor, seeds: list[int]) -> Outcome:
+        """Fresh agents of ``seeds [N]`` on ``proxies [N, D]``, their steps counted as the search's."""
+        outcome = self.workers.run(proxies, seeds)
+        self.env_steps = self.env_steps + int(outcome.steps.sum())
+        self.real_steps += outcome.test_steps
+        return outcome
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         self.epoch = self.current_epoch + 1
         config = self.config
-        each, centre = config.agents_per_proxy, self.centre.detach()
-        proxies = self.candidates.repeat_interleave(each, 0)
-        seeds = self._agent_seeds(len(self.candidates))
-        if self._centre_is_due():
-            proxies = torch.cat([proxies, centre.expand(config.center_agents, -1)])
+        proxies = self.population.repeat_interleave(config.agents_per_proxy, 0)
+        seeds = self._agent_seeds(len(self.population))
+        if (self.epoch - 1) % config.center_every == 0 or self.epoch == self.epochs:
+            proxies = torch.cat([proxies, self.mean.expand(config.center_agents, -1)])
             seeds = seeds + self.seeds_of(f"centre of generation {self.epoch}", config.center_agents)
         started = time.perf_counter()
-        self.outcome = self.workers.run(proxies, seeds)
-        self._count(self.outcome)
+        self.outcome = self.train_fresh(proxies, seeds)
         self.row = {
             "time/generation": torch.tensor([time.perf_counter() - started]),
             "time/train": torch.tensor([self.outcome.train_seconds]),
@@ -113,12 +137,13 @@ class ProxyModule(RunModule):
         }
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        assert self.outcome is not None
-        each, count = self.config.agents_per_proxy, len(self.candidates)
-        scores = self.outcome.scores
-        self.fitness = scores[: count * each].view(count, each).mean(1)
-        of_centre = scores[count * each :]
-        self.centre_score = float(of_centre.nanmean()) if len(of_centre) else None
+        if self.outcome is None:
+            return  # a trainer that tries a validation before the first epoch
+        each, count = self.config.agents_per_proxy, len(self.population)
+        fitness = objective(self.outcome, self.config)
+        self.fitness = fitness[: count * each].view(count, each).mean(1)
+        of_mean = fitness[count * each :]
+        self.mean_fitness = float(of_mean.nanmean()) if len(of_mean) else None
         sound = self.fitness[self.fitness.isfinite()]
         if not len(sound):
             sound = torch.tensor([torch.nan])
@@ -130,10 +155,10 @@ class ProxyModule(RunModule):
             "es/steps_per_agent": self.outcome.steps.float().mean()[None],
             "es/episode_length": (self.outcome.steps.sum() / self.outcome.episodes.sum().clamp(min=1))[None],
         }  # fmt: skip
-        if self.centre_score is not None:
-            self.row["es/center_return"] = of_centre.nanmean()[None]
+        if self.mean_fitness is not None:
+            self.row["es/center_return"] = of_mean.nanmean()[None]
             if self.config.solved_reward is not None:
-                self.row["es/center_solved"] = (of_centre >= self.config.solved_reward).float().mean()[None]
+                self.row["es/center_solved"] = (of_mean >= self.config.solved_reward).float().mean()[None]
 
     def seeds_of(self, name: str, count: int) -> list[int]:
         """Seeds of ``count`` fresh agents; different names give agents that share nothing."""
@@ -145,28 +170,26 @@ class ProxyModule(RunModule):
             return self.seeds_of(name, each) * proxies
         return self.seeds_of(name, each * proxies)
 
-    def _centre_is_due(self) -> bool:
-        every = self.config.center_every
-        return (self.epoch - 1) % every == 0 or self.epoch == self.epochs
-
-    def _count(self, outcome: Outcome) -> None:
-        self.env_steps = self.env_steps + int(outcome.steps.sum())
-        self.real_steps += outcome.test_steps
-
     def histograms(self) -> dict[str, Tensor]:
-        """The centre's parameters by network, for TensorBoard."""
-        if not self.centre.isfinite().all():
+        """The mean's parameters by network, for TensorBoard."""
+        if not self.mean.isfinite().all():
             return {}
-        return {f"parameters/{name}": part[0] for name, part in self.networks.split(self.centre.detach()).items()}
+        split = self.stages.parameters.split(self.mean[None])
+        return {f"parameters/{name}": part[0] for name, part in split.items()}
 
     # -- whole runs ---------------------------------------------------------------------------------------------
 
     def own_state(self) -> dict[str, Any]:
-        return {"real_steps": self.real_steps, "evolution": self.evolution.resume_state()}
+        search = {
+            "strategy": self.strategy.state_dict(), "archive": self.archive.state_dict(), "solved": self.solved,
+        }  # fmt: skip
+        return {"real_steps": self.real_steps, "evolution": search}
 
     def load_own_state(self, state: dict[str, Any]) -> None:
-        self.real_steps = state["real_steps"]
-        self.evolution.load_resume_state(state["evolution"])
+        self.real_steps, search = state["real_steps"], state["evolution"]
+        self.strategy.load_state_dict(search["strategy"])
+        self.archive.load_state_dict(search["archive"])
+        self.solved = search["solved"]
 
     def finish(self, folder: Path) -> Iterator[tuple[str, object]]:
         from control.commands.choose_proxy import conclude
@@ -187,18 +210,18 @@ class ProxyModule(RunModule):
         self.workers.close()
 
 
-def build(settings: Settings) -> ProxyModule:
+def build(settings: Settings) -> PopulationModule:
     """The module of a search. Raises SettingError where agent and environment do not fit."""
     run = settings.run
     every = run.checkpoint_every if "checkpoint_every" in settings.given else 1  # a generation is worth keeping
     if run.target_return is not None:  # a resumed run may have got another one
         settings = settings.replace(solved_reward=run.target_return, quit_when_solved=True)
     settings = settings.replace(epochs=settings.proxy.generations, eval_every=1, checkpoint_every=every)
-    spaces = spaces_of(run.gamename)
-    check_actions(run, spaces, agent_class(run.agent), name=run.agent)
-    if spaces.is_image:
-        raise SettingError(f"gamename is {run.gamename!r}, which shows images; allowed: vectors of observations")
     if run.num_seeds > 1:
         raise SettingError(f"num_seeds is {run.num_seeds}; allowed with {run.implementation}: 1 (see bash_train.sh)")
+    stages = stages_of(settings.proxy, run.gamename)
+    check_actions(run, stages.spaces, agent_class(run.agent), name=run.agent)
+    if stages.spaces.is_image:
+        raise SettingError(f"gamename is {run.gamename!r}, which shows images; allowed: vectors of observations")
     workers = make_workers(settings.proxy, run.agent, settings.agent, run.gamename, run.num_workers, run.ray_address)
-    return ProxyModule(settings, workers, Networks(settings.proxy, spaces))
+    return PopulationModule(settings, workers, stages)

@@ -16,6 +16,7 @@ from control.reports.tables import with_interval
 from control.reports.tags import FITNESS, MEAN_RETURN
 from envs.make import make_environment
 from models.proxies.files import Proxy
+from models.proxies.synthetic.networks import Networks
 from models.trajectory import Trajectory
 
 _AGENTS, _EPISODES, _BINS = 10, 10, 60
@@ -91,15 +92,16 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, dict[str, np.ndarra
     interaction = loop.begin(parameters, list(range(_AGENTS)))
     trained = loop.finish(interaction, proxy.config.steps_in_use)
     inner: Any = interaction.agent
-    memory, size = inner.memory, loop.networks.state_size
+    networks = Networks(proxy.config, loop.stages.spaces)
+    memory, size = inner.memory, networks.state_size
     rows = memory.rows[: memory.size]
     seen = rows[..., size : 2 * size] if proxy.config.proxy == "mdp" else rows[..., :size]
     real = make_environment(proxy.game, _AGENTS, _EPISODES)
-    played = rollout(trained.agent, real, torch.arange(_AGENTS * _EPISODES).view(_AGENTS, _EPISODES))
+    played = rollout(trained.policy, real, torch.arange(_AGENTS * _EPISODES).view(_AGENTS, _EPISODES))
     real.close()
     assert isinstance(played, Trajectory)
     valid, states = played.valid, torch.cat([played.obs[1:], played.final_obs[None]])
-    program = loop.networks.program(parameters)
+    program = networks.program(parameters)
     answers = [program.step(obs, action) for obs, action in zip(played.obs, played.action, strict=True)]
     return {
         "synthetic": {"state": _flat(seen), "reward": rows[..., 2 * size + 1].flatten().numpy()},

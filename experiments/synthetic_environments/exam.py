@@ -19,7 +19,7 @@ if str(ROOT) not in sys.path:
 
 import torch  # noqa: E402
 
-from control.commands.evaluate_proxy import agent_settings, load_stand_in  # noqa: E402
+from control.commands.evaluate_proxy import agent_settings, load_proxy  # noqa: E402
 from control.evolution.cluster import make_workers  # noqa: E402
 from control.evolution.inner_loop import Outcome  # noqa: E402
 from control.reports.synthetic import describe  # noqa: E402
@@ -35,7 +35,7 @@ EXAMS = {
 
 def examine(path: str, name: str, seed: int, agents: int | None) -> dict:
     """One exam of one stand-in as plain numbers."""
-    proxy = load_stand_in(path)
+    proxy = load_proxy(path)
     kind, count, changed = EXAMS[name]
     count = agents or count
     config = dataclasses.replace(proxy.config, test_episodes=10, test_limit=None)

@@ -1,1 +1,1 @@
-"""Learned stand-ins for environments: a folder each, and `files`, which keeps them on disk."""
+"""Proxies: learned environments and rewards that agents train on. `contract` says what a kind of proxy must have."""

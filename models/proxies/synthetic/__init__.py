@@ -1,1 +1,1 @@
-"""Synthetic environments: small networks that stand in for the dynamics, rewards and ends of an environment."""
+"""Synthetic environments: small networks give the dynamics, rewards and ends of an environment."""

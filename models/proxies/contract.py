@@ -1,0 +1,45 @@
+"""What a proxy is to the search for it: a learned environment or reward that fresh agents train on.
+
+A kind of proxy is a folder here and a file of the same name in ``envs/``:
+
+- ``config.py`` has ``Config``, which derives from `models.proxies.search.SearchConfig` and adds what the proxy is, and
+  ``FAMILY`` (`models.family.Family`, ``learns_from="evolution"``);
+- ``networks.py`` has its networks, for M proxies at once, which are `Parameters`;
+- ``envs/<kind>.py`` has ``Stages``, which is `envs.proxies.Stages`: it puts agents and proxies together in an
+  environment.
+
+D is the number of parameters of one proxy.
+"""
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from models.streams import Streams
+
+
+class Parameters(Protocol):
+    """The parameters of a kind of proxy, flat."""
+
+    @property
+    def size(self) -> int:
+        """D."""
+
+    def initial(self, streams: Streams) -> Tensor:
+        """First parameters ``[M, D]`` float32, one row a stream."""
+
+    def split(self, flat: Tensor) -> dict[str, Tensor]:
+        """Each network's own part of ``flat [M, D]``, views ``[M, *]`` by name; histograms are drawn of them."""
+
+
+class Trainee(Protocol):
+    """What an environment of proxies needs to know of its agents: M members with E environments each, their
+    settings."""
+
+    @property
+    def members(self) -> int: ...
+
+    @property
+    def config(self) -> Any: ...
+
+    envs: int
