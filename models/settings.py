@@ -2,7 +2,7 @@
 
     @dataclass(frozen=True)
     class Config:
-        lr: float = setting(3.5e-4, "Adam step size", above=0)
+        lr: float = setting(3.5e-4, "Adam's learning rate", above=0)
         hidden_sizes: tuple[int, ...] = setting((32, 128), "units of each layer", minimum=1)
 
 A field is a `bool`, `int`, `float` or `str`, a ``tuple[X, ...]`` of one of them, or either of these ``| None``.
@@ -19,13 +19,13 @@ from typing import Any
 
 
 class UserError(Exception):
-    """Something the person at the keyboard can put right. ``str(e)`` is one clear line, shown without a traceback."""
+    """An error that the user can put right. ``str(e)`` is one clear line, shown without a traceback."""
 
 
 class SettingError(UserError, ValueError):
     """A setting that is unknown, of the wrong type, out of range or at odds with another.
 
-    ``name`` is the one setting at fault, where it is one, so that whoever knows can add which file it came from.
+    ``name`` is the setting at fault, empty where it is not one alone. It tells which file the value came from.
     """
 
     def __init__(self, line: str, name: str = ""):
@@ -70,7 +70,7 @@ _KINDS: dict[type, dict[str, Kind]] = {}
 
 
 def kinds(config_class: type) -> Mapping[str, Kind]:
-    """Name -> Kind of every field, in order. A class is taken apart once: it costs more than all that asks for it."""
+    """Name -> Kind of every field, in order. Each class is taken apart once, for that is slow."""
     if config_class not in _KINDS:
         hints = typing.get_type_hints(config_class)
         _KINDS[config_class] = {field.name: _kind(hints[field.name]) for field in dataclasses.fields(config_class)}
@@ -88,7 +88,7 @@ def _kind(hint: Any) -> Kind:
 
 
 def check(config: Any) -> None:
-    """Hold every field of a dataclass instance against its type and range.
+    """Check every field of a dataclass instance against its type and range.
 
     Raises SettingError ("lr is -1.0; allowed: number, greater than 0") at the first that fails; NaN, infinity and
     empty text always do.
@@ -98,7 +98,7 @@ def check(config: Any) -> None:
 
 
 def check_value(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> None:
-    """Hold one value against its type and range; SettingError names it ``name``."""
+    """Check one value against its type and range; the SettingError calls it ``name``."""
     if not _fits(value, kind, meta):
         raise refused(name, value, kind, meta)
 

@@ -1,5 +1,5 @@
-"""Which errors the person at the keyboard can put right, and how they are shown. Everything else is a bug and keeps
-its traceback. Imports no torch."""
+"""Which errors are the user's to put right, and how they are shown. Every other error is a bug and keeps its traceback.
+Imports no torch."""
 
 import errno
 import os
@@ -16,8 +16,7 @@ ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def is_user_error(error: BaseException) -> bool:
-    """Whether the person at the keyboard can put it right: our own errors, and those of `understudy` where it is
-    loaded, which brings Gymnasium along."""
+    """Whether the user can put it right: our own errors, and those of `understudy` where it is loaded."""
     understudy = sys.modules.get("understudy")
     return isinstance(error, UserError) or understudy is not None and isinstance(error, understudy.ProxyError)
 

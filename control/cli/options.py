@@ -42,9 +42,9 @@ def flags(implementation: str, game: str, given: Mapping[str, str] | None = None
         found[flag.name] = flag
     inner = given.get("agent", RunConfig.agent)
     agent, proxy = default_configs(implementation, game, given, inner)
-    own = list(_flags_of(proxy)) if proxy is not None else []
-    own += _flags_of(agent, f"hyperparameters of {inner if proxy is not None else implementation}")
-    for flag in (*parameters(game).values(), *own):
+    of_proxy = _flags_of(proxy) if proxy is not None else ()
+    of_agent = _flags_of(agent, f"hyperparameters of {inner if proxy is not None else implementation}")
+    for flag in (*parameters(game).values(), *of_proxy, *of_agent):
         if flag.name in found:
             raise RuntimeError(f"{flag.name} is a setting of {implementation} and of every run")
         found[flag.name] = flag
@@ -61,12 +61,11 @@ def flags_of_all(game: str) -> dict[str, Flag]:
 
 def parameters(game: str) -> dict[str, Flag]:
     """The parameters that a name of this game can change (`envs.names`), each with its value in ``game``."""
-    from envs.names import GAMES, resolve
+    from envs.names import GAMES, declared, resolve
 
-    if game.partition(",")[0] not in GAMES:
-        return {}
-    found = resolve(game)
-    if found.parameters is None:
+    base_name = game.partition(",")[0]
+    found = resolve(game) if base_name in GAMES or base_name in declared() else None
+    if found is None or found.parameters is None:
         return {}
     of_kind, values = kinds(found.parameters), found.in_use()
     section = f"parameters of {found.base_name}, which become part of gamename"

@@ -27,20 +27,14 @@ class RunConfig:
 
     implementation: str = _run("UDRL", "the learning algorithm, or SE to learn a synthetic environment")
     agent: str = _run("DDQN", "agent that trains on a proxy (SE)")
-    gamename: str = _run("lunarlander", "the environment: one of the games, or any Gymnasium id")
+    gamename: str = _run("lunarlander", "the environment: one of those above, or any Gymnasium id")
     exp_name: str = _run("debug", "name of the experiment, a folder")
-    seed: int = _run(
-        25, "seed of the run; of its first member where num_seeds is above 1", minimum=0, maximum=2**63 - 1
-    )
-    num_seeds: int = _run(
-        1, "independent runs trained in one program, with seeds seed, seed + 1, ...", minimum=1, maximum=4096
-    )
+    seed: int = _run(25, "seed of the run; with num_seeds, of its first member", minimum=0, maximum=2**63 - 1)
+    num_seeds: int = _run(1, "runs trained side by side, with seeds seed, seed + 1, ...", minimum=1, maximum=4096)
     num_workers: int = _run(
         1, "processes that step environments or, with SE, train the population (Ray); 1 is this process", minimum=1
     )
-    accelerator: str = _run(
-        "cpu", "where agents learn that can choose; gpu is the first CUDA device", choices=("cpu", "gpu")
-    )
+    accelerator: str = _run("cpu", "device for agents that can use it; gpu is CUDA's first", choices=("cpu", "gpu"))
     num_threads: int = _run(
         1, "threads of a tensor operation; above 1 numbers may differ in the last digit from run to run", minimum=1
     )
@@ -50,9 +44,7 @@ class RunConfig:
         choices=("highest", "high", "medium"),
     )
     ray_address: str | None = _run(None, "Ray cluster to join (host:port or auto); null starts one here")
-    time_limit: int | None = _run(
-        None, "steps after which episodes are truncated; null is the environment's own", minimum=1
-    )
+    time_limit: int | None = _run(None, "steps that truncate an episode; null is the environment's own", minimum=1)
     logdir: str = _run("exp_dir", "folder under which everything is written")
     print_statements: int = _run(0, "above 0 prints more while training", minimum=0)
     record: bool = _run(False, "write a video at the end, of the trained agent or of the one that --eval_agent names")
@@ -107,8 +99,7 @@ class Settings:
     ``agent`` is the ``config`` of the agent's family, None with ``--eval_agent``, where the checkpoint holds it.
     ``proxy`` is the ``config`` of the proxy to learn, else None; ``agent`` is then the inner agent's. ``changed``
     holds, with ``--eval_agent``, hyperparameters of agents that train on a proxy. ``command`` holds only what was
-    overridden, such as ``{"return": 250.0}``. ``given`` names what was set by flag or file
-    (``"command"`` for any command).
+    overridden, such as ``{"return": 250.0}``. ``given`` names what a flag or file set (``"command"`` for any command).
     """
 
     run: RunConfig
@@ -133,25 +124,25 @@ class Settings:
         return StepSchedule(run.steps_per_epoch, run.eval_every, run.eval_episodes)
 
     def replace(self, **changes: Any) -> "Settings":
-        """A copy with fields of run or agent, or ``command``, changed by name. Raises SettingError as ever.
+        """A copy with fields of run, proxy or agent, or ``command``, changed by name. Raises SettingError.
 
-        Defaults are not chosen anew: for another implementation or game use `from_dict`.
+        Defaults are not chosen anew: for another implementation or environment use `from_dict`.
         """
         command = check_command(changes.pop("command", self.command))
         run = build(self.run, {name: changes.pop(name) for name in list(changes) if name in kinds(RunConfig)})
-        own = kinds(type(self.proxy)) if self.proxy is not None else {}
-        of_proxy = {name: changes.pop(name) for name in list(changes) if name in own}
-        proxy = build(self.proxy, of_proxy) if of_proxy else self.proxy
+        proxy = self.proxy
+        if proxy is not None:
+            proxy = build(proxy, {name: changes.pop(name) for name in list(changes) if name in kinds(type(proxy))})
         agent = build(self.agent, changes) if changes else self.agent
         return Settings(run, agent, command, self.given, proxy, self.changed)
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
     """The written form: flat, plain types only (tuples as lists), ``command`` a mapping."""
-    agent = dataclasses.asdict(settings.agent) if settings.agent is not None else {}
-    proxy = dataclasses.asdict(settings.proxy) if settings.proxy is not None else {}
-    values = dataclasses.asdict(settings.run) | proxy | agent | {"command": dict(settings.command)}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    configs = [config for config in (settings.run, settings.proxy, settings.agent) if config is not None]
+    values = {name: value for config in configs for name, value in dataclasses.asdict(config).items()}
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return plain | {"command": dict(settings.command)}
 
 
 def from_dict(values: Mapping[str, Any]) -> Settings:
@@ -161,24 +152,23 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     run_values = {name: values.pop(name) for name in list(values) if name in kinds(RunConfig)}
     run = build(RunConfig(), run_values)
     agent, proxy = default_configs(run.implementation, run.gamename, values, run.agent)
-    own = kinds(type(proxy)) if proxy is not None else {}
     if proxy is not None:
         if run.target_return is not None:
             if values.get("solved_reward") not in (None, run.target_return):
                 solved = values["solved_reward"]
                 raise SettingError(f"target_return is {run.target_return}, but solved_reward is {solved}; give one")
             values = {"quit_when_solved": True} | values | {"solved_reward": run.target_return}
+        own = kinds(type(proxy))
         proxy = build(proxy, {name: values.pop(name) for name in list(values) if name in own})
-        check_problems(run.implementation, proxy)
+        validate(run.implementation, proxy)
     agent = build(agent, values)
-    check_problems(run.agent if proxy is not None else run.implementation, agent)
+    validate(run.agent if proxy is not None else run.implementation, agent)
     return Settings(run, agent, check_command(command), proxy=proxy)
 
 
-def check_problems(implementation: str, config: Any) -> None:
+def validate(implementation: str, config: Any) -> None:
     """SettingError where settings of an implementation, each in its range, do not go together."""
-    problem = family(implementation).validate(config)
-    if problem:
+    if problem := family(implementation).validate(config):
         raise SettingError(problem)
 
 

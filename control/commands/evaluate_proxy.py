@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from control.cli.parse import Settings
-from control.cli.settings import as_dict, build, check_problems, from_dict
+from control.cli.settings import as_dict, build, from_dict, validate
 from control.evolution.cluster import make_workers
 from control.evolution.workers import Workers
 from control.lightning.module import spaces_of
@@ -145,7 +145,7 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
     if changed.get("vary_hp") and "vary" not in changed:
         changed = changed | {"vary": type(default)().vary}
     config = build(default, changed)
-    check_problems(name, config)
+    validate(name, config)
     return config
 
 
