@@ -84,9 +84,10 @@ class Ours:
         """Train until everybody learns, then fill the memories to ``rows`` with copies of what they hold."""
         while not self.agent.learning().all():
             self.train(10)
-        state = self.agent.memory.state()
-        filled = state["rows"].repeat(-(-rows // len(state["rows"])), 1, 1)[:rows]
-        self.agent.memory.load_state({"rows": filled, "position": rows})
+        replay = self.agent.replay
+        index = torch.arange(rows) % replay.size
+        filled = {name: part[index] for name, part in replay.rows().items()}
+        replay.load_state_dict({"rows": filled, "position": rows})
         return self
 
     def train(self, ticks: int) -> None:
@@ -232,8 +233,8 @@ def memory_of_generation(ticks: int) -> tuple[float, float]:
     ours = Ours(loop, PERTURBATIONS * TRAININGS)
     ours.begin(LONGEST).train(ticks)
     loop.test(ours.agent.with_weights(ours.agent.online), range(ours.agent.members), plain.EPISODE_STEPS)
-    rows = ours.agent.memory.rows
-    return peak() - before, rows.numel() * rows.element_size() / 1e9
+    replay = ours.agent.replay.rows().values()
+    return peak() - before, sum(rows.numel() * rows.element_size() for rows in replay) / 1e9
 
 
 def memory(size: Size) -> dict[str, Result]:

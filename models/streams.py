@@ -1,12 +1,15 @@
 """Random numbers: one stream per member, so that a member draws the same numbers alone as in company."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
-_NOISE_BLOCK = 128
+Shapes = Mapping[str, tuple[int, ...]]
+Draw = tuple[Callable[["Streams", int, int], Tensor], Shapes]
 
 
 def derive_seed(seed: int, name: str) -> int:
@@ -85,16 +88,52 @@ class Streams:
             generator.set_state(row.clone())
 
 
-class Noise:
-    """Noise ``[M, *shape]`` step after step, drawn a block of steps at a time."""
+class NoiseBlocks:
+    """Random numbers by name for one step after another, drawn for ``steps`` of them at once.
 
-    def __init__(self, draw: Callable[..., Tensor], *shape: int):
-        self._draw, self._shape = draw, shape
-        self._left: Iterator[Tensor] = iter(())
+    ``draws`` are functions such as `Streams.uniform`, each with the shapes of what it gives a step, by name. They are
+    called one after another; numbers that share a call lie side by side in it.
+    """
 
-    def __call__(self) -> Tensor:
-        block = next(self._left, None)
-        if block is None:
-            self._left = iter(self._draw(_NOISE_BLOCK, *self._shape).unbind(1))
-            block = next(self._left)
-        return block
+    def __init__(self, streams: Streams, draws: Sequence[Draw], steps: int = 128, device: torch.device | None = None):
+        self.streams, self.draws, self.steps, self.device = streams, draws, steps, device
+        self._before = streams.get_state()  # where the block of now began
+        self._block: dict[str, Tensor] = {}
+        self._used = steps  # of the block, which is not drawn yet
+
+    def next(self) -> dict[str, Tensor]:
+        """The numbers of the next step, ``[M, *shape]`` each."""
+        if self._used == self.steps:
+            self._before = self.streams.get_state()
+            self._draw()
+        self._used += 1
+        return {name: steps[self._used - 1] for name, steps in self._by_step.items()}
+
+    def _draw(self) -> None:
+        for draw, shapes in self.draws:
+            counts = [prod(shape) for shape in shapes.values()]
+            numbers = draw(self.streams, self.steps, sum(counts)).to(self.device)
+            for (name, shape), part in zip(shapes.items(), numbers.split(counts, 2), strict=True):
+                self._block[name] = part.unflatten(2, shape)
+        self._used = 0
+        self._split()
+
+    def _split(self) -> None:
+        self._by_step = {name: block.unbind(1) for name, block in self._block.items()}
+
+    def select(self, members: Tensor) -> None:
+        """Go on with ``members`` (indices ``[M']``) only."""
+        self.streams.select(members.tolist())
+        self._before = self._before[members]
+        self._block = {name: block[members] for name, block in self._block.items()}
+        self._split()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"streams": self._before, "used": self._used if self._block else None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._before = state["streams"]
+        self.streams.set_state(self._before)
+        if state["used"] is not None:
+            self._draw()
+            self._used = state["used"]

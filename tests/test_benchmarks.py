@@ -175,15 +175,15 @@ def test_the_plain_ddqn_computes_our_update(preset: str) -> None:
     plain_ddqn.take_weights(plain.online, ours.network.views(ours.online), 0)
     plain_ddqn.take_weights(plain.target, ours.network.views(ours.target), 0)
     before = flat_of(plain.online)
-    rows = torch.randn(300, 1, 11)
-    rows[:, :, 8] = torch.randint(2, (300, 1)).float()
-    ours.memory.load_state({"rows": rows, "position": 300})
-    for field, columns in zip(plain.memory.fields, (slice(0, 4), slice(8, 9), slice(4, 8), slice(9, 10)), strict=False):
-        field[:300] = rows[:, 0, columns].to(field.dtype)
-    plain.memory.done[:300] = 1 - rows[:, 0, 10:]
+    rows = {name: torch.randn(300, 1, *shape) for name, (shape, _) in ours.replay.columns.items()}
+    rows["action"] = torch.randint(2, (300, 1)).float()
+    ours.replay.load_state_dict({"rows": rows, "position": 300})
+    for field, name in zip(plain.memory.fields, ("obs", "action", "next_obs", "reward"), strict=False):
+        field[:300] = rows[name].reshape(300, -1).to(field.dtype)
+    plain.memory.done[:300] = 1 - rows["discount"]
     for _ in range(10):
         uniform = torch.rand(1, plain.settings.batch)
-        ours._update(uniform, None)
+        ours.update(uniform)
         plain.update(*plain.memory.at((uniform[0] * 300).long()))
     for theirs, flat in ((plain.online, ours.online), (plain.target, ours.target)):
         expected = [part[0].reshape(-1) for layer in ours.network.views(flat) for part in layer]

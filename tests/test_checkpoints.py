@@ -36,7 +36,7 @@ def test_knows_its_settings_weights_and_members(finished: Path) -> None:
     checkpoint = checkpoints.load(finished / "checkpoints" / "last.ckpt")
     assert checkpoint.settings.run.gamename == "cartpole" and checkpoint.settings.agent.hidden_sizes == (12, 16)
     assert checkpoint.seeds == [25] and checkpoint.run_state["epoch"] == 2
-    assert set(checkpoint.agent_state()) >= {"policy.flat", "command_mean", "scale"}
+    assert set(checkpoint.agent_state()) >= {"policy.flat", "commands.mean", "commands.scale"}
     assert checkpoints.load(finished).path.name == "best.ckpt"
 
 

@@ -68,7 +68,7 @@ def test_udrl_commands_the_best_episodes() -> None:
     now = agent.commands_now()
     assert now["return"].tolist() == [8.0] and now["horizon"].tolist() == [2.0]
     exploring = agent.begin(2000, Streams([1]), sample=True).command[0]
-    assert agent.commands == ["rtg", "horizon"] and (exploring[:, 1] == 2).all()
+    assert agent.commands.names == ["rtg", "horizon"] and (exploring[:, 1] == 2).all()
     assert 8 <= exploring[:, 0].min() < 8.05 and 9.95 < exploring[:, 0].max() < 10
     assert exploring[:, 0].mean() == pytest.approx(9, abs=0.1)
     bound = agent.begin(5, Streams([1]), sample=False, evaluate=True).command[0]
@@ -98,7 +98,7 @@ def test_rcp_r_commands_around_the_best_of_the_latest_rollouts_and_holds_it() ->
     agent.observe(trajectory([[100.0]], [True]))
     agent.observe(THREE)
     deviation = torch.tensor([6.0, 10.0, -4.0]).std(correction=0).item()
-    assert agent.commands == ["rtg"] and agent.commands_now()["return"].tolist() == [10.0]
+    assert agent.commands.names == ["rtg"] and agent.commands_now()["return"].tolist() == [10.0]
     actor = agent.begin(4000, Streams([0]), sample=True)
     drawn = actor.command[0, :, 0].clone()
     assert drawn.mean() == pytest.approx(10, abs=0.3) and drawn.std() == pytest.approx(deviation, rel=0.05)
@@ -108,8 +108,8 @@ def test_rcp_r_commands_around_the_best_of_the_latest_rollouts_and_holds_it() ->
 
 def test_rcp_a_draws_its_command_at_every_step_and_keeps_an_override() -> None:
     agent = build("RCP-A", SPACES, [0])
-    agent.command_mean.fill_(3.0)
-    agent.command_spread.fill_(2.0)
+    agent.commands.mean.fill_(3.0)
+    agent.commands.spread.fill_(2.0)
     actor = agent.begin(3000, Streams([0]), sample=True)
     obs = torch.zeros(1, 3000, 2)
     actor.act(obs)
@@ -125,10 +125,10 @@ def test_rcp_a_draws_its_command_at_every_step_and_keeps_an_override() -> None:
 def test_commands_are_scaled_as_set_or_from_the_data() -> None:
     fixed = build("UDRL", SPACES, [0], tiny("UDRL", reward_scale=0.025, horizon_scale=0.01))
     fixed.observe(THREE)
-    torch.testing.assert_close(fixed.scale, torch.tensor([[0.025, 0.01]]))
+    torch.testing.assert_close(fixed.commands.scale, torch.tensor([[0.025, 0.01]]))
     automatic = build("UDRL", SPACES, [0])
     automatic.observe(THREE)
-    assert automatic.scale.tolist() == [[5 / 16, 5 / 4]]  # largest return 10 -> 16, longest episode 3 -> 4
+    assert automatic.commands.scale.tolist() == [[5 / 16, 5 / 4]]  # largest return 10 -> 16, longest episode 3 -> 4
     assert automatic.forward(torch.zeros(1, 4, 2), torch.full((1, 4, 2), 300.0)).isfinite().all()
 
 
@@ -173,7 +173,7 @@ def test_the_policy_loss_is_the_weighted_cross_entropy_of_what_was_done(case: st
         agent._refresh_advantages()
     slots = agent.memory.index(0).unsqueeze(0)
     loss, plain = agent._policy_loss(slots)
-    obs, action, *command = agent.memory.gather(slots, ["obs", "action", *agent.commands])
+    obs, action, *command = agent.memory.gather(slots, ["obs", "action", *agent.commands.names])
     each = cross_entropy(agent(obs, torch.stack(command, -1)), action)
     weights = torch.ones_like(each)
     if case != "UDRL":
@@ -212,4 +212,4 @@ def test_advantages_follow_the_value_of_a_cut_off_episode_and_not_of_an_ended_on
         number = order[agent.memory.fields["obs"][0][episode.slots][0, 1].item()]
         found[number] = agent.memory.fields["advantage"][0][episode.slots].tolist()
     assert sum((found[i] for i in range(3)), []) == pytest.approx(expected, abs=1e-4)
-    assert agent.command_mean.item() == pytest.approx(max(expected), abs=1e-4)
+    assert agent.commands.mean.item() == pytest.approx(max(expected), abs=1e-4)

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from models.agents.ddqn.agent import TICKS, Agent
+from models.agents.ddqn.agent import Agent
 from models.agents.ddqn.config import Config
 from models.agents.ddqn.networks import Dueling
 from models.agents.ddqn.variation import draw, groups
@@ -18,6 +18,7 @@ from models.spaces import Discrete, Spaces
 from models.streams import Streams
 
 ACTIONS, OBS = 3, 4
+BLOCK = 128  # steps whose random numbers are drawn at once
 SPACES = Spaces((OBS,), Discrete(ACTIONS))
 NOW = Config(hidden_size=9, batch_size=7, init_episodes=0, feature_dim=6)  # learns from its first step
 
@@ -144,10 +145,9 @@ def torch_values(agent: Agent, flat: Tensor, obs: Tensor) -> Tensor:
 
 
 def torch_loss(agent: Agent, flat: Tensor, m: int) -> Tensor:
-    """The whole loss of member ``m`` over what this tick draws from memory."""
-    drawn = agent.memory.sample(agent._replay[:, (agent.ticks - 1) % TICKS, 0])
-    obs, next_obs = (part[m].T for part in drawn[:2])
-    action, reward, discount = (part[m] for part in drawn[2:])
+    """The whole loss of member ``m`` over what this step draws from the buffer."""
+    drawn = agent.replay.sample(agent.numbers["replay"][:, 0])
+    obs, next_obs, action, reward, discount = (part[m] for part in drawn.values())
     with torch.no_grad():
         best = torch_values(agent, flat, next_obs).argmax(1, keepdim=True)
         later = torch_values(agent, agent.target.data[m], next_obs).gather(1, best)[:, 0]
@@ -270,7 +270,7 @@ def test_nobody_learns_before_the_memory_has_its_fill() -> None:
     agent = made(dataclasses.replace(NOW, fill=11, num_envs=2))
     before = agent.online.data.clone()
     live(agent, 5)
-    assert agent.memory.size == 10 and torch.equal(agent.online.data, before)
+    assert agent.replay.size == 10 and torch.equal(agent.online.data, before)
     live(agent, 1, first=5)
     assert agent.optimizer.count.tolist() == [1, 1, 1] and not torch.equal(agent.online.data, before)
 
@@ -280,7 +280,7 @@ def test_updates_for_each_step() -> None:
     agent = made(dataclasses.replace(NOW, updates_per_step=3))
     live(agent, 9)
     assert agent.optimizer.count.tolist() == [27, 27, 27]
-    assert not torch.equal(agent._replay[:, 0, 0], agent._replay[:, 0, 1])
+    assert not torch.equal(*agent.numbers["replay"].unbind(1)[:2])
 
 
 def test_a_member_that_started_later_learns_as_if_alone() -> None:
@@ -355,7 +355,7 @@ def test_those_who_stay_go_on_as_before() -> None:
             assert torch.equal(value, learned(whole)[name][[3, 1]]), name
 
 
-@pytest.mark.parametrize("ticks", [0, 50, TICKS, TICKS + 1])
+@pytest.mark.parametrize("ticks", [0, 50, BLOCK, BLOCK + 1])
 def test_goes_on_from_its_state_to_the_bit(ticks: int) -> None:
     config = dataclasses.replace(NOW, init_episodes=2, rb_size=100, updates_per_step=2)
     whole = made(config)

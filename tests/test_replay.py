@@ -1,77 +1,123 @@
-"""The replay memory of the DDQN family: what goes in comes out, for every member the same way."""
+"""The replay buffer: what goes in comes out, for every member the same way, whatever the columns."""
+
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from models.agents.ddqn.replay import Replay
+from models.replay import Columns, ReplayBuffer, row_bytes
+
+FLOAT = torch.float32
+KINDS: dict[str, Columns] = {
+    "numbers": {"obs": ((2,), FLOAT), "next_obs": ((2,), FLOAT), "action": ((), FLOAT), "reward": ((), FLOAT)},
+    "bits": {"obs": ((2,), FLOAT), "bit": ((3,), torch.bool), "action": ((), torch.int8), "reward": ((), FLOAT)},
+    "matrices": {"obs": ((2,), FLOAT), "picture": ((2, 3), torch.uint8), "wide": ((4,), torch.float64)},
+}
 
 
-def numbered(members: int, first: int, count: int, obs_size: int = 2) -> list[Tensor]:
-    """``count`` transitions a member, each recognisable: number n of member m is ``1000 m + n`` in the first
-    observation's first place and known numbers elsewhere."""
+def numbered(kind: str, members: int, first: int, count: int) -> dict[str, Tensor]:
+    """``count`` rows a member, each recognisable: number n of member m is ``1000 m + n`` in the first place of the
+    observation, and every other column follows from it."""
     number = 1000.0 * torch.arange(members)[:, None] + torch.arange(first, first + count)
-    obs = number[..., None] + torch.arange(obs_size) * 0.25
-    return [obs, number.long() % 3, obs + 0.125, -number, number % 2]
+    rows = {"obs": number[..., None] + torch.arange(2) * 0.25}
+    for name, (shape, dtype) in KINDS[kind].items():
+        if name != "obs":
+            spread = number.view(*number.shape, *[1] * len(shape)) * (1 + len(name)) + torch.arange(len(name)).sum()
+            rows[name] = (spread.expand(*number.shape, *shape) % (2 if dtype == torch.bool else 97)).to(dtype)
+    return {name: rows[name] for name in KINDS[kind]}
 
 
-def contents(memory: Replay, draws: int = 4096) -> Tensor:
-    """The transitions that can be drawn, ``[M, size]`` sorted numbers."""
-    uniform = torch.arange(draws).div(draws).expand(memory.rows.shape[1], -1)
-    return torch.stack([member.unique() for member in memory.sample(uniform)[0][:, 0]])
+def made(kind: str = "numbers", capacity: int = 50, members: int = 2, grows: bool = True) -> ReplayBuffer:
+    return ReplayBuffer(KINDS[kind], capacity, members, grows=grows)
 
 
+def contents(buffer: ReplayBuffer, draws: int = 4096) -> Tensor:
+    """The rows that can be drawn, ``[M, size]`` sorted numbers."""
+    uniform = torch.arange(draws).div(draws).expand(buffer.members, -1)
+    return torch.stack([member.unique() for member in buffer.sample(uniform)["obs"][..., 0]])
+
+
+@pytest.mark.parametrize("grows", [True, False])
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("capacity", [5, 7, 1500])
-def test_a_ring_of_the_latest(capacity: int, count: int) -> None:
+def test_it_holds_the_latest_rows(capacity: int, count: int, grows: bool) -> None:
     """Also where an insert goes around the end, and past the rows of the first allocation (1,024)."""
-    memory = Replay(capacity, 2, 2)
+    buffer = made(capacity=capacity, grows=grows)
     added = 0
     while added < 2.5 * capacity:
-        memory.add(*numbered(2, added, count))
+        buffer.add(**numbered("numbers", 2, added, count))
         added += count
         if added < 20 or added % 97 < count or added % capacity < 2 * count:
-            assert memory.size == min(added, capacity)
+            assert buffer.size == min(added, capacity)
             expected = torch.arange(max(0, added - capacity), added) + torch.tensor([[0.0], [1000.0]])
-            assert torch.equal(contents(memory), expected)
-    assert len(memory.rows) == capacity
+            assert torch.equal(contents(buffer), expected)
 
 
 def test_a_full_insert_replaces_everything() -> None:
-    memory = Replay(4, 1, 2)
-    memory.add(*numbered(1, 0, 3))
-    memory.add(*numbered(1, 10, 4))
-    assert contents(memory).tolist() == [[10, 11, 12, 13]]
+    buffer = made(capacity=4, members=1)
+    buffer.add(**numbered("numbers", 1, 0, 3))
+    buffer.add(**numbered("numbers", 1, 10, 4))
+    assert contents(buffer).tolist() == [[10, 11, 12, 13]]
 
 
-def test_a_transition_stays_together() -> None:
-    memory = Replay(50, 3, 2)
-    memory.add(*numbered(3, 0, 40))
-    obs, next_obs, action, reward, discount = memory.sample(torch.rand(3, 17))
-    number = obs[:, 0]
-    assert obs.shape == next_obs.shape == (3, 2, 17) and action.shape == (3, 17)
-    assert torch.equal(number // 1000, torch.arange(3.0)[:, None].expand(3, 17))  # its own member's
-    assert torch.equal(obs[:, 1], number + 0.25)
-    assert torch.equal(next_obs, obs + 0.125)
-    assert torch.equal(action, number % 3) and torch.equal(reward, -number) and torch.equal(discount, number % 2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_stays_together_and_keeps_its_dtypes(kind: str) -> None:
+    buffer = made(kind, members=3)
+    given = numbered(kind, 3, 0, 40)
+    buffer.add(**given)
+    drawn = buffer.sample(torch.rand(3, 17))
+    number = (drawn["obs"][..., 0] % 1000).long()
+    assert list(drawn) != [] and drawn.keys() == given.keys()
+    for name, (shape, dtype) in KINDS[kind].items():
+        assert drawn[name].shape == (3, 17, *shape) and drawn[name].dtype == dtype
+        assert all(torch.equal(drawn[name][m], given[name][m, number[m]]) for m in range(3))  # its own member's
+        assert torch.equal(buffer.rows()[name].transpose(0, 1), given[name])
+        if not shape:
+            assert drawn[name].is_contiguous()
+    assert row_bytes(KINDS[kind]) == {"numbers": 24, "bits": 16, "matrices": 46}[kind]
 
 
-def test_nothing_is_drawn_that_never_went_in() -> None:
-    memory = Replay(2000, 1, 1)
-    memory.rows.fill_(torch.nan)
-    memory.add(*numbered(1, 0, 3, obs_size=1))
-    ends = torch.tensor([[0.0, torch.nextafter(torch.tensor(1.0), torch.tensor(0.0)).item(), 0.5]])
-    assert memory.sample(ends)[0][0, 0].tolist() == [0, 2, 1]
-    assert memory.sample(torch.ones(1, 1))[0].item() == 2  # were a generator to give 1.0
-    assert not memory.sample(torch.rand(1, 5000))[0].isnan().any()
+@pytest.mark.parametrize("filled", [1, 3, 7, 10, 100_000])
+def test_the_first_and_the_last_number_draw_the_first_and_the_last_row(filled: int) -> None:
+    """0, the largest below 1, whose product with the number of rows may be rounded up to it, and even 1."""
+    buffer = ReplayBuffer({"row": ((), torch.int64)}, 100_000, 2)
+    buffer.load_state_dict({"rows": {"row": torch.arange(filled)[:, None].expand(-1, 2)}, "position": filled % 100_000})
+    ends = torch.tensor([0.0, 1 - 2**-24, 1.0]).expand(2, -1)
+    assert buffer.sample(ends)["row"].tolist() == [[0, filled - 1, filled - 1]] * 2
 
 
-def test_every_transition_is_as_likely() -> None:
-    memory = Replay(37, 2, 2)
+def test_members_draw_their_own_rows() -> None:
+    buffer = ReplayBuffer({"row": ((), torch.int64)}, 4, 3)
+    for i in range(4):
+        buffer.add(row=torch.tensor([[i], [10 + i], [20 + i]]))
+    uniform = torch.tensor([[0.1, 0.9], [0.3, 0.3], [0.6, 0.1]])
+    assert buffer.sample(uniform)["row"].tolist() == [[0, 3], [11, 11], [22, 20]]
+
+
+@given(st.integers(1, 9), st.integers(1, 25), st.integers(1, 3), st.data())
+def test_each_row_is_drawn_by_its_share(capacity: int, count: int, members: int, data: Any) -> None:
+    """Against a list of the latest rows; a number in the share of row i draws that one and no other."""
+    buffer = made("bits", capacity, members)
+    latest: list[Any] = [None] * min(capacity, count)
+    for i in range(count):
+        latest[i % capacity] = numbered("bits", members, i, 1)
+        buffer.add(**latest[i % capacity])
+    places = data.draw(st.lists(st.integers(0, len(latest) - 1), min_size=1, max_size=6))
+    within = data.draw(st.floats(0.01, 0.99))
+    drawn = buffer.sample(((torch.tensor(places) + within) / len(latest)).expand(members, -1))
+    for at, place in enumerate(places):
+        assert all(torch.equal(drawn[name][:, at], rows[:, 0]) for name, rows in latest[place].items())
+
+
+def test_every_row_is_as_likely() -> None:
+    buffer = made(capacity=37)
     for step in range(60):
-        memory.add(*numbered(2, step, 1))
-    drawn = memory.sample(torch.rand(2, 37 * 400, generator=torch.Generator().manual_seed(0)))[0][:, 0]
+        buffer.add(**numbered("numbers", 2, step, 1))
+    drawn = buffer.sample(torch.rand(2, 37 * 400, generator=torch.Generator().manual_seed(0)))["obs"][..., 0]
     for m in range(2):
         counts = (drawn[m] - 1000 * m - 23).long().bincount(minlength=37)
         assert stats.chisquare(counts.numpy()).pvalue > 1e-3
@@ -79,37 +125,29 @@ def test_every_transition_is_as_likely() -> None:
 
 
 def test_goes_on_with_some_members() -> None:
-    memory = Replay(8, 4, 2)
-    memory.add(*numbered(4, 0, 6))
-    memory.select(torch.tensor([3, 1]))
-    assert torch.equal(contents(memory) // 1000, torch.tensor([[3.0], [1.0]]).expand(2, 6))
-    kept = [part[[3, 1]] for part in numbered(4, 6, 4)]
-    memory.add(*kept)
-    assert torch.equal(contents(memory), torch.arange(2.0, 10) + torch.tensor([[3000.0], [1000.0]]))
+    buffer = made(capacity=8, members=4)
+    buffer.add(**numbered("numbers", 4, 0, 6))
+    buffer.select(torch.tensor([3, 1]))
+    assert torch.equal(contents(buffer) // 1000, torch.tensor([[3.0], [1.0]]).expand(2, 6))
+    buffer.add(**{name: part[[3, 1]] for name, part in numbered("numbers", 4, 6, 4).items()})
+    assert torch.equal(contents(buffer), torch.arange(2.0, 10) + torch.tensor([[3000.0], [1000.0]]))
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("added", [0, 3, 8, 11, 1700])
-def test_goes_on_from_its_state(added: int) -> None:
+def test_goes_on_from_its_state(added: int, kind: str) -> None:
     capacity = 8 if added < 100 else 3000
-    whole = Replay(capacity, 2, 2)
+    whole, resumed = made(kind, capacity), made(kind, capacity)
     for step in range(added):
-        whole.add(*numbered(2, step, 1))
-    state = whole.state()
-    assert state["rows"].shape[0] == min(added, capacity)  # type: ignore[attr-defined]
-    resumed = Replay(capacity, 2, 2)
-    resumed.load_state(state)
-    for memory in (whole, resumed):
-        for step in range(added, added + 5):
-            memory.add(*numbered(2, step, 1))
+        whole.add(**numbered(kind, 2, step, 1))
+    state = whole.state_dict()
+    assert all(len(rows) == min(added, capacity) for rows in state["rows"].values())
+    before = {name: rows.clone() for name, rows in state["rows"].items()}
+    resumed.load_state_dict(state)
+    for buffer in (whole, resumed):
+        for step in range(added, added + 9):
+            buffer.add(**numbered(kind, 2, step, 1))
     uniform = torch.rand(2, 50)
-    for ours, theirs in zip(whole.sample(uniform), resumed.sample(uniform), strict=True):
+    for ours, theirs in zip(whole.sample(uniform).values(), resumed.sample(uniform).values(), strict=True):
         assert torch.equal(ours, theirs)
-
-
-def test_its_state_is_a_copy() -> None:
-    memory = Replay(4, 1, 2)
-    memory.add(*numbered(1, 0, 4))
-    rows = memory.state()["rows"]
-    before = rows.clone()  # type: ignore[attr-defined]
-    memory.add(*numbered(1, 9, 2))
-    assert torch.equal(rows, before)  # type: ignore[arg-type]
+    assert all(torch.equal(rows, before[name]) for name, rows in state["rows"].items())  # it is a copy

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models.streams import Streams, derive_seed
+from models.streams import Draw, NoiseBlocks, Streams, derive_seed
 
 DRAWS = {
     "uniform": lambda s: s.uniform(37),
@@ -61,3 +61,46 @@ def test_gumbel_draws_the_softmax() -> None:
     shares = drawn.bincount(minlength=3) / 40_000
     torch.testing.assert_close(shares, logits.softmax(0), rtol=0, atol=0.01)
     assert Streams([0]).gumbel(100_000).isfinite().all()
+
+
+def blocks(seeds: list[int], steps: int = 128) -> NoiseBlocks:
+    draws: list[Draw] = [
+        (Streams.uniform, {"a": (10,), "b": (2, 3)}), (Streams.gumbel, {"c": (5,)}), (Streams.uniform, {"d": (1,)}),
+    ]  # fmt: skip
+    return NoiseBlocks(Streams(seeds), draws, steps)
+
+
+def test_numbers_of_steps_are_shaped_as_asked_and_never_come_twice() -> None:
+    alone, both = blocks([3]), blocks([9, 3])
+    shapes = {"a": (1, 10), "b": (1, 2, 3), "c": (1, 5), "d": (1, 1)}
+    rows = []
+    for _ in range(150):
+        step, company = alone.next(), both.next()
+        assert {name: tuple(part.shape) for name, part in step.items()} == shapes
+        assert all(torch.equal(part[0], company[name][1]) for name, part in step.items())
+        rows.append(torch.cat([part.flatten() for part in step.values()]))
+    numbers = torch.stack(rows)
+    assert len(numbers.unique(dim=0)) == 150 and (numbers[:, :16] < 1).all() and (numbers[:, :16] >= 0).all()
+
+
+def test_a_block_is_one_draw_after_another() -> None:
+    """Numbers that share a draw lie side by side in it, step after step."""
+    noise, streams = blocks([4, 5], steps=3), Streams([4, 5])
+    first, second, third = streams.uniform(3, 16), streams.gumbel(3, 5), streams.uniform(3, 1)
+    for step in range(3):
+        numbers = noise.next()
+        assert torch.equal(torch.cat((numbers["a"], numbers["b"].flatten(1)), 1), first[:, step])
+        assert torch.equal(numbers["c"], second[:, step]) and torch.equal(numbers["d"], third[:, step])
+
+
+@pytest.mark.parametrize("used", [0, 1, 7, 8, 9])
+def test_noise_goes_on_from_its_state_and_with_some_members(used: int) -> None:
+    whole, resumed, few = blocks([1, 2, 3], 8), blocks([0, 0, 0], 8), blocks([1, 2, 3], 8)
+    for _ in range(used):
+        whole.next(), few.next()
+    resumed.load_state_dict(whole.state_dict())
+    few.select(torch.tensor([2, 0]))
+    for _ in range(10):
+        ours, theirs, some = whole.next(), resumed.next(), few.next()
+        for name, part in ours.items():
+            assert torch.equal(part, theirs[name]) and torch.equal(part[[2, 0]], some[name])

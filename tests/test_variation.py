@@ -105,7 +105,7 @@ def test_what_was_drawn_is_what_is_trained_with() -> None:
             layers = agent.network.views(agent.online)
             assert len(layers) == own.hidden_layer + 1 and layers[0][0].shape[1:] == (own.hidden_size, 4)
             agent.act(torch.zeros(len(group), 1, 4))
-            assert agent._replay.shape[-1] == own.batch_size
+            assert agent.numbers["replay"].shape[-1] == own.batch_size
 
 
 def test_refuses_what_it_cannot_play() -> None:

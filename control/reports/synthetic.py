@@ -93,9 +93,8 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, dict[str, np.ndarra
     trained = loop.finish(interaction, proxy.config.steps_in_use)
     inner: Any = interaction.agent
     networks = Networks(proxy.config, loop.stages.spaces)
-    memory, size = inner.memory, networks.state_size
-    rows = memory.rows[: memory.size]
-    seen = rows[..., size : 2 * size] if proxy.config.proxy == "mdp" else rows[..., :size]
+    rows = inner.replay.rows()
+    seen = rows["next_obs" if proxy.config.proxy == "mdp" else "obs"]
     real = make_environment(proxy.game, _AGENTS, _EPISODES)
     played = rollout(trained.policy, real, torch.arange(_AGENTS * _EPISODES).view(_AGENTS, _EPISODES))
     real.close()
@@ -104,7 +103,7 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, dict[str, np.ndarra
     program = networks.program(parameters)
     answers = [program.step(obs, action) for obs, action in zip(played.obs, played.action, strict=True)]
     return {
-        "synthetic": {"state": _flat(seen), "reward": rows[..., 2 * size + 1].flatten().numpy()},
+        "synthetic": {"state": _flat(seen), "reward": rows["reward"].flatten().numpy()},
         "real": {"state": _flat(states[valid]), "reward": played.reward[valid].numpy()},
         "synthetic on real": {
             "state": _flat(torch.stack([answer.next_state for answer in answers])[valid]),

@@ -14,7 +14,7 @@ from control.storage.run_dir import replacing, versions
 from models.settings import SettingError, UserError
 
 OURS = "understudy"
-FORMAT = 1
+FORMAT = 2
 _WRITER_SIGNS = ("inline_container", "iostream", "PytorchStreamWriter", "failed writing")
 
 

@@ -1,7 +1,7 @@
 """Upside-Down RL, RCP-R and RCP-A: one agent, three settings.
 
-Read top to bottom: what is remembered (`observe`), what is commanded (`Acting`, `_update_commands`), how the policy
-is fitted to what happened (`learn`). Deviations from the papers and the public code are listed in
+Read top to bottom: what is remembered (`observe`), how the policy is fitted to what happened (`learn`). What is
+commanded is in commands.py. Deviations from the papers and the public code are listed in
 docs/command_conditioned.md.
 """
 
@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.agents.command_conditioned.acting import Acting, Bounds
+from models.agents.command_conditioned.commands import REACH, Commands
 from models.agents.command_conditioned.config import Config
 from models.agents.command_conditioned.networks import POLICIES
+from models.agents.command_conditioned.policy import Bounds, CommandedPolicy
 from models.contract import EpisodeAgent
 from models.layers import ConvolutionalTrunk
 from models.losses import cross_entropy, exponential_weights, max_entropy, squared_error
@@ -25,8 +26,6 @@ from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 from models.trajectory import Trajectory
 
-COMMANDS = ("rtg", "cum_rew", "horizon", "advantage")
-_COMMAND_REACH = 5.0  # automatic scales bring the data into about +-5, where the authors' values put LunarLander's
 _VALUE_CHUNK = 4096
 _UNIFORM_WITHIN = 0.005  # nats
 
@@ -39,42 +38,24 @@ class Agent(EpisodeAgent):
     main_loss = "policy_loss"
     advice = "a smaller lr or command scale may help"
     optimizers: list[Adam]
-    command_mean: Tensor
-    command_spread: Tensor
-    command_horizon: Tensor
-    return_reach: Tensor
-    horizon_reach: Tensor
-    advantage_reach: Tensor
-    scale: Tensor
 
     def __init__(self, config: Config, spaces: Spaces, seeds: list[int]):
         super().__init__()
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
-        self.commands = [name for name in COMMANDS if getattr(config, f"desire_{name}")]
+        self.commands = Commands(config, self.members, spaces.max_return)
         self.streams = Streams.named(seeds, "learning")
         init = Streams.named(seeds, "initial weights")
         self.trunk = ConvolutionalTrunk(spaces, config.conv_channels, init) if spaces.is_image else None
         inputs = self.trunk.features if self.trunk else spaces.obs_shape[0]
         outputs = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
-        self.policy = POLICIES[config.network](inputs, len(self.commands), outputs, config.hidden_sizes, init)
+        self.policy = POLICIES[config.network](inputs, len(self.commands.names), outputs, config.hidden_sizes, init)
         self.value = ValueNetwork(inputs, config.value_hidden_sizes, init) if config.desire_advantage else None
         self.memory = EpisodeMemory(self.members, config.buffer_size, config.buffer_unit, config.buffer_order)
         policy_params = [self.policy.flat, *([self.trunk.flat] if self.trunk else [])]
         self.optimizers = [Adam(policy_params, config.lr)]
         if self.value:
             self.optimizers.append(Adam([self.value.flat], config.value_lr or config.lr))
-        for name in (
-            "command_mean",
-            "command_spread",
-            "command_horizon",
-            "return_reach",
-            "horizon_reach",
-            "advantage_reach",
-        ):
-            self.register_buffer(name, torch.zeros(self.members))
-        self.register_buffer("scale", torch.ones(self.members, len(self.commands)))
-        self._update_scale()
-        self.bounds: Bounds | None = Bounds(spaces.actions) if isinstance(spaces.actions, Continuous) else None
+        self.bounds = Bounds(spaces.actions) if isinstance(spaces.actions, Continuous) else None
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
         """Which members ``[M]`` bool have a policy that is uniform whatever it sees, going by what `learn` gave, and
@@ -97,28 +78,18 @@ class Agent(EpisodeAgent):
         sample: bool,
         evaluate: bool = False,
         command: Mapping[str, float] | None = None,
-    ) -> Acting:
+    ) -> CommandedPolicy:
         """Start E episodes a member. ``sample`` draws actions (else greedy); ``evaluate`` takes the evaluation
         command; ``command`` overrides parts of it, e.g. ``{"return": 250.0}``."""
-        return Acting(self, envs, streams, sample, evaluate, command or {})
+        exact = evaluate and self.config.eval_command == "lower_bound"
+        return CommandedPolicy(
+            self, self.commands, self.spaces.actions, envs, streams, sample=sample, exact=exact, given=command or {}
+        )
 
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
         """Logits or action means ``[M, B, outputs]`` of ``obs [M, B, *O]`` under ``command [M, B, C]`` (unscaled)."""
         features = self.trunk(obs) if self.trunk else obs
-        return self.policy(features, command * self.scale.unsqueeze(1))
-
-    def _update_scale(self) -> None:
-        """Factor on each command: the configured one, or 5 / (reach of the data)."""
-        config = self.config
-        returns, advantages = (config.reward_scale, self.return_reach), (config.reward_scale, self.advantage_reach)
-        source = {
-            "rtg": returns,
-            "cum_rew": returns,
-            "horizon": (config.horizon_scale, self.horizon_reach),
-            "advantage": advantages,
-        }
-        for column, (fixed, reach) in enumerate(source[name] for name in self.commands):
-            self.scale[:, column] = fixed if fixed else _COMMAND_REACH / reach.clamp_min(1e-3)
+        return self.policy(features, command * self.commands.scale.unsqueeze(1))
 
     # -- remembering -------------------------------------------------------------------------------------------
 
@@ -135,8 +106,8 @@ class Agent(EpisodeAgent):
             metrics["val_loss"] = self._validation_loss(episodes)
         for m in range(self.members):
             self.memory.add(m, episodes[m])
-        self._update_reach(discounted, trajectory.returns, trajectory.lengths)
-        self._update_commands(discounted[0], trajectory.lengths)
+        self.commands.widen(discounted, trajectory.returns, trajectory.lengths)
+        self.commands.follow_returns(self.memory, discounted[0], trajectory.lengths)
         return metrics
 
     def _episodes(self, trajectory: Trajectory, discounted: Tensor, m: int) -> list[NewEpisode]:
@@ -159,37 +130,6 @@ class Agent(EpisodeAgent):
                 extras = {"final_obs": trajectory.final_obs[m, e].clone(), "terminated": ended.clone()}
             episodes.append(NewEpisode(steps, total, extras))
         return episodes
-
-    def _update_reach(self, discounted: Tensor, returns: Tensor, lengths: Tensor) -> None:
-        """Widen the range that automatic scales cover; by powers of two, so that the scales change seldom."""
-        largest = torch.maximum(discounted.abs().amax((0, 2)), returns.abs().amax(1))
-        for reach, seen in ((self.return_reach, largest), (self.horizon_reach, lengths.amax(1).float())):
-            reach.copy_(torch.maximum(reach, torch.exp2(seen.clamp_min(1e-3).log2().ceil())))
-        self._update_scale()
-
-    def _update_commands(self, fresh_returns: Tensor, lengths: Tensor) -> None:
-        """Centre, spread and horizon of the next commands.
-
-        UDRL: mean, deviation and mean length of the `last_few` best episodes in memory (paper, section 2.2). RCP-R:
-        maximum and deviation of the latest rollouts' discounted returns; length: mean of their 5 best. RCP-A's come
-        from `_refresh_advantages`.
-        """
-        config = self.config
-        for m in range(self.members):
-            if config.command_source == "best":
-                best = sorted(self.memory.episodes[m], key=lambda episode: -episode.score)[: config.last_few]
-                scores = torch.tensor([episode.score for episode in best])
-                centre, spread = scores.mean(), scores.std(correction=0)
-                horizon = sum(map(len, best)) / len(best)
-            else:
-                scores = fresh_returns[m]
-                centre, spread = scores.max(), scores.std(correction=0)
-                horizon = float(lengths[m][scores.topk(min(5, len(scores))).indices].float().mean())
-            if config.desire_mu_minus_std:
-                centre = centre - spread
-            self.command_horizon[m] = float(round(horizon))
-            if not config.desire_advantage:
-                self.command_mean[m], self.command_spread[m] = centre, spread
 
     # -- learning ----------------------------------------------------------------------------------------------
 
@@ -218,8 +158,8 @@ class Agent(EpisodeAgent):
         """Weighted loss (to descend) and plain loss (to watch) of the steps in ``slots [M, B]``, both ``[M]``."""
         config = self.config
         weighted_by = ["advantage" if config.desire_advantage else "cum_rew"] if config.expo_weighting else []
-        obs, action, *rest = self.memory.gather(slots, ["obs", "action", *self.commands, *weighted_by])
-        loss = self._fit_loss(obs, action, rest[: len(self.commands)])
+        obs, action, *rest = self.memory.gather(slots, ["obs", "action", *self.commands.names, *weighted_by])
+        loss = self._fit_loss(obs, action, rest[: len(self.commands.names)])
         plain = loss.detach().mean(1)
         if weighted_by:
             loss = loss * exponential_weights(rest[-1], config.beta, config.max_weight)
@@ -236,7 +176,7 @@ class Agent(EpisodeAgent):
     def _validation_loss(self, episodes: list[list[NewEpisode]]) -> Tensor:
         """Loss ``[M]`` on steps drawn from fresh episodes."""
         config = self.config
-        names, batches = ["obs", "action", *self.commands], []
+        names, batches = ["obs", "action", *self.commands.names], []
         for fresh, generator in zip(episodes, self.streams.fork().generators, strict=True):
             values = [torch.cat([episode.steps[name] for episode in fresh]) for name in names]
             drawn = torch.randint(len(values[0]), (config.num_val_batches * config.batch_size,), generator=generator)
@@ -278,26 +218,11 @@ class Agent(EpisodeAgent):
         if config.clamp_adv_to_max:
             advantage = advantage.clamp(max=config.max_adv_clamp_val)
         memory.put("advantage", slots[real], advantage[real])
-        self._command_advantages()
-
-    def _command_advantages(self) -> None:
-        """Centre and spread of the advantage command: the maximum (published) or a quantile of what memory holds."""
-        config = self.config
-        for m in range(self.members):
-            advantage = self.memory.fields["advantage"][m][self.memory.index(m)]
-            deviation = advantage.std(correction=0)
-            if config.advantage_command == "max":
-                self.command_mean[m] = advantage.max()
-            else:
-                rank = max(1, round(config.advantage_quantile * len(advantage)))
-                self.command_mean[m] = advantage.kthvalue(rank).values
-            self.command_spread[m] = config.advantage_spread * deviation
-            self.advantage_reach[m] = 0.5 * _COMMAND_REACH * deviation.clamp_min(1e-3)
-        self._update_scale()
+        self.commands.follow_advantages([memory.fields["advantage"][m][memory.index(m)] for m in range(self.members)])
 
     def _value_scale(self) -> Tensor:
         """Units of reward in one unit of the value network's output, ``[M]``."""
-        return self.return_reach / _COMMAND_REACH
+        return self.commands.return_reach / REACH
 
     def _values(self, obs: list[Tensor]) -> list[Tensor]:
         """Value network over each member's rows ``[n_m, *O]``, in chunks of one fixed shape: ``[n_m]`` each.
@@ -329,11 +254,7 @@ class Agent(EpisodeAgent):
         return torch.stack(losses).mean(0) * scale.squeeze(1).square()
 
     def commands_now(self) -> dict[str, Tensor]:
-        """Centres of the present exploration command, ``{"return" | "horizon" | "advantage": [M]}``, raw units."""
-        named = {"rtg": ("return", self.command_mean), "cum_rew": ("return", self.command_mean),
-                 "horizon": ("horizon", self.command_horizon),
-                 "advantage": ("advantage", self.command_mean)}  # fmt: skip
-        return {named[name][0]: named[name][1].clone() for name in self.commands}
+        return self.commands.now()
 
     # -- resuming ----------------------------------------------------------------------------------------------
 

@@ -8,19 +8,17 @@ from torch import Tensor, nn
 
 from models.agents.ddqn.config import Config
 from models.agents.ddqn.networks import QNetwork, q_network
-from models.agents.ddqn.replay import Replay
 from models.agents.ddqn.variation import draw, groups, shape_of
 from models.contract import InnerAgent, Policy
 from models.optim import StaggeredAdam
+from models.replay import ReplayBuffer
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
-from models.streams import Streams
-
-TICKS = 128  # ticks whose random numbers are drawn at once
+from models.streams import NoiseBlocks, Streams
 
 
 class Agent(InnerAgent):
-    """``act / observe / learn``, one tick of all members after another. E is ``config.num_envs``.
+    """``act / observe / learn``, one step of all members after another. E is ``config.num_envs``.
 
     Target: ``r + discount * Q_target(s', argmax_a Q(s', a))``, zero behind the end of an episode; a time limit is no
     end. Mean squared error, Adam, and a soft target update after every gradient step. Member m explores, remembers
@@ -46,13 +44,22 @@ class Agent(InnerAgent):
         self.online = nn.Parameter(start, requires_grad=False)
         self.target = nn.Parameter(start.clone(), requires_grad=False)
         self.optimizer = StaggeredAdam(self.online, torch.tensor([own.lr for own in self.own]))
-        self.memory = Replay(config.rb_size, len(seeds), self.obs_size)
-        self.streams = Streams.named(seeds, "exploration and replay")
+        vector, number = ((self.obs_size,), torch.float32), ((), torch.float32)
+        columns = {"obs": vector, "next_obs": vector, "action": number, "reward": number, "discount": number}
+        self.replay = ReplayBuffer(columns, config.rb_size, len(seeds), grows=True)
         self.envs = config.num_envs
+        self.noise = NoiseBlocks(
+            Streams.named(seeds, "exploration and replay"),
+            [
+                (Streams.uniform, {"explore": (self.envs,)}),
+                (self._random_actions, {"action": (self.envs,)}),
+                (Streams.uniform, {"replay": (config.updates_per_step, self.shape.batch_size)}),
+            ],
+        )
+        self.numbers: dict[str, Tensor] = {}  # of the step under way
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # finished
-        self.ticks = 0
+        self.steps = 0
         self._epsilons = torch.tensor([config.eps_init])
-        self._block_state = self.streams.get_state()
         self._views()
 
     def _views(self) -> None:
@@ -69,33 +76,26 @@ class Agent(InnerAgent):
         return self._policy
 
     def act(self, obs: Tensor) -> Tensor:
-        """Epsilon-greedy actions ``[M, E]`` for ``obs [M, E, O]``; opens a tick."""
-        tick = self.ticks % TICKS
-        if tick == 0:
-            self._draw()
-        self.ticks += 1
-        explore = self._explore[:, tick] < self.epsilon().unsqueeze(1)
-        return torch.where(explore, self._random[:, tick], self._policy.act(obs))
+        """Epsilon-greedy actions ``[M, E]`` for ``obs [M, E, O]``; begins a step."""
+        self.numbers = self.noise.next()
+        self.steps += 1
+        explore = self.numbers["explore"] < self.epsilon().unsqueeze(1)
+        return torch.where(explore, self.numbers["action"], self._policy.act(obs))
+
+    def _random_actions(self, streams: Streams, steps: int, count: int) -> Tensor:
+        return (streams.uniform(steps, count) * self.actions).to(torch.int64).clamp_(max=self.actions - 1)
 
     def epsilon(self) -> Tensor:
         """Probability of a random action now, ``[M]``."""
         config = self.config
         if config.eps_fraction is not None:
-            done = min(1.0, (self.ticks - 1) * self.envs / (config.eps_fraction * self.budget))
+            done = min(1.0, (self.steps - 1) * self.envs / (config.eps_fraction * self.budget))
             now = config.eps_init + (config.eps_min - config.eps_init) * done
             return torch.full((self.members,), now)
         if (most := int(self.episodes.max())) >= len(self._epsilons):
             powers = [max(config.eps_min, config.eps_init * config.eps_decay**k) for k in range(2 * most + 64)]
             self._epsilons = torch.tensor(powers)
         return self._epsilons[self.episodes]
-
-    def _draw(self) -> None:
-        """The random numbers of the next TICKS ticks; of what they are drawn from, the state to resume from."""
-        self._block_state = self.streams.get_state()
-        uniform = self.streams.uniform(2, TICKS, self.envs)
-        self._explore = uniform[:, 0]
-        self._random = (uniform[:, 1] * self.actions).to(torch.int64).clamp_(max=self.actions - 1)
-        self._replay = self.streams.uniform(TICKS, self.config.updates_per_step, self.shape.batch_size)
 
     # -- remembering and learning ---------------------------------------------------------------------------------
 
@@ -104,32 +104,34 @@ class Agent(InnerAgent):
     ) -> None:
         """Remember a step of every environment: ``[M, E, ...]``; ``discount`` is 0 behind an end, ``done`` an
         episode's last step."""
-        self.memory.add(obs, action, next_obs, reward, discount)
+        self.replay.add(obs=obs, next_obs=next_obs, action=action, reward=reward, discount=discount)
         self.episodes += done.sum(1)
 
     def learning(self) -> Tensor:
         """Who has seen enough to learn, ``[M]`` bool."""
-        return (self.episodes >= self.config.init_episodes) & (self.memory.size >= max(1, self.config.fill))
+        return (self.episodes >= self.config.init_episodes) & (self.replay.size >= max(1, self.config.fill))
 
     @torch.no_grad()
     def learn(self) -> Tensor:
-        """The gradient steps this tick owes. Returns the loss of the last one ``[M]``, NaN for those that wait."""
+        """The gradient steps that this step owes. Returns the loss of the last one ``[M]``, NaN for those that wait."""
         able = self.learning()
         if not able.any():
             return torch.full((self.members,), torch.nan)
         learning = None if able.all() else able
-        tick = (self.ticks - 1) % TICKS
-        for update in range(self.config.updates_per_step):
-            loss = self._update(self._replay[:, tick, update], learning)
+        for uniform in self.numbers["replay"].unbind(1):
+            loss = self.update(uniform, learning)
         return loss if learning is None else loss.masked_fill(~able, torch.nan)
 
-    def _update(self, uniform: Tensor, learning: Tensor | None) -> Tensor:
-        obs, next_obs, action, reward, discount = self.memory.sample(uniform)
+    def update(self, uniform: Tensor, learning: Tensor | None = None) -> Tensor:
+        """One gradient step of the members in ``learning [M]`` bool (None: all) on rows drawn by ``uniform [M, B]``;
+        the loss ``[M]``."""
+        batch = self.replay.sample(uniform)
+        obs, next_obs = batch["obs"].transpose(1, 2), batch["next_obs"].transpose(1, 2)
         best = self.network.forward(self._online, next_obs)[0].max(1, keepdim=True).indices
         later = self.network.forward(self._target, next_obs)[0].gather(1, best).squeeze(1)
-        goal = torch.addcmul(reward, discount, later, value=self.config.discount)
+        goal = torch.addcmul(batch["reward"], batch["discount"], later, value=self.config.discount)
         values, trace = self.network.forward(self._online, obs)
-        chosen = (action.unsqueeze(1) == torch.arange(self.actions).view(1, -1, 1)).float()
+        chosen = (batch["action"].unsqueeze(1) == torch.arange(self.actions).view(1, -1, 1)).float()
         error = (values * chosen).sum(1) - goal
         weighted = error * (1 / self.shape.batch_size)
         gradient = chosen * (2 * weighted).unsqueeze(1)
@@ -150,12 +152,8 @@ class Agent(InnerAgent):
         self.target = nn.Parameter(self.target[members], requires_grad=False)
         self.optimizer.select(self.online, members)
         self.episodes = self.episodes[members]
-        self.memory.select(members)
-        self.streams.select(chosen)
-        self._block_state = self._block_state[members]
-        if self.ticks:
-            self._explore, self._random = self._explore[members], self._random[members]
-            self._replay = self._replay[members]
+        self.replay.select(members)
+        self.noise.select(members)
         self._views()
 
     def measured(self) -> dict[str, Tensor]:
@@ -169,17 +167,15 @@ class Agent(InnerAgent):
     def training_state(self) -> dict[str, Any]:
         """All that weights do not hold."""
         return {
-            "optimizer": self.optimizer.state_dict(), "memory": self.memory.state(), "episodes": self.episodes,
-            "ticks": self.ticks, "streams": self._block_state,
+            "optimizer": self.optimizer.state_dict(), "replay": self.replay.state_dict(), "episodes": self.episodes,
+            "steps": self.steps, "noise": self.noise.state_dict(),
         }  # fmt: skip
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
-        self.memory.load_state(state["memory"])
-        self.episodes, self.ticks = state["episodes"], state["ticks"]
-        self.streams.set_state(state["streams"])
-        if self.ticks:
-            self._draw()
+        self.replay.load_state_dict(state["replay"])
+        self.noise.load_state_dict(state["noise"])
+        self.episodes, self.steps = state["episodes"], state["steps"]
 
 
 class Greedy(Policy):

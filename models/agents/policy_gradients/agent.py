@@ -20,24 +20,25 @@ from models.losses import entropy_loss, policy_gradient, value_loss
 from models.optim import Adam, clip_gradients
 from models.returns import discounted_returns, lambda_returns
 from models.spaces import Discrete, Spaces
-from models.streams import Noise, Streams
+from models.streams import NoiseBlocks, Streams
 from models.trajectory import Trajectory
 
 _SURE = 1e-6  # share of the largest entropy
 
 
-class Acting(Policy):
+class SoftmaxPolicy(Policy):
     """E episodes of every member under way: actions drawn from the policy, or its likeliest."""
 
     def __init__(self, agent: "Agent", envs: int, streams: Streams, sample: bool):
         self.network, self.members = agent.network, agent.members
-        self.noise = Noise(streams.gumbel, envs, self.network.actions) if sample else None
+        shape = (envs, self.network.actions)
+        self.noise = NoiseBlocks(streams, [(Streams.gumbel, {"action": shape})]) if sample else None
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
         """Actions ``[M, E]`` for ``obs [M, E, *O]``."""
         scores = self.network.scores(obs)
-        return (scores if self.noise is None else scores + self.noise()).argmax(-1)
+        return (scores if self.noise is None else scores + self.noise.next()["action"]).argmax(-1)
 
 
 class Agent(EpisodeAgent):
@@ -58,11 +59,11 @@ class Agent(EpisodeAgent):
     def begin(
         self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False,
         command: Mapping[str, float] | None = None,
-    ) -> Acting:  # fmt: skip
+    ) -> SoftmaxPolicy:  # fmt: skip
         """Start E episodes a member. ``sample`` draws actions (else greedy); to ``evaluate`` is to act as ever, and
         there is no ``command``."""
         assert not command
-        return Acting(self, envs, streams, sample)
+        return SoftmaxPolicy(self, envs, streams, sample)
 
     # -- what episodes are worth --------------------------------------------------------------------------------
 

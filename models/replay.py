@@ -1,0 +1,136 @@
+"""The replay buffer: the latest rows of M members that advance in lock-step, in named columns."""
+
+from collections.abc import Mapping
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Columns = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+"""Shape and dtype of one number or vector of a row, by name."""
+
+_FIRST_ROWS = 1024
+
+
+class ReplayBuffer:
+    """The latest ``capacity`` rows of each member. One write position serves all, so every member adds as many rows.
+
+    Columns of one dtype lie side by side in one table ``[rows, M, width]``: an insert is one contiguous block a table
+    and a batch one `index_select`. With ``grows`` a table starts small and doubles as it fills, so that a short
+    training pays for what it uses. Without, all memory is asked for at once, stays where it is, and is taken by most
+    systems as it fills.
+    """
+
+    def __init__(
+        self,
+        columns: Columns,
+        capacity: int,
+        members: int,
+        device: torch.device | None = None,
+        grows: bool = False,
+    ):
+        self.columns, self.capacity, self.members = dict(columns), capacity, members
+        self._names: dict[torch.dtype, tuple[list[str], list[str]]] = {}  # of vectors and of single numbers
+        for name, (shape, dtype) in columns.items():
+            self._names.setdefault(dtype, ([], []))[not shape].append(name)
+        self._tables: dict[torch.dtype, Tensor] = {}
+        self._ends: dict[str, int] = {}  # of vectors within their table
+        rows = min(capacity, _FIRST_ROWS) if grows else capacity
+        for dtype, (vectors, numbers) in self._names.items():
+            sizes = [prod(columns[name][0]) for name in vectors]
+            self._ends |= dict(zip(vectors, accumulate(sizes), strict=True))
+            self._tables[dtype] = torch.empty(rows, members, sum(sizes) + len(numbers), dtype=dtype, device=device)
+        self.size = self.position = 0
+        # Tensors, so that a captured graph of operations sees them change.
+        self._filled = torch.zeros((), device=device)
+        self._last = torch.zeros((), dtype=torch.int64, device=device)
+        self._member = torch.arange(members, device=device).unsqueeze(1)
+
+    def add(self, **values: Tensor) -> None:
+        """Insert E rows a member, one ``[M, E, ...]`` a column."""
+        count = next(iter(values.values())).shape[1]
+        if self.size < self.capacity:
+            self._grow(self.size + count)
+        for dtype, table in self._tables.items():
+            new = self._side_by_side(dtype, values).transpose(0, 1)
+            first = min(count, len(table) - self.position)
+            table[self.position : self.position + first] = new[:first]
+            if first < count:
+                table[: count - first] = new[first:]
+        self.position = (self.position + count) % self.capacity
+        if self.size < self.capacity:
+            self._resize(min(self.size + count, self.capacity))
+
+    def _side_by_side(self, dtype: torch.dtype, values: Mapping[str, Tensor]) -> Tensor:
+        """Columns ``[., ., ...]`` as they lie in a table, ``[., ., width]``."""
+        vectors, numbers = self._names[dtype]
+        parts = [values[name] if values[name].dim() == 3 else values[name].flatten(2) for name in vectors]
+        return torch.cat(parts + [values[name].unsqueeze(2) for name in numbers], 2)
+
+    def _resize(self, size: int) -> None:
+        self.size = size
+        self._filled.fill_(size)
+        self._last.fill_(size - 1)
+
+    def _grow(self, needed: int) -> None:
+        for dtype, old in self._tables.items():
+            if min(needed, self.capacity) > len(old):
+                table = old.new_empty(min(self.capacity, max(needed, 2 * len(old))), *old.shape[1:])
+                table[: len(old)] = old
+                self._tables[dtype] = table
+
+    def sample(self, uniform: Tensor) -> dict[str, Tensor]:
+        """Rows ``[M, B, ...]`` by ``uniform [M, B]`` in [0, 1): each is any of those filled, also more than once.
+
+        Vectors are views into whole rows, single numbers are contiguous.
+        """
+        index = (uniform * self._filled).to(torch.int64)
+        # Rounding may reach the number of rows itself.
+        index = torch.minimum(index, self._last, out=index).mul_(self.members).add_(self._member).view(-1)
+        found: dict[str, Tensor] = {}
+        for dtype, table in self._tables.items():
+            rows = table.view(-1, table.shape[2]).index_select(0, index).view(*uniform.shape, -1)
+            found |= self._columns_of(dtype, rows)
+        return found
+
+    def rows(self) -> dict[str, Tensor]:
+        """All rows in use, ``[size, M, ...]`` a column, in no particular order."""
+        found: dict[str, Tensor] = {}
+        for dtype, table in self._tables.items():
+            found |= self._columns_of(dtype, table[: self.size])
+        return found
+
+    def _columns_of(self, dtype: torch.dtype, rows: Tensor) -> dict[str, Tensor]:
+        vectors, numbers = self._names[dtype]
+        found, start = {}, 0
+        for name in vectors:
+            shape, end = self.columns[name][0], self._ends[name]
+            found[name] = rows[..., start:end] if len(shape) == 1 else rows[..., start:end].unflatten(-1, shape)
+            start = end
+        if numbers:
+            found |= dict(zip(numbers, rows[..., start:].movedim(-1, 0).contiguous().unbind(0), strict=True))
+        return found
+
+    def select(self, members: Tensor) -> None:
+        """Forget the members that are not in ``members`` (indices ``[M']``)."""
+        self._tables = {dtype: table[:, members] for dtype, table in self._tables.items()}
+        self.members = len(members)
+        self._member = self._member[: self.members]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of the rows in use, and where the next one goes."""
+        return {"rows": {name: rows.clone() for name, rows in self.rows().items()}, "position": self.position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._resize(len(next(iter(state["rows"].values()))))
+        self._grow(self.size)
+        for dtype, table in self._tables.items():
+            table[: self.size] = self._side_by_side(dtype, state["rows"])
+        self.position = state["position"]
+
+
+def row_bytes(columns: Columns) -> int:
+    """What one row of one member takes."""
+    return sum(prod(shape) * dtype.itemsize for shape, dtype in columns.values())
