@@ -14,7 +14,7 @@ from control.storage.run_dir import replacing, versions
 from models.settings import SettingError, UserError
 
 OURS = "understudy"
-FORMAT = 2
+FORMAT = 2  # 2: training state with named columns of replay, blocks of noise and `commands.*`
 _WRITER_SIGNS = ("inline_container", "iostream", "PytorchStreamWriter", "failed writing")
 
 
