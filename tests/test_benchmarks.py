@@ -47,6 +47,7 @@ TARGETS = {
         "paper_48_speedup": ">= 12", "recipe_64_speedup": ">= 25", "generation_speedup": ">= 8", "memory": "< 2",
     },
     "policy_gradients": {f"{network}_sb3_speedup": ">= 4" for network in _SB3},
+    "numpy_environments": {"make_speedup": ">= 30", "step_speedup": ">= 3", "step_64_speedup": ">= 1"},
     "model_generalisation": {f"{name}_3_1t_seed_cost": "<= 1" for name in _AGENTS},
 }  # fmt: skip
 # Benchmark -> groups of numbers that add up to another one, or to 100 per cent.
