@@ -120,7 +120,7 @@ else
 fi
 echo "Seeds $seeds; follow one with: tail -f $BASH_TRAIN_LOGS/seed_${seeds%% *}.log"
 
-# shellcheck disable=SC2086  # one argument a seed
+# shellcheck disable=SC2086  # one argument per seed
 in_parallel train_seed ::: $seeds
 touch "$joblog"
 

@@ -26,7 +26,7 @@ prepare() {
 
 # Passes Ctrl-C on and waits until every job has written its checkpoint; the shell stays to report, `interrupted`.
 in_parallel() { # FUNCTION [::: ARGUMENTS]...
-    # shellcheck disable=SC2034  # for whoever sources this
+    # shellcheck disable=SC2034  # for the script that sources this
     interrupted=
     trap 'interrupted=1' INT
     PARALLEL_SHELL=$(command -v bash) parallel "${options[@]}" "$@" </dev/null || true

@@ -30,7 +30,7 @@ from experiments.comparison import check_seed_is_new, command_line, run_script, 
 from models.agents.model_generalisation.config import IMPLEMENTATIONS  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 
-WORLDS = {"procmaze": "ProcMaze", "buttongrid": "ButtonGrid", "panflute": "PanFlute", "opengrid": "OpenGrid"}
+TITLES = {"procmaze": "ProcMaze", "buttongrid": "ButtonGrid", "panflute": "PanFlute", "opengrid": "OpenGrid"}
 REGIMES = {"high": "high data", "low": "low data"}
 BAND_POINTS = 150  # of a curve have their interval drawn: each costs thousands of resamples
 Y_LABELS = {GREEDY: "return, greedy", REWARD_RATE: "reward per step, greedy"}
@@ -120,9 +120,9 @@ def summarise(panels: dict[Place, Panel], window: int, frequency: int) -> dict[s
     the steps it covers), both with 95 % intervals over seeds; and the first step at which the mean of the seeds is at
     the threshold, None where it never is. ``threshold`` is half-way from random to the best known."""
     found: dict[str, Any] = {"window": window, "frequency": frequency, "panels": {}}
-    for (regime, world), panel in panels.items():
+    for (regime, environment), panel in panels.items():
         every = {name: curves(runs, panel.tag, window, frequency) for name, runs in panel.runs.items()}
-        found["panels"][f"{world}_{regime}"] = {
+        found["panels"][f"{environment}_{regime}"] = {
             "game": panel.game, "metric": panel.tag, "references": REFERENCES.get(panel.game, {}),
             "threshold": panel.threshold, "agents": {name: _numbers(panel, each) for name, each in every.items()},
         }  # fmt: skip
@@ -168,10 +168,10 @@ def _cells(number: dict[str, Any]) -> list[str]:
 def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path) -> None:
     """Write the figure: one column per environment, one row per amount of data. What has no run is left out."""
     rows = [regime for regime in REGIMES if any(place[0] == regime for place in panels)]
-    columns = [world for world in WORLDS if any(place[1] == world for place in panels)]
-    columns += sorted({world for _, world in panels} - set(columns))
+    columns = [name for name in TITLES if any(place[1] == name for place in panels)]
+    columns += sorted({environment for _, environment in panels} - set(columns))
     numbers = {place: i for i, place in enumerate(panels)}
-    cells = [[numbers.get((regime, world), -1) for world in columns] for regime in rows]
+    cells = [[numbers.get((regime, environment), -1) for environment in columns] for regime in rows]
     colours = dict(zip(IMPLEMENTATIONS, (COLOURS[-1], *COLOURS), strict=False))  # black: the agent without a model
     counts = [len(runs) for panel in panels.values() for runs in panel.runs.values()]
     note = f"mean of {seeds_text(counts)}" + (", band: its 95 % bootstrap interval" if max(counts) > 1 else "")
@@ -185,8 +185,8 @@ def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path) -> 
 
 
 def _title(game: str) -> str:
-    world, *pairs = game.split(",")
-    return ", ".join([WORLDS.get(world, world), *(pair.replace("_", " ").replace("=", " ") for pair in pairs)])
+    name, *pairs = game.split(",")
+    return ", ".join([TITLES.get(name, name), *(pair.replace("_", " ").replace("=", " ") for pair in pairs)])
 
 
 def _draw_panel(axis: Any, panel: Panel, window: int, frequency: int, colours: dict[str, str]) -> None:

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Five agents, three worlds, high and low data. run.sh --help says how.
+# Five agents, three environments, high and low data. run.sh --help says how.
 set -euo pipefail
 
 usage() {
     cat <<'HELP'
 Trains ER, PerfectModel, SimpleModel, CategoricalLatent and GaussianLatent on ProcMaze, ButtonGrid and PanFlute, with
-much data (one update a step) and with little (ten), side by side with GNU parallel. One of these thirty cells is one
+much data (one update per step) and with little (ten), side by side with GNU parallel. One of these thirty cells is one
 process, whose seeds are members of one program. Then draws the figure.
 
   experiments/model_generalisation/run.sh [--resume] [flags of trainer.py]
@@ -15,7 +15,7 @@ process, whose seeds are members of one program. Then draws the figure.
 
 Environment variables
   AGENTS     implementations                          (ER PerfectModel SimpleModel CategoricalLatent GaussianLatent)
-  WORLDS     worlds                                   (procmaze buttongrid panflute)
+  WORLDS     environments                             (procmaze buttongrid panflute)
   REGIMES    amounts of data                          (high low)
   NUM_SEEDS  seeds of a cell: SEED, SEED + 1, ...     (30)
   SEED       the first of them                        (0)
@@ -121,7 +121,7 @@ for agent in "${agents[@]}"; do
     for world in "${worlds[@]}"; do
         for regime in "${regimes[@]}"; do
             name=${agent}_${world}_$regime
-            # Where trainer.py said that the run is: the folder of a world has its parameters behind its name.
+            # Where trainer.py said that the run is: the folder of an environment has its parameters after its name.
             runs+=("$(sed -n 's/^  run  *//p' "$LOGS/$name.log" 2>/dev/null | tail -n 1)")
             [ ! -e "$LOGS/$name.done" ] || continue
             [ $status = 1 ] || echo "run.sh: these did not finish (--resume with the same call goes on with them):" >&2

@@ -1,9 +1,9 @@
-"""What stand-ins are worth: fresh agents of several kinds train on each and are tested on the real environment.
+"""What synthetic environments are worth: fresh agents of several kinds train on each and are tested on the real one.
 
-    python experiments/synthetic_environments/exam.py STAND-IN... --json results.json
+    python experiments/synthetic_environments/exam.py PROXY... --json results.json
 
-Every agent trains as long as the stand-in was made for (`deploy_steps`). CartPole's returns under the 200-step limit
-are those under 500 cut at 200, for a step is a point.
+Every agent trains for as many steps as the synthetic environment was made for (`deploy_steps`). CartPole's returns
+under the limit of 200 steps are those under 500 cut at 200, because its reward is 1 per step.
 """
 
 import argparse
@@ -34,7 +34,7 @@ EXAMS = {
 
 
 def examine(path: str, name: str, seed: int, agents: int | None) -> dict:
-    """One exam of one stand-in as plain numbers."""
+    """One exam of one synthetic environment as plain numbers."""
     proxy = load_proxy(path)
     kind, count, changed = EXAMS[name]
     count = agents or count
@@ -52,7 +52,7 @@ def examine(path: str, name: str, seed: int, agents: int | None) -> dict:
 
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("stand_ins", nargs="+", help="files, run folders or shipped names")
+    flags.add_argument("proxies", nargs="+", help="files, run folders or shipped names")
     flags.add_argument("--json", type=Path, help="write the numbers here")
     flags.add_argument("--exams", nargs="+", choices=list(EXAMS), default=list(EXAMS))
     flags.add_argument("--agents", type=int, help="agents in each exam, in place of its own number")
@@ -60,7 +60,7 @@ def main() -> None:
     given = flags.parse_args()
     torch.set_num_threads(1)
     results: dict[str, dict[str, dict]] = {}
-    for path in given.stand_ins:
+    for path in given.proxies:
         for name in given.exams:
             row = examine(path, name, given.seed, given.agents)
             results.setdefault(path, {})[name] = row

@@ -1,5 +1,5 @@
-"""Somebody else's agents on our stand-ins: stable-baselines3's DQN and PPO train on the Gymnasium form of each and, as
-long, on the real CartPole; all are tested on the real one.
+"""Agents of stable-baselines3 on our synthetic environments: DQN and PPO train on the Gymnasium form of each and, for
+as many steps, on the real CartPole. All are tested on the real one.
 
     python experiments/synthetic_environments/transfer.py --json results.json
 
@@ -78,7 +78,9 @@ def main() -> None:
             seconds = (time.process_time() - started) / given.seeds
             results[f"{kind} on {where}"] = {"steps": given.steps, "returns": returns, "cpu_seconds": seconds}
             shown = ", ".join(f"{value:.0f}" for value in returns)
-            print(f"{kind} trained on {where:<7}{np.mean(returns):7.1f}  ({shown}), {seconds:.0f} s a seed", flush=True)
+            print(
+                f"{kind} trained on {where:<7}{np.mean(returns):7.1f}  ({shown}), {seconds:.0f} s per seed", flush=True
+            )
     if given.json:
         given.json.write_text(json.dumps(results, indent=1) + "\n")
 
