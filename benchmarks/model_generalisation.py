@@ -26,10 +26,11 @@ import torch
 from common import Result, interleave, median_ratio
 from plain.model_generalisation import ORIGINAL, ORIGINAL_CURVE, ORIGINAL_MEMORY, plain_agents, update_gflop
 
-from control.cli.settings import from_dict
+from control.cli.settings import Settings, from_dict
 from control.commands.train import prepare
-from control.lightning import steps as step_module
+from control.loops.build import build_loop
 from control.loops.process import settle
+from control.loops.step_groups import StepGroups
 from models.agents.model_generalisation.config import IMPLEMENTATIONS
 from models.compiling import compiled
 from models.settings import SettingError
@@ -119,12 +120,18 @@ def bf16_units() -> list[str]:
 # -- agents at work ---------------------------------------------------------------------------------------------------
 
 
-def group_of(name: str, seeds: int, size: Size, **changes: Any) -> step_module.Group:
-    """Seeds of an agent in training on mazes of 4 x 4, their memories full."""
+def loop_of(settings: Settings) -> StepGroups:
+    loop = build_loop(settings)
+    assert isinstance(loop, StepGroups)
+    return loop
+
+
+def group_of(name: str, seeds: int, size: Size, **changes: Any) -> Any:
+    """The `StepLoop` of seeds of an agent in training on mazes of 4 x 4, their memories full."""
     latent = size.latent if IMPLEMENTATIONS[name].get("model") == "latent" else {}
     own = {"buffer_size": size.rows, "training_start_time": size.wait, "eval_frequency": size.wait}
     values = {"implementation": name, "gamename": "procmaze", "seed": 0, "num_seeds": seeds}
-    group = step_module.build(from_dict(values | own | size.changes | latent | changes)).groups[0]
+    group = loop_of(from_dict(values | own | size.changes | latent | changes)).groups[0].loop
     group.epoch(size.wait)
     rows: dict[str, torch.Tensor] = group.agent.memory.state()["rows"]
     copies = -(-size.rows // size.wait)
@@ -140,7 +147,7 @@ def updates(agent: Any, count: int) -> None:
         agent.update({name: part[:, 0] for name, part in agent.draws.tick().items()})
 
 
-def rates(name: str, groups: dict[str, step_module.Group], size: Size, ways: list[Way]) -> dict[str, Result]:
+def rates(name: str, groups: dict[str, Any], size: Size, ways: list[Way]) -> dict[str, Result]:
     """Training of one agent in each way and with each number of seeds, and what a seed costs among many. Compiled
     ``groups`` train in the first way alone: every way would be compiled anew."""
     contenders = {
@@ -254,17 +261,16 @@ def fixture(size: Size, fused: bool = False) -> dict[str, Result]:
     """Seconds of a small run with a perfect model, evaluations included, ``fused`` with the setting `compile`; all its
     steps taken as steps with an update."""
     pace = {"eval_frequency": size.fixture, "training_start_time": size.fixture}
-    module = step_module.build(from_dict(FIXTURE | pace | {"compile": fused}))
-    group = module.groups[0]
-    group.epoch(module.ticks)
+    loop = loop_of(from_dict(FIXTURE | pace | {"compile": fused}))
+    loop.epoch()
 
     def epochs(count: int) -> None:
         for _ in range(count):
-            group.epoch(module.ticks)
-            module.evaluate(module.pace.eval_episodes)
+            loop.epoch()
+            loop.measure()
 
     counts = size.threads[:1] if fused else size.threads
-    contenders = {f"{threads}": partial(Way(threads).block, epochs, module.ticks, 1) for threads in counts}
+    contenders = {f"{threads}": partial(Way(threads).block, epochs, loop.steps, 1) for threads in counts}
     blocks = interleave(contenders, size.fixture_rounds)
     results: dict[str, Result] = {}
     for threads in counts:
@@ -290,8 +296,8 @@ def memory(seeds: int = 30, rows: int = 100_000) -> dict[str, Result]:
     for name in ("ER", "PerfectModel"):
         values = {"implementation": name, "gamename": "procmaze", "seed": 0, "num_seeds": seeds, "buffer_size": rows}
         settings = from_dict(values)
-        group = step_module.build(settings).groups[0]
-        world = group.interaction.environment
+        group: Any = loop_of(settings).groups[0].loop
+        world = group.environment
         computed = type(group.agent).memory_bytes(settings.agent, world.spaces, seeds, getattr(world, "dynamics", None))
         asked = sum(table.numel() * table.element_size() for table in group.agent.memory.tables.values())
         key, what = f"{name}_memory", f"{seeds} seeds, {rows:,} rows"

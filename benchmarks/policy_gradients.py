@@ -31,10 +31,10 @@ from plain import policy_gradients as plain
 from control.cli.settings import Settings, from_dict
 from control.commands.train import prepare, train
 from control.lightning.callbacks import Checkpoints
-from control.lightning.episodes import build
+from control.loops.build import build_loop
+from control.loops.episodes import EpisodeLoop
 from control.loops.rollout import rollout
 from models.streams import Streams
-from models.trajectory import Trajectory
 
 MEMBERS = 5
 SMALL = (64, 64)  # stable-baselines3's default
@@ -84,12 +84,12 @@ class Simulator:
     """A batch of episodes of a fresh policy once more, same seeds and actions, in one environment without a policy."""
 
     def __init__(self, settings: Settings):
-        module = build(settings)
+        loop = build_loop(settings)
+        assert isinstance(loop, EpisodeLoop)
         envs, streams = settings.agent.batch_size, Streams([0])
         seeds = streams.episode_seeds(envs)
-        played = rollout(module.agent.begin(envs, streams.fork(), sample=True), module.environment, seeds)
-        module.close()
-        assert isinstance(played, Trajectory)
+        played = rollout(loop.agent.begin(envs, streams.fork(), sample=True), loop.environment, seeds)
+        loop.close()
         lengths, actions = played.lengths[0].tolist(), played.action[:, 0].T.tolist()
         self.episodes = [(seed, row[:n]) for seed, row, n in zip(seeds[0].tolist(), actions, lengths, strict=True)]
         self.steps, self.env = sum(lengths), plain.lander()

@@ -27,7 +27,9 @@ from plain.udrl import BATCH, ROLLOUTS, BehaviorPolicy, PlainLoop
 from torch import Tensor
 
 from control.cli.settings import Settings, from_dict
-from control.commands.train import build_module, train
+from control.commands.train import train
+from control.loops.build import build_loop
+from control.loops.episodes import EpisodeLoop
 from control.loops.rollout import rollout
 from control.storage import checkpoints
 
@@ -74,34 +76,36 @@ class Contest:
     """
 
     def __init__(self, state: str, size: Size, checkpoint: str | None):
-        self.module, self.plain, self.updates = build_module(size.settings()), PlainLoop(), size.updates
+        self.loop, self.plain, self.updates = build_loop(size.settings()), PlainLoop(), size.updates
+        self.agent: Any = self.loop.agents[0]
         self.meter = Meter()
-        self.meter.wrap(self.module, "_rollout", "rollout")
+        self.meter.wrap(self.loop, "_play", "rollout")
         if state == "trained" and checkpoint:
             self._resume(checkpoint)
         elif state == "trained":
             self._learn_to_fly(size)
         else:
-            self.module.on_train_start()
-        self.plain.policy.take_weights(self.module.agent.policy.named_weights())
+            self.loop.warm_up()
+        self.plain.policy.take_weights(self.agent.policy.named_weights())
         self._copy_memory()
         self.meter.take()
 
     def _resume(self, path: str) -> None:
         checkpoint = checkpoints.load(path)
-        self.module.agent.load_state_dict(checkpoint.agent_state())
-        self.module.agent.load_training_state(checkpoint.run_state["agent"])
+        self.agent.load_state_dict(checkpoint.agent_state())
+        self.agent.load_training_state(checkpoint.run_state["loop"]["agent"])
 
     def _learn_to_fly(self, size: Size) -> None:
-        actor, streams = HeuristicActor(self.plain.env), self.module.rollout_streams
+        actor, loop = HeuristicActor(self.plain.env), self.loop
+        assert isinstance(loop, EpisodeLoop)
         for _ in range(size.shown):
-            trajectory = rollout(actor, self.module.environment, streams.episode_seeds(ROLLOUTS))
-            self.module.agent.observe(trajectory)
+            trajectory = rollout(actor, loop.environment, loop.streams.episode_seeds(ROLLOUTS))
+            self.agent.observe(trajectory)
         for _ in range(size.fitted):
-            self.module.agent.learn()
+            self.agent.learn()
 
     def _copy_memory(self) -> None:
-        memory = self.module.agent.memory
+        memory = self.agent.memory
         for episode in memory.episodes[0]:
             steps = {name: values[0][episode.slots].numpy() for name, values in memory.fields.items()}
             lengths = np.full(len(episode), len(episode), np.float32)
@@ -110,10 +114,10 @@ class Contest:
 
     def ours(self) -> tuple[float, float, int]:
         """An epoch: CPU seconds apart from rollouts, in rollouts, and environment steps."""
-        before = int(self.module.env_steps)
-        total = cpu_seconds(lambda: self.module.training_step(None, 0))
+        before = int(self.loop.env_steps)
+        total = cpu_seconds(self.loop.epoch)
         rolled = self.meter.take()["rollout"]
-        return total - rolled, rolled, int(self.module.env_steps) - before
+        return total - rolled, rolled, int(self.loop.env_steps) - before
 
     def theirs(self) -> tuple[float, float, int]:
         """The same of the plain loop."""
@@ -180,11 +184,10 @@ def bare_updates(count: int) -> Callable[[], float]:
 
 
 def updates(size: Size) -> dict[str, Result]:
-    module = build_module(size.settings())
-    module.on_train_start()
-    rounds = interleave(
-        {"ours": lambda: cpu_seconds(module.agent.learn), "bare": bare_updates(size.updates)}, size.short
-    )
+    loop = build_loop(size.settings())
+    loop.warm_up()
+    agent: Any = loop.agents[0]
+    rounds = interleave({"ours": lambda: cpu_seconds(agent.learn), "bare": bare_updates(size.updates)}, size.short)
     rate = {name: size.updates / statistics.median(seconds) for name, seconds in rounds.items()}
     return {
         "update_bare": Result(rate["bare"], "updates/s", "forward, backward, torch's Adam on one fixed batch of 768"),

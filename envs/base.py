@@ -1,8 +1,9 @@
 """The contract of every environment: tensors with the member axis first, stepped `[M, E]` at a time."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from models.settings import UserError
@@ -43,13 +44,17 @@ class Environment(Protocol):
 
     Resets are explicit: an environment whose episode ended stays as it is until `reset` names it, so the
     final observation is never lost and no step is a hidden reset. Every episode starts from a seed the caller
-    draws from the member's own stream; an episode is a function of its seed and its actions alone, so
-    a run that stops between episodes needs no environment state to go on.
+    draws from the member's own stream; an episode is a function of its seed and its actions alone.
     """
 
     spaces: Spaces
     members: int
     envs: int
+
+    @property
+    def state(self) -> Tensor | None:
+        """Of tensor programs all that the next step depends on, ``[M, E, K]``; None where that is out of reach."""
+        ...
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
         """Start episodes. ``seeds [M, E]`` int64 >= 0; ``where [M, E]`` bool chooses which (all by default).
@@ -60,4 +65,69 @@ class Environment(Protocol):
         """Advance the environments in ``active [M, E]`` (all by default) with ``actions [M, E(, A)]``."""
         ...
 
+    def starts(self, seeds: Tensor) -> Tensor:
+        """A block of B resets prepared at once: ``seeds [B, M, E]`` to what `start` takes a row ``[M, E, ...]`` of."""
+        ...
+
+    def start(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
+        """`reset` by a row of `starts`."""
+        ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """The episodes under way, as plain values and tensors."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a `snapshot` as if nothing had been. The environment must be a new one."""
+        ...
+
     def close(self) -> None: ...
+
+
+class Replayed:
+    """For environments whose state is out of reach: a snapshot is the seeds of the episodes under way and the actions
+    since, and to restore it is to take these actions again. A subclass calls
+    `_note_reset` and `_note_step` when it does either."""
+
+    members: int
+    envs: int
+    state = None
+    _seeds: Tensor | None = None  # [M, E] of the episodes under way
+    _began: Tensor  # [M, E], how many of the actions below came before each of them
+    _actions: list[tuple[Tensor, Tensor | None]]  # with which environments took them (None: all)
+
+    def _note_reset(self, seeds: Tensor, where: Tensor | None) -> None:
+        if where is None or self._seeds is None:
+            self._seeds, self._began, self._actions = seeds, torch.zeros_like(seeds), []
+            return
+        self._seeds = torch.where(where, seeds, self._seeds)
+        self._began = torch.where(where, len(self._actions), self._began)
+        over = int(self._began.min())  # actions of episodes that are all over
+        self._actions, self._began = self._actions[over:], self._began - over
+
+    def _note_step(self, actions: Tensor, active: Tensor | None) -> None:
+        if self._seeds is not None:
+            self._actions.append((actions, active))
+
+    def starts(self, seeds: Tensor) -> Tensor:
+        return seeds
+
+    def start(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
+        return self.reset(prepared, where)  # type: ignore[attr-defined]  # of the subclass, as `step` below
+
+    def snapshot(self) -> dict[str, Any]:
+        if self._seeds is None:
+            return {}
+        everybody = torch.ones_like(self._seeds, dtype=torch.bool)
+        taken = [action for action, _ in self._actions]
+        who = [everybody if active is None else active for _, active in self._actions]
+        state: dict[str, Any] = {"seeds": self._seeds, "began": self._began}
+        return state | {"actions": torch.stack(taken), "active": torch.stack(who)} if taken else state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        if not state:
+            return
+        self.reset(state["seeds"])  # type: ignore[attr-defined]
+        for i, action in enumerate(state.get("actions", ())):
+            self.step(action, state["active"][i] & (state["began"] <= i))  # type: ignore[attr-defined]
+        self._began = state["began"]

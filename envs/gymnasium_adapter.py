@@ -14,7 +14,7 @@ from torch import Tensor
 
 import envs.registration  # noqa: F401  # our own ids
 from envs import wrappers
-from envs.base import EnvironmentFault, Step
+from envs.base import EnvironmentFault, Replayed, Step
 from envs.names import Game, first_line
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
@@ -23,7 +23,7 @@ from models.spaces import Continuous, Discrete, Spaces
 _EXTRAS = {"vizdoom": "[doom]", "mujoco": "[mujoco]", "imageio": "[mujoco]", "box2d": "[train]", "pygame": "[train]"}
 
 
-class GymnasiumEnvironment:
+class GymnasiumEnvironment(Replayed):
     """``members * envs`` instances of one Gymnasium environment; see `envs.base.Environment` for the contract.
 
     Observations: 1-D Box as float32; images (uint8, or a Dict with one under "screen") as grey stacked frames,
@@ -44,13 +44,13 @@ class GymnasiumEnvironment:
         dtype = np.uint8 if self.spaces.is_image else np.float32
         self._obs = np.zeros((rows, *self.spaces.obs_shape), dtype)
         self._ages = np.zeros(rows, np.int64)
-        self._seeds = np.zeros(rows, np.int64)
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
+        self._note_reset(seeds, where)
         rows = self._rows(where)
         numbers = seeds.reshape(-1).tolist()
         for row in rows:
-            self._seeds[row], self._ages[row] = numbers[row], 0
+            self._ages[row] = 0
             env = self._envs[row]
             if env is None:
                 env = self._envs[row] = _open(self.game, self._render)
@@ -63,6 +63,7 @@ class GymnasiumEnvironment:
         return self._observations()
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
+        self._note_step(actions, active)
         rows = self._rows(active)
         given = self._native(actions)
         count = len(self._envs)
@@ -131,7 +132,8 @@ class GymnasiumEnvironment:
         raise EnvironmentFault(f"{self._place(row)}: {type(error).__name__}: {first_line(error)}") from error
 
     def _place(self, row: int) -> str:
-        return f"environment {self.game.name}, step {self._ages[row]} of the episode with seed {self._seeds[row]}"
+        seed = 0 if self._seeds is None else int(self._seeds.flatten()[row])
+        return f"environment {self.game.name}, step {self._ages[row]} of the episode with seed {seed}"
 
 
 def _not_reset(action: Any) -> NoReturn:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from envs.base import Step
+from envs.base import Replayed, Step
 from envs.names import GAMES
 from envs.seeded import sign
 from models.spaces import Continuous, Discrete, Spaces
@@ -88,7 +88,7 @@ PROBES: dict[str, Probe] = {
 }
 
 
-class ProbeEnvironment:
+class ProbeEnvironment(Replayed):
     """``[M, E]`` copies of one probe as one tensor program; see `envs.base.Environment` for the contract."""
 
     def __init__(self, name: str, members: int, envs: int) -> None:
@@ -100,12 +100,14 @@ class ProbeEnvironment:
         self._sign = torch.ones(members, envs)
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
+        self._note_reset(seeds, where)
         mask = torch.ones_like(self._age, dtype=torch.bool) if where is None else where
         self._age = torch.where(mask, 0, self._age)
         self._sign = torch.where(mask, sign(seeds), self._sign)
         return self._observation()[..., None].clone()
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
+        self._note_step(actions, active)
         mask = torch.ones_like(self._age, dtype=torch.bool) if active is None else active
         obs = self._observation()
         reward = torch.where(mask, self.probe.reward(obs, self._score(actions), self._age), 0.0)

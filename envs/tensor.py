@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import replace
-from typing import Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -158,6 +158,19 @@ class TensorEnvironment:
         rows = members.to(self.device)
         kept.state, kept.age, kept._started = self.state[rows], self.age[rows], self._started
         return kept
+
+    def starts(self, seeds: Tensor) -> Tensor:
+        """States ``[B, M, E, K]`` that ``seeds [B, M, E]`` start in."""
+        return self.dynamics.initial(seeds)
+
+    start = set_state
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"state": self.state, "age": self.age, "started": self._started}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.state, self.age = state["state"].to(self.device), state["age"].to(self.device)
+        self._started = state["started"]
 
     def close(self) -> None:
         pass

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.base import EnvironmentFault, Step
+from envs.base import EnvironmentFault, Replayed, Step
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.names import Game
 from models.spaces import Spaces
@@ -25,7 +25,7 @@ from models.spaces import Spaces
 _JOIN_SECONDS = 5.0
 
 
-class ParallelEnvironment:
+class ParallelEnvironment(Replayed):
     """``members * envs`` environments over ``num_workers`` processes; see `envs.base.Environment`.
 
     A worker that dies, or whose environment faults, raises EnvironmentFault; after a death all workers are gone.
@@ -55,12 +55,14 @@ class ParallelEnvironment:
             self._workers.append((process, ours))
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
+        self._note_reset(seeds, where)
         self._views["seeds"][:] = seeds.reshape(-1).numpy()
         self._views["active"][:] = True if where is None else where.reshape(-1).numpy()
         self._all("reset")
         return self._take("obs")
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
+        self._note_step(actions, active)
         self._views["actions"][:] = actions.detach().numpy().reshape(self._views["actions"].shape)
         self._views["active"][:] = True if active is None else active.reshape(-1).numpy()
         self._all("step")

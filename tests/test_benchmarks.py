@@ -22,8 +22,8 @@ from benchmarks.plain import policy_gradients as plain_pg
 from benchmarks.plain.udrl import BehaviorPolicy
 from conftest import ROOT
 from control.cli.settings import from_dict
-from control.lightning.steps import build
 from models.agents.command_conditioned.networks import BehaviorNetwork
+from control.loops.build import build_loop
 from models.agents.ddqn.agent import Agent
 from models.agents.policy_gradients.agent import Agent as PolicyGradientAgent
 from models.proxies.synthetic.networks import Networks, Program
@@ -256,9 +256,9 @@ def model_agent(name: str, **changes: Any) -> Any:
         "implementation": name, "gamename": "procmaze", "num_seeds": 2, "seed": 3, "buffer_size": 50,
         "num_hidden_layers": 2, "num_hidden_units": 16, "batch_size": 4,
     }  # fmt: skip
-    group = build(from_dict(values | changes)).groups[0]
-    group.epoch(30)
-    return group.agent
+    loop: Any = build_loop(from_dict(values | changes))
+    loop.groups[0].loop.epoch(30)
+    return loop.agents[0]
 
 
 @torch.no_grad()

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from control.lightning.steps import Group
 from generalisation import CASES, CPU, GAMES, Life
 from models.agents.model_generalisation.agent import Agent
 from models.agents.model_generalisation.replay import Replay, StateReplay
@@ -80,9 +79,8 @@ def test_others_always_see_what_is(changes: dict[str, Any]) -> None:
 def test_an_epoch_begins_with_what_is(ticks: int) -> None:
     """With epochs of one step nobody ever sees anything stale; with longer ones, not in their first step."""
     life = Watched("ER", GAMES[0], [0, 1], stale_observation=True)
-    group = Group(torch.arange(2), life.agent, life.interaction, life.environment)
     for _ in range(210 // ticks):
-        group.epoch(ticks)
+        life.interaction.epoch(ticks)
     fresh = [torch.equal(shown, life.fresh(t)) for t, shown in enumerate(life.shown)]
     assert life.agent.episodes.min() > 5 and all(fresh[::ticks])
     assert all(fresh) == (ticks == 1)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import trainer
-from control.lightning.episodes import AgentModule
+from control.loops.episodes import EpisodeLoop
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from envs.make import make_environment
@@ -34,14 +34,14 @@ OWN = {
 def returns(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """Those of the training episodes, ``[M, E]`` a batch."""
     seen: list[Tensor] = []
-    real = AgentModule._rollout
+    real = EpisodeLoop._play
 
     def rollout(self, actor, count):
         trajectory = real(self, actor, count)
         seen.append(trajectory.returns.clone())
         return trajectory
 
-    monkeypatch.setattr(AgentModule, "_rollout", rollout)
+    monkeypatch.setattr(EpisodeLoop, "_play", rollout)
     return seen
 
 

@@ -9,7 +9,7 @@ import torch
 
 import trainer
 from control.cli import parse as config
-from control.lightning.module import spaces_of
+from control.loops.build import spaces_of
 from control.storage.run_dir import read_metrics
 from helpers import different, learned, run_folder, start, wait_until
 from models.proxies import files

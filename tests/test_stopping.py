@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from control.loops.steps import Ended
-from control.loops.stopping import Plateau, Recent, Solved
+from control.loops.stopping import Plateau, Solved
+from control.loops.window import RunningWindow
 
 ONE_ENV: Any = SimpleNamespace(agent=SimpleNamespace(envs=1))
 
@@ -115,7 +116,7 @@ def test_solved_by_tests_asks_once_for_each_member_of_a_tick_and_keeps() -> None
 
 
 def test_several_episodes_of_a_member_in_one_tick_all_count() -> None:
-    recent = Recent(2, 3)
+    recent = RunningWindow(2, 3)
     recent.add(torch.tensor([0, 0, 1]), torch.tensor([1.0, 2.0, 7.0]))
     everybody = torch.tensor([0, 1])
     assert recent.counts.tolist() == [2, 1]
@@ -128,4 +129,4 @@ def test_several_episodes_of_a_member_in_one_tick_all_count() -> None:
 
 
 def test_the_mean_of_no_entry_is_nan() -> None:
-    assert Recent(1, 4).mean(torch.tensor([0]), 0, 4).isnan().all()
+    assert RunningWindow(1, 4).mean(torch.tensor([0]), 0, 4).isnan().all()

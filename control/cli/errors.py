@@ -11,7 +11,7 @@ OURS = ("control", "envs", "models", "trainer", "understudy")
 DISK = (errno.ENOSPC, errno.EDQUOT)
 # The extra of pyproject.toml that brings a module; `train` brings what is not here.
 EXTRAS = {"ray": "tune", "optuna": "tune", "hpbandster": "bohb", "ConfigSpace": "bohb", "mujoco": "mujoco",
-          "vizdoom": "doom"}  # fmt: skip
+          "vizdoom": "doom", "wandb": "loggers", "mlflow": "loggers"}  # fmt: skip
 ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 

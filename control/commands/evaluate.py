@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from control.cli.settings import Settings
-from control.commands.train import build_module, prepare
-from control.lightning.episodes import AgentModule
-from control.lightning.steps import StepModule
-from control.loops.recording import record
+from control.commands.train import prepare
+from control.lightning.agent import AgentModule
+from control.lightning.callbacks import film
+from control.loops.episodes import EpisodeLoop
 from control.loops.rollout import Episodes
 from control.reports.statistics import interval, iqm, mean
 from control.reports.tables import aligned, with_interval
@@ -38,23 +38,20 @@ def evaluate_checkpoint(settings: Settings) -> int:
     run = module.settings.run
     print(f"{run.implementation} on {run.gamename}, epoch {module.epoch}: {checkpoint.path}")
     print(f"{_followed(module)}{run.num_eval_episodes} episodes per seed\n")
-    modes = module.evaluation_modes if run.evaluation == "both" else (run.evaluation,)
+    modes = module.loop.evaluation_modes if run.evaluation == "both" else (run.evaluation,)
     table = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
     for mode in modes:
-        table += _rows(mode, module.seeds, module.evaluate(run.num_eval_episodes, sample=mode == "sampled"))
+        table += _rows(mode, module.seeds, module.loop.evaluate(run.num_eval_episodes, sample=mode == "sampled"))
     print("\n".join(aligned(table)))
     if run.record:
         path = _video_path(checkpoint)
-        streams = Streams.named(module.seeds, f"video {settings.run.seed}")
-        policy = module.policy(streams.fork(), sample=modes == ("sampled",))
-        seeds = streams.episode_seeds(1)[: policy.members]
-        total = record(policy, run.gamename, path, seeds, run.time_limit)
+        total = film(module, path, f"video {settings.run.seed}", sample=modes == ("sampled",))
         print(f"\nvideo: {path} (return {total:.0f})")
     module.close()
     return 0
 
 
-def restore(checkpoint: Checkpoint, now: Settings) -> AgentModule | StepModule:
+def restore(checkpoint: Checkpoint, now: Settings) -> AgentModule:
     """The trained agent with environments to evaluate it in. Of ``now`` only what concerns evaluation counts.
 
     Raises SettingError where ``now`` names another implementation or game than the checkpoint's.
@@ -68,33 +65,25 @@ def restore(checkpoint: Checkpoint, now: Settings) -> AgentModule | StepModule:
             )
     changes = {name: getattr(now.run, name) for name in _FROM_NOW}
     changes |= {"time_limit": now.run.time_limit} if "time_limit" in now.given else {}
-    module = build_module(
+    module = AgentModule(
         then.replace(**changes, eval_episodes=min(_ENVS, now.run.num_eval_episodes), command=then.command | now.command)
     )
-    assert isinstance(module, AgentModule | StepModule)
-    if now.run.evaluation not in ("both", *module.evaluation_modes):
+    if now.run.evaluation not in ("both", *module.loop.evaluation_modes):
         module.close()
         raise SettingError(
             f"evaluation is {now.run.evaluation!r}, which has no effect with {then.run.implementation}; allowed: "
-            f"{', '.join(module.evaluation_modes)}"
+            f"{', '.join(module.loop.evaluation_modes)}"
         )
-    wanted, given = module.state_dict(), checkpoint.content["state_dict"]
-    if {name: value.shape for name, value in wanted.items()} != {name: value.shape for name, value in given.items()}:
-        raise checkpoints.CheckpointError(
-            f"checkpoint {str(checkpoint.path)!r} does not fit {then.run.gamename} as installed here: its "
-            "networks have other shapes"
-        )
-    module.load_state_dict(given)
-    module.epoch = checkpoint.run_state["epoch"]
-    module.evaluation_streams = Streams.named(
+    module.take_weights(checkpoint)
+    module.loop.evaluation_streams = Streams.named(
         [now.run.seed + member for member in range(len(module.seeds))], "evaluating a checkpoint"
     )
     return module
 
 
-def _followed(module: AgentModule | StepModule) -> str:
+def _followed(module: AgentModule) -> str:
     """The command that the agent is given, for those that follow one."""
-    commands = module.agent.commands_now() if isinstance(module, AgentModule) else {}
+    commands = module.loop.agent.commands_now() if isinstance(module.loop, EpisodeLoop) else {}
     if not commands:
         return ""
     given = {name: float(value.mean()) for name, value in commands.items()} | module.settings.command

@@ -14,7 +14,7 @@ from control.cli.parse import Settings
 from control.cli.settings import as_dict, build, from_dict, validate
 from control.evolution.cluster import make_workers
 from control.evolution.workers import Workers
-from control.lightning.module import spaces_of
+from control.loops.build import spaces_of
 from control.reports.synthetic import describe, iqm_text
 from control.reports.tables import aligned
 from control.storage import checkpoints, run_dir

@@ -1,80 +1,86 @@
 """A training run from start to summary: folder, module, Lightning's trainer, and what is said at the end."""
 
+import importlib
 import logging
 import signal
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
+from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
 from control.cli.settings import RunConfig, Settings, as_dict, to_yaml
-from control.lightning import episodes as agent_module
-from control.lightning import steps as step_module
-from control.lightning.callbacks import Checkpoints, RunLog
+from control.lightning.agent import AgentModule
+from control.lightning.callbacks import Checkpoints, Recorder, RunLog, film
 from control.lightning.module import RunModule
 from control.lightning.progress import Progress
+from control.loops.build import check_accelerator
 from control.loops.process import settle
+from control.reports.figures import learning_curve
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import AtomicCheckpointIO, Checkpoint
 from models.registry import family, learns_from
-from models.settings import SettingError
+from models.settings import SettingError, UserError
 
 # What a resumed run may change: how long, how often, and what is shown; never what is learned.
 # Families add their own (`changeable`).
 CHANGEABLE = (
     "epochs", "generations", "target_return", "checkpoint_every", "no_checkpoint", "recording_epoch_interval",
-    "record_n_rollouts_per_epoch", "record", "print_statements", "num_workers", "resume", "logdir", "display",
+    "record_n_rollouts_per_epoch", "record", "logger", "print_statements", "num_workers", "resume", "logdir", "display",
     "accelerator", "num_threads",
 )  # fmt: skip
 
 
-def train(settings: Settings, extra_callbacks: tuple[pl.Callback, ...] = ()) -> int:
+def train(settings: Settings, extra_callbacks: Sequence[pl.Callback] = ()) -> int:
     """Train as `settings` say and print where everything is. Returns 0, or 130 where Ctrl-C ended it."""
+    return 0 if train_run(settings, extra_callbacks)[1] else 130
+
+
+def train_run(settings: Settings, callbacks: Sequence[pl.Callback] = (), verbose: bool = True) -> tuple[Path, bool]:
+    """The folder of the run, and whether it came to its end. ``verbose`` is all that is printed but warnings."""
     prepare(settings.run)
     folder = _find_resumable(settings)
     if folder:
         with run_dir.locked(folder):  # before reading: nobody may write on while this run makes up its mind
             checkpoint = checkpoints.load(folder / "checkpoints" / "last.ckpt", resume=True)
             module = build_module(_resumed_settings(settings, checkpoint))
-            return _fit(module, folder, checkpoint, extra_callbacks)
+            return folder, _fit(module, folder, checkpoint, callbacks, verbose)
     weights = checkpoints.load(settings.run.reload) if settings.run.reload else None
     module = build_module(settings.replace(resume=False))
     if weights:
         _reload(module, weights)
     folder = run_dir.create(settings.run)
     with run_dir.locked(folder):
-        return _fit(module, folder, None, extra_callbacks)
+        return folder, _fit(module, folder, None, callbacks, verbose)
 
 
 def _fit(
-    module: RunModule, folder: Path, checkpoint: Checkpoint | None, extra_callbacks: tuple[pl.Callback, ...]
-) -> int:
-    settings = module.settings
-    run = settings.run
+    module: RunModule, folder: Path, checkpoint: Checkpoint | None, callbacks: Sequence[pl.Callback], verbose: bool
+) -> bool:
+    """Whether the run came to its end."""
+    run = module.settings.run
     done = checkpoint.run_state["epoch"] if checkpoint else None
     if done is None or done < module.epochs:  # of a run that is over the file says how it came about
-        run_dir.atomic_write_text(folder / "config.yaml", to_yaml(settings))
-    print(
-        f"{run.implementation} on {run.gamename}, seed {_seeds(module)}: {folder}"
-        + (f" (resuming after epoch {done})" if checkpoint else "")
-    )
+        run_dir.atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
+    if verbose:
+        resuming = f" (resuming after epoch {done})" if checkpoint else ""
+        print(f"{run.implementation} on {run.gamename}, seed {_seeds(module)}: {folder}{resuming}")
     started = time.monotonic()
     stop = StopOnSignal()
-    shown: list[pl.Callback] = [Progress(), Recorder(folder)]
+    shown: list[pl.Callback] = [*([Progress()] if verbose else []), Recorder(folder)]
     try:
         with stop:
-            fit(module, folder, [*shown, *extra_callbacks, stop], checkpoint)
+            fit(module, folder, [*shown, *callbacks, stop], checkpoint)
     except StopNow:
         raise KeyboardInterrupt from None
-    finished = _after(module, folder, time.monotonic() - started)
+    finished = _after(module, folder, time.monotonic() - started, verbose)
     module.close()
-    return 0 if finished and not stop.asked else 130
+    return finished and not stop.asked
 
 
 def fit(
@@ -87,49 +93,47 @@ def fit(
     """Train `module` to its last epoch, from `checkpoint` where one is given; metrics and checkpoints go to `folder`.
 
     In every epoch the module's own callbacks act first, then `callbacks`, then the log, then the checkpoints, then
-    those in `after`, which Lightning must know as checkpoints too.
+    those in `after`, which Lightning must know as checkpoints too. What `checkpoint` holds is gone afterwards.
     """
     run = module.settings.run
     done = checkpoint.run_state["epoch"] if checkpoint else None
-    log = RunLog(folder, module.seeds, done)
+    loggers = run_loggers(run, folder)
+    log = RunLog(folder, module.seeds, done, run.logger == "tensorboard")
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
-        max_epochs=module.epochs, accelerator=run.accelerator, devices=1, logger=False,
+        max_epochs=module.epochs, accelerator=run.accelerator, devices=1, logger=loggers,
         callbacks=[*module.callbacks(), *callbacks, log, *saving, *after],
-        plugins=[AtomicCheckpointIO()],
+        plugins=[AtomicCheckpointIO(checkpoint)],
         enable_checkpointing=bool(saving or after), enable_progress_bar=False, enable_model_summary=False,
         num_sanity_val_steps=0, check_val_every_n_epoch=module.eval_every, default_root_dir=folder,
     )  # fmt: skip
-    if checkpoint:  # Lightning would restore only to train on
+    if checkpoint and done is not None and done >= module.epochs:  # Lightning would restore only to train on
         module.load_state_dict(checkpoint.content["state_dict"])
         module.on_load_checkpoint(checkpoint.content)
-    if not checkpoint or not module.is_over():
+    else:
         trainer.fit(module, ckpt_path=checkpoint.path if checkpoint else None, weights_only=True)
     log.finish(module)
 
 
+def run_loggers(run: RunConfig, folder: Path) -> list[Logger]:
+    """Lightning's loggers that the settings ask for. metrics.csv and TensorBoard have their own (`RunLog`)."""
+    if run.logger not in ("wandb", "mlflow"):
+        return []
+    importlib.import_module(run.logger)  # the missing package is an error of one line
+    name = "/".join(folder.parts[-4:])
+    if run.logger == "wandb":
+        return [WandbLogger(project=run.exp_name, name=name, save_dir=folder)]
+    return [MLFlowLogger(experiment_name=run.exp_name, run_name=name, save_dir=str(Path(run.logdir) / "mlruns"))]
+
+
 def build_module(settings: Settings) -> RunModule:
     """The module of a run with its environments; SettingError where agent and environment do not fit."""
-    way = learns_from(settings.run.implementation)
-    _check_accelerator(settings)
-    if way == "evolution":
-        from control.lightning.population import build
+    if learns_from(settings.run.implementation) != "evolution":
+        return AgentModule(settings)
+    from control.lightning.population import build
 
-        return build(settings)
-    return step_module.build(settings) if way == "steps" else agent_module.build(settings)
-
-
-def _check_accelerator(settings: Settings) -> None:
-    run = settings.run
-    if run.accelerator == "cpu":
-        return
-    if run.accelerator not in family(run.implementation).accelerators:
-        raise SettingError(f"accelerator is {run.accelerator!r}; allowed for {run.implementation}: cpu", "accelerator")
-    if not torch.cuda.is_available():
-        raise SettingError(
-            f"accelerator is {run.accelerator!r}, but torch {torch.__version__} finds no GPU; allowed here: cpu",
-            "accelerator",
-        )
+    check_accelerator(settings.run)
+    return build(settings)
 
 
 class StopNow(BaseException):
@@ -163,23 +167,6 @@ class StopOnSignal(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.asked:
             trainer.should_stop = True
-
-
-class Recorder(pl.Callback):
-    """Videos of greedy episodes every `recording_epoch_interval` epochs."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        assert isinstance(module, RunModule)
-        run = module.settings.run
-        every = run.recording_epoch_interval
-        if every <= 0 or module.epoch % every or not module.can_play:
-            return
-        for i in range(run.record_n_rollouts_per_epoch):
-            path = self.folder / "videos" / f"epoch_{module.epoch:04d}_{i}.mp4"
-            module.film(path, f"video {i} of epoch {module.epoch}")
 
 
 def _find_resumable(settings: Settings) -> Path | None:
@@ -225,34 +212,67 @@ def _reload(module: RunModule, checkpoint: Checkpoint) -> None:
     module.load_state_dict(weights)
 
 
-def _after(module: RunModule, folder: Path, seconds: float) -> bool:
-    """What the module still has to do, and the summary a person reads at the end: what came out, where it is, what to
+def _after(module: RunModule, folder: Path, seconds: float, verbose: bool) -> bool:
+    """What is left to do after the last epoch, and the summary a person reads: what came out, where it is, what to
     type next. False where Ctrl-C cut the former short."""
     lines: list[tuple[str, object]] = []
     try:
-        for line in module.finish(folder):
+        for line in _conclude(module, folder):
             lines.append(line)
         finished = True
     except KeyboardInterrupt:
         finished = False
+    if not verbose:
+        return finished
     kept = checkpoints.kept(folder)
     spent = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.0f} seconds"
     count = f"{module.epoch} {module.unit}{'s' * (module.epoch != 1)}"
     print(f"\n{count}, {int(module.env_steps.sum()):,} {module.steps_on} steps in {spent}")
-    for name, value in [("run", folder), *lines]:
+    for name, value in [("run", folder), *lines, *([("checkpoint", kept)] if kept else [])]:
         print(f"  {name:<12}{value}")
-    if kept is not None:
-        print(f"  {'checkpoint':<12}{kept}")
     python = _python()
     print("next:")
     print(f"  {python} -m tensorboard.main --logdir {module.settings.run.logdir}")
-    for command in module.next_commands(folder):
-        print(f"  {python} {command}")
+    for command in _next_commands(module, folder):
+        print(f"  {python} trainer.py --eval_agent {command}")
     if not module.is_over():
         print(f"  the same command with --resume goes on from {module.unit} {module.epoch}")
     elif not finished:
         print("  the same command with --resume does what is left after training")
     return finished
+
+
+def _conclude(module: RunModule, folder: Path) -> Iterator[tuple[str, object]]:
+    """Figures, the final video and the choice of a search's winner; names and values of lines for the summary."""
+    if not isinstance(module, AgentModule):
+        from control.commands.choose_proxy import conclude
+        from control.lightning.population import ProxyModule
+
+        assert isinstance(module, ProxyModule)
+        yield from conclude(module, folder)
+        return
+    if module.epoch == 0:
+        return
+    if (folder / "metrics.csv").exists():
+        yield "figure", learning_curve(folder)
+    if module.settings.run.record:
+        video, best = folder / "videos" / "final.mp4", folder / "checkpoints" / "best.ckpt"
+        if best.exists():
+            module.load_state_dict(checkpoints.load(best).content["state_dict"])
+        try:
+            yield "video", f"{video} (the best agent, greedy; return {film(module, video, 'final video'):.0f})"
+        except UserError as error:
+            print(f"warning: no video: {error}")
+
+
+def _next_commands(module: RunModule, folder: Path) -> list[str]:
+    """What ``--eval_agent`` can do with the run."""
+    if not isinstance(module, AgentModule):
+        proxy, agent = folder / "proxy.safetensors", module.settings.run.agent
+        words = f"{proxy} --agent {agent} --num_agents 10"
+        return [words, f"{words} --vary_hp"] if proxy.exists() else []
+    kept = checkpoints.kept(folder)
+    return [str(kept), f"{kept} --num_eval_episodes 1 --record"] if kept else []
 
 
 def _python() -> str:

@@ -12,8 +12,8 @@ from control.cli import errors
 from control.cli.settings import Settings, to_yaml
 from control.commands.search_results import EVALUATED, METRIC
 from control.commands.train import build_module, fit, prepare
+from control.lightning.agent import AgentModule
 from control.lightning.callbacks import RunLog
-from control.lightning.episodes import AgentModule
 from control.lightning.module import RunModule
 from control.lightning.progress import Progress
 from control.reports.tags import TRAINING
@@ -36,15 +36,15 @@ class Report(CheckpointCallback):
         self.lr: list[list[float]] = []
 
     def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
-        if not isinstance(module, AgentModule):
-            return  # the step sizes of others are no part of their checkpoints
-        self.lr = [[group["lr"] for group in optimizer.param_groups] for optimizer in module.agent.optimizers]
+        if isinstance(module, AgentModule):  # of others the learning rates are no part of their checkpoints
+            optimizers = module.configure_optimizers()
+            self.lr = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """After a checkpoint of another trial: this one's own step size, and the best that is in this one's folder."""
         assert isinstance(module, RunModule)
         if isinstance(module, AgentModule):
-            for optimizer, rates in zip(module.agent.optimizers, self.lr, strict=True):
+            for optimizer, rates in zip(module.configure_optimizers(), self.lr, strict=True):
                 for group, lr in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = lr
         best = self.folder / "checkpoints" / "best.ckpt"

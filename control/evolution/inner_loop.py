@@ -106,7 +106,7 @@ def train(loop: StepLoop, steps: int, rule: Rule | None = None, episodes: int | 
             result[at[m]], spent[at[m]], running[m] = agent.online[m], ended.step * agent.envs, False
         if not running.any():
             break
-        if loop.is_tensor and running.sum() < _COMPACT * len(running):
+        if loop.can_select and running.sum() < _COMPACT * len(running):
             kept = running.nonzero()[:, 0]
             loop.select(kept)
             if rule is not None:

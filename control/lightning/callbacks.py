@@ -1,33 +1,36 @@
-"""Where an epoch's numbers go: TensorBoard, metrics.csv, and checkpoints. Lightning callbacks."""
+"""Lightning callbacks of our own command: metrics.csv and TensorBoard, checkpoints, and videos."""
 
 import math
 from pathlib import Path
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 from torch.utils.tensorboard import SummaryWriter
 
 from control.cli.settings import as_dict
+from control.lightning.agent import AgentModule
 from control.lightning.module import RunModule
+from control.loops.recording import record
+from control.reports.scatter import command_scatter
 from control.reports.tags import tags
 from control.storage.run_dir import MetricsFile, read_metrics
+from models.streams import Streams
 
 
 class RunLog(Callback):
-    """Writes each epoch's row, one line a member, to metrics.csv and to TensorBoard (x axis: epochs).
+    """Writes each epoch's row, one line a member, to metrics.csv and, unless told not to, to TensorBoard (x axis:
+    epochs). With several members each has its own TensorBoard folder, ``seed_N`` inside the run's."""
 
-    With several members each has its own TensorBoard folder, ``seed_N`` inside the run's.
-    """
-
-    def __init__(self, run_dir: Path, seeds: list[int], resumed_epoch: int | None):
-        self.run_dir, self.seeds = run_dir, seeds
+    def __init__(self, run_dir: Path, seeds: list[int], resumed_epoch: int | None = None, tensorboard: bool = True):
+        self.seeds = seeds
         self.metrics = MetricsFile(run_dir / "metrics.csv")
         if resumed_epoch is not None:
             self.metrics.truncate_after(resumed_epoch)
         purge = None if resumed_epoch is None else resumed_epoch + 1
         folders = [run_dir] if len(seeds) == 1 else [run_dir / f"seed_{seed}" for seed in seeds]
-        self.writers = [SummaryWriter(str(folder), purge_step=purge) for folder in folders]
+        self.writers = [SummaryWriter(str(folder), purge_step=purge) for folder in folders if tensorboard]
         self.last = self._latest(read_metrics(self.metrics.path)) if resumed_epoch is not None else {}
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -36,22 +39,25 @@ class RunLog(Callback):
         self.last |= {tag: column for tag, column in columns.items() if not any(map(math.isnan, column))}
         steps = module.env_steps.tolist()
         rows = []
-        for m, (seed, writer) in enumerate(zip(self.seeds, self.writers, strict=True)):
+        for m, seed in enumerate(self.seeds):
             values = {"gradient_steps": module.gradient_steps} | {tag: column[m] for tag, column in columns.items()}
             rows.append({"epoch": module.epoch, "env_steps": steps[m], "seed": seed} | values)
-            for tag, value in (values | {"env_steps": steps[m]}).items():
+            for tag, value in (values | {"env_steps": steps[m]}).items() if self.writers else ():
                 if not math.isnan(value):
-                    writer.add_scalar(tag, value, module.epoch)
+                    self.writers[m].add_scalar(tag, value, module.epoch)
         self.metrics.append(*rows)
-        self._draw(module)
+        if self.writers and module.is_evaluated():
+            self._draw(module)
 
     def _draw(self, module: RunModule) -> None:
-        for tag, figures in module.figures().items():
-            for writer, figure in zip(self.writers, figures, strict=True):
-                writer.add_figure(tag, figure, module.epoch)
-        if module.is_evaluated():
-            for tag, numbers in module.histograms().items():
-                self.writers[0].add_histogram(tag, numbers, module.epoch)
+        for tag, numbers in module.histograms().items():
+            self.writers[0].add_histogram(tag, numbers, module.epoch)
+        episodes = module.commanded() if isinstance(module, AgentModule) else []
+        if episodes:
+            commanded, obtained = (torch.cat(part, 1).numpy() for part in zip(*episodes, strict=True))
+            for m, writer in enumerate(self.writers):
+                figure = command_scatter(commanded[m], obtained[m])
+                writer.add_figure("command/obtained_vs_commanded", figure, module.epoch)
 
     def _latest(self, columns: dict[str, list[float]]) -> dict[str, list[float]]:
         """The last number of every tag that each seed has one of, for a run that goes on."""
@@ -93,11 +99,35 @@ class Checkpoints(CheckpointCallback):
         score = module.score()
         if score is not None and math.isfinite(score) and score > module.best:
             module.best = score
-            self._save(trainer, module, "best.ckpt", keep_memory=False)
+            self._save(trainer, module, "best.ckpt", whole=False)
         if module.epoch % self.every == 0 or trainer.should_stop or module.epoch == trainer.max_epochs:
-            self._save(trainer, module, "last.ckpt", keep_memory=True)
+            self._save(trainer, module, "last.ckpt", whole=True)
 
-    def _save(self, trainer: pl.Trainer, module: RunModule, name: str, keep_memory: bool) -> None:
-        module.keep_memory = keep_memory
+    def _save(self, trainer: pl.Trainer, module: RunModule, name: str, whole: bool) -> None:
+        module.whole = whole
         trainer.save_checkpoint(self.folder / name)
-        module.keep_memory = True
+        module.whole = True
+
+
+class Recorder(Callback):
+    """Videos of greedy episodes every ``recording_epoch_interval`` epochs."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, RunModule)
+        run = module.settings.run
+        every = run.recording_epoch_interval
+        if every > 0 and module.epoch % every == 0 and isinstance(module, AgentModule):
+            for i in range(run.record_n_rollouts_per_epoch):
+                path = self.folder / "videos" / f"epoch_{module.epoch:04d}_{i}.mp4"
+                film(module, path, f"video {i} of epoch {module.epoch}")
+
+
+def film(module: AgentModule, path: Path, name: str, sample: bool = False) -> float:
+    """Write a video of one episode of the first member and return its return. Seeds come from ``name`` alone: a run
+    that records learns the same as one that does not."""
+    run, streams = module.settings.run, Streams.named(module.seeds, name)
+    policy = module.loop.policy(streams.fork(), sample)
+    return record(policy, run.gamename, path, streams.episode_seeds(1)[: policy.members], run.time_limit)

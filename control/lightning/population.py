@@ -1,8 +1,6 @@
 """The LightningModule of a search for a proxy: an epoch is a generation of the population."""
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
@@ -17,7 +15,8 @@ from control.evolution.objective import objective
 from control.evolution.strategies import make_strategy
 from control.evolution.workers import Workers
 from control.lightning.evolution import Evolution
-from control.lightning.module import RunModule, check_actions
+from control.lightning.module import RunModule
+from control.loops.build import check_spaces
 from envs.proxies import Stages, stages_of
 from models.proxies.search import SearchConfig
 from models.registry import agent_class
@@ -33,7 +32,6 @@ class PopulationModule(RunModule):
     mean. Any Lightning trainer will do that validates after every epoch. The one parameter is the mean, ``[1, D]``.
     """
 
-    can_play = False
     unit, steps_on = "generation", "synthetic"
 
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
@@ -179,32 +177,17 @@ class PopulationModule(RunModule):
 
     # -- whole runs ---------------------------------------------------------------------------------------------
 
-    def own_state(self) -> dict[str, Any]:
+    def training_state(self) -> dict[str, Any]:
         search = {
             "strategy": self.strategy.state_dict(), "archive": self.archive.state_dict(), "solved": self.solved,
         }  # fmt: skip
         return {"real_steps": self.real_steps, "evolution": search}
 
-    def load_own_state(self, state: dict[str, Any]) -> None:
+    def load_training_state(self, state: dict[str, Any]) -> None:
         self.real_steps, search = state["real_steps"], state["evolution"]
         self.strategy.load_state_dict(search["strategy"])
         self.archive.load_state_dict(search["archive"])
         self.solved = search["solved"]
-
-    def finish(self, folder: Path) -> Iterator[tuple[str, object]]:
-        from control.commands.choose_proxy import conclude
-
-        yield from conclude(self, folder)
-
-    def next_commands(self, folder: Path) -> list[str]:
-        proxy = folder / "proxy.safetensors"
-        if not proxy.exists():
-            return []
-        agent = self.settings.run.agent
-        return [
-            f"trainer.py --eval_agent {proxy} --agent {agent} --num_agents 10",
-            f"trainer.py --eval_agent {proxy} --agent {agent} --num_agents 10 --vary_hp",
-        ]
 
     def close(self) -> None:
         self.workers.close()
@@ -220,8 +203,6 @@ def build(settings: Settings) -> PopulationModule:
     if run.num_seeds > 1:
         raise SettingError(f"num_seeds is {run.num_seeds}; allowed with {run.implementation}: 1 (see bash_train.sh)")
     stages = stages_of(settings.proxy, run.gamename)
-    check_actions(run, stages.spaces, agent_class(run.agent), name=run.agent)
-    if stages.spaces.is_image:
-        raise SettingError(f"gamename is {run.gamename!r}, which shows images; allowed: vectors of observations")
+    check_spaces(run, agent_class(run.agent), stages.spaces, run.agent)
     workers = make_workers(settings.proxy, run.agent, settings.agent, run.gamename, run.num_workers, run.ray_address)
     return PopulationModule(settings, workers, stages)

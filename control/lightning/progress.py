@@ -10,10 +10,7 @@ from control.lightning.module import RunModule
 
 
 class Progress(pl.Callback):
-    """A bar over epochs on a terminal, and a line everywhere whenever the module has something to report.
-
-    Also ends the run once the module's score reaches its target.
-    """
+    """A bar over epochs on a terminal, and a line everywhere whenever the module has something to report."""
 
     def __init__(self) -> None:
         self.bar: tqdm | None = None
@@ -39,10 +36,8 @@ class Progress(pl.Callback):
                 self._line(module, parts)
             except BrokenPipeError:  # nobody reads on (head, less): end with a checkpoint
                 trainer.should_stop = True
-        score, target = module.score(), module.target
-        if score is not None and target is not None and score >= target:
-            tqdm.write(f"{module.score_name} {score:.1f} reached the target {target}")
-            trainer.should_stop = True
+        if module.reached_target():
+            tqdm.write(f"{module.score_name} {module.score():.1f} reached the target {module.target}")
 
     def _line(self, module: RunModule, parts: list[str]) -> None:
         steps, now = int(module.env_steps.sum()), time.perf_counter()

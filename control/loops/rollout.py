@@ -1,6 +1,7 @@
 """Whole episodes, side by side: every member's E environments advance together until the last one ends."""
 
 from dataclasses import dataclass
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -18,6 +19,10 @@ class Episodes:
     lengths: Tensor
 
 
+@overload
+def rollout(policy: Policy, environment: Environment, seeds: Tensor, keep: Literal[True] = True) -> Trajectory: ...
+@overload
+def rollout(policy: Policy, environment: Environment, seeds: Tensor, keep: Literal[False]) -> Episodes: ...
 def rollout(policy: Policy, environment: Environment, seeds: Tensor, keep: bool = True) -> Trajectory | Episodes:
     """One episode in each of the first E environments of every member, E = ``seeds.shape[1]``.
 

@@ -1,4 +1,4 @@
-"""Agents that learn between the steps of their environments: M members in lock-step, tick by tick."""
+"""Agents that learn between the steps of their environments: M members of one tensor program, step by step."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from envs.tensor import TensorEnvironment
 from models.contract import InnerAgent, StepAgent
 from models.streams import Streams
 
-BLOCK = 128  # ticks whose episode starts are drawn at once
+BLOCK = 128  # steps whose episode starts are drawn at once
 
 
 @dataclass
@@ -30,15 +30,14 @@ class Ended:
 
 
 class StepLoop:
-    """Ticks of ``act, step, observe, learn`` for all members; an environment whose episode ended starts anew at once.
+    """Steps of ``act, observe, learn`` for all members; an environment whose episode ended starts anew at once.
 
-    ``streams`` give the seeds of episodes, one for every environment and tick whether it is used or not, so that a
+    ``streams`` give the seeds of episodes, one for every environment and step whether it is used or not, so that a
     member's episodes do not depend on when those of others end.
     """
 
     def __init__(self, agent: StepAgent, environment: Environment, streams: Streams):
         self.agent, self.environment, self.streams = agent, environment, streams
-        self.is_tensor = isinstance(environment, TensorEnvironment)
         self.steps = 0
         self.obs: Tensor | None = None
         self.shown: Tensor | None = None  # what the agent acts on, where that is not `obs`
@@ -47,38 +46,64 @@ class StepLoop:
         self.lengths = torch.zeros(shape, dtype=torch.int64, device=device)
         self.seeds = torch.zeros(shape, dtype=torch.int64)  # of the episodes under way
         self.loss = torch.full((agent.members,), torch.nan, device=device)
+        self._all_learn = False
         self._block = -1
         self._block_state = streams.get_state()
-        self._past: list[Tensor] = []  # actions since the oldest episode under way began, where they must be replayed
 
     def step(self) -> Ended | None:
         """One step of every environment and the updates it owes. Gives the episodes that ended, if any did."""
+        agent, environment = self.agent, self.environment
         if self.obs is None:
             self.obs = self._start(None)
         obs = self.obs if self.shown is None else self.shown
-        if self.agent.knows_dynamics and isinstance(self.environment, TensorEnvironment):
-            self.agent.visit(self.environment.state)
-        action = self.agent.act(obs)
-        step = self.environment.step(action)
+        if agent.knows_dynamics and environment.state is not None:
+            agent.visit(environment.state)
+        action = agent.act(obs)
+        step = environment.step(action)
         done = step.terminated | step.truncated
         discount = (~step.terminated).float() if step.discount is None else step.discount
-        self.agent.observe(obs, action, step.obs, step.reward, discount, done)
-        self.loss = self.agent.learn()
+        agent.observe(obs, action, step.obs, step.reward, discount, done)
+        self.loss = agent.learn()
         self.returns = self.returns + step.reward
         self.lengths = self.lengths + 1
         self.obs = step.obs
-        self.shown = step.obs if self.agent.acts_on_stale else None
+        self.shown = step.obs if agent.acts_on_stale else None
         self.steps += 1
-        if not self.is_tensor:
-            self._past.append(action)
         if not done.any():
             return None
         who, where = done.nonzero(as_tuple=True)
         ended = Ended(who, self.returns[who, where], self.lengths[who, where], self.steps)
         self.returns[who, where], self.lengths[who, where] = 0.0, 0
         self.obs = self._start(done)
-        self._past = self._past[len(self._past) - int(self.lengths.max()) :]
         return ended
+
+    def epoch(self, steps: int) -> dict[str, Tensor]:
+        """Train for so many steps. ``loss``, ``return`` and ``length`` ``[M]`` are means, NaN where there was nothing;
+        ``updated [M]`` counts the steps with updates; with what the agent has `measured`, by tag."""
+        members, device = self.agent.members, self.agent.device
+        losses, waited = [], torch.zeros(members, dtype=torch.int64, device=device)
+        counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64, device=device)
+        self.refresh()
+        for _ in range(steps):
+            ended = self.step()
+            losses.append(self.loss)
+            if not self._all_learn:  # who learns never stops
+                able = self.agent.learning()
+                waited += ~able
+                self._all_learn = bool(able.all())
+            if ended is not None:
+                counts.index_add_(0, ended.members, torch.ones_like(ended.returns, dtype=torch.float64))
+                returns.index_add_(0, ended.members, ended.returns.double())
+                lengths.index_add_(0, ended.members, ended.lengths.double())
+        # Members lead and stay contiguous: a sum over the leading axis rounds by how many members there are.
+        table = torch.stack(losses, 1).double()
+        waiting = torch.arange(steps, device=device) < waited.unsqueeze(1)
+        updated = steps - waited
+        row = {
+            "loss": table.masked_fill(waiting, 0.0).sum(1) / updated, "return": returns / counts,
+            "length": lengths / counts, "updated": updated, "finite": returns.isfinite(),
+        }  # fmt: skip
+        return {name: value.cpu() for name, value in (row | self.agent.measured()).items()}
 
     def refresh(self) -> None:
         """Show the agent the observation of now, if it was to act on an older one."""
@@ -87,23 +112,25 @@ class StepLoop:
     def _start(self, where: Tensor | None) -> Tensor:
         while self._block < self.steps // BLOCK:
             self._draw()
-        tick = self.steps % BLOCK
-        seeds = self._seeds[tick]
+        step = self.steps % BLOCK
+        seeds = self._seeds[step]
         self.seeds = seeds if where is None else torch.where(where.cpu(), seeds, self.seeds)
-        if isinstance(self.environment, TensorEnvironment):
-            return self.environment.set_state(self._states[tick], where)
-        return self.environment.reset(seeds, where)
+        return self.environment.start(self._starts[step], where)
 
     def _draw(self) -> None:
-        """Seeds of the next block of ticks, and for tensor programs the states they start in, ``[BLOCK, M, E]``."""
+        """Seeds ``[BLOCK, M, E]`` of the next block of steps, and the starts that they stand for."""
         self._block += 1
         self._block_state = self.streams.get_state()
         self._seeds = self.streams.episode_seeds(BLOCK, self.agent.envs).transpose(0, 1)
-        if isinstance(self.environment, TensorEnvironment):
-            self._states = self.environment.dynamics.initial(self._seeds)
+        self._starts = self.environment.starts(self._seeds)
+
+    @property
+    def can_select(self) -> bool:
+        """Whether members can leave."""
+        return isinstance(self.environment, TensorEnvironment) and isinstance(self.agent, InnerAgent)
 
     def select(self, members: Tensor) -> None:
-        """Go on with ``members`` (indices ``[M']``) only. The environment must be a tensor program."""
+        """Go on with ``members`` (indices ``[M']``) only, where `can_select`."""
         assert isinstance(self.environment, TensorEnvironment) and isinstance(self.agent, InnerAgent)
         self.agent.select(members)
         self.environment = self.environment.select(members)
@@ -114,42 +141,24 @@ class StepLoop:
         if self.obs is not None:
             self.obs = self.obs[members]
             self.shown = None if self.shown is None else self.shown[members]
-            self._seeds, self._states = self._seeds[:, members], self._states[:, members]
+            self._seeds, self._starts = self._seeds[:, members], self._starts[:, members]
 
-    # -- resume -----------------------------------------------------------------------------------------------------
-
-    def resume_state(self) -> dict[str, Any]:
-        """Everything but the agent. Of an environment that is no tensor program, seeds and actions of the episodes
-        under way: an episode is a function of them."""
-        state = {
-            "ticks": self.steps, "obs": self.obs, "returns": self.returns, "lengths": self.lengths,
-            "seeds": self.seeds, "block": self._block, "streams": self._block_state, "shown": self.shown,
+    def state_dict(self) -> dict[str, Any]:
+        """Everything to go on from but the agent's weights."""
+        return {
+            "agent": self.agent.training_state(), "environment": self.environment.snapshot(), "steps": self.steps,
+            "obs": self.obs, "shown": self.shown, "returns": self.returns, "lengths": self.lengths,
+            "seeds": self.seeds, "block": self._block, "streams": self._block_state,
         }  # fmt: skip
-        if isinstance(self.environment, TensorEnvironment):
-            return state | {"state": self.environment.state, "age": self.environment.age}
-        return state | {"past": torch.stack(self._past) if self._past else None}
 
-    def load_resume_state(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         device = self.agent.device
-        self.steps, self.seeds = state["ticks"], state["seeds"]
-        self.obs, self.shown = (None if obs is None else obs.to(device) for obs in (state["obs"], state.get("shown")))
+        self.agent.load_training_state(state["agent"])
+        self.steps, self.seeds = state["steps"], state["seeds"]
+        self.obs, self.shown = (None if state[name] is None else state[name].to(device) for name in ("obs", "shown"))
         self.returns, self.lengths = state["returns"].to(device), state["lengths"].to(device)
         self.streams.set_state(state["streams"])
         if state["block"] >= 0:
             self._block = state["block"] - 1
             self._draw()
-        if self.obs is None:
-            return
-        if isinstance(self.environment, TensorEnvironment):
-            self.environment.set_state(state["state"])
-            self.environment.age = state["age"].to(device)
-        else:
-            self._past = list(state["past"].unbind(0)) if state["past"] is not None else []
-            self._replay()
-
-    def _replay(self) -> None:
-        """Bring the environments back to where they were. Episodes have different ages, so each joins in at its own
-        action."""
-        self.environment.reset(self.seeds)
-        for i, action in enumerate(self._past):
-            self.environment.step(action, self.lengths >= len(self._past) - i)
+        self.environment.restore(state["environment"])

@@ -13,8 +13,8 @@ from control.cli.settings import Settings, from_dict
 from control.storage.run_dir import replacing, versions
 from models.settings import SettingError, UserError
 
-OURS = "understudy"
-FORMAT = 2  # 2: training state with named columns of replay, blocks of noise and `commands.*`
+OURS, FIRST = "understudy", "agents.0."
+FORMAT = 2  # 2: one module of all agents, training state with named columns of replay, blocks of noise
 _WRITER_SIGNS = ("inline_container", "iostream", "PytorchStreamWriter", "failed writing")
 
 
@@ -24,7 +24,18 @@ class CheckpointError(UserError):
 
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Lightning's checkpoint files, each replaced in one step, so that the previous one survives a full disk or a
-    kill."""
+    kill. ``known`` is a checkpoint that was read already and is handed over, not read again."""
+
+    def __init__(self, known: "Checkpoint | None" = None):
+        self.known = known
+
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        if self.known is None or Path(path) != self.known.path:
+            return super().load_checkpoint(path, *args, **kwargs)
+        content = dict(self.known.content)
+        self.known.content.clear()  # Lightning lets go of its own once everything is restored
+        self.known = None
+        return content
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         try:
@@ -52,12 +63,13 @@ class Checkpoint(NamedTuple):
 
     @property
     def run_state(self) -> dict[str, Any]:
-        """What `RunModule` and its subclass added of their own."""
+        """What `RunModule` added of its own."""
         return self.content[OURS]
 
     def agent_state(self) -> dict[str, Any]:
-        """The agent's part of the weights, by the names the agent knows."""
-        return {name.removeprefix("agent."): value for name, value in self.content["state_dict"].items()}
+        """The first agent's part of the weights, by the names the agent knows."""
+        weights: dict[str, Any] = self.content["state_dict"]
+        return {name.removeprefix(FIRST): value for name, value in weights.items() if name.startswith(FIRST)}
 
 
 def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
@@ -84,13 +96,13 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
         raise CheckpointError(
             f"checkpoint {str(file)!r} has format {ours.get('format')}; this version reads format {FORMAT}"
         )
-    if resume and not ours.get("whole", ours.get("agent") is not None):
+    if resume and not ours["whole"]:
         raise CheckpointError(
             f"checkpoint {str(file)!r} holds weights but no memory, so no run can resume from it; --reload takes it"
         )
     try:
         found = Checkpoint(file, from_dict(ours["settings"]), list(ours["seeds"]), content)
-        assert isinstance(ours["epoch"], int) and found.agent_state()
+        assert isinstance(ours["epoch"], int) and content["state_dict"]
     except (KeyError, TypeError, AttributeError, AssertionError, SettingError) as error:
         raise _damaged(file, error, resume) from error
     return found

@@ -1,0 +1,132 @@
+"""The LightningModule of agents: an epoch of its loop is a Lightning epoch."""
+
+import time
+from os import PathLike
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from control.cli.settings import Settings
+from control.lightning.module import RunModule
+from control.loops.build import build_loop
+from control.loops.episodes import EpisodeLoop
+from control.reports.tags import GREEDY, REWARD_RATE, RUNNING_MEAN, SAMPLED, TRAINING
+from control.storage import checkpoints
+
+
+class AgentModule(RunModule):
+    """Trains M members (seeds ``seed, seed + 1, ...``) of one agent in one environment, by the ``loop`` of its family.
+
+    SettingError where agent, environment and machine do not fit. The agents' own optimisers are Lightning's, for
+    checkpoints; they make their steps themselves.
+    """
+
+    def __init__(self, settings: Settings):
+        loop = build_loop(settings)
+        super().__init__(settings, loop.seeds)
+        self.loop = loop
+        self.agents = nn.ModuleList(loop.agents)
+
+    # -- Lightning's hooks ------------------------------------------------------------------------------------
+
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint_path: str | PathLike[str], **changes: Any) -> Self:  # type: ignore[override]
+        """The trained module from a file of Lightning's or the folder of a run. ``changes`` are settings that do not
+        touch the networks. Only weights are taken: to go on training, `trainer.fit(module, ckpt_path=...)`."""
+        checkpoint = checkpoints.load(checkpoint_path)
+        module = cls(checkpoint.settings.replace(**changes))
+        module.take_weights(checkpoint)
+        return module
+
+    def configure_optimizers(self) -> list[torch.optim.Optimizer]:
+        return [optimizer for agent in self.loop.agents for optimizer in agent.optimizers]
+
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        if self.epoch == 0:
+            self.loop.warm_up()
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        self.row = self.loop.epoch()
+        self._count()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if self.trainer.sanity_checking:
+            return
+        start = time.perf_counter()
+        self.row |= self.loop.measure()
+        self.row["time/eval"] = torch.full((len(self.seeds),), time.perf_counter() - start)
+        for tag in (GREEDY, SAMPLED, REWARD_RATE, RUNNING_MEAN):
+            if tag in self.row:
+                self.log(tag, self.row[tag].float().mean(), logger=False, batch_size=1)
+
+    def _count(self) -> None:
+        self.epoch, self.env_steps = self.loop.epochs, self.loop.env_steps
+        self.gradient_steps = self.loop.gradient_steps
+
+    # -- the run's side -----------------------------------------------------------------------------------------
+
+    def take_weights(self, checkpoint: checkpoints.Checkpoint) -> None:
+        """Only the weights. CheckpointError where they have other shapes."""
+        wanted, given = self.state_dict(), checkpoint.content["state_dict"]
+        if {name: value.shape for name, value in wanted.items()} != {name: each.shape for name, each in given.items()}:
+            raise checkpoints.CheckpointError(
+                f"checkpoint {str(checkpoint.path)!r} does not fit {self.settings.run.gamename} as installed here: its "
+                "networks have other shapes"
+            )
+        self.load_state_dict(given)
+        self.epoch = checkpoint.run_state["epoch"]
+
+    def is_evaluated(self) -> bool:
+        return GREEDY in self.row
+
+    def is_over(self) -> bool:
+        return super().is_over() or self.loop.has_reached_target()
+
+    @property
+    def target(self) -> float | None:
+        return super().target if self.loop.score_tag == GREEDY else self.loop.target
+
+    @property
+    def score_name(self) -> str:
+        if not isinstance(self.loop, EpisodeLoop) or self.loop.score_tag == GREEDY:
+            return super().score_name
+        recent = self.loop.recent
+        return f"mean return of the last {min(recent.values.shape[1], int(recent.counts.min()))} episodes"
+
+    def score(self) -> float | None:
+        values = self.row.get(self.loop.score_tag)
+        return None if values is None else float(values.mean())
+
+    def headline(self) -> str:
+        return ", ".join(self._shown({self._return_tag: "return {:.0f}", self.loop.loss_tag: "loss {:.3g}"}))
+
+    def report(self) -> list[str] | None:
+        if not self.has_something_to_say():
+            return None
+        greedy = {REWARD_RATE: "reward rate {:.4f}"} if REWARD_RATE in self.row else {GREEDY: "greedy {:7.1f}"}
+        texts = {self._return_tag: "return {:7.1f}"} | greedy | {SAMPLED: "sampled {:7.1f}"}
+        return [self.steps_text(), *self._shown(texts | {self.loop.loss_tag: "loss {:.3g}"})]
+
+    @property
+    def _return_tag(self) -> str:
+        return RUNNING_MEAN if RUNNING_MEAN in self.row else TRAINING
+
+    def _shown(self, texts: dict[str, str]) -> list[str]:
+        """The mean of each tag over the members that have a number, in words; nothing where none has."""
+        means = {tag: float(self.row[tag].double().nanmean()) for tag in texts if tag in self.row}
+        return [texts[tag].format(mean) for tag, mean in means.items() if mean == mean]
+
+    def commanded(self) -> list[tuple[Tensor, Tensor]]:
+        """Returns ``[M, E]`` that episodes since the last evaluation were asked for, and those they got."""
+        return self.loop.commanded if isinstance(self.loop, EpisodeLoop) else []
+
+    def training_state(self) -> dict[str, Any]:
+        return {"loop": self.loop.state_dict(self.whole)}
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        self.loop.load_state_dict(state["loop"])
+
+    def close(self) -> None:
+        self.loop.close()

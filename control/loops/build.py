@@ -1,0 +1,139 @@
+"""From settings to the loop of a run, with its agent and environments."""
+
+import torch
+
+from control.cli.settings import RunConfig, Settings
+from control.loops.episodes import EpisodeLoop
+from control.loops.loop import Loop
+from control.loops.resources import available_memory
+from control.loops.step_groups import Group, StepGroups
+from control.loops.steps import StepLoop
+from envs.base import Environment
+from envs.make import make_environment
+from envs.names import GAMES
+from envs.tensor import Dynamics, TensorEnvironment
+from models.contract import Agent, StepAgent
+from models.registry import agent_class, family, learns_from
+from models.settings import SettingError
+from models.spaces import Spaces
+from models.streams import Streams
+
+
+def build_loop(settings: Settings) -> Loop:
+    """The loop of a run, its environments open. SettingError where agent, environment and machine do not fit."""
+    run = settings.run
+    check_accelerator(run)
+    check_spaces(run, agent_class(run.implementation), spaces_of(run.gamename))
+    loop = _episodes(settings) if learns_from(run.implementation) == "episodes" else _steps(settings)
+    followed = loop.agent.commands_now() if isinstance(loop, EpisodeLoop) else {}
+    unknown = [f"command.{name}" for name in settings.command if name not in followed]
+    if unknown:
+        loop.close()
+        able = ", ".join(followed) or "no command"
+        raise SettingError(f"{', '.join(unknown)} has no effect: {run.implementation} here follows {able}")
+    return loop
+
+
+def spaces_of(game: str) -> Spaces:
+    """What a game shows and takes, without an environment that stays open."""
+    environment = make_environment(game, 1, 1)
+    environment.close()
+    return environment.spaces
+
+
+def seeds_of(run: RunConfig) -> list[int]:
+    """The seeds of a run's members."""
+    return [run.seed + member for member in range(run.num_seeds)]
+
+
+def check_spaces(run: RunConfig, agent: type[Agent], spaces: Spaces, name: str = "") -> None:
+    """SettingError where an agent cannot play the game. ``name`` is the implementation that acts, where that is not
+    the run's own."""
+    acts = name or run.implementation
+    if not isinstance(spaces.actions, agent.action_kinds):
+        given = type(spaces.actions).__name__.lower()
+        able = " or ".join(kind.__name__.lower() for kind in agent.action_kinds)
+        raise SettingError(f"gamename is {run.gamename!r}, whose actions are {given}; {acts} takes {able} actions")
+    if spaces.is_image and not agent.takes_images:
+        raise SettingError(f"gamename is {run.gamename!r}, which shows images; {acts} takes vectors of observations")
+
+
+def check_accelerator(run: RunConfig) -> None:
+    """SettingError where the run's agents cannot learn on its accelerator, or the machine has none."""
+    if run.accelerator == "cpu":
+        return
+    able = family(run.implementation).accelerators
+    if run.accelerator not in able:
+        raise SettingError(f"accelerator is {run.accelerator!r}; allowed for {run.implementation}: cpu", "accelerator")
+    if not torch.cuda.is_available():
+        raise SettingError(
+            f"accelerator is {run.accelerator!r}, but torch {torch.__version__} finds no GPU; allowed here: cpu",
+            "accelerator",
+        )
+
+
+def _episodes(settings: Settings) -> EpisodeLoop:
+    run, schedule = settings.run, settings.agent.schedule
+
+    def environment(rows: int) -> Environment:
+        return make_environment(run.gamename, run.num_seeds, rows, run.num_workers, time_limit=run.time_limit)
+
+    training = environment(schedule.episodes)
+    agent = agent_class(run.implementation)(settings.agent, training.spaces, seeds_of(run))
+    # Rows that only evaluation has would be looked at in every step of training.
+    evaluation = environment(run.eval_episodes) if run.eval_episodes > schedule.episodes else None
+    return EpisodeLoop(
+        agent, training, schedule, run.gamename,
+        eval_episodes=run.eval_episodes, evaluation=evaluation, command=settings.command,
+    )  # fmt: skip
+
+
+def _steps(settings: Settings) -> StepGroups:
+    run, seeds = settings.run, seeds_of(settings.run)
+    chosen = agent_class(run.implementation).groups(settings.agent, seeds)
+    workers = max(1, run.num_workers // len(chosen))
+    groups = [_group(settings, positions, workers) for positions in chosen]
+    return StepGroups(groups, seeds, settings.schedule, settings.epochs, run.gamename)
+
+
+def _group(settings: Settings, positions: list[int], workers: int) -> Group:
+    run, config, schedule = settings.run, settings.agent, settings.schedule
+    device = torch.device("cuda" if run.accelerator == "gpu" else "cpu")
+    seeds = [seeds_of(run)[m] for m in positions]
+
+    def environment(envs: int, limit: int | None) -> Environment:
+        return make_environment(run.gamename, len(seeds), envs, workers, time_limit=limit, device=device)
+
+    training = environment(config.num_envs, run.time_limit or (0 if schedule.endless else None))
+    kind: type[StepAgent] = agent_class(run.implementation)
+    dynamics = training.on_device if isinstance(training, TensorEnvironment) else None
+    _check_world(run, config, kind, training.spaces, dynamics)
+    world = {"dynamics": dynamics, "device": device} if kind.knows_dynamics else {}
+    agent = agent_class(run.implementation)(config, training.spaces, seeds, **world)
+    limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
+    evaluation = environment(schedule.eval_episodes, min(limits, default=None))
+    loop = StepLoop(agent, training, Streams.named(seeds, "episodes"))
+    return Group(torch.tensor(positions), loop, evaluation)
+
+
+def _check_world(
+    run: RunConfig, config: object, agent: type[StepAgent], spaces: Spaces, dynamics: Dynamics | None
+) -> None:
+    """SettingError where the agent must step copies of the environment and cannot, or would remember more than there
+    is room for."""
+    if dynamics is None and agent.needs_dynamics(config):
+        able = ", ".join(game.name for game in GAMES.values() if game.dynamics)
+        raise SettingError(
+            f"gamename is {run.gamename!r}, whose states cannot be copied; allowed for {run.implementation}: {able}",
+            "gamename",
+        )
+    needed = agent.memory_bytes(config, spaces, run.num_seeds, dynamics)
+    there = available_memory(run.accelerator) if needed else None
+    if there is not None and needed > there:
+        size = config.buffer_size  # type: ignore[attr-defined]  # which everything that says how much it needs has
+        most = int(size * there / needed)
+        raise SettingError(
+            f"buffer_size is {size}, which takes {needed / 1e9:.1f} GB with num_seeds {run.num_seeds} on "
+            f"{run.gamename}, and {there / 1e9:.1f} GB are free; allowed here: at most {most}",
+            "buffer_size",
+        )

@@ -1,0 +1,152 @@
+"""The loop of agents that learn from whole episodes: an epoch is gradient steps, and episodes side by side."""
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from control.loops.loop import Loop, joined, rounds
+from control.loops.rollout import Episodes, rollout
+from control.loops.window import RunningWindow
+from envs.base import Environment
+from models.contract import EpisodeAgent, Policy, RandomPolicy
+from models.schedule import Schedule
+from models.streams import Streams
+from models.trajectory import Trajectory
+
+_STUCK_EPOCHS = 10
+
+
+class EpisodeLoop(Loop):
+    """`Loop` of one agent for all members. ``schedule`` says what an epoch is, ``command`` replaces parts of what the
+    agent commands itself, ``evaluation`` is an environment of its own for evaluations, where they have more rows."""
+
+    evaluation_modes = ("greedy", "sampled")
+
+    def __init__(
+        self, agent: EpisodeAgent, environment: Environment, schedule: Schedule, game: str = "", *,
+        eval_episodes: int = 10, evaluation: Environment | None = None, command: Mapping[str, float] | None = None,
+    ):  # fmt: skip
+        super().__init__([agent], agent.seeds, game, eval_episodes)
+        self.agent, self.schedule, self.command = agent, schedule, command
+        self.environment, self.evaluation = environment, evaluation or environment
+        self.streams = Streams.named(self.seeds, "rollout")
+        self.loss_tag = f"train/{agent.main_loss}"
+        if schedule.running_mean:
+            self.score_tag, self.target = "train/mean_reward", schedule.target
+        self.recent = RunningWindow(len(self.seeds), schedule.running_mean or 1)  # training returns
+        self.best_mean = torch.full((len(self.seeds),), -math.inf, dtype=torch.float64)
+        self.commanded: list[tuple[Tensor, Tensor]] = []  # returns [M, E] asked for and got since the last evaluation
+        self._measured = False  # whether an evaluation has been since
+        self._stuck = 0  # epochs for which a policy has been collapsed
+
+    def warm_up(self) -> None:
+        for count in rounds(self.schedule.warm_up, self.environment.envs):
+            self.agent.observe(self._play(RandomPolicy(self.environment.spaces, count, self.streams.fork()), count))
+
+    def epoch(self) -> dict[str, Tensor]:
+        start = time.perf_counter()
+        self.epochs += 1
+        if self._measured:
+            self.commanded, self._measured = [], False
+        row: dict[str, Tensor] = {}
+        if not self.schedule.on_policy:
+            self._learn(row)
+        playing = time.perf_counter()
+        self._explore(row)
+        seconds = time.perf_counter() - playing
+        if self.schedule.on_policy:
+            self._learn(row)
+        times = {"time/rollout": seconds, "time/update": time.perf_counter() - start - seconds}
+        return row | {tag: torch.full((len(self.seeds),), value) for tag, value in times.items()}
+
+    def _learn(self, row: dict[str, Tensor]) -> None:
+        metrics = self.agent.learn()
+        row |= {f"train/{name}": value for name, value in metrics.items()}
+        self.gradient_steps += self.schedule.gradient_steps
+        self._check_members("policy loss", metrics[self.agent.main_loss])
+        collapsed, text = self.agent.has_collapsed(metrics)
+        self._stuck = self._stuck + 1 if collapsed.any() else 0
+        if self._stuck == _STUCK_EPOCHS:
+            self._warn(f"for {_STUCK_EPOCHS} epochs {text}")
+
+    def _explore(self, row: dict[str, Tensor]) -> None:
+        """The epoch's episodes, and what they say."""
+        count, streams = self.schedule.episodes, self.streams.fork()
+        if self.epochs <= self.schedule.random_epochs:
+            policy: Policy = RandomPolicy(self.environment.spaces, count, streams)
+        else:
+            policy = self.agent.begin(count, streams, sample=True, command=self.command)
+        trajectory = self._play(policy, count)
+        returns = trajectory.returns
+        row |= self._running_mean(returns) | {
+            "rollout/return_mean": returns.mean(1), "rollout/return_std": returns.std(1, correction=0),
+            "rollout/return_max": returns.amax(1), "rollout/return_min": returns.amin(1),
+            "rollout/length": trajectory.lengths.float().mean(1),
+        }  # fmt: skip
+        row |= {f"command/{name}": value for name, value in self.agent.commands_now().items()}
+        if policy.commanded_returns is not None:
+            self.commanded.append((policy.commanded_returns, returns))
+        row |= {f"train/{name}": value for name, value in self.agent.observe(trajectory, validate=True).items()}
+
+    def _play(self, policy: Policy, count: int) -> Trajectory:
+        trajectory = rollout(policy, self.environment, self.streams.episode_seeds(count))
+        self._check_returns(trajectory.returns.isfinite())
+        self.env_steps = self.env_steps + trajectory.lengths.sum(1)
+        return trajectory
+
+    def _running_mean(self, returns: Tensor) -> dict[str, Tensor]:
+        """Mean over the latest episodes, those of ``returns [M, E]`` among them, and the best such mean so far."""
+        if not self.schedule.running_mean:
+            return {}
+        members = torch.arange(len(self.seeds))
+        self.recent.add(members.repeat_interleave(returns.shape[1]), returns.flatten())
+        mean = self.recent.mean(members, 0, self.schedule.running_mean)
+        self.best_mean = torch.maximum(self.best_mean, mean)
+        return {"train/mean_reward": mean, "train/best_mean_reward": self.best_mean}
+
+    def has_reached_target(self) -> bool:
+        """By the running mean, which is known without an evaluation."""
+        if self.target is None or not self.epochs:
+            return False
+        length = self.recent.values.shape[1]
+        return float(self.recent.mean(torch.arange(len(self.seeds)), 0, length).mean()) >= self.target
+
+    def evaluate(self, episodes: int, sample: bool = False) -> Episodes:
+        """Under the evaluation command, where the agent follows one."""
+        parts = []
+        for count in rounds(episodes, self.evaluation.envs):
+            streams = self.evaluation_streams
+            policy = self.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=self.command)
+            parts.append(rollout(policy, self.evaluation, streams.episode_seeds(count), keep=False))
+        return joined(parts)
+
+    def measure(self) -> dict[str, Tensor]:
+        self._measured = True
+        return super().measure()
+
+    def policy(self, streams: Streams, sample: bool = False) -> Policy:
+        return self.agent.begin(1, streams, sample=sample, evaluate=True, command=self.command)
+
+    def state_dict(self, whole: bool = True) -> dict[str, Any]:
+        return super().state_dict() | {
+            "streams": self.streams.get_state(), "commanded": self.commanded, "measured": self._measured,
+            "stuck": self._stuck, "recent": self.recent.state_dict(), "best_mean": self.best_mean,
+            "agent": self.agent.training_state() if whole else None,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.streams.set_state(state["streams"])
+        self.commanded, self._measured = list(state["commanded"]), state["measured"]
+        self._stuck, self.best_mean = state["stuck"], state["best_mean"]
+        self.recent.load_state_dict(state["recent"])
+        self.agent.load_training_state(state["agent"])
+
+    def close(self) -> None:
+        self.environment.close()
+        if self.evaluation is not self.environment:
+            self.evaluation.close()

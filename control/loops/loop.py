@@ -1,0 +1,131 @@
+"""What both loops of a run have in common: members, counters, evaluation, and warnings of what learns no more."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from control.loops.rollout import Episodes
+from envs.base import EnvironmentFault
+from models.contract import Agent, Policy
+from models.settings import UserError
+from models.streams import Streams
+
+
+class Loop(ABC):
+    """Trains the M members (``seeds [M]``) of a run, epoch by epoch, and evaluates them. Knows no Lightning.
+
+    ``agents`` hold the members, most loops have one. ``env_steps [M]`` and ``gradient_steps`` count from the start of
+    the run. A row is what was measured, ``{tag: [M]}``, NaN where there was nothing to measure.
+    """
+
+    evaluation_modes: tuple[str, ...]  # of "greedy" and "sampled"
+    loss_tag = "train/loss"
+    score_tag = "eval/return_greedy"  # what the best checkpoint goes by
+    target: float | None = None  # the score that ends the run, where the agent's own settings give one
+
+    def __init__(self, agents: Sequence[Agent], seeds: list[int], game: str, eval_episodes: int):
+        self.agents, self.seeds, self.game, self.eval_episodes = list(agents), seeds, game, eval_episodes
+        self.epochs = 0  # begun
+        self.env_steps = torch.zeros(len(seeds), dtype=torch.int64)
+        self.gradient_steps = 0
+        self.evaluation_streams = Streams.named(seeds, "evaluation")
+        self._warned: set[str] = set()
+
+    @abstractmethod
+    def warm_up(self) -> None:
+        """What comes before the first epoch of a run."""
+
+    @abstractmethod
+    def epoch(self) -> dict[str, Tensor]:
+        """Train for one epoch; its row. Raises UserError where no member has finite weights any more."""
+
+    @abstractmethod
+    def evaluate(self, episodes: int, sample: bool = False) -> Episodes:
+        """``episodes`` of every member with actions that are drawn (``sample``) or greedy; nothing is learned of
+        them."""
+
+    @abstractmethod
+    def policy(self, streams: Streams, sample: bool = False) -> Policy:
+        """A policy for one episode of the run's first members. ``streams`` are one for each of its members."""
+
+    @abstractmethod
+    def state_dict(self, whole: bool = True) -> dict[str, Any]:
+        """What a resumed run needs beside weights and optimisers; without ``whole`` no agent's training state."""
+        return {
+            "epochs": self.epochs, "env_steps": self.env_steps, "gradient_steps": self.gradient_steps,
+            "evaluation_streams": self.evaluation_streams.get_state(),
+        }  # fmt: skip
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epochs, self.env_steps = state["epochs"], state["env_steps"]
+        self.gradient_steps = state["gradient_steps"]
+        self.evaluation_streams.set_state(state["evaluation_streams"])
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the environments."""
+
+    def measure(self) -> dict[str, Tensor]:
+        """An evaluation as the settings ask for it, in every mode; its row."""
+        played = {mode: self.evaluate(self.eval_episodes, mode == "sampled") for mode in self.evaluation_modes}
+        return {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in played.items()}
+
+    def has_reached_target(self) -> bool:
+        """Whether the members are as good as ``target`` says, as far as that is known without an evaluation."""
+        return False
+
+    # -- for subclasses -----------------------------------------------------------------------------------------------
+
+    def _check_returns(self, finite: Tensor) -> None:
+        if not finite.all():
+            text = "the rewards of an episode add up to more than a float holds"
+            raise EnvironmentFault(f"environment {self.game}: {text}")
+
+    def _check_members(self, what: str, loss: Tensor, learned: Tensor | None = None) -> None:
+        """Warn once of a ``loss [M]`` (called ``what``) that is not finite though the member ``learned [M]`` bool, and
+        of weights that are not; UserError where all are lost."""
+        for m, (seed, value) in enumerate(zip(self.seeds, loss.tolist(), strict=True)):
+            if (learned is None or learned[m]) and not math.isfinite(value):
+                self._warn(f"seed {seed}: the {what} is {value} since epoch {self.epochs}; {self.agents[0].advice}")
+        sound = self._sound_members()
+        for seed, fine in zip(self.seeds, sound.tolist(), strict=True):
+            if not fine:
+                self._warn(f"seed {seed}: weights are no longer finite (epoch {self.epochs}); it cannot recover")
+        if not sound.any():
+            raise UserError(
+                f"the weights are no longer finite (epoch {self.epochs}), so training stops; earlier checkpoints are "
+                f"kept: {self.agents[0].advice}"
+            )
+
+    def _sound_members(self) -> Tensor:
+        """Which members have nothing but finite weights, ``[M]`` bool."""
+        return finite(self.agents[0])
+
+    def _warn(self, text: str) -> None:
+        key = text.split(" (")[0].split(" since")[0]
+        if key not in self._warned:
+            self._warned.add(key)
+            print(f"warning: {text}", flush=True)
+
+
+def finite(agent: Agent) -> Tensor:
+    """Which members of an agent have nothing but finite numbers in their parameters, ``[M]`` bool."""
+    sound = torch.ones(agent.members, dtype=torch.bool)
+    for weights in agent.parameters():
+        sound &= torch.isfinite(weights.detach().sum(1)).cpu()
+    return sound
+
+
+def rounds(episodes: int, envs: int) -> list[int]:
+    """``episodes`` in rounds of at most ``envs``."""
+    return [min(envs, episodes - done) for done in range(0, episodes, envs)]
+
+
+def joined(parts: Sequence[Episodes]) -> Episodes:
+    """The episodes of several rounds side by side."""
+    return Episodes(torch.cat([part.returns for part in parts], 1), torch.cat([part.lengths for part in parts], 1))
