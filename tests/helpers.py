@@ -14,23 +14,24 @@ import torch
 from torch import Tensor
 
 from conftest import ROOT
-from control.loops.rollout import Episodes, rollout
-from control.loops.steps import StepLoop as Steps
+from control.cli.settings import RunConfig, Settings
+from control.loops.build import build_loop
+from control.loops.episodes import EpisodeLoop
 from control.storage.run_dir import read_metrics
-from envs.base import Environment
-from envs.make import make_dynamics, make_environment
-from envs.tensor import TensorEnvironment
-from models.contract import RandomPolicy
+from envs.make import make_dynamics
 from models.registry import agent_class, default_config, implementations, learns_from
 from models.spaces import Continuous, Discrete, Spaces
-from models.streams import Streams
 
-# What makes a run small, for those fields that a family has. Batch and widths are odd, so that vector tails are
-# exercised.
+# What makes a run small, for those fields that a family has. Batches and widths are odd, so that vector tails are
+# exercised; replay buffers of models go round.
 TINY: dict[str, Any] = {
-    "batch_size": 33, "num_grad_steps": 4, "num_rand_action_rollouts": 5,
-    "training_rollouts_per_worker": 3, "last_few": 4,
-    "value_hidden_sizes": (11, 7), "conv_channels": (4, 8), "random_action_epochs": 0,
+    "batch_size": 33, "num_grad_steps": 4, "num_rand_action_rollouts": 4, "training_rollouts_per_worker": 4,
+    "last_few": 4, "value_hidden_sizes": (11, 7), "conv_channels": (4, 8), "random_action_epochs": 0,
+}  # fmt: skip
+STEP_TINY: dict[str, Any] = {
+    "batch_size": 9, "hidden_size": 11, "feature_dim": 13, "rb_size": 700, "num_hidden_layers": 2,
+    "num_hidden_units": 11, "rollout_length": 3, "num_features": 3, "feature_width": 5, "buffer_size": 23,
+    "training_start_time": 3, "eval_frequency": 5, "target_update_frequency": 7, "Q_alpha": 3e-3, "model_alpha": 3e-3,
 }  # fmt: skip
 # Families' other networks and ways, tested beside every implementation: id -> (implementation, settings).
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -41,21 +42,25 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "AAC-shared": ("AAC", {"shared_trunk": True}),
     "AAC-improved": ("AAC", {"gae_lambda": 0.9, "bootstrap_truncation": True, "normalize_advantage": True,
                              "grad_clip_val": 0.5, "reward_scale": 0.5, "anneal_lr": True, "value_lr": 5e-3}),
-}  # fmt: skip
-CASES = {name: (name, {}) for name in implementations() if learns_from(name) == "episodes"} | VARIANTS
-# The same for families that learn between steps.
-STEP_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "DDQN-three-envs": ("DDQN", {"num_envs": 3, "updates_per_step": 2, "eps_fraction": 0.5}),
     "DDQN-own-lr-and-batch": ("DDQN", {"vary_hp": True, "vary": ("lr", "batch_size")}),
     "DuelingDDQN-batch-mean": ("DuelingDDQN", {"dueling_mean": "batch"}),
-    "ER-epsilon-greedy": ("ER", {"exploration_strat": "epsilon_greedy", "updates_per_step": 2, "double_DQN": True}),
+    "ER-silu": ("ER", {"activation": "silu", "updates_per_step": 2, "double_DQN": True}),
+    "ER-epsilon-greedy": ("ER", {"exploration_strat": "epsilon_greedy", "activation": "relu", "batch_size": 1}),
+    "perfect-relu": ("PerfectModel", {"activation": "relu", "use_target": False, "num_hidden_units": 7}),
+    "simple-silu": ("SimpleModel", {"activation": "silu", "rollout_batch_size": 5, "num_hidden_units": 17}),
+    "simple-faithful": ("SimpleModel", {"faithful_to_paper": True, "activation": "relu", "batch_size": 1}),
+    "simple-no-bits": ("SimpleModel", {"binary_obs": False, "double_DQN": True}),
+    "categorical-silu": ("CategoricalLatent", {"activation": "silu", "posterior_entropy_weight": 0.3}),
+    "categorical-wide": ("CategoricalLatent", {"num_hidden_units": 33, "feature_width": 17, "rollout_batch_size": 1}),
+    "gaussian-softplus": ("GaussianLatent", {"std_act": "softplus", "posterior_entropy_weight": 0.3}),
+    "gaussian-deviations": ("GaussianLatent", {"binary_obs": False, "learn_obs_variance": True, "num_features": 7}),
+    "tanh-sigmoid": ("GaussianLatent", {"latent_type": "tanh_gaussian", "std_act": "sigmoid", "activation": "silu"}),
 }  # fmt: skip
-STEP_CASES = {name: (name, {}) for name in implementations() if learns_from(name) == "steps"} | STEP_VARIANTS
-STEP_TINY: dict[str, Any] = {
-    "batch_size": 9, "hidden_size": 11, "feature_dim": 13, "rb_size": 700,
-    "num_hidden_layers": 2, "num_hidden_units": 11, "rollout_length": 3, "num_features": 3, "feature_width": 5,
-    "buffer_size": 700, "training_start_time": 5, "eval_frequency": 5, "target_update_frequency": 7,
-}  # fmt: skip
+ALL = {name: (name, {}) for name in implementations() if learns_from(name) != "evolution"} | VARIANTS
+CASES = {case: given for case, given in ALL.items() if learns_from(given[0]) == "episodes"}
+STEP_CASES = {case: given for case, given in ALL.items() if case not in CASES}
+MODELS = [case for case, (name, _) in STEP_CASES.items() if hasattr(default_config(name, ""), "model")]
 
 
 def on_policy(implementation: str) -> bool:
@@ -64,19 +69,15 @@ def on_policy(implementation: str) -> bool:
 
 
 def able(case: str, game: str) -> bool:
-    """Whether the agent of a case of `CASES` can choose a game's actions."""
+    """Whether the agent of a case can play a game: what imagines with the environment itself needs its tensor program."""
     kind = Continuous if game == "pendulum" or game.endswith("-continuous") else Discrete
-    return kind in agent_class(CASES[case][0]).action_kinds
-
-
-def plays(case: str, game: str) -> bool:
-    """Whether a case of `STEP_CASES` can play a game: what imagines with the world itself needs its tensor program."""
-    return getattr(config_of(case), "model", "") != "perfect" or make_dynamics(game) is not None
+    alone = getattr(config_of(case), "model", "") == "perfect" and make_dynamics(game) is None
+    return kind in agent_class(ALL[case][0]).action_kinds and not alone
 
 
 def config_of(case: str, game: str = "", **changes: Any) -> Any:
-    """Settings of a case of `CASES` or `STEP_CASES`, changed where its family has such a field."""
-    implementation, own = (CASES | STEP_CASES)[case]
+    """Settings of a case, changed where its family has such a field."""
+    implementation, own = ALL[case]
     config = default_config(implementation, game)
     known = {field.name for field in dataclasses.fields(config)}
     return dataclasses.replace(config, **{name: value for name, value in (changes | own).items() if name in known})
@@ -84,99 +85,43 @@ def config_of(case: str, game: str = "", **changes: Any) -> Any:
 
 def tiny(case: str, game: str = "", **changes: Any) -> Any:
     """The smallest settings that still learn something."""
-    hidden = tuple(11 + 4 * i for i in range(len(default_config(CASES[case][0], game).hidden_sizes)))
-    return config_of(case, game, **({"hidden_sizes": hidden} | TINY | changes))
+    if case in STEP_CASES:
+        return config_of(case, game, **(STEP_TINY | changes))
+    plain = default_config(ALL[case][0], game)
+    hidden = tuple(11 + 4 * i for i in range(len(getattr(plain, "hidden_sizes", ()))))
+    few = {"batch_size": 4} if plain.schedule.on_policy else {}  # episodes of an epoch
+    return config_of(case, game, **({"hidden_sizes": hidden} | TINY | few | changes))
 
 
 def build(case: str, spaces: Spaces, seeds: list[int], config: Any = None) -> Any:
-    return agent_class(CASES[case][0])(config or tiny(case), spaces, seeds)
+    return agent_class(ALL[case][0])(config or tiny(case), spaces, seeds)
 
 
-class Loop:
-    """What a run does with an agent, epoch by epoch, ``envs`` episodes in each."""
-
-    def __init__(self, case: str, game: str, seeds: list[int], config: Any = None, envs: int = 4):
-        self.environment: Environment = make_environment(game, len(seeds), envs)
-        self.agent = build(case, self.environment.spaces, seeds, config)
-        self.streams = Streams.named(seeds, "rollout")
-        self.envs = envs
-
-    def warm_up(self, rounds: int = 2) -> None:
-        for _ in range(rounds):
-            actor = RandomPolicy(self.environment.spaces, self.envs, self.streams.fork())
-            self.agent.observe(rollout(actor, self.environment, self.streams.episode_seeds(self.envs)))
-
-    def epoch(self) -> dict[str, Tensor]:
-        """Learn, then act, or the other way round; everything that came of it, each ``[M, ...]``."""
-        first = {} if self.agent.config.schedule.on_policy else self.agent.learn()
-        actor = self.agent.begin(self.envs, self.streams.fork(), sample=True)
-        trajectory = rollout(actor, self.environment, self.streams.episode_seeds(self.envs))
-        seen = self.agent.observe(trajectory)
-        numbers = first or self.agent.learn()
-        numbers |= {f"seen {name}": value for name, value in seen.items()}
-        mine = {f"weights {name}": value.detach().clone() for name, value in self.agent.state_dict().items()}
-        return numbers | mine | {"returns": trajectory.returns, "lengths": trajectory.lengths}
-
-    def evaluate(self, sample: bool = False) -> Episodes:
-        actor = self.agent.begin(self.envs, self.streams.fork(), sample=sample, evaluate=True)
-        return rollout(actor, self.environment, self.streams.episode_seeds(self.envs), keep=False)
+def loop_of(case: str, game: str, first: int = 1, seeds: int = 1, config: Any = None, **run: Any) -> Any:
+    """The loop of a run, as the command makes it, after its warm-up; epochs of 60 steps, where they have any."""
+    settings = RunConfig(
+        implementation=ALL[case][0], gamename=game, seed=first, num_seeds=seeds,
+        **({"steps_per_epoch": 60, "epochs": 3, "eval_episodes": 4} | run),
+    )  # fmt: skip
+    loop = build_loop(Settings(settings, config or tiny(case, game)))
+    loop.warm_up()
+    return loop
 
 
-class StepLoop:
-    """What a run does with an agent that learns between steps, ``ticks`` an epoch."""
-
-    def __init__(self, case: str, game: str, seeds: list[int], config: Any = None, epochs: int = 3, ticks: int = 60):
-        config, which = config or config_of(case, game, **STEP_TINY), agent_class(STEP_CASES[case][0])
-        limit = 0 if hasattr(config, "schedule") and config.schedule.endless else None
-        environment = make_environment(game, len(seeds), config.num_envs, time_limit=limit)
-        dynamics = environment.on_device if isinstance(environment, TensorEnvironment) else None
-        self.game, self.ticks = game, ticks
-        world = {"dynamics": dynamics} if which.knows_dynamics else {}
-        self.agent = which(config, environment.spaces, seeds, **world)
-        self.agent.budget = epochs * ticks * config.num_envs
-        self.interaction = Steps(self.agent, environment, Streams.named(seeds, "episodes"))
-
-    def epoch(self) -> dict[str, Tensor]:
-        """Act and learn; everything that came of it, each ``[M, ...]``."""
-        losses = []
-        self.interaction.refresh()
-        for _ in range(self.ticks):
-            self.interaction.step()
-            losses.append(self.interaction.loss)
-        mine = {f"weights {name}": value.detach().clone() for name, value in self.agent.state_dict().items()}
-        interaction = self.interaction
-        assert interaction.obs is not None
-        return mine | self.agent.measured() | {
-            "losses": torch.stack(losses, 1), "obs": interaction.obs.clone(), "lengths": interaction.lengths.clone(),
-            "returns": interaction.returns.clone(), "episodes": self.agent.episodes.clone(),
-        }  # fmt: skip
-
-    def state(self) -> dict[str, Any]:
-        """All that `load` needs to go on from here."""
-        return state_of(self.interaction)
-
-    def load(self, state: dict[str, Any]) -> None:
-        load_state(self.interaction, state)
-
-    def evaluate(self, episodes: int = 4) -> Tensor:
-        """Returns ``[M, K]`` of greedy episodes, from the same seeds for all."""
-        environment = make_environment(self.game, self.agent.members, episodes)
-        seeds = torch.arange(episodes).expand(self.agent.members, -1)
-        policy = self.agent.begin(episodes, Streams.named(self.agent.seeds, "latents"), sample=False)
-        return rollout(policy, environment, seeds, keep=False).returns
+def place(loop: Any, member: int) -> tuple[Any, int]:
+    """The agent of a member, and its place there."""
+    if isinstance(loop, EpisodeLoop):
+        return loop.agent, member
+    group = next(group for group in loop.groups if member in group.at)
+    return group.loop.agent, group.at.tolist().index(member)
 
 
-def state_of(interaction: Steps) -> dict[str, Any]:
-    """All that `load_state` needs to go on from here, the agent's and the loop's."""
-    parts = {"weights": interaction.agent.state_dict(), "rest": interaction.agent.training_state()}
-    return parts | {"loop": interaction.resume_state()}
-
-
-def load_state(interaction: Steps, state: dict[str, Any]) -> None:
-    """Go on from what `state_of` gave."""
-    interaction.agent.load_state_dict(state["weights"])
-    interaction.agent.load_training_state(state["rest"])
-    interaction.load_resume_state(state["loop"])
+def numbers(loop: Any, row: dict[str, Tensor], member: int) -> dict[str, Tensor]:
+    """All that an epoch has made of a member: what was measured, its weights, and the counters."""
+    agent, at = place(loop, member)
+    weights = {f"weights {name}": value[at].detach().clone() for name, value in agent.state_dict().items()}
+    measured = {tag: value[member] for tag, value in row.items() if not tag.startswith("time/")}
+    return weights | measured | {"env_steps": loop.env_steps[member]}
 
 
 def same_numbers(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:

@@ -22,8 +22,8 @@ from benchmarks.plain import policy_gradients as plain_pg
 from benchmarks.plain.udrl import BehaviorPolicy
 from conftest import ROOT
 from control.cli.settings import from_dict
-from models.agents.command_conditioned.networks import BehaviorNetwork
 from control.loops.build import build_loop
+from models.agents.command_conditioned.networks import BehaviorNetwork
 from models.agents.ddqn.agent import Agent
 from models.agents.policy_gradients.agent import Agent as PolicyGradientAgent
 from models.proxies.synthetic.networks import Networks, Program
