@@ -69,7 +69,7 @@ def on_policy(implementation: str) -> bool:
 
 
 def able(case: str, game: str) -> bool:
-    """Whether the agent of a case can play a game: what imagines with the environment itself needs its tensor program."""
+    """Whether an agent can play a game: what imagines with the environment itself needs its tensor program."""
     kind = Continuous if game == "pendulum" or game.endswith("-continuous") else Discrete
     alone = getattr(config_of(case), "model", "") == "perfect" and make_dynamics(game) is None
     return kind in agent_class(ALL[case][0]).action_kinds and not alone

@@ -42,8 +42,8 @@ def test_knows_its_settings_weights_and_members(finished: Path) -> None:
 
 def test_best_keeps_no_memory_and_is_small(finished: Path) -> None:
     best = checkpoints.load(finished / "checkpoints" / "best.ckpt")
-    assert best.run_state["agent"] is None
-    assert checkpoints.load(finished / "checkpoints" / "last.ckpt").run_state["agent"] is not None
+    assert best.run_state["loop"]["agent"] is None
+    assert checkpoints.load(finished / "checkpoints" / "last.ckpt").run_state["loop"]["agent"] is not None
 
 
 class Harm:

@@ -1,6 +1,5 @@
 """Lock-step ticks: what an agent is told, whose seeds start which episode, keeping members, and resuming."""
 
-import copy
 import io
 from typing import Any
 
@@ -193,16 +192,15 @@ def test_those_who_stay_go_on_as_before(name: str, ticks: int) -> None:
 
 def saved(interaction: StepLoop) -> bytes:
     """All of it, as a checkpoint file has it."""
-    file, agent = io.BytesIO(), interaction.agent
-    torch.save((agent.state_dict(), agent.training_state(), interaction.resume_state()), file)
+    file = io.BytesIO()
+    torch.save((interaction.agent.state_dict(), interaction.state_dict()), file)
     return file.getvalue()
 
 
 def load(interaction: StepLoop, file: bytes) -> None:
-    weights, agent, own = torch.load(io.BytesIO(file), weights_only=True)
+    weights, own = torch.load(io.BytesIO(file), weights_only=True)
     interaction.agent.load_state_dict(weights)
-    interaction.agent.load_training_state(agent)
-    interaction.load_resume_state(own)
+    interaction.load_state_dict(own)
 
 
 @pytest.mark.parametrize(
@@ -255,5 +253,6 @@ def test_only_the_actions_of_episodes_under_way_are_kept() -> None:
     interaction = started("probe-truncated", [0, 1])
     for tick in range(1, 30):
         interaction.step()
-        assert len(interaction._past) == tick % 8
-    assert copy.deepcopy(interaction.resume_state()["past"]).shape == (5, 2, 1)
+        environment: Any = interaction.environment
+        assert len(environment._actions) == tick % 8
+    assert environment.snapshot()["actions"].shape == (5, 2, 1)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from envs.make import make_environment
-from generalisation import CASES, CPU, GAMES, NAMES, TINY, Life, of
+from generalisation import CPU, GAMES, NAMES, TINY, Life
 from helpers import different
 from models.agents.model_generalisation.agent import Agent
 from models.agents.model_generalisation.draws import Draws
@@ -16,59 +16,7 @@ from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 
-# -- each member by itself ---------------------------------------------------------------------------------------------
-
-
-EVERYWHERE = [(case, game) for case in NAMES for game in GAMES]
-ONCE = [(case, GAMES[i % 3]) for i, case in enumerate(CASES) if case not in NAMES]
-
-
-@pytest.mark.parametrize(("case", "game"), EVERYWHERE + ONCE)
-def test_a_member_alone_is_itself_in_company_to_the_bit(case: str, game: str) -> None:
-    """Of one, of two, and of three or thirty, whose tails are elsewhere."""
-    seeds = list(range(30 if (case, game) in EVERYWHERE[::3] else 3))
-    company = Life(case, game, seeds).live(20).everything()
-    assert not company["losses"][:, :5].isfinite().any() and company["losses"][:, 5:].isfinite().all()
-    assert len(company["values.online.flat"].unique(dim=0)) == len(seeds)
-    for members in ([seeds[-1]], [0, 1]):
-        alone = Life(case, game, members).live(20).everything()
-        assert list(different(alone, of(company, members))) == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_evaluations_of_a_member_do_not_depend_on_its_company(name: str) -> None:
-    """Though in company an evaluation lasts as long as somebody's longest episode; and they leave no trace in what is
-    learned."""
-    seeds = [0, 1, 2]
-    company, never = (Life(name, GAMES[0], seeds) for _ in range(2))
-    played = [company.live(5).evaluate() for _ in range(4)]
-    assert list(different(company.everything(), never.live(20).everything())) == []
-    for m in seeds:
-        alone = Life(name, GAMES[0], [m])
-        for returns in played:
-            assert torch.equal(alone.live(5).evaluate()[0], returns[m])
-
-
-# -- resuming ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("case", "game"), [
-    ("ER", GAMES[0]), ("ER-silu", GAMES[1]), ("PerfectModel", GAMES[0]), ("PerfectModel", GAMES[1]),
-    ("SimpleModel", GAMES[2]), ("simple-faithful", GAMES[0]), ("CategoricalLatent", GAMES[2]),
-    ("GaussianLatent", GAMES[1]), ("tanh-sigmoid", GAMES[0]),
-])  # fmt: skip
-def test_goes_on_from_its_state_as_if_nothing_had_been(case: str, game: str, tmp_path) -> None:
-    """Before learning begins, before the memory is full, and after."""
-    whole = Life(case, game, [4, 5])
-    for ticks in (0, 3, 22):
-        whole.live(ticks)
-        torch.save(whole.state(), tmp_path / "state")
-        resumed = Life(case, game, [4, 5]).load(torch.load(tmp_path / "state", weights_only=True))
-        whole.losses = []
-        whole.agent.measured()
-        seen = whole.live(7).everything(), resumed.live(7).everything()
-        assert list(different(*seen)) == []
-        assert torch.equal(whole.evaluate(), resumed.evaluate())
+# -- random numbers ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [2, 1000, 70_000])

@@ -12,7 +12,7 @@ import torch
 import trainer
 from control.cli import parse as config
 from control.commands.train import build_module
-from control.lightning.steps import StepModule
+from control.lightning.agent import AgentModule
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from helpers import flags, learned, run_folder, same_runs, start, wait_until
@@ -68,7 +68,7 @@ def test_several_members_are_each_alone(logdir: Path, tmp_path: Path) -> None:
     changes = {"epochs": 4, "hidden_size": 6, "lr": 0.01}
     assert trainer.main(step_flags(logdir, "--vary_hp", num_seeds=4, **changes)) == 0
     module = build_module(config.parse(step_flags(logdir, "--vary_hp", num_seeds=4, **changes)))
-    assert isinstance(module, StepModule) and len(module.groups) > 1
+    assert isinstance(module, AgentModule) and len(module.agents) > 1
     together = learned(run_folder(logdir))
     for seed in (25, 26, 27, 28):
         assert trainer.main(step_flags(tmp_path / "alone", "--vary_hp", seed=seed, **changes)) == 0
@@ -123,7 +123,7 @@ def test_in_two_parts_is_the_same_as_in_one(case: str, logdir: Path, tmp_path: P
             trainer.main(argv)
     checkpoint = checkpoints.load(run_folder(logdir) / "checkpoints" / "last.ckpt", resume=True)
     assert checkpoint.run_state["epoch"] == 2
-    assert all(group["interaction"]["lengths"].any() for group in checkpoint.run_state["groups"])
+    assert all(group["lengths"].any() for group in checkpoint.run_state["loop"]["groups"])
     assert trainer.main([*argv, "--resume"]) == 0
     assert trainer.main(step_flags(tmp_path / "whole", **RESUMED[case])) == 0
     same_runs(run_folder(tmp_path / "whole"), run_folder(logdir))
@@ -245,25 +245,25 @@ def test_a_command_is_refused(logdir: Path, capsys: Shown) -> None:
 
 
 def test_warns_once_of_nan_and_ends_when_all_is_lost(logdir: Path, capsys: Shown, monkeypatch) -> None:
-    real = StepModule.training_step
+    real = AgentModule.training_step
 
     def spoiled(members: list[int]):
         def step(self, batch, batch_idx) -> None:
             if self.current_epoch == 2:
                 with torch.no_grad():
-                    self.groups[0].agent.online[members] = float("nan")
+                    self.agents[0].online[members] = float("nan")
             real(self, batch, batch_idx)
 
         return step
 
-    monkeypatch.setattr(StepModule, "training_step", spoiled([1]))
+    monkeypatch.setattr(AgentModule, "training_step", spoiled([1]))
     assert trainer.main(step_flags(logdir, num_seeds=2)) == 0
     warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
     assert len(warnings) == 2 and warnings[0].startswith("warning: seed 26: the loss is nan since epoch 3")
     assert warnings[1].startswith("warning: seed 26: weights are no longer finite (epoch 3)")
     losses = read_metrics(run_folder(logdir) / "metrics.csv")["train/loss"]
     assert np.isnan(losses).tolist() == [False] * 5 + [True, False, True, False, True]
-    monkeypatch.setattr(StepModule, "training_step", spoiled([0, 1]))
+    monkeypatch.setattr(AgentModule, "training_step", spoiled([0, 1]))
     assert trainer.main(step_flags(logdir, num_seeds=2)) == 2
     assert "weights are no longer finite (epoch 3), so training stops" in capsys.readouterr().err
 

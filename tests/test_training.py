@@ -4,6 +4,7 @@ import math
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import trainer
 from control.cli import parse as config
-from control.commands.train import build_module
+from control.loops.build import build_loop
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from helpers import CASES, flags, learned, on_policy, run_folder, start, wait_until
@@ -156,7 +157,7 @@ def test_reload_takes_the_weights_and_nothing_else(logdir: Path, tmp_path: Path,
     theirs = torch.load(last, weights_only=True)
     ours = torch.load(run_folder(tmp_path / "b") / "checkpoints" / "last.ckpt", weights_only=True)
     torch.testing.assert_close(
-        ours["state_dict"]["agent.policy.flat"], theirs["state_dict"]["agent.policy.flat"], rtol=0, atol=1e-9
+        ours["state_dict"]["agents.0.policy.flat"], theirs["state_dict"]["agents.0.policy.flat"], rtol=0, atol=1e-9
     )
     assert ours["understudy"]["epoch"] == 1 and ours["optimizer_states"][0]["param_groups"][0]["step_count"] == 3
     capsys.readouterr()
@@ -199,17 +200,18 @@ def test_a_nan_reward_is_one_line(logdir: Path, capsys: Shown) -> None:
 
 
 def warned(logdir: Path, epochs: int, capsys: Shown, spoil) -> list[str]:
-    """The warnings of a module whose epochs report the losses that ``spoil`` makes of it."""
-    module = build_module(config.parse(flags(logdir, num_seeds=2)))
+    """The warnings of a run whose epochs report the losses that ``spoil`` makes of its agent."""
+    loop: Any = build_loop(config.parse(flags(logdir, num_seeds=2)))
+    loop.agent.learn = lambda: {"policy_loss": spoil(loop.agent)}
     for epoch in range(1, epochs + 1):
-        module.epoch = epoch
-        module._warn({"policy_loss": spoil(module)})
+        loop.epochs = epoch
+        loop._learn({})
     return [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
 
 
 def test_warns_once_of_a_policy_that_stays_uniform(logdir: Path, capsys: Shown) -> None:
     def losses(away: float):
-        return lambda module: torch.tensor([0.3, math.log(2) + away])
+        return lambda agent: torch.tensor([0.3, math.log(2) + away])
 
     assert warned(logdir, 9, capsys, losses(0.001)) == []
     lines = warned(logdir, 30, capsys, losses(-0.001))
@@ -218,21 +220,21 @@ def test_warns_once_of_a_policy_that_stays_uniform(logdir: Path, capsys: Shown) 
 
 
 def test_warns_once_of_nan(logdir: Path, capsys: Shown) -> None:
-    def weights(module) -> torch.Tensor:
+    def weights(agent) -> torch.Tensor:
         with torch.no_grad():
-            module.agent.policy.flat[1, 5] = float("nan")
+            agent.policy.flat[1, 5] = float("nan")
         return torch.tensor([0.3, 0.3])
 
     lines = warned(logdir, 5, capsys, weights)
     assert len(lines) == 1 and lines[0].startswith("warning: seed 26: weights are no longer finite (epoch 1)")
-    lines = warned(logdir, 5, capsys, lambda module: torch.tensor([0.3, float("nan")]))
+    lines = warned(logdir, 5, capsys, lambda agent: torch.tensor([0.3, float("nan")]))
     assert len(lines) == 1 and "seed 26" in lines[0]
 
 
 def test_weights_that_are_all_nan_end_the_run_and_spare_the_checkpoints(logdir: Path, capsys: Shown) -> None:
-    def weights(module) -> torch.Tensor:
+    def weights(agent) -> torch.Tensor:
         with torch.no_grad():
-            module.agent.policy.flat.fill_(float("nan"))
+            agent.policy.flat.fill_(float("nan"))
         return torch.tensor([float("nan")] * 2)
 
     with pytest.raises(UserError, match="no longer finite"):
@@ -294,7 +296,7 @@ def test_a_signal_ends_the_epoch_under_way(
     number: signal.Signals, logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes in the third epoch, of which there would be no checkpoint."""
-    from control.lightning.episodes import AgentModule
+    from control.lightning.agent import AgentModule
 
     step = AgentModule.training_step
 
