@@ -246,9 +246,9 @@ def _conclude(module: RunModule, folder: Path) -> Iterator[tuple[str, object]]:
     """Figures, the final video and the choice of a search's winner; names and values of lines for the summary."""
     if not isinstance(module, AgentModule):
         from control.commands.choose_proxy import conclude
-        from control.lightning.population import ProxyModule
+        from control.lightning.population import PopulationModule
 
-        assert isinstance(module, ProxyModule)
+        assert isinstance(module, PopulationModule)
         yield from conclude(module, folder)
         return
     if module.epoch == 0:
