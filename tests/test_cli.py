@@ -6,18 +6,31 @@ import re
 import resource
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 import trainer
+from conftest import ROOT
 from control.cli import errors
 from control.cli import parse as config
 from envs.base import EnvironmentFault
 from models.registry import implementations
 from models.settings import SettingError
 
-ROOT = Path(__file__).resolve().parent.parent
+
+@pytest.fixture
+def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]:
+    """The exit status of a command whose work ends in an error."""
+
+    def status(error: BaseException) -> int:
+        def fail(settings: object) -> int:
+            raise error
+
+        monkeypatch.setattr(trainer, "run", fail)
+        return trainer.main([])
+
+    return status
 
 
 def command(*argv: str, code: str = "") -> "subprocess.CompletedProcess[str]":
@@ -112,9 +125,9 @@ def test_work_goes_to_the_part_that_does_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert trainer.main(["--seed", "26"]) == 0
     assert trainer.main(["--eval_agent", __file__]) == 0
     assert trainer.main(["--use_tune"]) == 0
-    assert trainer.main(["--plot", str(ROOT), __file__, "--plot_out", "x.png"]) == 0
+    assert trainer.main(["--plot", str(ROOT), str(ROOT / "README.md"), "--plot_out", str(ROOT / "x.png")]) == 0
     assert [name for name, _ in called] == ["train", "evaluate_checkpoint", "tune", "plot"]
-    assert called[-1][1] == ([ROOT, Path(__file__)], Path("x.png"))
+    assert called[-1][1] == ([ROOT, ROOT / "README.md"], ROOT / "x.png")
 
 
 @pytest.mark.parametrize(
@@ -128,13 +141,9 @@ def test_work_goes_to_the_part_that_does_it(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_what_the_user_can_put_right_is_one_line(
-    error: Exception, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception, line: str, fails: Callable[[BaseException], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(settings: object) -> int:
-        raise error
-
-    monkeypatch.setattr(trainer, "run", fail)
-    assert trainer.main([]) == 2
+    assert fails(error) == 2
     shown = capsys.readouterr().err
     assert shown.startswith(line) and shown.count("\n") == 1
 
@@ -142,25 +151,16 @@ def test_what_the_user_can_put_right_is_one_line(
 @pytest.mark.parametrize(
     "error", [RuntimeError("shape"), ModuleNotFoundError("no", name="control.nothing"), KeyError("x")]
 )
-def test_a_bug_keeps_its_traceback(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_keeps_its_traceback(error: Exception, fails: Callable[[BaseException], int]) -> None:
     assert errors.one_line(error) is None
-
-    def fail(settings: object) -> int:
-        raise error
-
-    monkeypatch.setattr(trainer, "run", fail)
     with pytest.raises(type(error)):
-        trainer.main([])
+        fails(error)
 
 
 def test_ctrl_c_before_training_has_no_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fails: Callable[[BaseException], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(settings: object) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(trainer, "run", interrupt)
-    assert trainer.main([]) == 130
+    assert fails(KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
 

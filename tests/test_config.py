@@ -1,6 +1,7 @@
 """From words to settings: merging, reading, and one clear line for whatever is wrong."""
 
 import dataclasses
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,9 @@ def test_another_name_of_a_game_gives_its_own_name_and_preset() -> None:
         (["--target_return", "-1.5"], "target_return", -1.5),
         (["--exp_name", "7"], "exp_name", "7"),
         (["--exp_name", "null"], "exp_name", "null"),
+        (["--exp_name", "-quick"], "exp_name", "-quick"),
+        (["--seed", "007"], "seed", 7),
+        (["--seed", "0x10"], "seed", 16),
     ],
 )
 def test_ways_to_say_it(argv: list[str], field: str, value: Any) -> None:
@@ -95,12 +99,13 @@ def test_ways_to_say_it(argv: list[str], field: str, value: Any) -> None:
     assert found == value and type(found) is type(value)
 
 
-def test_text_may_begin_with_a_dash() -> None:
-    assert parse(["--exp_name", "-quick"]).run.exp_name == "-quick"
-
-
-def test_empty_yaml_changes_nothing(tmp_path: Path) -> None:
+def test_files_may_be_empty_or_json(tmp_path: Path) -> None:
     assert parse(["--config", yaml_file(tmp_path, "# nothing yet\n")]) == parse([])
+    own = {"implementation": "RCP-A", "lr": 1e-2, "hidden_sizes": [64, 32], "command": {"return": 100}, "record": True}
+    (tmp_path / "settings.json").write_text(json.dumps(own | {"time_limit": None}))
+    settings = parse(["--config", str(tmp_path / "settings.json")])
+    assert (settings.agent.lr, settings.agent.hidden_sizes, settings.command) == (0.01, (64, 32), {"return": 100.0})
+    assert settings.run.record and settings.run.time_limit is None
 
 
 def test_a_misspelt_hook_of_a_family_is_an_error() -> None:
@@ -160,10 +165,7 @@ def test_evaluation_needs_nothing_but_the_path(tmp_path: Path) -> None:
     ("values", "words"),
     [
         ({}, ""),
-        (
-            {"implementation": "RCP-R", "lr": 1, "hidden_sizes": [8, 4]},
-            "--implementation RCP-R --lr 1 --hidden_sizes 8,4",
-        ),
+        ({"implementation": "RCP-R", "lr": 1, "hidden_sizes": [8]}, "--implementation RCP-R --lr 1 --hidden_sizes 8"),
         ({"gamename": "procmaze", "grid_size": 5, "record": False}, "--gamename procmaze --grid_size 5 --no_record"),
         ({"gamename": "procmaze,grid_size=6", "grid_size": 5}, "--gamename procmaze,grid_size=6 --grid_size 5"),
         ({"command": {"return": 250}, "logdir": Path("a/b")}, "--command.return 250 --logdir a/b"),

@@ -10,18 +10,17 @@ import pytest
 
 from conftest import ROOT
 from control.cli.parse import Settings, as_dict, parse
-from models.agents.model_generalisation.config import PRESETS, Config
-from models.registry import default_config, family
-from models.settings import SettingError, kinds
+from models.agents.model_generalisation.config import FAMILY, PRESETS, Config
+from models.registry import default_config
+from models.settings import kinds
 
 CONVERT = runpy.run_path(str(ROOT / "experiments" / "model_generalisation" / "convert.py"))
 converted, convert = CONVERT["converted"], CONVERT["main"]
 NAMES = ["ER", "PerfectModel", "SimpleModel", "CategoricalLatent", "GaussianLatent"]
-FAMILY = family("ER")
 FIXTURES = ROOT / "tests" / "fixtures" / "model_generalisation"
 FILES = dict(zip(["ER", "perfect_model", "simple_model", "categorical", "gaussian"], NAMES, strict=True))
 
-# Step size in 1e-6 and temperature, of high data and then of low data, in the order of NAMES.
+# Learning rate in 1e-6 and temperature, of high data and then of low data, in the order of NAMES.
 CELLS = {
     "procmaze": [(50, 0.1, 25, 1.6), (100, 0.4, 400, 0.4), (200, 0.8, 25, 0.4), (200, 1.6, 100, 0.8),
                  (3.125, 12.8, 3.125, 0.8)],
@@ -34,50 +33,35 @@ HIGH = {"target_update_frequency": 100, "updates_per_step": 1, "num_steps": 1_00
 LOW = {"target_update_frequency": 10, "updates_per_step": 10, "num_steps": 100_000, "eval_frequency": 50}
 
 
-def cell(name: str, world: str, regime: str) -> dict[str, Any]:
-    values = CELLS[world][NAMES.index(name)]
-    step, temperature = values[:2] if regime == "high" else values[2:]
-    own = {"Q_alpha": pytest.approx(step * 1e-6), "softmax_temp": temperature, "episodic_env": world == "procmaze"}
-    return own | (HIGH if regime == "high" else LOW)
-
-
-def given(*argv: str) -> Settings:
-    return parse(argv)
-
-
-def line_of(*argv: str) -> str:
-    with pytest.raises(SettingError) as error:
-        parse(argv)
-    return str(error.value)
+def given(words: str) -> Settings:
+    return parse(words.split())
 
 
 def fixture(name: str) -> dict[str, Any]:
     return json.loads((FIXTURES / f"{name}.json").read_text())
 
 
-def written(tmp_path: Path, content: Any) -> str:
-    path = tmp_path / "ER.json"
-    path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return str(path)
-
-
 # -- presets ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("regime", ["high", "low"])
-@pytest.mark.parametrize("world", CELLS)
+@pytest.mark.parametrize("game", CELLS)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_published_cell(name: str, world: str, regime: str) -> None:
-    wanted = cell(name, world, regime)
-    chosen = default_config(name, world, {"preset": f"{world}_{regime}"})
+def test_every_published_cell(name: str, game: str, regime: str) -> None:
+    values = CELLS[game][NAMES.index(name)]
+    step, temperature = values[:2] if regime == "high" else values[2:]
+    wanted = {"Q_alpha": pytest.approx(step * 1e-6), "softmax_temp": temperature, "episodic_env": game == "procmaze"}
+    wanted |= (HIGH if regime == "high" else LOW) | {"preset": f"{game}_{regime}"}
+    chosen = default_config(name, game, {"preset": f"{game}_{regime}"})
     assert {key: getattr(chosen, key) for key in wanted} == wanted
-    assert chosen.preset == f"{world}_{regime}"
     if regime == "high":
-        assert dataclasses.replace(chosen, preset="shipped") == default_config(name, world)
+        assert dataclasses.replace(chosen, preset="shipped") == default_config(name, game)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_presets_change_nothing_else(name: str) -> None:
+def test_presets_are_complete_and_change_nothing_else(name: str) -> None:
+    assert sorted(PRESETS) == sorted(f"{game}_{regime}" for game in CELLS for regime in ("high", "low"))
+    assert {FAMILY.preset_game(preset) for preset in PRESETS} == set(CELLS)
     plain = dataclasses.asdict(default_config(name, ""))
     for preset, values in PRESETS.items():
         assert set(values[name]) <= {"Q_alpha", "softmax_temp", "episodic_env", *LOW}
@@ -85,22 +69,7 @@ def test_presets_change_nothing_else(name: str) -> None:
         assert {key for key in plain if changed[key] != plain[key]} <= {*values[name], "preset"}
 
 
-def test_presets_are_complete_and_offered_by_name() -> None:
-    names = [f"{world}_{regime}" for world in CELLS for regime in ("high", "low")]
-    assert sorted(PRESETS) == sorted(names)
-    assert all(list(values) == NAMES for values in PRESETS.values())
-    assert line_of("--implementation", "ER", "--preset", "procmaze_hi").endswith(
-        f"allowed for ER: shipped, {', '.join(PRESETS)}; did you mean 'procmaze_high'?"
-    )
-
-
-def test_a_preset_knows_its_game() -> None:
-    assert {FAMILY.preset_game(name) for name in PRESETS} == set(CELLS)
-    assert FAMILY.preset_game("buttongrid_low") == "buttongrid"
-    assert FAMILY.preset_game("shipped") is None
-
-
-def test_a_world_with_parameters_has_the_worlds_values() -> None:
+def test_an_environment_with_parameters_has_its_values() -> None:
     assert default_config("ER", "panflute,num_pipes=8") == default_config("ER", "panflute")
     assert default_config("ER", "panflute") != default_config("ER", "procmaze,grid_size=5")
     assert default_config("SimpleModel", "opengrid") == default_config("SimpleModel", "procmaze")
@@ -130,14 +99,13 @@ def test_what_tells_the_implementations_apart() -> None:
     ],
 )
 def test_settings_that_work_together(name: str, flags: str) -> None:
-    settings = given("--implementation", name, "--gamename", "procmaze", *flags.split())
+    settings = given(f"--implementation {name} --gamename procmaze {flags}")
     assert settings.agent != default_config(name, "procmaze")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ineffective_and_changeable_settings_exist(name: str) -> None:
-    known = kinds(Config)
-    config = default_config(name, "procmaze")
+    known, config = kinds(Config), default_config(name, "procmaze")
     for changed in (config, dataclasses.replace(config, use_target=False, binary_obs=False)):
         assert set(FAMILY.ineffective(changed)) < set(known)
     assert FAMILY.changeable(config) == ("num_steps",)
@@ -145,7 +113,7 @@ def test_ineffective_and_changeable_settings_exist(name: str) -> None:
 
 
 def test_periods_are_rounded_up() -> None:
-    config = given("--implementation", "ER", "--num_steps", "1001", "--training_start_time", "501").agent
+    config = given("--implementation ER --num_steps 1001 --training_start_time 501").agent
     assert (config.epochs, config.first_update) == (3, 1000)
 
 
@@ -154,59 +122,43 @@ def test_periods_are_rounded_up() -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_published_files_are_the_defaults(name: str) -> None:
-    settings = converted(fixture(name))
-    wanted = default_config(FILES[name], "procmaze")
+    settings, wanted = converted(fixture(name)), default_config(FILES[name], "procmaze")
     bits = True if wanted.model in ("simple", "latent") else None
     assert settings.agent == dataclasses.replace(wanted, binary_obs=bits)
-    run, usual = settings.run, given("--implementation", FILES[name], "--gamename", "procmaze,grid_size=4").run
-    assert run == dataclasses.replace(usual, num_seeds=30, checkpoint_every=20)
+    usual = given(f"--implementation {FILES[name]} --gamename procmaze,grid_size=4").run
+    assert settings.run == dataclasses.replace(usual, num_seeds=30, checkpoint_every=20)
 
 
 def test_the_converted_file_is_read_and_flags_win(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert convert([str(FIXTURES / "ER.json")]) == 0
-    file = tmp_path / "er.yaml"
-    file.write_text(capsys.readouterr().out)
-    settings = given("--config", str(file), "--num_steps", "2000", "--num_seeds", "2")
+    (tmp_path / "er.yaml").write_text(capsys.readouterr().out)
+    settings = given(f"--config {tmp_path / 'er.yaml'} --num_steps 2000 --num_seeds 2")
     assert as_dict(settings.replace(num_steps=1_000_000, num_seeds=30)) == as_dict(converted(fixture("ER")))
     assert (settings.agent.epochs, settings.run.gamename) == (4, "procmaze")
 
 
-def test_what_a_file_says_itself_decides() -> None:
-    world = {"environment": "PanFlute"}
-    assert converted(world | {"agent_type": "perfect_model"}).run.implementation == "PerfectModel"
-    assert converted(world | {"agent_type": "latent_model"}).run.implementation == "CategoricalLatent"
-    tanh = converted(fixture("gaussian") | {"latent_type": "tanh_gaussian", "seed": 7})
-    assert (tanh.run.implementation, tanh.agent.latent_type, tanh.run.seed) == ("GaussianLatent", "tanh_gaussian", 7)
+FLUTE = {"environment": "PanFlute"}
+MEANINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    # Whole files: absent keys have the values of the original's scripts.
+    ({"environment": "ProcMaze", "alpha_adam": 1e-3},
+     {"implementation": "ER", "preset": "shipped", "gamename": "procmaze,grid_size=10", "double_DQN": False,
+      "episodic_env": False, "updates_per_step": 1, "Q_alpha": 1e-3, "checkpoint_every": 10}),
+    (FLUTE | {"latent_type": "gaussian"}, {"min_std": 0.0, "std_act": "softplus", "gamename": "panflute"}),
+    (FLUTE | {"agent_type": "perfect_model"}, {"implementation": "PerfectModel"}),
+    (FLUTE | {"agent_type": "latent_model"}, {"implementation": "CategoricalLatent", "rollout_batch_size": None}),
+    (FLUTE | {"latent_type": "tanh_gaussian", "seed": 7}, {"implementation": "GaussianLatent", "seed": 7}),
+    # What changes in the categorical fixture.
+    ({"save_frequency": 1200}, {"checkpoint_every": 3, "no_checkpoint": False}),
+    ({"save_params": False, "save_final_params": False}, {"no_checkpoint": True}),
+    ({"seperate_rollout_batch_size": True, "rollout_batch_size": 64}, {"rollout_batch_size": 64}),
+    ({"seperate_rollout_batch_size": False, "rollout_batch_size": 64}, {"rollout_batch_size": None}),
+    ({"environment": "ButtonGrid", "env_config": {"grid_size": 5, "num_buttons": 2}},
+     {"gamename": "buttongrid,grid_size=5,num_buttons=2"}),
+    ({"learn_obs_variance": False, "double_DQN": True}, {"learn_obs_variance": False, "double_DQN": True}),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("content", "values"),
-    [
-        # Keys that are absent have the values of the original's scripts.
-        (
-            {"environment": "ProcMaze", "alpha_adam": 1e-3},
-            {
-                "implementation": "ER", "preset": "shipped", "gamename": "procmaze,grid_size=10", "double_DQN": False,
-                "episodic_env": False, "updates_per_step": 1, "Q_alpha": 1e-3, "checkpoint_every": 10,
-            },
-        ),
-        (
-            {"environment": "PanFlute", "latent_type": "gaussian"},
-            {"min_std": 0.0, "std_act": "softplus", "gamename": "panflute", "rollout_batch_size": None},
-        ),
-        ({"save_frequency": 1200}, {"checkpoint_every": 3, "no_checkpoint": False}),
-        ({"save_frequency": 1}, {"checkpoint_every": 1}),
-        ({"save_params": False, "save_final_params": False}, {"no_checkpoint": True}),
-        ({"save_final_params": True}, {"no_checkpoint": False}),
-        ({"seperate_rollout_batch_size": True, "rollout_batch_size": 64}, {"rollout_batch_size": 64}),
-        ({"seperate_rollout_batch_size": False, "rollout_batch_size": 64}, {"rollout_batch_size": None}),
-        (
-            {"environment": "ButtonGrid", "env_config": {"grid_size": 5, "num_buttons": 2}},
-            {"gamename": "buttongrid,grid_size=5,num_buttons=2"},
-        ),
-        ({"learn_obs_variance": False, "double_DQN": True}, {"learn_obs_variance": False, "double_DQN": True}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("content", "values"), MEANINGS)
 def test_what_keys_mean(content: dict[str, Any], values: dict[str, Any]) -> None:
     whole = "environment" in content and "env_config" not in content
     found = as_dict(converted(content if whole else fixture("categorical") | content))
@@ -217,56 +169,34 @@ def test_what_keys_mean(content: dict[str, Any], values: dict[str, Any]) -> None
     ("name", "change", "line"),
     [
         ("ER", {"softmax_tmp": 1}, "softmax_tmp is unknown; did you mean 'softmax_temp'?"),
-        ("ER", {"metrics_file": "a"}, "metrics_file is unknown"),
         ("ER", {"gamename": "procmaze"}, "gamename is unknown"),
         ("ER", {"KL_prior_weight": 1}, "KL_prior_weight has no effect with ER"),
-        ("perfect_model", {"model_alpha": 1, "agent_type": "perfect_model"}, "model_alpha has no effect with Perf"),
-        ("simple_model", {"num_features": 3}, "num_features has no effect with SimpleModel"),
         ("simple_model", {"alpha_adam": 3}, "alpha_adam has no effect with SimpleModel; did you mean 'Q_alpha'?"),
         ("ER", {"Q_alpha": 1, "agent_type": "ER"}, "Q_alpha has no effect with ER; did you mean 'alpha_adam'?"),
-        ("simple_model", {"rollout_batch_size": 3}, "rollout_batch_size has no effect with SimpleModel"),
         ("gaussian", {"rollout_batch_size": 3}, "rollout_batch_size has no effect without 'seperate_rollout_batch_s"),
         ("gaussian", {"seperate_rollout_batch_size": True}, "rollout_batch_size is missing; seperate_rollout_batch_"),
         (
             "gaussian",
-            {"separate_rollout_batch_size": True},
-            "separate_rollout_batch_size is unknown; did you mean 'seperate_rollout_batch_size'?",
-        ),
-        (
-            "gaussian",
             {"latent_type": "gausian"},
-            "latent_type is 'gausian'; allowed: categorical, gaussian, tanh_gaussian; did you mean 'gaussian'?",
+            "latent_type is 'gausian'; allowed: categorical, gaussian, tanh_",
         ),
         ("ER", {"agent_type": "DQN"}, "agent_type is 'DQN'; allowed: ER, perfect_model, simple_model, latent_model"),
         (
             "ER",
             {"environment": "ProcMase"},
-            "environment is 'ProcMase'; allowed: ProcMaze, OpenGrid, ButtonGrid, PanFlute; did you mean 'ProcMaze'?",
-        ),
-        (
-            "ER",
-            {"env_config": {"grid": 4}},
-            "env_config: grid is unknown; allowed for ProcMaze: grid_size, spontaneous_termination, teleport_on_ter",
+            "environment is 'ProcMase'; allowed: ProcMaze, OpenGrid, ButtonGrid",
         ),
         ("ER", {"env_config": {"num_steps": 4}}, "env_config: num_steps is unknown; allowed for ProcMaze: grid_size"),
         ("ER", {"env_config": 4}, "env_config is 4; allowed: a mapping"),
         ("ER", {"gamma": {"value": 1}}, "gamma is {'value': 1}; allowed: number, at least 0, at most 1"),
         ("ER", {"save_final_params": False}, "save_final_params is not what save_params is; allowed: the same"),
         ("ER", {"save_frequency": 0}, "save_frequency is 0, eval_frequency 500; allowed: integers, at least 1"),
-        ("ER", {"gamma": "high"}, "gamma is 'high'; allowed: number, at least 0, at most 1"),
-        ("ER", {"num_hidden_units": None}, "num_hidden_units is None; allowed: integer, at least 1"),
     ],
 )
 def test_wrong_published_files_get_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, change: dict[str, Any], line: str
 ) -> None:
-    file = written(tmp_path, fixture(name) | change)
-    assert convert([file]) == 2
+    file = tmp_path / "ER.json"
+    file.write_text(json.dumps(fixture(name) | change))
+    assert convert([str(file)]) == 2
     assert capsys.readouterr().err.startswith(f"error: {file}: {line}")
-
-
-def test_json_with_our_own_names_stays_ours(tmp_path: Path) -> None:
-    own = {"implementation": "RCP-A", "lr": 1e-2, "hidden_sizes": [64, 32], "command": {"return": 100}}
-    file = written(tmp_path, own)
-    settings = given("--config", file)
-    assert (settings.agent.lr, settings.agent.hidden_sizes, settings.command) == (0.01, (64, 32), {"return": 100.0})

@@ -20,7 +20,10 @@ from conftest import ROOT
 from control.cli import parse as config
 from control.commands.search_results import EVALUATED, METRIC, Search
 from control.commands.search_space import Dimension, Space, search_space, trial_settings
+from control.commands.trial import run_trial
 from control.commands.tune import PERTURBED
+from control.storage import checkpoints
+from fake_runs import Shown, refused
 from models.agents.model_generalisation import config as model_generalisation
 from models.registry import default_config, implementations, learns_from
 from models.settings import SettingError, UserError, kinds
@@ -129,7 +132,7 @@ def test_what_is_given_is_not_searched_in_the_published_space() -> None:
     assert not {"lr", "batch_size"} & set(search_space(settings("--lr", "0.1", "--batch_size", "8")).names)
 
 
-def test_the_published_grid_of_step_sizes() -> None:
+def test_the_published_grid_of_learning_rates() -> None:
     lr = search_space(settings())["lr"]
     grid = {lr.decode(10 ** (-4 + k / 1000)) for k in range(2001)}
     assert len(grid) == 101 and min(grid) == 1e-4 and max(grid) == 1e-2
@@ -150,7 +153,7 @@ def test_what_pbt_perturbs_exists() -> None:
 # -- what was found --------------------------------------------------------------------------------------------
 
 
-def test_results_are_on_disk_at_every_moment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_are_on_disk_at_every_moment(tmp_path: Path, capsys: Shown) -> None:
     space = space_of(tmp_path, SPACE)
     search = Search(settings("--epochs", "40", "--num_samples", "3"), space, tmp_path)
     raw = {"lr": 1e-3, "batch_size": 16, "hidden_sizes": "8"}
@@ -184,8 +187,6 @@ def test_all_failed_is_one_error(tmp_path: Path) -> None:
 
 
 def test_a_trial_goes_on_from_a_checkpoint_as_if_never_paused(tmp_path: Path) -> None:
-    from control.commands.trial import run_trial
-
     def trial(folder: str, epochs: int, start_from: Path | None, *argv: str) -> list[dict[str, float]]:
         reports: list[dict[str, float]] = []
         ours = settings(*TINY, "--epochs", str(epochs), "--checkpoint_every", "1", *argv)
@@ -200,10 +201,7 @@ def test_a_trial_goes_on_from_a_checkpoint_as_if_never_paused(tmp_path: Path) ->
     assert "epoch 6/6" in (tmp_path / "same" / "log.txt").read_text()
 
 
-def test_a_trial_takes_weights_from_another_but_not_its_step_size(tmp_path: Path) -> None:
-    from control.commands.trial import run_trial
-    from control.storage import checkpoints
-
+def test_a_trial_takes_weights_from_another_but_not_its_learning_rate(tmp_path: Path) -> None:
     first = trial_settings(settings(*TINY, "--epochs", "1"), {})
     run_trial(first, tmp_path / "a", None, lambda metrics: None)
     source = tmp_path / "a" / "checkpoints" / "last.ckpt"
@@ -215,72 +213,52 @@ def test_a_trial_takes_weights_from_another_but_not_its_step_size(tmp_path: Path
 # -- errors before anything starts -----------------------------------------------------------------------------
 
 
-def refused(*argv: str) -> str:
-    """What is said on stderr when a search is refused with exit status 2."""
-    import contextlib
-    import io
-
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said):
-        assert trainer.main(["--use_tune", *argv]) == 2
-    assert said.getvalue().count("\n") == 1
-    return said.getvalue()
+INSTALL = "is not installed; in the project's folder: pip install -e"
 
 
 @pytest.mark.parametrize(
-    ("argv", "error"),
+    ("flags", "missing", "said"),
     [
-        (["--epochs", "5"], "epochs is 5, below eval_every 10"),
-        (["--tune_algorithm", "pbt", "--no_checkpoint"], "--no_checkpoint and --tune_algorithm pbt exclude each other"),
-        (["--tune_algorithm", "ash"], "tune_algorithm is 'ash'; allowed: asha, optuna, bohb, pbt"),
+        ("--epochs 5", "", "epochs is 5, below eval_every 10"),
+        ("--tune_algorithm pbt --no_checkpoint", "", "--no_checkpoint and --tune_algorithm pbt exclude each other"),
+        ("--tune_algorithm ash", "", "tune_algorithm is 'ash'; allowed: asha, optuna, bohb, pbt"),
+        ("--tune_algorithm asha", "ray", f"'ray' {INSTALL} '.[tune]'"),
+        ("--tune_algorithm optuna", "optuna", f"'optuna' {INSTALL} '.[tune]'"),
+        ("--tune_algorithm bohb", "hpbandster", f"'hpbandster' {INSTALL} '.[bohb]'"),
+        ("--ray_address 127.0.0.1:1", "", "ray_address is '127.0.0.1:1': no cluster can be joined there"),
+        ("--ray_address ray://here:1", "", "allowed: host:port"),
     ],
 )
-def test_what_goes_wrong_only_in_a_search(argv: list[str], error: str) -> None:
-    assert error in refused(*argv)
-
-
-@pytest.mark.parametrize(("module", "algorithm", "extra"), [("ray", "asha", "tune"), ("optuna", "optuna", "tune"),
-                                                            ("hpbandster", "bohb", "bohb")])  # fmt: skip
-def test_a_missing_library_names_its_extra(
-    module: str, algorithm: str, extra: str, monkeypatch: pytest.MonkeyPatch
+def test_what_is_wrong_before_a_search_is_one_line(
+    flags: str, missing: str, said: str, logdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
 ) -> None:
-    if module != "ray":
+    if missing != "ray" and (missing or "ray_address" in flags):
         pytest.importorskip("ray")
-    monkeypatch.setitem(sys.modules, module, None)
-    assert f"'{module}' is not installed; in the project's folder: pip install -e '.[{extra}]'" in refused(
-        "--tune_algorithm", algorithm
-    )
-
-
-def test_a_cluster_that_is_not_there_is_one_line(logdir: Path) -> None:
-    pytest.importorskip("ray")
-    assert "ray_address is '127.0.0.1:1': no cluster can be joined there" in refused(
-        "--ray_address", "127.0.0.1:1", "--logdir", str(logdir)
-    )
-    assert "allowed: host:port" in refused("--ray_address", "ray://here:1", "--logdir", str(logdir))
+    if missing:
+        monkeypatch.setitem(sys.modules, missing, None)
+    refused(trainer.main, ["--use_tune", "--logdir", str(logdir), *flags.split()], said, capsys)
     assert not logdir.exists()
 
 
 # -- whole searches --------------------------------------------------------------------------------------------
 
 
-def start(tmp_path: Path, text: str, *argv: str) -> "subprocess.Popen[str]":
+def start(tmp_path: Path, text: str, flags: str) -> "subprocess.Popen[str]":
     pytest.importorskip("ray")
     (tmp_path / "space.yaml").write_text(text)
     where = tmp_path / "here"
     where.mkdir()
     command = [sys.executable, str(ROOT / "trainer.py"), "--use_tune", "--search_space", str(tmp_path / "space.yaml")]
-    return subprocess.Popen(
-        [*command, *TINY, *argv], cwd=where, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    command += [*TINY, *flags.split()]
+    return subprocess.Popen(command, cwd=where, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def searched(tmp_path: Path, text: str, *argv: str, seconds: int = 900) -> tuple[int, str, str]:
-    process = start(tmp_path, text, *argv)
-    try:
-        out, err = process.communicate(timeout=seconds)
-    finally:
-        process.kill()
+def searched(tmp_path: Path, text: str, flags: str) -> tuple[int, str, str]:
+    with start(tmp_path, text, flags) as process:
+        try:
+            out, err = process.communicate(timeout=900)
+        finally:
+            process.kill()
     return process.returncode, out, err
 
 
@@ -291,8 +269,7 @@ def rows(tmp_path: Path) -> Sequence[dict[str, str]]:
 
 @pytest.mark.parametrize("trials", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_search(trials: int, tmp_path: Path) -> None:
-    count = ("--num_samples", str(trials), "--max_concurrent_trials", "1")
-    code, out, err = searched(tmp_path, SPACE, *count, "--epochs", "2")
+    code, out, err = searched(tmp_path, SPACE, f"--num_samples {trials} --max_concurrent_trials 1 --epochs 2")
     assert (code, err) == (0, "")
     assert len(out.splitlines()) < 25
     here = tmp_path / "here"
@@ -313,10 +290,8 @@ def test_a_search(trials: int, tmp_path: Path) -> None:
 def test_every_algorithm_searches(algorithm: str, tmp_path: Path) -> None:
     if algorithm == "bohb":
         pytest.importorskip("hpbandster")
-    code, out, err = searched(
-        tmp_path, SPACE, "--num_samples", "3", "--epochs", "4", "--max_concurrent_trials", "2",
-        "--tune_algorithm", algorithm,
-    )  # fmt: skip
+    flags = f"--num_samples 3 --epochs 4 --max_concurrent_trials 2 --tune_algorithm {algorithm}"
+    code, _, err = searched(tmp_path, SPACE, flags)
     assert (code, err) == (0, "")
     assert len(rows(tmp_path)) == 3
     assert {row["status"] for row in rows(tmp_path)} <= {"finished", "stopped early"}
@@ -326,7 +301,7 @@ def test_every_algorithm_searches(algorithm: str, tmp_path: Path) -> None:
 def test_a_failed_trial_stops_no_other(tmp_path: Path) -> None:
     # With seed 25 the second of these three draws the combination that is refused.
     text = "lr: [0.001]\ndesire_cum_rew: [true, false]\n"
-    code, out, err = searched(tmp_path, text, "--num_samples", "3", "--epochs", "1", "--max_concurrent_trials", "2")
+    code, out, err = searched(tmp_path, text, "--num_samples 3 --epochs 1 --max_concurrent_trials 2")
     assert (code, err) == (0, "")
     assert re.search(r"trial \d: failed: desire_rtg and desire_cum_rew exclude each other", out)
     assert {row["status"] for row in rows(tmp_path)} == {"finished", "failed"}
@@ -334,7 +309,7 @@ def test_a_failed_trial_stops_no_other(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_all_trials_failed_is_one_line(tmp_path: Path) -> None:
-    code, out, err = searched(tmp_path, "desire_cum_rew: [true]\n", "--num_samples", "1", "--epochs", "1")
+    code, out, err = searched(tmp_path, "desire_cum_rew: [true]\n", "--num_samples 1 --epochs 1")
     assert code == 2
     assert err.count("\n") == 1 and err.startswith("error: all 1 trials failed; the first: desire_rtg and")
 
@@ -342,7 +317,7 @@ def test_all_trials_failed_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_writes_what_is_known(number: int, tmp_path: Path) -> None:
-    process = start(tmp_path, SPACE, "--num_samples", "3", "--epochs", "100000", "--max_concurrent_trials", "1")
+    process = start(tmp_path, SPACE, "--num_samples 3 --epochs 100000 --max_concurrent_trials 1")
     assert process.stdout
     try:
         while "best so far" not in process.stdout.readline():
@@ -370,9 +345,7 @@ def test_a_search_joins_a_cluster_of_two_nodes_and_leaves_it_running(
     session = cluster.head_node.get_session_dir_path()
     try:
         cluster.add_node(num_cpus=1)
-        code, out, err = searched(
-            tmp_path, SPACE, "--num_samples", "2", "--epochs", "2", "--ray_address", cluster.address
-        )
+        code, _, err = searched(tmp_path, SPACE, f"--num_samples 2 --epochs 2 --ray_address {cluster.address}")
         assert (code, err) == (0, "")
         assert [row["status"] for row in rows(tmp_path)] == ["finished"] * 2
         ray.init(address=cluster.address, log_to_driver=False)

@@ -1,17 +1,18 @@
-"""What a search has found so far: one line a trial, ``results.csv``, ``best.yaml``, and the summary. Knows no Ray."""
+"""What a search has found so far: lines on trials, ``results.csv``, ``best.yaml``, and the summary. Knows no Ray."""
 
 import csv
 import io
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from control.cli.settings import Settings, to_yaml
 from control.commands.search_space import Space, trial_settings
-from control.reports.tags import GREEDY, SAMPLED
+from control.reports.tables import aligned
+from control.reports.tags import GREEDY, SAMPLED, TAGS
 from control.storage.run_dir import atomic_write_text
 from models.settings import UserError
 
@@ -26,13 +27,13 @@ class Trial:
 
     number: int
     folder: Path
+    values: dict[str, Any]
     status: str = "running"
     epoch: int = 0
     env_steps: int = 0
     score: float = -math.inf
     evaluated: tuple[float, ...] = (math.nan,) * len(EVALUATED)
     best_epoch: int = 0
-    values: dict[str, Any] = field(default_factory=dict)
 
     @property
     def checkpoint(self) -> Path | None:
@@ -41,7 +42,8 @@ class Trial:
 
 
 class Search:
-    """Hears of every evaluation and every end, says so in a line, and keeps the files in ``folder`` up to date."""
+    """Is told of every evaluation and every end of a trial. Prints one line for each and keeps the files in ``folder``
+    up to date."""
 
     def __init__(self, settings: Settings, space: Space, folder: Path):
         self.settings, self.space, self.folder = settings, space, folder
@@ -58,18 +60,15 @@ class Search:
     def best(self) -> Trial | None:
         return next((trial for trial in self.ranked if trial.best_epoch), None)
 
-    def trial_folder(self, number: int) -> Path:
-        return self.folder / f"trial_{number}"
-
-    def start(self, number: int, raw: Mapping[str, Any]) -> None:
+    def start(self, number: int, raw: Mapping[str, Any]) -> Trial:
         """A trial begins, or goes on after a pause."""
-        trial = self.trials.setdefault(number, Trial(number, self.trial_folder(number)))
-        trial.values = trial.values or self.space.decode(raw)
+        if number not in self.trials:
+            self.trials[number] = Trial(number, self.folder / f"trial_{number}", self.space.decode(raw))
+        return self.trials[number]
 
     def report(self, number: int, raw: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """An evaluation of a trial whose hyperparameters are ``raw`` now."""
-        self.start(number, raw)
-        trial, before = self.trials[number], self.best
+        trial, before = self.start(number, raw), self.best
         trial.epoch, trial.env_steps = int(metrics["epoch"]), int(metrics["env_steps"])
         if not metrics[METRIC] > trial.score:
             return
@@ -77,18 +76,16 @@ class Search:
         trial.evaluated = tuple(metrics.get(name, math.nan) for name in EVALUATED)
         trial.values = self.space.decode(raw)
         if before is None or trial.score > before.score or before is trial:
-            self._say(
-                f"trial {number}: best so far, score {trial.score:.1f} at epoch {trial.epoch}  ({self._text(trial)})"
-            )
+            found = f"best so far, score {trial.score:.1f} at epoch {trial.epoch}"
+            self._say(f"trial {number}: {found}  ({self._text(trial)})")
             self.write()
 
     def end(self, number: int, problem: str = "") -> None:
-        """A trial has come to its end, by itself or by its scheduler; with ``problem`` it has failed."""
+        """A trial has ended, by itself or by its scheduler; with ``problem`` it has failed."""
         trial = self.trials[number]
         if problem:
-            trial.status = "failed"
+            trial.status, text = "failed", f"failed: {problem}"
             self.problems.append(problem)
-            text = f"failed: {problem}"
         else:
             last = trial_settings(self.settings, trial.values).epochs
             trial.status = "finished" if trial.epoch + self.settings.schedule.eval_every > last else "stopped early"
@@ -99,17 +96,16 @@ class Search:
 
     def write(self) -> None:
         """``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
-        text = io.StringIO()
-        names = self.space.names
+        text, names = io.StringIO(), self.space.names
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(["trial", "status", "epoch", "env_steps", METRIC, *EVALUATED, "best_epoch", *names, "checkpoint"])
         for trial in self.ranked:
-            seen = (
-                [trial.score, *trial.evaluated, trial.best_epoch] if trial.best_epoch else [""] * (2 + len(EVALUATED))
-            )
-            values = [_word(trial.values[name]) for name in names]
-            row = [trial.number, trial.status, trial.epoch, trial.env_steps, *seen, *values, trial.checkpoint or ""]
-            rows.writerow(row)
+            seen = [trial.score, *trial.evaluated, trial.best_epoch]
+            rows.writerow([
+                trial.number, trial.status, trial.epoch, trial.env_steps,
+                *(seen if trial.best_epoch else [""] * len(seen)),
+                *(_word(trial.values[name]) for name in names), trial.checkpoint or "",
+            ])  # fmt: skip
         atomic_write_text(self.folder / "results.csv", text.getvalue())
         if best := self.best:
             head = f"# trial {best.number} of {self.folder}: score {best.score:.1f} at epoch {best.best_epoch}\n"
@@ -117,7 +113,7 @@ class Search:
             atomic_write_text(self.folder / "best.yaml", head + to_yaml(settings))
 
     def finish(self, interrupted: bool) -> int:
-        """Say what came out and what to type next. Returns 0, or 130 after Ctrl-C.
+        """Print what was found and what to type next. Returns 0, or 130 after Ctrl-C.
 
         Raises UserError where every trial failed.
         """
@@ -137,25 +133,24 @@ class Search:
         counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "none begun"
         minutes = (time.monotonic() - self.started) / 60
         print(f"\n{'interrupted: ' if interrupted else ''}{len(statuses)} trials in {minutes:.1f} minutes ({counts})")
-        for trial in [each for each in self.ranked if each.best_epoch][:_SHOWN]:
-            greedy, sampled = trial.evaluated
-            scores = (
-                f"score {trial.score:8.1f}  greedy {greedy:8.1f}  sampled {sampled:8.1f}  epoch {trial.best_epoch:<5}"
-            )
-            print(f"  trial {trial.number:<4} {scores} {self._text(trial)}")
-        best = self.best
-        lines = {"search": self.folder, "table": self.folder / "results.csv"}
+        rows = [["  best", METRIC, *(TAGS[name].short for name in EVALUATED), "epoch"]]
+        best = [trial for trial in self.ranked if trial.best_epoch][:_SHOWN]
+        for trial in best:
+            scores = (f"{score:.1f}" for score in (trial.score, *trial.evaluated))
+            rows.append([f"  trial {trial.number}", *scores, str(trial.best_epoch)])
+        for line, values in zip(aligned(rows), ["", *map(self._text, best)], strict=True):
+            print(f"{line}  {values}".rstrip())
+        lines: dict[str, Any] = {"search": self.folder, "table": self.folder / "results.csv"}
+        commands = []
         if best:
             lines["settings"] = self.folder / "best.yaml"
-            lines |= {"checkpoint": best.checkpoint} if best.checkpoint else {}
-        for name, value in lines.items():
-            print(f"  {name:<12}{value}")
-        print("next:")
-        if best:
-            print(f"  python trainer.py --config {self.folder / 'best.yaml'}")
-            if best.checkpoint:
-                print(f"  python trainer.py --eval_agent {best.checkpoint}")
-        print(f"  python -m tensorboard.main --logdir {self.folder}", flush=True)
+            commands.append(f"trainer.py --config {lines['settings']}")
+        if best and best[0].checkpoint:
+            lines["checkpoint"] = best[0].checkpoint
+            commands.append(f"trainer.py --eval_agent {best[0].checkpoint}")
+        print(*(f"  {name:<12}{value}" for name, value in lines.items()), "next:", sep="\n")
+        commands.append(f"-m tensorboard.main --logdir {self.folder}")
+        print(*(f"  python {command}" for command in commands), sep="\n", flush=True)
 
     def _text(self, trial: Trial) -> str:
         varied = [name for name in self.space.names if self.space[name].values[1:]]

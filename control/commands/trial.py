@@ -12,7 +12,6 @@ from control.cli import errors
 from control.cli.settings import Settings, to_yaml
 from control.commands.search_results import EVALUATED, METRIC
 from control.commands.train import build_module, fit, prepare
-from control.lightning.agent import AgentModule
 from control.lightning.callbacks import RunLog
 from control.lightning.module import RunModule
 from control.lightning.progress import Progress
@@ -28,25 +27,24 @@ class TrialFailed(Exception):
 
 
 class Report(CheckpointCallback):
-    """Hands each evaluation to ``report``. A checkpoint to Lightning, because those come last: ``last.ckpt`` is
-    written by then."""
+    """Hands each evaluation to ``report``. It derives from Lightning's checkpoints because those act last, when
+    ``last.ckpt`` is written."""
 
     def __init__(self, folder: Path, report: Reporter):
         self.folder, self.report = folder, report
-        self.lr: list[list[float]] = []
+        self.lr: list[float] = []
 
-    def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
-        if isinstance(module, AgentModule):  # of others the learning rates are no part of their checkpoints
-            optimizers = module.configure_optimizers()
-            self.lr = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Before a checkpoint gives its learning rates back."""
+        self.lr = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """After a checkpoint of another trial: this one's own step size, and the best that is in this one's folder."""
+        """After a checkpoint of another trial: this one's own learning rate, and the best that is in this one's
+        folder."""
         assert isinstance(module, RunModule)
-        if isinstance(module, AgentModule):
-            for optimizer, rates in zip(module.configure_optimizers(), self.lr, strict=True):
-                for group, lr in zip(optimizer.param_groups, rates, strict=True):
-                    group["lr"] = lr
+        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        for group, lr in zip(groups, self.lr, strict=True):
+            group["lr"] = lr
         best = self.folder / "checkpoints" / "best.ckpt"
         module.best = checkpoints.load(best).run_state["best"] if best.exists() else float("-inf")
 
@@ -59,9 +57,9 @@ class Report(CheckpointCallback):
             if isinstance(callback, RunLog):
                 for writer in callback.writers:
                     writer.flush()  # a scheduler may end this process any moment
-        names = (*EVALUATED, TRAINING)
-        metrics = {METRIC: score} | {name: float(module.row[name].mean()) for name in names if name in module.row}
-        self.report(metrics | {"epoch": module.epoch, "env_steps": int(module.env_steps.sum())})
+        measured = {name: float(module.row[name].mean()) for name in (*EVALUATED, TRAINING) if name in module.row}
+        steps = int(module.env_steps.sum())
+        self.report({METRIC: score, **measured, "epoch": module.epoch, "env_steps": steps})
 
 
 def run_trial(settings: Settings, folder: Path, start_from: Path | None, report: Reporter) -> None:
@@ -77,18 +75,11 @@ def run_trial(settings: Settings, folder: Path, start_from: Path | None, report:
         contextlib.redirect_stderr(log),
     ):
         try:
-            _train(settings, folder, start_from, report)
+            prepare(settings.run)
+            with contextlib.closing(build_module(settings)) as module:
+                checkpoint = checkpoints.load(start_from) if start_from else None
+                fit(module, folder, [Progress()], checkpoint, after=[Report(folder, report)])
         except Exception as error:
             traceback.print_exc()
             line = errors.one_line(error) or f"{type(error).__name__}: {error}".splitlines()[0]
             raise TrialFailed(line) from None
-
-
-def _train(settings: Settings, folder: Path, start_from: Path | None, report: Reporter) -> None:
-    prepare(settings.run)
-    module = build_module(settings)
-    try:
-        checkpoint = checkpoints.load(start_from) if start_from else None
-        fit(module, folder, [Progress()], checkpoint, after=[Report(folder, report)])
-    finally:
-        module.close()

@@ -13,20 +13,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from control.cli.settings import Settings
+from control.cli.settings import RunConfig, Settings
 from control.commands.search_results import METRIC, Search
 from control.commands.search_space import Dimension, Space, search_space, trial_settings
 from control.evolution.cluster import connected
 from control.storage import run_dir
 from models.settings import SettingError
 
-REDUCTION = 4
-"""Of so many trials one goes on after each rung; the published search's."""
-# What an algorithm must be able to import, beyond Ray.
-_NEEDS = {"asha": (), "optuna": ("optuna",), "bohb": ("hpbandster", "ConfigSpace"), "pbt": ()}
-# Trials of these are paused, or go on from another's state.
-_FROM_CHECKPOINTS = ("bohb", "pbt")
-# What PBT may change while training goes on: nothing that networks, memory or the meaning of their contents hang on.
+REDUCTION = 4  # of so many trials one goes on after each rung; the published search's
+_NEEDS = {"optuna": ("optuna",), "bohb": ("hpbandster", "ConfigSpace")}  # modules beside Ray
+_FROM_CHECKPOINTS = ("bohb", "pbt")  # trials of these are paused, or go on from another's state
+# What PBT may change while training goes on: nothing that the shapes of networks, the replay buffer or the meaning of
+# its contents depend on.
 PERTURBED = (
     "lr", "value_lr", "Q_alpha", "model_alpha", "softmax_temp",
     "batch_size", "num_grad_steps", "grad_clip_val", "last_few", "training_rollouts_per_worker",
@@ -46,25 +44,31 @@ class Job:
     def from_checkpoints(self) -> bool:
         return self.settings.run.tune_algorithm in _FROM_CHECKPOINTS
 
+    @property
+    def eval_every(self) -> int:
+        return self.settings.schedule.eval_every
+
+    @property
+    def interval(self) -> int:
+        """Epochs between PBT's perturbations: about ten in a run, at evaluations."""
+        return max(1, round(self.settings.epochs / 10 / self.eval_every)) * self.eval_every
+
 
 def tune(settings: Settings) -> int:
-    """Search as ``settings`` say. Returns 0, or 130 where Ctrl-C ended it. Raises UserError (one line) for what is
-    wrong with the search space, the cluster, or every single trial."""
+    """Search as ``settings`` say. Returns 0, or 130 where Ctrl-C ended it. Raises UserError, one line, where the search
+    space or the cluster is wrong or every trial failed."""
     run = settings.run
     space = search_space(settings)
     _check(settings, space)
-    for module in ("ray", *_NEEDS[run.tune_algorithm]):
+    for module in ("ray", *_NEEDS.get(run.tune_algorithm, ())):
         importlib.import_module(module)
     at_once = run.max_concurrent_trials or os.cpu_count() or 1
     with connected(run.ray_address, at_once * run.num_workers):
         folder = run_dir.create(run)
         search = Search(settings, space, folder)
         where = f"on {run.ray_address}" if run.ray_address else f"{at_once} at a time"
-        print(f"searching {', '.join(space.names)} ({space.source})")
-        print(
-            f"{run.num_samples} trials of {settings.epochs} epochs with {run.tune_algorithm}, {where}: {folder}",
-            flush=True,
-        )
+        trials = f"{run.num_samples} trials of {settings.epochs} epochs with {run.tune_algorithm}"
+        print(f"searching {', '.join(space.names)} ({space.source})\n{trials}, {where}: {folder}", flush=True)
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:
             _search(search, Job(settings, space, folder.absolute()))
@@ -82,12 +86,10 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _check(settings: Settings, space: Space) -> None:
-    """What goes wrong only in a search."""
-    run = settings.run
-    if settings.epochs < settings.schedule.eval_every:
-        raise SettingError(
-            f"epochs is {settings.epochs}, below eval_every {settings.schedule.eval_every}: no trial would be evaluated"
-        )
+    """SettingError for what is wrong only in a search."""
+    run, every = settings.run, settings.schedule.eval_every
+    if settings.epochs < every:
+        raise SettingError(f"epochs is {settings.epochs}, below eval_every {every}: no trial would be evaluated")
     if run.reload:
         raise SettingError("--use_tune and --reload exclude each other: trials have networks of different shapes")
     if run.tune_algorithm in _FROM_CHECKPOINTS and run.no_checkpoint:
@@ -101,34 +103,24 @@ def _check(settings: Settings, space: Space) -> None:
 
 
 def _search(search: Search, job: Job) -> None:
-    """Run the trials and tell ``search`` of all that happens."""
+    """Run the trials; ``search`` is told of all events."""
     from ray import tune as ray_tune
 
-    run = job.settings.run
-    name = _namer()
-    every = _interval(job.settings)
+    run, name = job.settings.run, _namer()
     tuner = ray_tune.Tuner(
         ray_tune.with_resources(ray_tune.with_parameters(_trainable, job=job), {"cpu": run.num_workers}),
         param_space={dimension.name: _domain(dimension) for dimension in job.space.dimensions},
         tune_config=ray_tune.TuneConfig(
-            metric=METRIC,
-            mode="max",
-            num_samples=run.num_samples,
-            scheduler=_scheduler(job),
-            search_alg=_searcher(job.settings),
-            trial_name_creator=name,
-            trial_dirname_creator=name,
+            metric=METRIC, mode="max", num_samples=run.num_samples, scheduler=_scheduler(job),
+            search_alg=_searcher(run), trial_name_creator=name, trial_dirname_creator=name,
         ),
         run_config=ray_tune.RunConfig(
-            name="ray",
-            storage_path=str(job.folder),
-            verbose=0,
-            callbacks=[_listener(search)],
-            # PBT copies what a trial saved when it was last perturbed, so that must not be gone yet.
-            checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=every // job.settings.schedule.eval_every + 3),
+            name="ray", storage_path=str(job.folder), verbose=0, callbacks=[_listener(search)],
+            # PBT copies what a trial saved when it was last perturbed, so that must still exist.
+            checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=job.interval // job.eval_every + 3),
         ),
-    )
-    # Advice to reuse processes, which a trial that was cut short in its training does not survive.
+    )  # fmt: skip
+    # It advises to reuse processes, which a trial that was cut short in its training does not survive.
     warnings.filterwarnings("ignore", message=".*reuse_actors.*")
     tuner.fit()
 
@@ -196,8 +188,8 @@ def _domain(dimension: Dimension) -> Any:
     return ray_tune.uniform(low, high) if dimension.kind == "uniform" else ray_tune.loguniform(low, high)
 
 
-def _searcher(settings: Settings) -> Any:
-    run = settings.run
+def _searcher(run: RunConfig) -> Any:
+    at_once = run.max_concurrent_trials or 0
     if run.tune_algorithm == "optuna":
         import optuna
         from ray.tune.search import ConcurrencyLimiter
@@ -205,55 +197,43 @@ def _searcher(settings: Settings) -> Any:
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         searcher = OptunaSearch(seed=run.seed)
-        return ConcurrencyLimiter(searcher, run.max_concurrent_trials) if run.max_concurrent_trials else searcher
+        return ConcurrencyLimiter(searcher, at_once) if at_once else searcher
     if run.tune_algorithm == "bohb":
         from ray.tune.search.bohb import TuneBOHB
 
-        return TuneBOHB(seed=run.seed, max_concurrent=run.max_concurrent_trials or 0)
+        return TuneBOHB(seed=run.seed, max_concurrent=at_once)
     from ray.tune.search import BasicVariantGenerator
 
-    # PBT draws from Python's own generator.
-    random.seed(run.seed)
-    return BasicVariantGenerator(random_state=run.seed, max_concurrent=run.max_concurrent_trials or 0)
+    random.seed(run.seed)  # PBT draws from Python's own generator
+    return BasicVariantGenerator(random_state=run.seed, max_concurrent=at_once)
 
 
 def _scheduler(job: Job) -> Any:
     from ray.tune import schedulers
 
-    run, epochs = job.settings.run, job.settings.epochs
-    time: dict[str, Any] = {"time_attr": "epoch"}
-    if run.tune_algorithm == "optuna":
+    algorithm, epochs = job.settings.run.tune_algorithm, job.settings.epochs
+    if algorithm == "optuna":
         return schedulers.FIFOScheduler()
-    if run.tune_algorithm == "asha":
-        # One above the last epoch, so that a trial which gets there ends by itself, in good order.
-        grace = max(job.settings.schedule.eval_every, epochs // 8)
+    if algorithm == "asha":
+        # Its end is above the last epoch, so that a trial which gets there ends by itself and writes its files.
         return schedulers.AsyncHyperBandScheduler(
-            max_t=epochs + 1, grace_period=grace, reduction_factor=REDUCTION, **time
+            "epoch", max_t=epochs + 1, grace_period=max(job.eval_every, epochs // 8), reduction_factor=REDUCTION
         )
-    if run.tune_algorithm == "bohb":
-        return schedulers.HyperBandForBOHB(max_t=epochs, reduction_factor=REDUCTION, **time)
+    if algorithm == "bohb":
+        return schedulers.HyperBandForBOHB("epoch", max_t=epochs, reduction_factor=REDUCTION)
     mutations = {
         dimension.name: dimension.labels if dimension.kind == "choice" else _domain(dimension)
         for dimension in job.space.dimensions
         if dimension.name in PERTURBED
     }
     return schedulers.PopulationBasedTraining(
-        perturbation_interval=_interval(job.settings),
-        hyperparam_mutations=mutations,
-        custom_explore_fn=job.space.clamp,
-        log_config=False,
-        **time,
-    )
-
-
-def _interval(settings: Settings) -> int:
-    """Epochs between PBT's perturbations: about ten in a run, at evaluations."""
-    every = settings.schedule.eval_every
-    return max(1, round(settings.epochs / 10 / every)) * every
+        "epoch", perturbation_interval=job.interval, hyperparam_mutations=mutations,
+        custom_explore_fn=job.space.clamp, log_config=False,
+    )  # fmt: skip
 
 
 def _listener(search: Search) -> Any:
-    """A callback of Ray Tune's that passes on what happens."""
+    """A callback of Ray Tune that tells ``search`` of each event."""
     from ray import tune as ray_tune
 
     class Listener(ray_tune.Callback):
