@@ -80,8 +80,8 @@ def test_all_ids_are_namespaced_and_make_the_shipped_ones() -> None:
 @pytest.mark.parametrize(
     ("kind", "asked", "line"),
     [
-        ("bandit", {}, "a bandit of cartpole; allowed: a mdp of cartpole, or the id understudy/Synthetic-v0"),
-        ("mdp-continuous", {}, "a mdp of mountaincar-continuous; allowed: a mdp of cartpole"),
+        ("bandit", {}, "bandit of cartpole; allowed: mdp of cartpole, or the id understudy/Synthetic-v0"),
+        ("mdp-continuous", {}, "mdp of mountaincar-continuous; allowed: mdp of cartpole"),
         ("mdp", {"proxy": None}, "proxy is None; allowed: a .safetensors file"),
         ("mdp", {"render_mode": "human"}, "render_mode is 'human'; allowed: None"),
         ("mdp", {"proxy": "cartpole-mpd"}, "did you mean 'cartpole-mdp'"),

@@ -71,8 +71,8 @@ def opened(proxy: str | Path | Proxy | None, game: str = "", kind: str = "", ren
     found = IDS.get(loaded.game, loaded.game).rpartition("-v")[0].lower()
     if (game and found != game) or (kind and loaded.kind != kind):
         raise ProxyError(
-            f"synthetic environment {str(loaded.path)!r}: a {loaded.kind} of {loaded.game}; "
-            f"allowed: a {kind} of {game}, or the id understudy/Synthetic-v0, which takes any"
+            f"synthetic environment {str(loaded.path)!r}: {loaded.kind} of {loaded.game}; "
+            f"allowed: {kind} of {game}, or the id understudy/Synthetic-v0, which takes any"
         )
     return loaded
 

@@ -40,7 +40,7 @@ def refused(path: Path, what: str, allowed: str) -> ProxyError:
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` with the closest of ``names``, or ``""`` where none is close."""
-    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.55)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.55)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
@@ -50,8 +50,8 @@ def shapes(config: Mapping[str, Any], spaces: Mapping[str, Any]) -> dict[str, li
     As an MDP, state ``[S]``, reward ``[1]`` and done ``[1]`` are networks of ``[action, state]``, the action one-hot
     where discrete; as a bandit, the reward alone. Where first states are learned, ``initial`` gives ``[S]`` from noise.
     """
-    bandit, (size,), actions = config["proxy"] == "bandit", spaces["obs_shape"], spaces["actions"]
-    inputs = (actions["n"] if "n" in actions else len(actions["low"])) + size
+    bandit, (size,) = config["proxy"] == "bandit", spaces["obs_shape"]
+    inputs = _actions(spaces["actions"])[0] + size
     networks = {"state": (inputs, size), "reward": (inputs, 1), "done": (inputs, 1)}
     if bandit:
         del networks["state"], networks["done"]
@@ -99,18 +99,19 @@ def _check_config(path: Path, config: Mapping[str, Any]) -> None:
 
 def _check_spaces(path: Path, spaces: Mapping[str, Any]) -> None:
     try:
-        (size,), limit, actions = spaces["obs_shape"], spaces["max_episode_steps"], spaces["actions"]
-        bounds = [] if "n" in actions else list(zip(actions["low"], actions["high"], strict=True))
-        counts = [size, actions["n"] if "n" in actions else len(bounds), 1 if limit is None else limit]
-        best = spaces["max_return"]
-        good = all(type(count) is int and count >= 1 for count in counts)
-        good &= all(math.isfinite(low) and low < high < math.inf for low, high in bounds)
-        good &= best is None or isinstance(best, int | float)
+        (size,), limit, best = spaces["obs_shape"], spaces["max_episode_steps"], spaces["max_return"]
+        count, bounds = _actions(spaces["actions"])
+        good = all(type(number) is int and number >= 1 for number in (size, count, 1 if limit is None else limit))
+        good &= all(-math.inf < low < high < math.inf for low, high in bounds)
+        if not good or not isinstance(best, int | float | None):
+            raise ValueError("numbers out of range")
     except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, spaces) from error
-    if not good:
-        raise _damaged(path, spaces)
+        raise refused(path, f"its spaces are damaged: {json.dumps(spaces)}", "spaces as `save` writes them") from error
 
 
-def _damaged(path: Path, spaces: Mapping[str, Any]) -> ProxyError:
-    return refused(path, f"its spaces are damaged: {json.dumps(spaces)}", "spaces as `save` writes them")
+def _actions(actions: Mapping[str, Any]) -> tuple[int, list[tuple[float, float]]]:
+    """How many actions there are, or numbers of one, and the bounds of these."""
+    if "n" in actions:
+        return actions["n"], []
+    bounds = list(zip(actions["low"], actions["high"], strict=True))
+    return len(bounds), bounds

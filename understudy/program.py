@@ -41,8 +41,9 @@ class Program:
     def first_states(self, seeds: np.ndarray) -> np.ndarray:
         """``seeds [...]`` int64, at least one axis, to ``[..., S]`` float32: learned from normal noise, else those of
         the real environment."""
-        if self._initial is None:
-            return _finite(self._starts(seeds)) if self._starts else seeds
+        if self._starts is not None:
+            return _finite(self._starts(seeds))
+        assert self._initial is not None
         noise = normal(seeds, len(self._initial.first)).astype(np.float32)
         with np.errstate(all="ignore"):
             return _finite(self._initial.finish(noise @ self._initial.first + self._initial.bias))
