@@ -1,4 +1,4 @@
-"""From a name to environments: `make_environment` is what everybody calls."""
+"""Makes environments by name."""
 
 import importlib
 from dataclasses import replace
@@ -27,12 +27,12 @@ def make_environment(
 ) -> Environment:
     """``members * envs`` environments of that name (see `envs.names.resolve`).
 
-    ``num_workers`` processes step them, 1 meaning this one; probes and games with dynamics are tensor programs and
-    always stay here, as do environments made to ``render``. Those have ``frame(member, env)`` and are always
-    Gymnasium's, whose episodes start elsewhere from the same seeds than those of tensor programs. ``time_limit``
-    truncates episodes after so many steps, in place of their own limit, and 0 never; probes keep theirs. ``device``
-    other than the CPU is for games with `envs.tensor.ChanceDynamics`. Raises SettingError for a name that is unknown or
-    an environment that cannot be had.
+    ``num_workers`` processes step them; 1 is this process. Tensor programs (probes, environments with dynamics) are
+    always stepped in this process, and so are environments made to ``render``. Those have ``frame(member, env)`` and
+    are always Gymnasium's, where the same seed starts another episode than in a tensor program. ``time_limit``
+    replaces the environment's own limit in steps, 0 means no limit; probes keep theirs. A ``device`` other than the CPU
+    needs `envs.tensor.ChanceDynamics`. Raises SettingError for an unknown name, or for an environment whose packages
+    are missing or that does not take its arguments.
     """
     game = _limited(name, time_limit)
     dynamics = None if render else _dynamics(game)
@@ -42,6 +42,8 @@ def make_environment(
         return ProbeEnvironment(game.name, members, envs)
     if dynamics is not None:
         return TensorEnvironment(dynamics, members, envs, device=device)
+    if not game.gym_id:  # a tensor program of its own
+        raise SettingError(f"record: {game.name} cannot be drawn, since it has no Gymnasium id", "record")
     if num_workers > 1 and members * envs > 1 and not render:
         return ParallelEnvironment(game, members, envs, num_workers)
     return GymnasiumEnvironment(game, members, envs, render)
