@@ -6,14 +6,14 @@ They train on the synthetic environment and are tested on the real one, beside a
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from control.cli.parse import Settings
 from control.cli.settings import as_dict, build, from_dict, validate
 from control.evolution.cluster import make_workers
-from control.evolution.workers import Workers
 from control.loops.build import spaces_of
 from control.reports.synthetic import describe, iqm_text
 from control.reports.tables import aligned
@@ -25,6 +25,8 @@ from models.settings import SettingError, kinds
 from models.streams import derive_seed
 from understudy.files import IN_RUN, SUFFIX, pretrained
 
+HEADER = ("trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps", "episodes", "seconds")
+WIDTHS = (10, 7, 6, 22, 6, 8, 8, 7)
 REAL_STEPS = 50_000  # at most, of an agent that trains on the real environment until it solves it
 
 
@@ -65,50 +67,31 @@ def evaluate_proxy(settings: Settings) -> int:
     print(f"{run.num_agents} fresh {agent_name} agents on each, seed {run.seed}{sampled}; "
           f"{config.test_episodes} real test episodes per agent\n")  # fmt: skip
     seeds = [derive_seed(run.seed, f"evaluation, agent {i}") for i in range(run.num_agents)]
-    rule = "budget" if config.inner_rule == "tests" else None  # this training knows no real tests
+
+    def show(name: str, agent: Any, proxies: Tensor | None, steps: int, rule: str | None) -> None:
+        """Train, test, and print the row."""
+        started = time.perf_counter()
+        job = (config, agent_name, agent, proxy.game)
+        with contextlib.closing(make_workers(*job, run.num_workers, run.ray_address)) as workers:
+            outcome = workers.run(proxies, seeds, steps=steps, test_limit=run.time_limit, rule=rule)
+        row = describe(outcome, config.solved_reward)
+        cells = (
+            name, f"{row['mean']:.1f}", f"{row['std']:.1f}", iqm_text(row),
+            "" if row["solved"] is None else f"{100 * row['solved']:.0f} %",
+            f"{row['steps']:,.0f}", f"{row['episodes']:,.1f}", f"{time.perf_counter() - started:.1f}",
+        )  # fmt: skip
+        print(*aligned([cells], WIDTHS), flush=True)
+
     print(*aligned([HEADER], WIDTHS))
-    with _workers(config, agent_name, agent, proxy, settings) as workers:
-        proxies = proxy.parameters.expand(run.num_agents, -1)
-        show("synthetic", workers, proxies, seeds, config.steps_in_use, run.time_limit, rule, config.solved_reward)
+    rule = "budget" if config.inner_rule == "tests" else None  # this training knows no real tests
+    show("synthetic", agent, proxy.parameters.expand(run.num_agents, -1), config.steps_in_use, rule)
     if not run.real_baseline:
         return 0
-    rule = "budget" if config.solved_reward is None else "solved"
-    with _workers(config, agent_name, real_agent(agent), proxy, settings) as workers:
-        show("real", workers, None, seeds, REAL_STEPS, run.time_limit, rule, config.solved_reward)
-    until = (
-        "" if rule == "budget" else f" until {config.early_out_num} episodes reach {config.solved_reward:g} on average,"
-    )
+    solved = config.solved_reward
+    show("real", real_agent(agent), None, REAL_STEPS, "budget" if solved is None else "solved")
+    until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
     print(f"\non the real environment agents train{until} at most {REAL_STEPS:,} steps")
     return 0
-
-
-@contextlib.contextmanager
-def _workers(config: Any, name: str, agent: Any, proxy: Proxy, settings: Settings) -> Iterator[Workers]:
-    run = settings.run
-    workers = make_workers(config, name, agent, proxy.game, run.num_workers, run.ray_address)
-    try:
-        yield workers
-    finally:
-        workers.close()
-
-
-HEADER = ("trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps", "episodes", "seconds")
-WIDTHS = (10, 7, 6, 22, 6, 8, 8, 7)
-
-
-def show(
-    name: str, workers: Workers, proxies: Any, seeds: Sequence[int], steps: int, limit: int | None, rule: str | None,
-    solved_reward: float | None,
-) -> None:  # fmt: skip
-    """Train, test, and print the row."""
-    started = time.perf_counter()
-    row = describe(workers.run(proxies, seeds, steps=steps, test_limit=limit, rule=rule), solved_reward)
-    solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
-    cells = (
-        name, f"{row['mean']:.1f}", f"{row['std']:.1f}", iqm_text(row), solved,
-        f"{row['steps']:,.0f}", f"{row['episodes']:,.1f}", f"{time.perf_counter() - started:.1f}",
-    )  # fmt: skip
-    print(*aligned([cells], WIDTHS), flush=True)
 
 
 def load_proxy(path: str) -> Proxy:

@@ -22,7 +22,7 @@ from typing import Any
 from torch import Tensor
 
 from control.evolution.inner_loop import Outcome
-from control.evolution.workers import LocalWorkers, Workers
+from control.evolution.workers import LocalWorkers
 from models.proxies.search import SearchConfig
 from models.settings import SettingError, UserError
 
@@ -144,7 +144,7 @@ def _check_cores(num_workers: int, cores: int, where: str) -> None:
 
 
 class RayWorkers:
-    """`control.evolution.workers.Workers` in ``num_workers`` processes, each with one thread on a core of its own.
+    """`control.evolution.workers.LocalWorkers` in ``num_workers`` processes, each with one thread on a core of its own.
 
     Their Ray is started here, or is the cluster at ``ray_address``; in a trial of a search it is the search's, and
     the workers use the cores that the trial has reserved. Work is Ray's tasks: where a process dies, another starts its
@@ -219,6 +219,9 @@ class RayWorkers:
             _cancel(self._running)  # the rest is of no use
             raise
         return [future.result() for future in futures]
+
+
+Workers = LocalWorkers | RayWorkers
 
 
 def make_workers(

@@ -10,7 +10,7 @@ over the population are taken in float64, the mean is kept in float32.
 """
 
 import math
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,34 +20,11 @@ from models.proxies.search import SearchConfig, validate
 from models.settings import SettingError, check
 
 
-class Strategy(Protocol):
-    """What the three strategies have in common. P members of the population a generation, D parameters."""
+class Strategy:
+    """What the three strategies have in common. P members of the population a generation, D parameters.
 
-    mean: Tensor  # [D], float32
-    rows: int  # rows of noise that `ask` wants: P / 2 when mirrored, else P
-
-    def ask(self, noise: Tensor) -> Tensor:
-        """Standard normal ``[rows, D]`` -> population ``[P, D]``. When mirrored, row 2i adds noise i, row 2i + 1
-        subtracts it. Changes nothing but which noise `tell` answers for, so it may be repeated."""
-
-    def tell(self, fitness: Tensor, mean_score: float | None = None) -> dict[str, float]:
-        """Fitness ``[P]`` of the population last asked for: moves the mean. With all members failed everything stays
-        as it is.
-
-        Returns ``update_norm`` (Euclidean length of the move), ``noise_std`` (after it, mean over D) and ``failed``
-        (members). Raises RuntimeError without an `ask` before, ValueError for a wrong shape.
-        """
-
-    def state_dict(self) -> dict[str, Any]:
-        """Tensors and numbers that change from generation to generation; no settings, and no noise of a generation
-        under way: ask again with the same noise after a restart."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict` to the bit. Raises ValueError for that of another strategy or size."""
-
-
-class _Sampling:
-    """Population, failures and state; what to do with a generation is `_step`."""
+    ``mean [D]`` is float32; ``rows`` are the rows of noise that `ask` wants: P / 2 when mirrored, else P.
+    """
 
     kept: ClassVar[dict[str, str]] = {"centre": "mean"}  # name in the state -> attribute
 
@@ -59,6 +36,8 @@ class _Sampling:
         self._noise: Tensor | None = None
 
     def ask(self, noise: Tensor) -> Tensor:
+        """Standard normal ``[rows, D]`` -> population ``[P, D]``. When mirrored, row 2i adds noise i, row 2i + 1
+        subtracts it. Changes nothing but which noise `tell` answers for, so it may be repeated."""
         _check_shape("noise", noise, (self.rows, len(self.mean)))
         self._noise = noise.detach().clone()
         offset = (noise.detach() * self.noise_std).to(self.mean)
@@ -67,6 +46,12 @@ class _Sampling:
         return torch.stack((self.mean + offset, self.mean - offset), dim=1).flatten(0, 1)
 
     def tell(self, fitness: Tensor, mean_score: float | None = None) -> dict[str, float]:
+        """Fitness ``[P]`` of the population last asked for: moves the mean. With all members failed everything stays
+        as it is.
+
+        Returns ``update_norm`` (Euclidean length of the move), ``noise_std`` (after it, mean over D) and ``failed``
+        (members). Raises RuntimeError without an `ask` before, ValueError for a wrong shape.
+        """
         if self._noise is None:
             raise RuntimeError("tell without ask: no population this fitness could belong to")
         _check_shape("fitness", fitness, (self.population,))
@@ -91,10 +76,13 @@ class _Sampling:
         return self.mean.double() * (1 - self.config.weight_decay)
 
     def state_dict(self) -> dict[str, Any]:
+        """Tensors and numbers that change from generation to generation; no settings, and no noise of a generation
+        under way: ask again with the same noise after a restart."""
         values = {name: getattr(self, attribute) for name, attribute in self.kept.items()}
         return {name: value.clone() if isinstance(value, Tensor) else value for name, value in values.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict` to the bit. Raises ValueError for that of another strategy or size."""
         if set(state) != set(self.kept):
             raise ValueError(f"state holds {sorted(state)}; expected {sorted(self.kept)}")
         mine = self.state_dict()
@@ -107,7 +95,7 @@ class _Sampling:
         self._noise = None
 
 
-class NES(_Sampling):
+class NES(Strategy):
     """The outer loop of synthetic environments: Ferreira et al. 2022, arXiv:2202.02790, and its code.
 
     Of each mirrored pair only the better one counts: F_i = max(plus, minus), and noise i changes sign where minus is
@@ -128,7 +116,7 @@ class NES(_Sampling):
         return self._decayed() + step * self.noise_std * (weights.to(noise.device) @ noise)
 
 
-class OpenAIES(_Sampling):
+class OpenAIES(Strategy):
     """Evolution strategies with centred ranks and Adam (Salimans et al. 2017, arXiv:1703.03864, algorithm 1).
 
     Gradient sum_i (u_plus - u_minus) noise_i / (pairs noise_std), not mirrored sum_i u_i noise_i / (P noise_std),
@@ -164,7 +152,7 @@ class OpenAIES(_Sampling):
         return self.mean.double() + self.config.step_size * first / (second.sqrt() + self.epsilon)
 
 
-class SNES(_Sampling):
+class SNES(Strategy):
     """Separable NES: a noise_std per parameter, which adapts (Schaul et al. 2011; Wierstra et al. 2014, JMLR 15).
 
     mean <- mean + step_size noise_std sum_i u_i noise_i

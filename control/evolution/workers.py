@@ -1,29 +1,16 @@
-"""Who trains the agents of a generation: this process, or several worker processes that share them out.
+"""This process as the one that trains the agents of a generation; `control.evolution.cluster` has several processes.
 
 An agent's numbers never depend on its company, so who trains it does not change them.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.process import settle
 from models.proxies.search import SearchConfig
-
-
-class Workers(Protocol):
-    """Trains and tests fresh agents; `control.evolution.inner_loop.InnerLoop.run` says what the arguments mean."""
-
-    def run(
-        self, proxies: Tensor | None, seeds: Sequence[int], *, steps: int | None = None,
-        test_limit: int | None = None, rule: str | None = None, sample_all: bool = False,
-    ) -> Outcome:  # fmt: skip
-        """Agents of ``seeds [N]`` on ``proxies [N, D]``, or on the real environment where that is None."""
-
-    def close(self) -> None:
-        """End what was started; may be called twice, and nothing else after it."""
 
 
 class LocalWorkers:
@@ -35,8 +22,9 @@ class LocalWorkers:
         self.loop = InnerLoop(config, agent, agent_config, game)
 
     def run(self, proxies: Tensor | None, seeds: Sequence[int], **how: Any) -> Outcome:
+        """See `control.evolution.inner_loop.InnerLoop.run`."""
         settle()  # again: this thread need not be the one of last time
         return self.loop.run(proxies, seeds, **how)
 
     def close(self) -> None:
-        pass
+        """Nothing was started."""

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from control.cli.settings import Settings
 from control.evolution.archive import Archive
-from control.evolution.cluster import make_workers
+from control.evolution.cluster import Workers, make_workers
 from control.evolution.inner_loop import Outcome
 from control.evolution.objective import objective
 from control.evolution.strategies import make_strategy
-from control.evolution.workers import Workers
 from control.lightning.evolution import Evolution
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces
