@@ -165,7 +165,7 @@ def test_goes_on_from_its_state_to_the_bit(name: str) -> None:
     file = io.BytesIO()
     torch.save(half.state_dict(), file)
     kept = half.mean.clone()
-    half.state_dict()["centre"].zero_()
+    half.state_dict()["mean"].zero_()
     assert torch.equal(half.mean, kept), "a state is a copy"
     file.seek(0)
     restored = make(name, torch.ones(20), **settings)
@@ -179,7 +179,7 @@ def test_goes_on_from_its_state_to_the_bit(name: str) -> None:
 def test_a_foreign_state_is_refused() -> None:
     with pytest.raises(ValueError, match="state holds"):
         make("snes").load_state_dict(make("nes").state_dict())
-    with pytest.raises(ValueError, match=r"centre has shape \(3,\); expected \(2,\)"):
+    with pytest.raises(ValueError, match=r"mean has shape \(3,\); expected \(2,\)"):
         make("nes").load_state_dict(make("nes", torch.zeros(3)).state_dict())
 
 

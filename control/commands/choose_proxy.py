@@ -83,7 +83,7 @@ def reevaluate(module: PopulationModule, say: Callable[[str], None]) -> tuple[in
         (generation, fitness, mean) for fitness, generation, mean in module.archive.entries
     ]
     if not (module.config.quit_when_solved and module.solved):
-        entries.append((module.epoch + 1, None, module.mean))
+        entries.append((module.epoch + 1, None, module.strategy.mean))
     count, many = module.config.retest_agents, len(entries)
     say(f"re-evaluating {many} means with {count} fresh agents each{_about(module, count * many)}")
     means = torch.stack([mean for *_, mean in entries])

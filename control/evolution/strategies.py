@@ -10,7 +10,7 @@ over the population are taken in float64, the mean is kept in float32.
 """
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ class Strategy:
     ``mean [D]`` is float32; ``rows`` are the rows of noise that `ask` wants: P / 2 when mirrored, else P.
     """
 
-    kept: ClassVar[dict[str, str]] = {"centre": "mean"}  # name in the state -> attribute
+    kept: tuple[str, ...] = ("mean",)  # attributes in the state
 
     def __init__(self, config: SearchConfig, mean: Tensor):
         self.mean = mean.detach().to(torch.float32, copy=True)
@@ -78,7 +78,7 @@ class Strategy:
     def state_dict(self) -> dict[str, Any]:
         """Tensors and numbers that change from generation to generation; no settings, and no noise of a generation
         under way: ask again with the same noise after a restart."""
-        values = {name: getattr(self, attribute) for name, attribute in self.kept.items()}
+        values = {name: getattr(self, name) for name in self.kept}
         return {name: value.clone() if isinstance(value, Tensor) else value for name, value in values.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -89,9 +89,8 @@ class Strategy:
         for name, value in mine.items():
             if isinstance(value, Tensor):
                 _check_shape(name, state[name], tuple(value.shape))
-        for name, attribute in self.kept.items():
-            value = mine[name]
-            setattr(self, attribute, state[name].to(value, copy=True) if isinstance(value, Tensor) else state[name])
+        for name, value in mine.items():
+            setattr(self, name, state[name].to(value, copy=True) if isinstance(value, Tensor) else state[name])
         self._noise = None
 
 
@@ -125,7 +124,7 @@ class OpenAIES(Strategy):
     float64.
     """
 
-    kept: ClassVar = {"centre": "mean", "mean": "first_moment", "square": "second_moment", "steps": "steps"}
+    kept = ("mean", "first_moment", "second_moment", "steps")
     betas, epsilon = (0.9, 0.999), 1e-8
 
     def __init__(self, config: SearchConfig, mean: Tensor):
@@ -163,7 +162,7 @@ class SNES(Strategy):
     mean by 1 - weight_decay first.
     """
 
-    kept: ClassVar = {"centre": "mean", "noise_std": "noise_std"}
+    kept = ("mean", "noise_std")
 
     def __init__(self, config: SearchConfig, mean: Tensor):
         super().__init__(config, mean)

@@ -37,8 +37,8 @@ class PopulationModule(RunModule):
         super().__init__(settings, [settings.run.seed])
         self.config: SearchConfig = settings.proxy
         self.workers, self.stages = workers, stages
-        self.centre = nn.Parameter(torch.zeros(1, stages.parameters.size), requires_grad=False)  # checkpoints name it
-        self.start_from(self.mean)
+        self.mean = nn.Parameter(torch.zeros(1, stages.parameters.size), requires_grad=False)
+        self.start_from(self.mean[0])
         self.archive, self.solved = Archive(self.config.keep_best), False
         self.population = self.fitness = torch.zeros(0)
         self.mean_fitness: float | None = None
@@ -85,16 +85,11 @@ class PopulationModule(RunModule):
 
     # -- the search ---------------------------------------------------------------------------------------------------
 
-    @property
-    def mean(self) -> Tensor:
-        """The mean of the search, ``[D]``."""
-        return self.centre.detach()[0]
-
     def start_from(self, mean: Tensor) -> None:
         self.strategy = make_strategy(self.config, mean)
 
     def take_mean(self) -> None:
-        self.centre.data = self.strategy.mean[None].clone()
+        self.mean.data = self.strategy.mean[None].clone()
 
     def first_mean(self) -> Tensor:
         """The proxy the search starts from, ``[D]``: of ``initial_draws`` the one whose perturbed copies have the best
@@ -123,7 +118,7 @@ class PopulationModule(RunModule):
         proxies = self.population.repeat_interleave(config.agents_per_proxy, 0)
         seeds = self._agent_seeds(len(self.population))
         if (self.epoch - 1) % config.center_every == 0 or self.epoch == self.epochs:
-            proxies = torch.cat([proxies, self.mean.expand(config.center_agents, -1)])
+            proxies = torch.cat([proxies, self.mean.detach().expand(config.center_agents, -1)])
             seeds = seeds + self.seeds_of(f"centre of generation {self.epoch}", config.center_agents)
         started = time.perf_counter()
         self.outcome = self.train_fresh(proxies, seeds)
@@ -171,7 +166,7 @@ class PopulationModule(RunModule):
         """The mean's parameters by network, for TensorBoard."""
         if not self.mean.isfinite().all():
             return {}
-        split = self.stages.parameters.split(self.mean[None])
+        split = self.stages.parameters.split(self.mean.detach())
         return {f"parameters/{name}": part[0] for name, part in split.items()}
 
     # -- whole runs ---------------------------------------------------------------------------------------------
