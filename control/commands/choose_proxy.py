@@ -5,7 +5,7 @@ the winner is judged by a held-out evaluation: further agents, which chose nothi
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +30,19 @@ NOT_TOLD = (
 )  # fmt: skip
 
 
-def conclude(
-    module: PopulationModule, folder: Path, say: Callable[[str], None] = lambda line: print(line, flush=True)
-) -> Iterator[tuple[str, object]]:
+def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
     """Figure, re-evaluation, held-out evaluation, and the winner as ``proxy.safetensors``; yields lines for the
-    summary, and tells ``say`` what it is about to do. A search that was cut short gets its figure only."""
+    summary, and prints what it is about to do if ``verbose``. A search that was cut short gets its figure only."""
     if module.epoch == 0:
         return
     config = module.config
     yield "figure", search_figure(folder, config.solved_reward)
     if not module.is_over():
         return
-    generation, winner, tested = reevaluate(module, say)
+    generation, winner, tested = reevaluate(module, verbose)
     count = config.report_agents
-    say(f"held-out evaluation of the winner with {count} fresh agents{_about(module, count)}")
+    if verbose:
+        print(f"held-out evaluation of the winner with {count} fresh agents{_about(module, count)}", flush=True)
     summary = describe(fresh_outcome(module, winner[None], "report", count), config.solved_reward)
     scores = {
         "generation": generation, "generations": module.epoch, "report": summary, "second_test": tested,
@@ -76,7 +75,7 @@ def film(module: PopulationModule, winner: Tensor, path: Path) -> str:
     return f"{path} (an agent trained on the proxy only, in the real environment; return {total:.0f})"
 
 
-def reevaluate(module: PopulationModule, say: Callable[[str], None]) -> tuple[int, Tensor, list[dict[str, Any]]]:
+def reevaluate(module: PopulationModule, verbose: bool = True) -> tuple[int, Tensor, list[dict[str, Any]]]:
     """The generation and parameters ``[D]`` of the mean whose new agents do best, and a row for each mean. The last
     mean takes part even where its fitness was never among the best."""
     entries: list[tuple[int, float | None, Tensor]] = [
@@ -85,7 +84,8 @@ def reevaluate(module: PopulationModule, say: Callable[[str], None]) -> tuple[in
     if not (module.config.quit_when_solved and module.solved):
         entries.append((module.epoch + 1, None, module.strategy.mean))
     count, many = module.config.retest_agents, len(entries)
-    say(f"re-evaluating {many} means with {count} fresh agents each{_about(module, count * many)}")
+    if verbose:
+        print(f"re-evaluating {many} means with {count} fresh agents each{_about(module, count * many)}", flush=True)
     means = torch.stack([mean for *_, mean in entries])
     outcome = fresh_outcome(module, means, "second test", count, module.config.retest_drawn)
     scores = outcome.scores.view(many, count).nan_to_num(-torch.inf).mean(1)

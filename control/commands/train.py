@@ -217,7 +217,7 @@ def _after(module: RunModule, folder: Path, seconds: float, verbose: bool) -> bo
     type next. False where Ctrl-C cut the former short."""
     lines: list[tuple[str, object]] = []
     try:
-        for line in _conclude(module, folder):
+        for line in _conclude(module, folder, verbose):
             lines.append(line)
         finished = True
     except KeyboardInterrupt:
@@ -242,14 +242,14 @@ def _after(module: RunModule, folder: Path, seconds: float, verbose: bool) -> bo
     return finished
 
 
-def _conclude(module: RunModule, folder: Path) -> Iterator[tuple[str, object]]:
+def _conclude(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[str, object]]:
     """Figures, the final video and the choice of a search's winner; names and values of lines for the summary."""
     if not isinstance(module, AgentModule):
         from control.commands.choose_proxy import conclude
         from control.lightning.population import PopulationModule
 
         assert isinstance(module, PopulationModule)
-        yield from conclude(module, folder)
+        yield from conclude(module, folder, verbose)
         return
     if module.epoch == 0:
         return
