@@ -20,7 +20,9 @@ class Family:
 
     A family must have:
 
-    - ``config``: a frozen dataclass of `models.settings.setting` fields. Its module's docstring names the sources.
+    - ``config``: a frozen dataclass of `models.settings.setting` fields. Its module's docstring names the sources. It
+      may have a property ``epochs`` where its own settings say how long a run is, and, of ``steps``, a property
+      ``schedule`` (`models.schedule.StepSchedule`) where they say how long an epoch is.
     - ``implementations``: each name that ``--implementation`` takes, with what it changes of the defaults.
     - ``learns_from``: which loop trains it. ``episodes``: updates come between whole episodes, and ``config`` has a
       property ``schedule``. ``steps``: updates come between steps of the environment. ``evolution``: it learns a proxy,

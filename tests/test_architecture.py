@@ -55,10 +55,6 @@ LIGHT = re.compile(
 )
 
 
-# Files that still break the two rules of rooms and circles.
-OWED = ("models/agents/command_conditioned/acting.py",)
-
-
 @dataclass(frozen=True)
 class Import:
     path: str
@@ -122,11 +118,11 @@ def test_rooms_of_control_import_only_rooms_below_them() -> None:
         if each.module.split(".")[0] == "control" and each.path.split("/")[1] in ROOMS
         and each.module.split(".")[1] not in ROOMS[: ROOMS.index(each.path.split("/")[1]) + 1]
     ]  # fmt: skip
-    assert not [str(each) for each in upward if str(each.path) not in OWED]
+    assert not [str(each) for each in upward]
 
 
 def test_no_files_import_each_other() -> None:
-    graph: dict[str, set[str]] = {relative(path): set() for path in SOURCES if relative(path) not in OWED}
+    graph: dict[str, set[str]] = {relative(path): set() for path in SOURCES}
     for path in SOURCES:
         for each in imports(path, types=True):
             for module in (each.module, each.module.rpartition(".")[0]):
@@ -134,20 +130,6 @@ def test_no_files_import_each_other() -> None:
                 if each.path in graph and file in graph and file != each.path:
                     graph[each.path].add(file)
     TopologicalSorter(graph).prepare()  # CycleError names the files
-
-
-def test_a_search_knows_no_kind_of_proxy() -> None:
-    """So that another kind is a folder of models/proxies/ and a file of envs/."""
-    kinds = [folder.name for folder in (ROOT / "models/proxies").iterdir() if (folder / "config.py").exists()]
-    assert kinds
-    wrong = [
-        str(found)
-        for found in ALL_IMPORTS
-        for kind in kinds
-        if found.path.startswith(("control/evolution/", "control/lightning/", "control/loops/", "envs/proxies"))
-        and (within(found.module, f"models.proxies.{kind}") or within(found.module, f"envs.{kind}"))
-    ]
-    assert not wrong
 
 
 def test_nobody_imports_the_trainer() -> None:

@@ -1,6 +1,6 @@
 """Search spaces: which hyperparameters are varied, and between what values. Imports neither torch nor ray.
 
-A file has one line a hyperparameter, with a list of choices or one range:
+A file has one line per hyperparameter, with a list of choices or one range:
 
     lr: {logspace: [-4, -2, 101]}
     batch_size: [512, 768, 1024]
@@ -28,7 +28,7 @@ RANGES = {
     "lograndint": "[low, high], whole numbers above 0, both included",
     "logspace": "[exponent, exponent, count]: powers of ten on a grid",
 }
-"""What a range is written as, and what must follow."""
+"""Kinds of ranges, each with the numbers that follow it."""
 
 # A published space is found by its file: experiments/FAMILY/search_IMPLEMENTATION.yaml, where "RCP-R" may share "rcp".
 _EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
@@ -45,11 +45,11 @@ class Dimension:
 
     @property
     def labels(self) -> list[Any]:
-        """The choices as search algorithms can handle them: lists and null as text."""
+        """The choices in a form that search algorithms accept: lists and null as text."""
         return [value if isinstance(value, bool | int | float | str) else word(value) for value in self.values]
 
     def decode(self, raw: Any) -> Any:
-        """The setting that a label, or a number from anywhere, stands for; numbers in six digits, to be readable."""
+        """The setting that a label or a number stands for; numbers are rounded to six digits, to be readable."""
         if self.kind == "choice":
             return self.values[self.labels.index(raw)]
         return self._on_grid(self.clamp(raw)) if self.count else self.clamp(raw)
@@ -69,7 +69,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Space:
-    """A search space whose every value has been held against the settings."""
+    """A search space whose values have all been checked against the settings."""
 
     dimensions: tuple[Dimension, ...]
     source: str
@@ -94,7 +94,7 @@ class Space:
 def search_space(settings: Settings) -> Space:
     """The space of ``--search_space``, or the published one without what flags or ``--config`` have fixed.
 
-    Raises SettingError, one line naming file, hyperparameter, value and what is allowed.
+    Raises SettingError: one line with file, hyperparameter, value and what is allowed.
     """
     given = settings.run.search_space
     path = Path(given) if given else _published(settings.run.implementation)
@@ -115,21 +115,19 @@ def search_space(settings: Settings) -> Space:
 
 
 def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """The settings of one ordinary run with these hyperparameters: nothing of the search is left in them.
+    """The settings of one ordinary run with these hyperparameters and nothing of the search.
 
     Raises SettingError where the values do not go together.
     """
-    tuning = {
-        field.name: field.default for field in dataclasses.fields(RunConfig) if field.metadata["section"] == "tuning"
-    }
+    fields = dataclasses.fields(RunConfig)
+    tuning = {field.name: field.default for field in fields if field.metadata["section"] == "tuning"}
     return from_dict(as_dict(settings) | tuning | dict(values))
 
 
 def _published(implementation: str) -> Path:
     folder = _EXPERIMENTS / family(implementation).package.rpartition(".")[2]
     name = implementation.lower()
-    candidates = [folder / f"search_{name}.yaml", folder / f"search_{name.split('-')[0]}.yaml"]
-    for path in candidates:
+    for path in (folder / f"search_{name}.yaml", folder / f"search_{name.split('-')[0]}.yaml"):
         if path.exists():
             return path
     raise SettingError(f"search_space: none is published for {implementation}; give a file with --search_space")
