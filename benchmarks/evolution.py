@@ -233,8 +233,7 @@ def memory_of_generation(ticks: int) -> tuple[float, float]:
     ours = Ours(loop, PERTURBATIONS * TRAININGS)
     ours.begin(LONGEST).train(ticks)
     loop.test(ours.agent.with_weights(ours.agent.online), range(ours.agent.members), plain.EPISODE_STEPS)
-    replay = ours.agent.replay.rows().values()
-    return peak() - before, sum(rows.numel() * rows.element_size() for rows in replay) / 1e9
+    return peak() - before, ours.agent.replay.nbytes / 1e9
 
 
 def memory(size: Size) -> dict[str, Result]:

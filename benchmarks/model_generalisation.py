@@ -133,10 +133,10 @@ def group_of(name: str, seeds: int, size: Size, **changes: Any) -> Any:
     values = {"implementation": name, "gamename": "procmaze", "seed": 0, "num_seeds": seeds}
     group = loop_of(from_dict(values | own | size.changes | latent | changes)).groups[0].loop
     group.epoch(size.wait)
-    rows: dict[str, torch.Tensor] = group.agent.memory.state()["rows"]
-    copies = -(-size.rows // size.wait)
-    full = {key: part.repeat(1, copies, *[1] * (part.dim() - 2))[:, : size.rows] for key, part in rows.items()}
-    group.agent.memory.load_state({"rows": full, "position": 0})
+    replay = group.agent.replay
+    index = torch.arange(size.rows) % replay.size
+    full = {name: part[index] for name, part in replay.rows().items()}
+    replay.load_state_dict({"rows": full, "position": 0})
     return group
 
 
@@ -144,7 +144,8 @@ def group_of(name: str, seeds: int, size: Size, **changes: Any) -> Any:
 def updates(agent: Any, count: int) -> None:
     """So many updates of all members, without a world."""
     for _ in range(count):
-        agent.update({name: part[:, 0] for name, part in agent.draws.tick().items()})
+        agent.numbers = agent.noise.next()
+        agent.update(agent.of_update(0))
 
 
 def rates(name: str, groups: dict[str, Any], size: Size, ways: list[Way]) -> dict[str, Result]:
@@ -299,7 +300,7 @@ def memory(seeds: int = 30, rows: int = 100_000) -> dict[str, Result]:
         group: Any = loop_of(settings).groups[0].loop
         world = group.environment
         computed = type(group.agent).memory_bytes(settings.agent, world.spaces, seeds, getattr(world, "dynamics", None))
-        asked = sum(table.numel() * table.element_size() for table in group.agent.memory.tables.values())
+        asked = group.agent.replay.nbytes
         key, what = f"{name}_memory", f"{seeds} seeds, {rows:,} rows"
         results[key] = Result(computed / 1e9, "GB", f"from element sizes, {what}")
         results[f"{key}_asked"] = Result(asked / 1e9, "GB", "bytes of its tables")

@@ -113,6 +113,11 @@ class ReplayBuffer:
             found |= dict(zip(numbers, rows[..., start:].movedim(-1, 0).contiguous().unbind(0), strict=True))
         return found
 
+    @property
+    def nbytes(self) -> int:
+        """What its tables take now."""
+        return sum(table.nbytes for table in self._tables.values())
+
     def select(self, members: Tensor) -> None:
         """Forget the members that are not in ``members`` (indices ``[M']``)."""
         self._tables = {dtype: table[:, members] for dtype, table in self._tables.items()}

@@ -7,42 +7,13 @@ import pytest
 import torch
 
 from envs.make import make_environment
-from generalisation import CPU, GAMES, NAMES, TINY, Life
+from generalisation import GAMES, NAMES, TINY, Life
 from helpers import different
 from models.agents.model_generalisation.agent import Agent
-from models.agents.model_generalisation.draws import Draws
 from models.registry import default_config
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
-
-# -- random numbers ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("count", [2, 1000, 70_000])
-def test_random_numbers_go_on_from_every_tick_of_a_block(count: int) -> None:
-    """128 ticks at once, 65, or one; the last tick of a block among them."""
-    wanted = {"uniform": {"a": (2, count // 2), "b": (1,)}, "normal": {"c": (3,)}}
-    whole = Draws([3, 4], wanted, CPU)
-    for tick in range(131):
-        resumed = None
-        if tick in (0, 1, 2, 64, 65, 66, 127, 128, 129):
-            resumed = Draws([3, 4], wanted, CPU)
-            resumed.load_state(whole.state())
-        numbers = whole.tick()
-        assert resumed is None or list(different(numbers, resumed.tick())) == [], tick
-        shapes = {name: tuple(part.shape) for name, part in numbers.items()}
-        assert shapes == {"a": (2, 2, count // 2), "b": (2, 1), "c": (2, 3)}
-
-
-def test_random_numbers_are_never_drawn_twice() -> None:
-    draws = Draws([3], {"uniform": {"a": (1000,)}, "gumbel": {"b": (50,)}}, CPU)
-    numbers = torch.cat([torch.cat(list(draws.tick().values()), 1) for _ in range(150)])
-    assert len(numbers.unique(dim=0)) == 150 and (numbers[:, :1000] < 1).all() and (numbers[:, :1000] >= 0).all()
-    alone = Draws([9, 3], {"uniform": {"a": (1000,)}, "gumbel": {"b": (50,)}}, CPU)
-    both = torch.stack([torch.cat(list(alone.tick().values()), 1) for _ in range(150)], 1)
-    assert torch.equal(both[1], numbers)
-
 
 # -- odds and ends -----------------------------------------------------------------------------------------------------
 

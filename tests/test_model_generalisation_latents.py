@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.distributions import Categorical, Normal, kl_divergence
 
 from models.agents.model_generalisation.config import Config
-from models.agents.model_generalisation.exploration import explore, noise
 from models.agents.model_generalisation.latents import latents
 from models.agents.model_generalisation.networks import pick, with_action
+from models.agents.model_generalisation.values import exploration_noise, explore
 from models.streams import Streams
 
 CPU = torch.device("cpu")
@@ -70,7 +70,7 @@ def test_gumbel_numbers_make_a_softmax() -> None:
     """With E = -log u the Gumbel number is -log E, and the best of value / T - log E is the least of E / p: the first
     of exponential clocks with rates p. For two actions, over a grid of u it is theirs as often as the softmax says."""
     config = Config(softmax_temp=0.5)
-    assert noise(config, 2) == ("gumbel", 2)
+    assert exploration_noise(config, 2) == (Streams.gumbel, 2)
     values = torch.tensor([0.3, -0.4])
     side = 1000
     u = (torch.arange(side, dtype=torch.float64) + 0.5) / side
@@ -96,7 +96,7 @@ def test_softmax_at_the_temperature(temperature: float) -> None:
 def test_epsilon_greedy_over_a_grid() -> None:
     """The first number says whether, below 0.3; the second which, each of four a quarter of them. Action 2 is best."""
     config = Config(exploration_strat="epsilon_greedy", epsilon=0.3)
-    assert noise(config, 4) == ("uniform", 2)
+    assert exploration_noise(config, 4) == (Streams.uniform, 2)
     grid = (torch.arange(100) + 0.5) / 100
     chosen = explore(
         config, torch.tensor([0.0, 1.0, 5.0, 4.0]).expand(1, 100**2, 4), torch.cartesian_prod(grid, grid)[None]
@@ -125,7 +125,7 @@ def test_a_categorical_latent_is_one_hot_by_its_logits() -> None:
     assert (kind.outputs, kind.size, kind.features, kind.normal) == (6, 6, 2, False)
     logits = torch.tensor([1.0, 2.0, 3.0, 2.0, 1.0, 1.0]).log().expand(1, 4, 6)
     uniform = torch.tensor([[[0.1, 0.6], [0.4, 0.1], [0.6, 0.9], [0.0, BELOW_ONE]]])
-    sample = kind.draw(kind.parts(logits, encoder=True), uniform)
+    sample = kind.draw(kind.params(logits, encoder=True), uniform)
     assert sample.tolist() == [[[1, 0, 0, 0, 1, 0], [0, 1, 0, 1, 0, 0], [0, 0, 1, 0, 0, 1], [1, 0, 0, 0, 0, 1]]]
 
 
@@ -133,7 +133,7 @@ def test_gradients_go_straight_through_a_categorical_draw() -> None:
     """Forward the one-hot vector, backward the probabilities: g -> p (g - g.p) of each variable."""
     kind, weight = latents(TWO), torch.tensor([1.0, -2.0, 0.5, 3.0, 0.0, 1.0])
     logits = torch.tensor([1.0, 2.0, 3.0, 2.0, 1.0, 1.0]).log().view(1, 1, 6).requires_grad_()
-    sample = kind.draw(kind.parts(logits, encoder=False), torch.tensor([[[0.6, 0.1]]]))
+    sample = kind.draw(kind.params(logits, encoder=False), torch.tensor([[[0.6, 0.1]]]))
     torch.testing.assert_close(sample.detach()[0, 0], torch.tensor([0.0, 0, 1, 1, 0, 0]), rtol=0, atol=1e-7)
     (sample * weight).sum().backward()
     p = torch.tensor([[1 / 6, 1 / 3, 1 / 2], [1 / 2, 1 / 4, 1 / 4]])
@@ -156,7 +156,7 @@ def test_deviations(std_act: str, raw: float, deviation: float) -> None:
     assert (kind.outputs, kind.size, kind.features, kind.normal) == (2, 1, 1, True)
     outputs = torch.tensor([[[0.7, raw]]])
     for encoder, more in ((False, 0.0), (True, 0.25)):
-        mean, found = kind.parts(outputs, encoder=encoder)
+        mean, found = kind.params(outputs, encoder=encoder)
         assert mean.item() == pytest.approx(0.7) and found.item() == pytest.approx(deviation + more, rel=1e-5)
 
 
@@ -178,7 +178,7 @@ def test_a_gaussian_draw_is_its_mean_and_deviation(latent_type: str) -> None:
 def test_divergences_are_those_of_torch_summed_over_variables(latent_type: str) -> None:
     """Those of tanh are before it."""
     kind = latents(Config(latent_type=latent_type, num_features=5, feature_width=4, std_act="sigmoid", min_std=0.1))
-    parts = [kind.parts(3 * drawn(2, 7, kind.outputs, seed=seed), encoder=True) for seed in (0, 1)]
+    parts = [kind.params(3 * drawn(2, 7, kind.outputs, seed=seed), encoder=True) for seed in (0, 1)]
     if latent_type == "categorical":
         p, q = (Categorical(logits=part[0]) for part in parts)
         base: Any = Categorical(logits=torch.zeros(4))

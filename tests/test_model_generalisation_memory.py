@@ -9,9 +9,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from envs.make import make_dynamics
 from generalisation import CASES, CPU, GAMES, Life
 from models.agents.model_generalisation.agent import Agent
-from models.agents.model_generalisation.replay import Replay, StateReplay
+from models.agents.model_generalisation.experience import Batch, States, Transitions
+from models.replay import row_bytes
 
 # -- stale observations ------------------------------------------------------------------------------------------------
 
@@ -62,7 +64,7 @@ def test_a_stale_agent_acts_once_on_what_it_last_saw_of_an_episode(changes: dict
         assert reward == -1 and discount == (state[2] != state[3])
         step = life.environment.dynamics.step(life.states[t], torch.full((2, 1), int(action)))
         assert torch.equal(next_obs, life.environment.dynamics.observe(step[0])[m, 0])
-        row = {name: table[m, t] for name, table in life.agent.memory.tables.items()}
+        row = {name: rows[t, m] for name, rows in life.agent.replay.rows().items()}
         assert torch.equal(row["obs"].float(), shown) and torch.equal(row["next_obs"].float(), next_obs)
         assert row["action"] == (action if discount else ~action) and row["reward"] == -1
     assert stale > 5
@@ -104,20 +106,66 @@ def test_a_stale_agent_resumes_in_the_midst_of_its_staleness() -> None:
 def test_the_perfect_model_remembers_the_states_that_were_acted_in(game: str, stale: bool) -> None:
     """Where an episode ended, that of the new one next. Seed and time are nobody's business."""
     life = Watched("PerfectModel", game, [0, 1], buffer_size=60, stale_observation=stale).live(50)
-    assert isinstance(life.agent.memory, StateReplay)
-    found = life.agent.memory.batch(((torch.arange(50) + 0.5) / 50).expand(2, -1))
+    found = life.agent.replay.batch(((torch.arange(50) + 0.5) / 50).expand(2, -1))
+    assert isinstance(found, Tensor)
     assert torch.equal(found[:, :, 2:], torch.cat(life.states, 1)[:, :, 2:]) and not found[:, :, :2].any()
 
 
 @pytest.mark.parametrize("name", ["ER", "SimpleModel", "CategoricalLatent", "GaussianLatent"])
 def test_the_others_remember_transitions_in_bits(name: str) -> None:
     life = Watched(name, GAMES[0], [0, 1], buffer_size=60).live(50)
-    assert isinstance(life.agent.memory, Replay) and life.agent.memory.tables["obs"].dtype == torch.bool
-    batch = life.agent.memory.batch(((torch.arange(50) + 0.5) / 50).expand(2, -1))
+    assert life.agent.replay.rows()["obs"].dtype == torch.bool
+    batch = life.agent.replay.batch(((torch.arange(50) + 0.5) / 50).expand(2, -1))
+    assert isinstance(batch, Batch)
     obs, action, next_obs, reward, discount, _ = (torch.cat(parts, 1) for parts in zip(*life.told, strict=True))
     for ours, theirs in zip(dataclasses.astuple(batch), (obs, next_obs, action, reward, discount), strict=True):
         assert torch.equal(ours, theirs)
-    assert not batch.going_on.all()
+    assert not batch.continues.all()
+
+
+def transitions(members: int, bits: bool, obs: int = 6, actions: int = 128) -> dict[str, Tensor]:
+    """Seven transitions a member."""
+    seen = torch.randn(2, members, 7, obs)
+    seen = (seen > 0).float() if bits else seen
+    action = torch.randint(actions, (members, 7))
+    action[:, 0], action[:, 1] = 0, actions - 1
+    return {
+        "obs": seen[0], "action": action, "next_obs": seen[1], "reward": torch.randn(members, 7),
+        "continues": torch.rand(members, 7) > 0.5,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("obs", "bits", "actions", "taken"), [
+    (64, True, 5, 2 * 64 + 5), (15, True, 128, 2 * 15 + 5), (15, True, 129, 2 * 15 + 4 + 8), (4, False, 2, 2 * 16 + 5),
+])  # fmt: skip
+def test_transitions_come_back_as_they_were_from_few_bytes(obs: int, bits: bool, actions: int, taken: int) -> None:
+    """A byte a bit and five; with 64 bits, as ProcMaze's of size 4, thirty seeds of 100,000 rows fit in 400 MB."""
+    columns = Transitions.layout(obs, actions, bits)
+    assert row_bytes(columns) == taken and 30 * 100_000 * (2 * 64 + 5) <= 400e6
+    given, replay = transitions(3, bits, obs, actions), Transitions(7, 3, columns, CPU)
+    for t in range(7):
+        replay.observe(**{name: part[:, t : t + 1] for name, part in given.items()})
+    batch = dataclasses.asdict(replay.batch(((torch.arange(7) + 0.5) / 7).expand(3, -1)))
+    for name, part in batch.items():
+        assert part.dtype == (torch.int64 if name == "action" else torch.float32)
+        assert torch.equal(part, given[name].to(part.dtype)) and part.is_contiguous()
+    stored = replay.rows()["action"].T  # below zero where the episode ended
+    assert torch.equal(stored.long(), torch.where(given["continues"], given["action"], -given["action"] - 1))
+
+
+@pytest.mark.parametrize("game", ["procmaze,grid_size=4", "cartpole"])
+def test_states_come_back_without_seed_and_time(game: str) -> None:
+    """Whole numbers in two bytes a column: position, goal and sixteen cells of a maze of size 4. Others as they are."""
+    dynamics = make_dynamics(game)
+    assert dynamics is not None
+    states = dynamics.initial(torch.arange(2**31 - 9, 2**31 - 2)[:, None])  # [7, 1, K], whose seeds are large
+    skip = 2 if game.startswith("procmaze") else 0
+    replay = States(10, 7, dynamics, CPU)
+    assert row_bytes(replay.columns) == (2 * 18 if skip else 4 * 8)
+    replay.visit(states)
+    found = replay.batch(torch.zeros(7, 1))
+    assert found.dtype == states.dtype and torch.equal(found[..., skip:], states[..., skip:])
+    assert not found[..., :skip].any() and torch.equal(dynamics.observe(found), dynamics.observe(states))
 
 
 # -- another device ----------------------------------------------------------------------------------------------------
@@ -165,17 +213,16 @@ def test_updates_stay_on_their_device_and_take_nothing_back(case: str, game: str
     """An agent that has lived a little is moved to where tensors have no contents: a shape or a branch that depends on
     a number is refused there. So an update can be captured as a graph."""
     agent = moved(Life(case, game, [0, 1]).live(6).agent, {id(CPU): CPU})
-    drawn = {name: agent._now[name][:, 0] for name in agent._of_updates}
-    memory = agent.memory.tables
+    numbers = agent.of_update(0)
     with OneDevice(), torch.no_grad():
-        losses = agent.update(drawn)
+        losses = agent.update(numbers)
     for loss in losses.values():
         assert loss.device == ELSEWHERE and loss.shape == (2,)
         with pytest.raises(RuntimeError, match="item"):
             bool(loss[0] > 0)
     with OneDevice(), pytest.raises(AssertionError):
         torch.bmm(losses["loss"].view(1, 1, 2), torch.zeros(1, 2, 1))
-    assert {part.device for part in (*agent.state_dict().values(), *memory.values())} == {ELSEWHERE}
+    assert {part.device for part in (*agent.state_dict().values(), *agent.replay.rows().values())} == {ELSEWHERE}
 
 
 @pytest.mark.parametrize("game", GAMES)
@@ -186,4 +233,4 @@ def test_a_world_that_was_moved_is_not_asked_for_starts(game: str) -> None:
         twin = life.environment.dynamics.to(ELSEWHERE)  # type: ignore[attr-defined]
         patch.setattr(type(twin), "initial", lambda self, seeds: pytest.fail("asked"))
         agent = Agent(life.agent.config, life.environment.spaces, [0], twin)
-    assert agent.memory.tables["state"].shape == life.agent.memory.tables["state"].shape
+    assert agent.replay.columns == life.agent.replay.columns

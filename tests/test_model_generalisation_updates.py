@@ -122,7 +122,7 @@ class Oracle:
         with torch.no_grad():
             seen = obs[None]
             if self.config.model == "latent":
-                seen = self.sample(self.encoded(seen), now["see seen"])
+                seen = self.sample(self.encoded(seen), now["encode"])
             return self.explore(self.net("values", seen), now["act"])[0]
 
     # -- latents -----------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class Oracle:
             self.target = self._copy()
         losses = []
         for update in range(self.config.updates_per_step):
-            mine = {name: part[update] for name, part in now.items() if not name.startswith(("act", "see"))}
+            mine = {name: part[update] for name, part in now.items() if name not in ("act", "encode")}
             losses.append(self.update(mine))
             self.updates += 1
         return losses
@@ -224,7 +224,7 @@ class Oracle:
     def fit_latent(self, batch: Rows, now: Rows) -> Rows:
         c = self.config
         first = self.encoded(batch["obs"])
-        z = self.sample(first, now["fit encoded"])
+        z = self.sample(first, now["fit"])
         x = self.with_action(z, batch["action"])
         losses = self.heads(x, batch)
         losses["obs"] = (self.surprise(self.net("decoder", z), batch["obs"]) * batch["going"]).mean()
@@ -258,10 +258,10 @@ class Oracle:
         steps: list[tuple[Tensor, ...]] = []
         weight = going = torch.ones(len(x))
         for step in range(self.config.rollout_length):
-            action = self.explore(self.net("values", x), now["imagined act"][step])
+            action = self.explore(self.net("values", x), now["imagined"][step])
             if self.config.episodic_env or self.config.model == "perfect":
                 weight = weight * going
-            noise = {name: part[step] for name, part in now.items() if name.startswith("step")}
+            noise = now["step"][step] if "step" in now else torch.zeros(len(x), 0)
             state, later, reward, going = self.step(state, x, action, noise)
             steps.append((x, action, reward, later, going, weight))
             x = later
@@ -272,17 +272,16 @@ class Oracle:
             return start["state"], self.world.observe(start["state"])
         if self.config.model == "simple":
             return None, start["obs"]
-        return None, self.sample(self.encoded(start["obs"]), now["begin start"])
+        return None, self.sample(self.encoded(start["obs"]), now["begin"])
 
-    def step(self, state: Any, x: Tensor, action: Tensor, noise: Rows) -> tuple[Any, Tensor, Tensor, Tensor]:
+    def step(self, state: Any, x: Tensor, action: Tensor, numbers: Tensor) -> tuple[Any, Tensor, Tensor, Tensor]:
         c = self.config
         if c.model == "perfect":
-            chance = noise.get("step chance", torch.zeros(len(x), 0))
-            state, reward, terminated, _ = self.world.advance(state, action, chance)
+            state, reward, terminated, _ = self.world.advance(state, action, numbers)
             return state, self.world.observe(state), reward, 1 - terminated.float()
         pair = self.with_action(x, action)
         reward, going = self.net("reward", pair)[:, 0], torch.sigmoid(self.net("termination", pair)[:, 0])
-        outputs, numbers = self.net("following", pair), noise["step next"]
+        outputs = self.net("following", pair)
         if c.model == "latent":
             return None, self.sample(self.latent(outputs), numbers), reward, going
         if not self.bits:
@@ -330,7 +329,7 @@ def lived(case: str) -> Iterator[tuple[Agent, Oracle, list[Rows], Tensor]]:
     for t in range(TICKS):
         row = {name: part[t] for name, part in seen.items()}
         action = agent.act(row["obs"])
-        now = {name: part[ME] for name, part in agent._now.items()}
+        now = {name: part[ME] for name, part in agent.numbers.items()}
         assert action[ME, 0] == oracle.act(row["obs"][ME, 0], now)
         if world:
             agent.visit(row["state"])

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.imagination import Latent, Simple
-from models.agents.model_generalisation.replay import Replay
 
 # Of the original's public code (JAX), measured on two quiet cores: seed-steps a second by agent and number of seeds. Of
 # the categorical model only one seed was measured.
@@ -73,15 +72,14 @@ class PlainReplay:
 
 def plain_agents(agent: Any) -> list[PlainReplay]:
     """A plain agent for each member of ours, on what that remembers."""
-    assert isinstance(agent.memory, Replay)
-    plain, tables = [], agent.memory.tables
+    plain, rows = [], {name: part.transpose(0, 1) for name, part in agent.replay.rows().items()}
     for member in range(agent.members):
-        coded = tables["action"][member].long()
+        coded = rows["action"][member].long()
         going_on = coded >= 0
         each = PlainReplay(agent.config, agent.obs_size, agent.actions)
         each.remember(
-            tables["obs"][member], torch.where(going_on, coded, ~coded), tables["reward"][member],
-            tables["next_obs"][member], going_on.float(),
+            rows["obs"][member], torch.where(going_on, coded, ~coded), rows["reward"][member],
+            rows["next_obs"][member], going_on.float(),
         )  # fmt: skip
         plain.append(each)
     return plain

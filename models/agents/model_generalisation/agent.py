@@ -1,37 +1,37 @@
 """Q-learning from replay or from imagined rollouts, for M members in lock-step (Young et al. 2023)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from models.agents.model_generalisation.config import Config
-from models.agents.model_generalisation.draws import Draws
-from models.agents.model_generalisation.exploration import explore, noise
-from models.agents.model_generalisation.imagination import Given, Latent, Numbers, Perfect, Simple, kept_of, part
-from models.agents.model_generalisation.learning import imagined, replayed
-from models.agents.model_generalisation.replay import Replay, StateReplay, row_bytes
-from models.agents.model_generalisation.values import ActionValues
+from models.agents.model_generalisation.experience import States, Transitions
+from models.agents.model_generalisation.imagination import Imagination, Latent, ModelSpec, Perfect, Simple
+from models.agents.model_generalisation.values import ActionValues, exploration_noise, explore, imagined, replayed
 from models.compiling import compiled
 from models.contract import Policy, StepAgent
+from models.optim import DecayingAdam
+from models.replay import row_bytes
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
-from models.streams import Streams
+from models.streams import NoiseBlocks, Streams
 
 CPU = torch.device("cpu")
-_OF_ACTING = ("act", "see seen")  # numbers that are drawn once a tick, not for each update
+_BLOCK, _NUMBERS = 128, 1 << 16  # steps in a block of random numbers at most, and numbers of a member, about
 
 
 class Agent(StepAgent):
-    """``act / observe / learn``, one tick of all members after another, one environment a member.
+    """``act / observe / learn``, one step of all members after another, one environment a member.
 
-    Experience replay learns from transitions that happened: ``r + gamma * max_a Q_target(s', a)``, nothing behind the
-    end of an episode. With a model an update fits it to a batch of transitions, imagines rollouts from their
+    Experience replay learns from transitions that happened: ``r + gamma * max_a Q_target(s', a)``, r alone after
+    termination. With a model an update fits it to a batch of transitions, imagines rollouts from their
     observations by the exploring policy, and learns from every imagined step, weighted by the probability that its
-    episode got there. Mean squared error, `DecayingAdam`, a copy to the target network every so many ticks.
+    episode got there. Mean squared error, `DecayingAdam`, a copy to the target network every so many steps.
 
-    ``dynamics`` is the world itself, for the perfect model alone. Member m acts, remembers and learns by its own
+    ``dynamics`` is the environment itself, for the perfect model alone. Member m acts, remembers and learns by its own
     streams. An update has fixed shapes and asks the device for nothing, so that it can be captured as a graph.
     """
 
@@ -50,55 +50,54 @@ class Agent(StepAgent):
         self.obs_size, self.actions = spaces.obs_shape[0], spaces.actions.n
         self.bits = _has_bits(config, spaces)
         self.starts = config.rollout_batch_size or config.batch_size
-        self.model = self._model(dynamics)
-        size = self.model.size if self.model else self.obs_size
+        self.model: Imagination | None = self._model(dynamics)
+        size = self.model.size if self.model is not None else self.obs_size
         self.values = ActionValues(config, size, self.actions, seeds, device)
         self._improve = compiled(self._gradient, device) if config.compile else self._gradient
-        self.memory = self._memory(dynamics)
-        self.draws = Draws(seeds, self._wanted(), device)
-        self.ticks = 0  # environment steps so far
+        self.replay = self._replay(dynamics)
+        self.noise = self._noise()
+        self.steps = 0  # environment steps so far
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64, device=device)  # finished
         self._sums: dict[str, Tensor] = {}
         self._updates = 0
-        self._now: Numbers = {}
-        self._of_updates = [name for name in self.draws.names if name not in _OF_ACTING]
+        self.numbers: dict[str, Tensor] = {}  # random ones of the step under way
 
     def _model(self, dynamics: Any) -> Any:
         config = self.config
         if config.model == "none":
             return None
         if config.model == "perfect":
-            return Perfect(config, dynamics, self.obs_size, self.starts)
-        given = Given(self.obs_size, self.actions, self.bits, self.starts, self.seeds, self.device)
-        return Simple(config, given) if config.model == "simple" else Latent(config, given)
+            return Perfect(dynamics, self.obs_size, self.starts)
+        spec = ModelSpec(self.obs_size, self.actions, self.bits, self.starts, self.seeds, self.device)
+        return Simple(config, spec) if config.model == "simple" else Latent(config, spec)
 
-    def _memory(self, dynamics: Any) -> Replay | StateReplay:
+    def _replay(self, dynamics: Any) -> Transitions | States:
         capacity, members = self.config.buffer_size, len(self.seeds)
         if self.config.model == "perfect":
-            return StateReplay(capacity, members, *kept_of(dynamics), self.device)
-        return Replay(capacity, members, self.obs_size, self.actions, self.bits, self.device)
+            return States(capacity, members, dynamics, self.device)
+        columns = Transitions.layout(self.obs_size, self.actions, self.bits)
+        return Transitions(capacity, members, columns, self.device)
 
-    def _wanted(self) -> dict[str, dict[str, tuple[int, ...]]]:
-        """Shapes of the random numbers of a tick by kind and name; those of the model are called ``<when> <what>``."""
-        config = self.config
-        updates, steps = config.updates_per_step, config.rollout_length
-        kind, count = noise(config, self.actions)
-        wanted: dict[str, dict[str, tuple[int, ...]]] = {"uniform": {"rows": (updates, config.batch_size)}}
-        wanted.setdefault(kind, {})["act"] = (1, count)
-        if self.model is None:
-            return wanted
-        wanted[kind]["imagined act"] = (updates, steps, self.starts, count)
-        if self.starts_apart:
-            wanted["uniform"]["starts"] = (updates, self.starts)
-        leading = {"see": (), "fit": (updates,), "begin": (updates,), "step": (updates, steps)}
-        wanted.setdefault(self.model.kind, {}).update(
-            {
-                f"{when} {what}": leading[when] + shape
-                for when, shapes in self.model.wanted.items()
-                for what, shape in shapes.items()
-            }
-        )
-        return wanted
+    def _noise(self) -> NoiseBlocks:
+        """The random numbers of a step by name, U updates in it: ``rows`` and ``starts`` choose from the replay buffer,
+        ``act`` and ``imagined`` are for exploration, others for the model's methods of that name."""
+        config, model, updates = self.config, self.model, (self.config.updates_per_step,)
+        draw, count = exploration_noise(config, self.actions)
+        wanted: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = {Streams.uniform: {}}
+        wanted[Streams.uniform]["rows"] = (*updates, config.batch_size)
+        wanted.setdefault(draw, {})["act"] = (1, count)
+        if model is not None:
+            rollout = (*updates, config.rollout_length)
+            wanted[draw]["imagined"] = (*rollout, self.starts, count)
+            if self.starts_apart:
+                wanted[Streams.uniform]["starts"] = (*updates, self.starts)
+            leading = {"encode": (), "fit": updates, "begin": updates, "step": rollout}
+            own = {name: (*leading[name], *shape) for name, shape in model.noise.items()}
+            wanted.setdefault(model.draw, {}).update(own)
+        numbers = sum(prod(shape) for shapes in wanted.values() for shape in shapes.values())
+        # By the shapes alone, so that a member's numbers do not depend on its company.
+        steps = max(1, min(_BLOCK, _NUMBERS // numbers))
+        return NoiseBlocks(Streams.named(self.seeds, "model generalisation"), list(wanted.items()), steps, self.device)
 
     @property
     def starts_apart(self) -> bool:
@@ -107,28 +106,28 @@ class Agent(StepAgent):
 
     @staticmethod
     def needs_dynamics(config: Config) -> bool:
-        """Whether it imagines in the world itself."""
+        """Whether it imagines in the environment itself."""
         return config.model == "perfect"
 
     @staticmethod
     def memory_bytes(config: Config, spaces: Spaces, members: int, dynamics: Any) -> int:
-        """What the replay memory takes when it is full."""
+        """What the replay buffer takes when it is full."""
         if config.model == "perfect":
-            columns = StateReplay.columns(*kept_of(dynamics))
+            columns = States.layout(dynamics)
         else:
             assert isinstance(spaces.actions, Discrete)
-            columns = Replay.columns(spaces.obs_shape[0], spaces.actions.n, _has_bits(config, spaces))
+            columns = Transitions.layout(spaces.obs_shape[0], spaces.actions.n, _has_bits(config, spaces))
         return members * config.buffer_size * row_bytes(columns)
 
     # -- acting -------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Exploring actions ``[M, 1]`` for ``obs [M, 1, O]``; opens a tick."""
-        self._now = self.draws.tick()
-        self.ticks += 1
-        seen = self._seen(obs, part(self._now, "see"))
-        return explore(self.config, self.values(seen), self._now["act"])
+        """Exploring actions ``[M, 1]`` for ``obs [M, 1, O]``; begins a step."""
+        self.numbers = self.noise.next()
+        self.steps += 1
+        seen = self._encoded(obs, self.numbers.get("encode"))
+        return explore(self.config, self.values(seen), self.numbers["act"])
 
     def begin(
         self, envs: int, streams: Streams, *, sample: bool = False, evaluate: bool = False,
@@ -141,69 +140,69 @@ class Agent(StepAgent):
     def greedy(self, obs: Tensor, streams: Streams) -> Tensor:
         """``obs [M, E, O]`` -> the best actions ``[M, E]`` int64, of equal values the first. Latent models look at a
         draw of the encoder, as in training, by ``streams``."""
-        noise = {}
-        if isinstance(self.model, Latent):
-            latents = self.model.latents
-            draw = streams.normal if latents.normal else streams.uniform
-            noise = {"seen": draw(obs.shape[1], latents.features).to(self.device)}
-        return self.values(self._seen(obs, noise)).argmax(2)
+        noise = None
+        if self.model is not None and "encode" in self.model.noise:
+            features = self.model.noise["encode"][1]
+            noise = self.model.draw(streams, obs.shape[1], features).to(self.device)
+        return self.values(self._encoded(obs, noise)).argmax(2)
 
-    def _seen(self, obs: Tensor, noise: Numbers) -> Tensor:
-        return self.model.see(obs, noise) if self.model else obs
+    def _encoded(self, obs: Tensor, noise: Tensor | None) -> Tensor:
+        return self.model.encode(obs, noise) if self.model is not None else obs
 
     # -- remembering and learning ---------------------------------------------------------------------------------
 
     def visit(self, state: Tensor) -> None:
-        """Remember the state ``[M, 1, K]`` that is about to be acted in, where imagination is the world itself."""
-        if isinstance(self.memory, StateReplay):
-            self.memory.remember(state[:, 0])
+        """Remember the state ``[M, 1, K]`` that is about to be acted in, where imagination is the environment."""
+        self.replay.visit(state)
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Remember a step of every environment: ``[M, 1, ...]``; ``discount`` is 0 behind an end."""
-        if isinstance(self.memory, Replay):
-            step = (obs, action, next_obs, reward, discount != 0)
-            self.memory.remember(*(each[:, 0] for each in step))
+        """Remember a step of every environment: ``[M, 1, ...]``; ``discount`` is 0 after termination."""
+        self.replay.observe(obs, action, next_obs, reward, discount != 0)
         self.episodes += done.sum(1)
 
     def learning(self) -> Tensor:
-        """Who has seen enough to learn, ``[M]`` bool: everybody from `Config.first_update` on."""
-        return torch.full((self.members,), self.ticks > self.config.first_update, device=self.device)
+        """Which members have seen enough to learn, ``[M]`` bool: all from `Config.first_update` on."""
+        return torch.full((self.members,), self.steps > self.config.first_update, device=self.device)
 
     @torch.no_grad()
     def learn(self) -> Tensor:
-        """The updates this tick owes. Returns the loss of the values in the last one ``[M]``, NaN while waiting."""
-        if self.ticks <= self.config.first_update:
+        """The updates that this step owes; the loss of the values in the last one ``[M]``, NaN while waiting."""
+        if self.steps <= self.config.first_update:
             return torch.full((self.members,), torch.nan, device=self.device)
-        if (self.ticks - 1) % self.config.target_update_frequency == 0:
+        if (self.steps - 1) % self.config.target_update_frequency == 0:
             self.values.copy_to_target()
         for update in range(self.config.updates_per_step):
-            losses = self.update({name: self._now[name][:, update] for name in self._of_updates})
+            losses = self.update(self.of_update(update))
             for name, loss in losses.items():
                 self._sums[name] = self._sums[name] + loss if name in self._sums else loss
             self._updates += 1
         return losses["loss"]
 
-    def update(self, drawn: Numbers) -> dict[str, Tensor]:
-        """One update by the random numbers ``drawn`` for it; losses ``[M]`` by name."""
-        batch = self.memory.batch(drawn["rows"])
+    def of_update(self, update: int) -> dict[str, Tensor]:
+        """The random numbers of one update of the step under way."""
+        return {name: part[:, update] for name, part in self.numbers.items() if name not in ("act", "encode")}
+
+    def update(self, numbers: dict[str, Tensor]) -> dict[str, Tensor]:
+        """One update by the random ``numbers`` for it; losses ``[M]`` by name."""
+        batch: Any = self.replay.batch(numbers["rows"])
         losses: dict[str, Tensor] = {}
         if self.model is not None:
             with torch.enable_grad():
-                losses = self.model.fit(batch, part(drawn, "fit"))
-            batch = self.memory.batch(drawn["starts"]) if self.starts_apart else batch
-        loss, gradient = self._improve(batch, drawn)
+                losses = self.model.fit(batch, numbers.get("fit"))
+            batch = self.replay.batch(numbers["starts"]) if self.starts_apart else batch
+        loss, gradient = self._improve(batch, numbers)
         self.values.optimizer.update([gradient])
         # A captured graph writes its next results where these are.
         return losses | {"loss": loss.clone()}
 
-    def _gradient(self, batch: Any, drawn: Numbers) -> tuple[Tensor, Tensor]:
+    def _gradient(self, batch: Any, numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         if self.model is None:
             return replayed(self.config, self.values, batch)
-        return imagined(self.config, self.values, self.model, batch, drawn)
+        return imagined(self.config, self.values, self.model, batch, numbers)
 
-    # -- for whoever trains -----------------------------------------------------------------------------------------
+    # -- measuring and resuming ---------------------------------------------------------------------------------
 
     def measured(self) -> dict[str, Tensor]:
         """Means of the model's losses ``[M]`` since the last call, by tag."""
@@ -214,19 +213,21 @@ class Agent(StepAgent):
     def training_state(self) -> dict[str, Any]:
         """All that weights do not hold."""
         return {
-            "optimizer": self.values.optimizer.state_dict(),
-            "model": self.model.optimizer.state_dict() if isinstance(self.model, Simple | Latent) else None,
-            "memory": self.memory.state(), "episodes": self.episodes, "ticks": self.ticks,
-            "draws": self.draws.state(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers()],
+            "replay": self.replay.state_dict(), "noise": self.noise.state_dict(),
+            "episodes": self.episodes, "steps": self.steps,
         }  # fmt: skip
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        self.values.optimizer.load_state_dict(state["optimizer"])
-        if isinstance(self.model, Simple | Latent):
-            self.model.optimizer.load_state_dict(state["model"])
-        self.memory.load_state(state["memory"])
-        self.episodes, self.ticks = state["episodes"].to(self.device), state["ticks"]
-        self.draws.load_state(state["draws"])
+        for optimizer, saved in zip(self._optimizers(), state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.replay.load_state_dict(state["replay"])
+        self.noise.load_state_dict(state["noise"])
+        self.episodes, self.steps = state["episodes"].to(self.device), state["steps"]
+
+    def _optimizers(self) -> list[DecayingAdam]:
+        of_model = self.model.optimizer if self.model is not None else None
+        return [self.values.optimizer, *([of_model] if of_model else [])]
 
 
 def _has_bits(config: Config, spaces: Spaces) -> bool:

@@ -12,8 +12,8 @@ from models.agents.model_generalisation.networks import pick
 from models.layers import sigmoid
 from models.losses import categorical_kl, gaussian_kl
 
-_SMALLEST = 1e-6  # deviation
-Parts = tuple[Tensor, ...]
+_SMALLEST = 1e-6  # standard deviation
+Params = tuple[Tensor, ...]
 
 
 class Latents(Protocol):
@@ -25,19 +25,19 @@ class Latents(Protocol):
     features: int
     normal: bool
 
-    def parts(self, outputs: Tensor, encoder: bool) -> Parts:
+    def params(self, outputs: Tensor, encoder: bool) -> Params:
         """The distribution's parameters, of the encoder or of the prediction."""
         ...
 
-    def draw(self, parts: Parts, noise: Tensor) -> Tensor:
+    def draw(self, params: Params, noise: Tensor) -> Tensor:
         """Latents ``[M, B, size]`` by ``noise [M, B, features]``, open to autograd."""
         ...
 
-    def kl(self, p: Parts, q: Parts) -> Tensor:
+    def kl(self, p: Params, q: Params) -> Tensor:
         """``KL(p || q)`` summed over the variables, ``[M, B]`` in nats."""
         ...
 
-    def kl_to_base(self, p: Parts) -> Tensor:
+    def kl_to_base(self, p: Params) -> Tensor:
         """The same to the uniform or the standard normal distribution."""
         ...
 
@@ -52,21 +52,21 @@ class Categorical:
         self.features, self.width = config.num_features, config.feature_width
         self.outputs = self.size = self.features * self.width
 
-    def parts(self, outputs: Tensor, encoder: bool) -> Parts:
+    def params(self, outputs: Tensor, encoder: bool) -> Params:
         return (outputs.unflatten(2, (self.features, self.width)).log_softmax(3),)
 
-    def draw(self, parts: Parts, noise: Tensor) -> Tensor:
-        probability = parts[0].exp()
+    def draw(self, params: Params, noise: Tensor) -> Tensor:
+        probability = params[0].exp()
         chosen = pick(probability.detach(), noise).unsqueeze(3)
         sample = torch.zeros_like(probability).scatter_(3, chosen, 1.0)
         if torch.is_grad_enabled():
             sample = sample + (probability - probability.detach())
         return sample.flatten(2)
 
-    def kl(self, p: Parts, q: Parts) -> Tensor:
+    def kl(self, p: Params, q: Params) -> Tensor:
         return categorical_kl(p[0], q[0], 3).sum(2)
 
-    def kl_to_base(self, p: Parts) -> Tensor:
+    def kl_to_base(self, p: Params) -> Tensor:
         uniform = torch.full_like(p[0], 1 / self.width).log()
         return categorical_kl(p[0], uniform, 3).sum(2)
 
@@ -83,20 +83,20 @@ class Gaussian:
         self.squashed, self.min_std = squashed, config.min_std
         self.positive: Callable[[Tensor], Tensor] = _POSITIVE[config.std_act]
 
-    def parts(self, outputs: Tensor, encoder: bool) -> Parts:
+    def params(self, outputs: Tensor, encoder: bool) -> Params:
         mean, raw = outputs.split(self.features, 2)
         deviation = self.positive(raw).clamp(min=_SMALLEST)
         return mean, deviation + self.min_std if encoder else deviation
 
-    def draw(self, parts: Parts, noise: Tensor) -> Tensor:
-        value = parts[0] + parts[1] * noise
+    def draw(self, params: Params, noise: Tensor) -> Tensor:
+        value = params[0] + params[1] * noise
         return value.tanh() if self.squashed else value
 
-    def kl(self, p: Parts, q: Parts) -> Tensor:
+    def kl(self, p: Params, q: Params) -> Tensor:
         (mean_p, deviation_p), (mean_q, deviation_q) = p, q
         return gaussian_kl(mean_p, deviation_p, mean_q, deviation_q).sum(2)
 
-    def kl_to_base(self, p: Parts) -> Tensor:
+    def kl_to_base(self, p: Params) -> Tensor:
         return self.kl(p, (torch.zeros_like(p[0]), torch.ones_like(p[1])))
 
 
