@@ -8,7 +8,6 @@ import torch
 
 from envs.make import make_environment
 from generalisation import GAMES, NAMES, TINY, Life
-from helpers import different
 from models.agents.model_generalisation.agent import Agent
 from models.registry import default_config
 from models.settings import SettingError
