@@ -13,7 +13,7 @@ from control.cli.settings import as_dict
 from control.lightning.agent import AgentModule
 from control.lightning.module import RunModule
 from control.loops.recording import record
-from control.reports.scatter import command_scatter
+from control.reports.figures import command_figure
 from control.reports.tags import tags
 from control.storage.run_dir import MetricsFile, read_metrics
 from models.streams import Streams
@@ -56,7 +56,7 @@ class RunLog(Callback):
         if episodes:
             commanded, obtained = (torch.cat(part, 1).numpy() for part in zip(*episodes, strict=True))
             for m, writer in enumerate(self.writers):
-                figure = command_scatter(commanded[m], obtained[m])
+                figure = command_figure(commanded[m], obtained[m])
                 writer.add_figure("command/obtained_vs_commanded", figure, module.epoch)
 
     def _latest(self, columns: dict[str, list[float]]) -> dict[str, list[float]]:

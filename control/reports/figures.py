@@ -13,6 +13,7 @@ from control.reports.panels import (
     COLOURS,
     GREY,
     NOTE,
+    STYLE,
     X_LABELS,
     Cells,
     clip_below,
@@ -23,7 +24,7 @@ from control.reports.panels import (
     scale,
     sheet,
 )
-from control.reports.runs import Group, Run, find_groups, logged, read_runs, return_tags
+from control.reports.runs import Array, Group, Run, find_groups, logged, read_runs, return_tags
 from control.reports.tables import seeds_text, summarise, table
 from control.reports.tags import COMMAND, REWARD_RATE, TAGS, TRAINING, tags
 from models.settings import SettingError
@@ -170,7 +171,9 @@ def learning_curve(run_dir: Path) -> Path:
             axis.set(title=TAGS[tag].title, xlabel=X_LABELS["env_steps"])
             scale(axis)
         if commanded:
-            _draw_commands(axes[-1], runs)
+            columns = [_column(runs, tag) for tag in (COMMAND, TRAINING, "epoch")]
+            dots = _draw_commands(axes[-1], *columns)
+            axes[-1].figure.colorbar(dots, ax=axes[-1], label="epoch")
     return run_dir / "curve.png"
 
 
@@ -194,14 +197,26 @@ def _draw_returns(axis: Any, runs: Sequence[Run]) -> None:
         axis.legend(loc="best")
 
 
-def _draw_commands(axis: Any, runs: Sequence[Run]) -> None:
-    commands = np.concatenate([run.columns[COMMAND] for run in runs])
-    nothing = np.full(len(commands), np.nan)
-    obtained = [run.columns[TRAINING] for run in runs if TRAINING in run.columns]
-    returns = np.concatenate(obtained) if obtained else nothing
-    epochs = np.concatenate([run.columns["epoch"] for run in runs])
-    dots = axis.scatter(commands, returns, c=epochs, cmap="viridis", s=14, linewidths=0)
-    ends = [f(np.concatenate([commands, returns])) for f in (np.nanmin, np.nanmax)]
+def _column(runs: Sequence[Run], tag: str) -> Array:
+    """The values of all runs, NaN where a run has none."""
+    return np.concatenate([run.columns.get(tag, np.full(len(run.columns["epoch"]), np.nan)) for run in runs])
+
+
+def command_figure(commanded: Array, obtained: Array) -> Any:
+    """A figure of obtained over commanded returns, both ``[N]``."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(4, 4), dpi=80, layout="constrained")
+        _draw_commands(figure.subplots(), commanded, obtained)
+    return figure
+
+
+def _draw_commands(axis: Any, commanded: Array, obtained: Array, colours: Array | None = None) -> Any:
+    """A dot for each pair, and the diagonal that an agent which follows its commands keeps to."""
+    dots = axis.scatter(commanded, obtained, c=colours, cmap=None if colours is None else "viridis", s=14, linewidths=0)
+    ends = [end(np.concatenate([commanded, obtained])) for end in (np.nanmin, np.nanmax)]
     axis.plot(ends, ends, color=GREY, linewidth=1, linestyle=(0, (4, 2)))
-    axis.set(title=TAGS[COMMAND].title, xlabel="commanded", ylabel="obtained (mean of the epoch)")
-    axis.figure.colorbar(dots, ax=axis, label="epoch")
+    axis.set(title=TAGS[COMMAND].title, xlabel="commanded", ylabel="obtained")
+    return dots
