@@ -132,6 +132,20 @@ def test_no_files_import_each_other() -> None:
     TopologicalSorter(graph).prepare()  # CycleError names the files
 
 
+def test_a_search_knows_no_kind_of_proxy() -> None:
+    """So that another kind is a folder of models/proxies/ and a file of envs/."""
+    kinds = [folder.name for folder in (ROOT / "models/proxies").iterdir() if (folder / "config.py").exists()]
+    assert kinds
+    wrong = [
+        str(found)
+        for found in ALL_IMPORTS
+        for kind in kinds
+        if found.path.startswith(("control/evolution/", "control/lightning/", "control/loops/", "envs/proxies"))
+        and (within(found.module, f"models.proxies.{kind}") or within(found.module, f"envs.{kind}"))
+    ]
+    assert not wrong
+
+
 def test_nobody_imports_the_trainer() -> None:
     assert not [str(found) for found in ALL_IMPORTS if within(found.module, "trainer")]
 
