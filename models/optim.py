@@ -57,7 +57,7 @@ def _direction(
     return mean / square.sqrt().div_(root2).add_(eps)
 
 
-class StaggeredAdam:
+class MemberAdam:
     """Adam whose members may start at different times: each has its own count, and with it its own bias correction.
 
     One parameter ``[M, D]``. A member's numbers are those of `Adam` from its own first update on. Not a
@@ -108,7 +108,7 @@ class StaggeredAdam:
         return self._tables[0][self.count].unsqueeze(1), self._tables[1][self.count].unsqueeze(1)
 
 
-class DecayingAdam:
+class AdamW:
     """Adam (Kingma & Ba 2015) whose weights also lose the share ``decay`` of themselves at every update, whatever the
     step size: ``x <- x - lr m / (sqrt(v) + eps) - decay x`` with bias-corrected m and v.
 

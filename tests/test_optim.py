@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.optim import Adam, DecayingAdam, StaggeredAdam, clip_gradients
+from models.optim import Adam, AdamW, MemberAdam, clip_gradients
 
 
 def gradients(steps: int, *shape: int) -> list[Tensor]:
@@ -99,8 +99,8 @@ def test_a_huge_member_leaves_the_others_alone(huge: float) -> None:
 BEGINS = [0, 7, 29]  # each member's first update
 
 
-def staggered(start: Tensor, grads: list[Tensor], rates: list[float]) -> StaggeredAdam:
-    optimizer = StaggeredAdam(start.clone(), torch.tensor(rates), betas=(0.8, 0.99), eps=1e-6)
+def staggered(start: Tensor, grads: list[Tensor], rates: list[float]) -> MemberAdam:
+    optimizer = MemberAdam(start.clone(), torch.tensor(rates), betas=(0.8, 0.99), eps=1e-6)
     for step, grad in enumerate(grads):
         learning = torch.tensor([step >= begin for begin in BEGINS])
         before = [optimizer.param.clone(), optimizer.mean.clone(), optimizer.square.clone()]
@@ -127,7 +127,7 @@ def test_a_staggered_member_alone_is_itself_in_company_to_the_bit() -> None:
     start, grads, rates = torch.randn(3, 37), gradients(40, 3, 37), [1e-2, 3e-2, 1e-3]
     company = staggered(start, grads, rates)
     for m, begin in enumerate(BEGINS):
-        alone = StaggeredAdam(start[m : m + 1].clone(), torch.tensor([rates[m]]), betas=(0.8, 0.99), eps=1e-6)
+        alone = MemberAdam(start[m : m + 1].clone(), torch.tensor([rates[m]]), betas=(0.8, 0.99), eps=1e-6)
         for grad in grads[begin:]:
             alone.update(grad[m : m + 1])
         assert torch.equal(alone.param[0], company.param[m])
@@ -135,7 +135,7 @@ def test_a_staggered_member_alone_is_itself_in_company_to_the_bit() -> None:
 
 def test_a_waiting_member_takes_no_harm_of_a_gradient_that_is_no_number() -> None:
     param = torch.ones(2, 3)
-    optimizer = StaggeredAdam(param, torch.full((2,), 0.1))
+    optimizer = MemberAdam(param, torch.full((2,), 0.1))
     optimizer.update(torch.tensor([[torch.nan] * 3, [1.0] * 3]), torch.tensor([False, True]))
     assert torch.equal(param[0], torch.ones(3)) and not optimizer.mean[0].any()
     optimizer.update(torch.ones(2, 3))
@@ -144,7 +144,7 @@ def test_a_waiting_member_takes_no_harm_of_a_gradient_that_is_no_number() -> Non
 
 def test_a_staggered_optimizer_counts_past_its_tables() -> None:
     """Tables of bias corrections grow; the numbers at both sides of every growth are those of one that never grew."""
-    ours, steps = StaggeredAdam(torch.zeros(1, 1), torch.tensor([1e-3])), 2500
+    ours, steps = MemberAdam(torch.zeros(1, 1), torch.tensor([1e-3])), 2500
     theirs = torch.zeros(1, dtype=torch.float64, requires_grad=True)
     adam = torch.optim.Adam([theirs], 1e-3)
     for step in range(steps):
@@ -159,7 +159,7 @@ def test_a_staggered_optimizer_counts_past_its_tables() -> None:
 def test_staggered_goes_on_from_its_state_and_keeps_members() -> None:
     start, grads, rates = torch.randn(3, 37), gradients(60, 3, 37), [1e-2, 3e-2, 1e-3]
     whole, half = staggered(start, grads, rates), staggered(start, grads[:40], rates)
-    resumed = StaggeredAdam(half.param.clone(), torch.tensor(rates), betas=(0.8, 0.99), eps=1e-6)
+    resumed = MemberAdam(half.param.clone(), torch.tensor(rates), betas=(0.8, 0.99), eps=1e-6)
     resumed.load_state_dict({name: value.clone() for name, value in half.state_dict().items()})
     for grad in grads[40:]:
         resumed.update(grad)
@@ -176,8 +176,8 @@ def test_staggered_goes_on_from_its_state_and_keeps_members() -> None:
 PUBLISHED = {"lr": 2e-4, "betas": (0.9, 0.99), "eps": 1e-5, "decay": 1e-6}  # Young et al. 2023
 
 
-def decaying(start: Tensor, grads: list[Tensor], **changes: object) -> DecayingAdam:
-    optimizer = DecayingAdam([start.clone()], **(PUBLISHED | changes))  # type: ignore[arg-type]
+def decaying(start: Tensor, grads: list[Tensor], **changes: object) -> AdamW:
+    optimizer = AdamW([start.clone()], **(PUBLISHED | changes))  # type: ignore[arg-type]
     for grad in grads:
         optimizer.update([grad.clone()])
     return optimizer
@@ -224,7 +224,7 @@ def test_a_decaying_member_alone_is_itself_in_company_to_the_bit(size: int) -> N
 def test_decaying_updates_several_parameters_and_goes_on_from_its_state() -> None:
     """Each as if it were alone; they count together."""
     starts, grads = [torch.randn(2, 5), torch.randn(2, 3)], [gradients(20, 2, size) for size in (5, 3)]
-    whole, half, resumed = (DecayingAdam([start.clone() for start in starts], **PUBLISHED) for _ in range(3))
+    whole, half, resumed = (AdamW([start.clone() for start in starts], **PUBLISHED) for _ in range(3))
     for step in range(20):
         whole.update([grad[step] for grad in grads])
         if step < 12:
@@ -243,7 +243,7 @@ def test_a_decaying_optimizer_changes_the_tensors_it_was_given() -> None:
     """In place, so that views of them stay valid; and not the gradients."""
     param, grad = torch.ones(2, 3), torch.full((2, 3), 0.5)
     view = param.view(-1)
-    DecayingAdam([param], 0.1, (0.9, 0.99), 1e-5, 0.0).update([grad])
+    AdamW([param], 0.1, (0.9, 0.99), 1e-5, 0.0).update([grad])
     torch.testing.assert_close(
         view, torch.full((6,), 0.9), rtol=0, atol=1e-5
     )  # the first step of Adam is its step size

@@ -10,7 +10,7 @@ from models.agents.ddqn.config import Config
 from models.agents.ddqn.networks import QNetwork, q_network
 from models.agents.ddqn.variation import draw, groups, shape_of
 from models.contract import InnerAgent, Policy
-from models.optim import StaggeredAdam
+from models.optim import MemberAdam
 from models.replay import ReplayBuffer
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
@@ -43,7 +43,7 @@ class Agent(InnerAgent):
         start = self.network.initial(Streams.named(seeds, "weights"))
         self.online = nn.Parameter(start, requires_grad=False)
         self.target = nn.Parameter(start.clone(), requires_grad=False)
-        self.optimizer = StaggeredAdam(self.online, torch.tensor([own.lr for own in self.own]))
+        self.optimizer = MemberAdam(self.online, torch.tensor([own.lr for own in self.own]))
         vector, number = ((self.obs_size,), torch.float32), ((), torch.float32)
         columns = {"obs": vector, "next_obs": vector, "action": number, "reward": number, "discount": number}
         self.replay = ReplayBuffer(columns, config.rb_size, len(seeds), grows=True)

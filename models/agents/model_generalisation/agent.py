@@ -13,7 +13,7 @@ from models.agents.model_generalisation.imagination import Imagination, Latent, 
 from models.agents.model_generalisation.values import ActionValues, exploration_noise, explore, imagined, replayed
 from models.compiling import compiled
 from models.contract import Policy, StepAgent
-from models.optim import DecayingAdam
+from models.optim import AdamW
 from models.replay import row_bytes
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
@@ -29,7 +29,7 @@ class Agent(StepAgent):
     Experience replay learns from transitions that happened: ``r + gamma * max_a Q_target(s', a)``, r alone after
     termination. With a model an update fits it to a batch of transitions, imagines rollouts from their
     observations by the exploring policy, and learns from every imagined step, weighted by the probability that its
-    episode got there. Mean squared error, `DecayingAdam`, a copy to the target network every so many steps.
+    episode got there. Mean squared error, `AdamW`, a copy to the target network every so many steps.
 
     ``dynamics`` is the environment itself, for the perfect model alone. Member m acts, remembers and learns by its own
     streams. An update has fixed shapes and asks the device for nothing, so that it can be captured as a graph.
@@ -225,7 +225,7 @@ class Agent(StepAgent):
         self.noise.load_state_dict(state["noise"])
         self.episodes, self.steps = state["episodes"].to(self.device), state["steps"]
 
-    def _optimizers(self) -> list[DecayingAdam]:
+    def _optimizers(self) -> list[AdamW]:
         of_model = self.model.optimizer if self.model is not None else None
         return [self.values.optimizer, *([of_model] if of_model else [])]
 

@@ -19,7 +19,7 @@ from models.agents.model_generalisation.networks import adam, network, with_acti
 from models.layers import sigmoid
 from models.losses import bit_nll, gaussian_nll
 from models.mlp import MlpNetwork
-from models.optim import DecayingAdam
+from models.optim import AdamW
 from models.streams import Shapes, Streams
 
 Noise = Tensor | None
@@ -46,7 +46,7 @@ class Imagination(Protocol):
     size: int
     draw: Callable[..., Tensor]
     noise: Shapes
-    optimizer: DecayingAdam | None
+    optimizer: AdamW | None
 
     def encode(self, obs: Tensor, noise: Noise) -> Tensor:
         """What the action values see of observations ``[M, B, O]``."""
@@ -108,7 +108,7 @@ class _Learned(nn.Module):
     """Heads of reward (the mean of a normal distribution of standard deviation 1) and of continuing (a logit), on
     states seen and one-hot actions, and the step of the optimiser all the model's networks share."""
 
-    optimizer: DecayingAdam
+    optimizer: AdamW
 
     def __init__(self, config: Config, spec: ModelSpec, size: int):
         super().__init__()

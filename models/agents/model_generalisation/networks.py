@@ -8,7 +8,7 @@ from torch import Tensor
 from models.agents.model_generalisation.config import Config
 from models.layers import BLOCK, Truncated
 from models.mlp import MlpNetwork
-from models.optim import DecayingAdam
+from models.optim import AdamW
 from models.streams import Streams
 
 
@@ -22,9 +22,9 @@ def network(config: Config, inputs: int, outputs: int, streams: Streams, device:
     return MlpNetwork((inputs, *hidden, outputs), config.activation, streams, Truncated, BLOCK).to(device)
 
 
-def adam(config: Config, params: Sequence[Tensor], step_size: float) -> DecayingAdam:
+def adam(config: Config, params: Sequence[Tensor], step_size: float) -> AdamW:
     """The family's optimiser of ``params``, whose settings but the step size are those of all."""
-    return DecayingAdam(params, step_size, (config.b1_adam, config.b2_adam), config.eps_adam, config.wd_adam)
+    return AdamW(params, step_size, (config.b1_adam, config.b2_adam), config.eps_adam, config.wd_adam)
 
 
 def with_action(x: Tensor, action: Tensor, actions: int) -> Tensor:
