@@ -1,11 +1,9 @@
 """ButtonGrid as a tensor program: switch all buttons of a grid on, over and over, without episodes.
 
 The player moves on a grid with buttons on some of its cells; stepping onto a button's cell toggles it. The step after
-all buttons are on pays 1 and starts a new arrangement. Rare events switch all buttons on, so that a reward is seen even
-by who never earns one. A task of model-based generalisation: the arrangement is another every time.
-
-Chance is a hash of the episode's seed and of the number of the step (`envs.seeded.uniform_at`), so an episode is a
-function of its seed and its actions alone, the arrangements within it too; or it is given (`advance`).
+all buttons are on pays 1 and starts a new arrangement. Rare events switch all buttons on, so that even an agent that
+never earns a reward sees one. A task of model-based generalisation: the arrangement is another every time. Arrangements
+within an episode follow from its seed too.
 """
 
 import torch
@@ -14,20 +12,17 @@ from torch import Tensor
 from envs.gridworld import MOVES, as_lines, clipped_moves
 from envs.parameters import ButtonParameters
 from envs.seeded import uniform_at
-from envs.tensor import moved
-from models.settings import OPTIONAL_INTEGER, check_value
-from models.spaces import Discrete, Spaces
+from envs.tensor import HashedChance
 
 
-class ButtonGrid:
+class ButtonGrid(HashedChance):
     """State ``[..., 4 + 2 K]`` int64: seed, steps since the reset, row, column, the K buttons' cells (row * size +
     column, all different), the K buttons' states (1 on).
 
     Observation ``[..., 3 * size**2]`` of zeros and ones: for each cell in row-major order, whether it holds the player,
     a button that is on, a button that is off. Never terminates; there is no time limit unless ``max_episode_steps``.
-    With ``spontaneous_reset`` an event comes with
-    probability 1 / (10 size**2) at each step; it switches all buttons on, or, without ``activate_on_reset``, starts a
-    new arrangement. Raises SettingError.
+    With ``spontaneous_reset`` an event comes with probability 1 / (10 size**2) at each step; it switches all buttons
+    on, or, without ``activate_on_reset``, starts a new arrangement. Raises SettingError.
     """
 
     def __init__(
@@ -40,8 +35,7 @@ class ButtonGrid:
     ) -> None:
         ButtonParameters(grid_size, num_buttons, spontaneous_reset, activate_on_reset)
         cells = grid_size**2
-        check_value("max_episode_steps", max_episode_steps, OPTIONAL_INTEGER, {"minimum": 1})
-        self.spaces = Spaces((3 * cells,), Discrete(len(MOVES)), torch.float32, max_episode_steps, binary=True)
+        super().__init__(3 * cells, len(MOVES), max_episode_steps)
         self._size, self._buttons, self._activate = grid_size, num_buttons, activate_on_reset
         self._chance = 1 / (10 * cells) if spontaneous_reset else 0.0
         # Numbers drawn at every step, whether used or not: of the event, the row, the column, each button's cell.
@@ -57,7 +51,7 @@ class ButtonGrid:
         """A cell for the player, uniform; cells for the buttons, uniform without replacement; all buttons off."""
         seeds = seeds.to(torch.int64)
         head = torch.stack((seeds, torch.zeros_like(seeds)), -1)
-        return self._fresh(head, self._draws(head))
+        return self._fresh(head, self._draws(head[..., :1], head[..., 1:]))
 
     def observe(self, state: Tensor) -> Tensor:
         _, row, col, cells, on = self._parts(state)
@@ -65,8 +59,8 @@ class ButtonGrid:
         seen = torch.zeros(*state.shape[:-1], *self.spaces.obs_shape, device=state.device)
         return seen.scatter_(-1, ones, 1.0)
 
-    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        return self.advance(state, actions, self._draws(state[..., :2] + self._tick))
+    def chance_at(self, seed: Tensor, time: Tensor) -> Tensor:
+        return self._draws(seed, time + 1)
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """As in `envs.tensor.ChanceDynamics`, with ``chance [..., 3 + K]``: of the event, row, column, cells."""
@@ -98,19 +92,13 @@ class ButtonGrid:
         shown[player] = "@" if shown[player] == "." else "*"
         return as_lines(shown, self._size)
 
-    def select(self, members: Tensor) -> "ButtonGrid":
-        return self
-
-    def to(self, device: torch.device) -> "ButtonGrid":
-        return moved(self, device)
-
     def _parts(self, state: Tensor) -> tuple[Tensor, ...]:
         """Seed and steps ``[..., 2]``, row and column ``[..., 1]``, cells and states of the buttons ``[..., K]``."""
         return state.split((2, 1, 1, self._buttons, self._buttons), -1)
 
-    def _draws(self, head: Tensor) -> Tensor:
-        """The numbers ``[..., 3 + K]`` of a step from its seed and number ``[..., 2]``; step 0 is the reset."""
-        return uniform_at(head[..., :1], head[..., 1:] * self.chances + self._columns)
+    def _draws(self, seed: Tensor, number: Tensor) -> Tensor:
+        """The numbers ``[..., 3 + K]`` of the step with a ``number [..., 1]``; step 0 is the reset."""
+        return uniform_at(seed, number * self.chances + self._columns)
 
     def _fresh(self, head: Tensor, draws: Tensor) -> Tensor:
         """The state of a new arrangement from the numbers of a step, its seed and its number ``[..., 2]``."""

@@ -1,23 +1,16 @@
-"""What grid worlds share: five moves that the border stops, a goal, and a rare event that ends the search for it.
+"""What grids share: five moves that the border stops, a goal, and a rare event that ends the search for it.
 
 Young, Ramesh, Kirsch & Schmidhuber 2023, "The Benefits of Model-Based Generalization in Reinforcement Learning".
-Cells are numbered row by row, ``row * grid_size + column``. An episode is a function of its seed and its actions alone
-although steps have chance events: that of step t is a hash of the seed and t. Whoever plays a stored state again with
-the same seed meets the same events; put another number into column `SEED` for events of its own, or give `advance`
-the chance.
+Cells are numbered row by row, ``row * grid_size + column``. The event of step t is a hash of the seed and t.
 """
 
 from collections.abc import Sequence
-from typing import Self
 
 import torch
 from torch import Tensor
 
 from envs.parameters import GridParameters
-from envs.seeded import uniform_at
-from envs.tensor import SEED, TIME, moved
-from models.settings import OPTIONAL_INTEGER, check_value
-from models.spaces import Discrete, Spaces
+from envs.tensor import TIME, HashedChance
 
 MOVES = ((0, 0), (-1, 0), (0, -1), (1, 0), (0, 1))  # (row, column) of no-op, up, left, down, right
 _ROWS, _COLUMNS = torch.tensor(MOVES).T.contiguous()
@@ -44,7 +37,7 @@ def clipped_moves(grid_size: int) -> Tensor:
     return row * grid_size + col
 
 
-class GridWorld:
+class GridWorld(HashedChance):
     """What `ProcMaze` and `OpenGrid` have in common as `envs.tensor.ChanceDynamics`.
 
     States ``[..., K]`` int64 start with the columns `SEED`, `TIME`, `POSITION` and `GOAL`; further ones are the
@@ -65,11 +58,9 @@ class GridWorld:
         max_episode_steps: int | None = None,
     ) -> None:
         GridParameters(grid_size, spontaneous_termination, teleport_on_termination)
-        check_value("max_episode_steps", max_episode_steps, OPTIONAL_INTEGER, {"minimum": 1})
+        super().__init__(self.channels * grid_size * grid_size, len(MOVES), max_episode_steps, BEST_RETURN)
         self.grid_size, self.teleports = grid_size, teleport_on_termination
         self.chance = self.event_chance(grid_size) if spontaneous_termination else 0.0
-        seen = (self.channels * grid_size * grid_size,)
-        self.spaces = Spaces(seen, Discrete(len(MOVES)), torch.float32, max_episode_steps, BEST_RETURN, binary=True)
         self.chances = int(spontaneous_termination)
         self.cells = grid_size * grid_size
         self.state_size = OWN + (self.cells if self.remembers_cells else 0)
@@ -80,13 +71,6 @@ class GridWorld:
     def event_chance(grid_size: int) -> float:
         """The probability of an event in a step."""
         raise NotImplementedError
-
-    def select(self, members: Tensor) -> Self:
-        """It has no parameters of members."""
-        return self
-
-    def to(self, device: torch.device) -> Self:
-        return moved(self, device)
 
     def entered(self, own: Tensor, position: Tensor, cell: Tensor) -> Tensor:
         """Where the player ends up who moves from ``position [..., 1]`` towards ``cell [..., 1]``: there, in a grid
@@ -103,11 +87,6 @@ class GridWorld:
     def ground(self, state: Tensor) -> str:
         """What the cells of a state ``[K]`` are without player and goal, a character each."""
         return "." * self.cells
-
-    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """``state [..., K]`` and ``actions [...]`` 0 to 4, as in `envs.tensor.Dynamics`."""
-        seed, time = state[..., SEED : SEED + 1], state[..., TIME : TIME + 1]
-        return self.advance(state, actions, uniform_at(seed, time) if self.chances else state[..., :0])
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """As in `envs.tensor.ChanceDynamics`, with ``chance [..., 1]``, or ``[..., 0]`` without events."""

@@ -2,10 +2,7 @@
 
 Pipe i of n delays its notes by i + 1 steps; each action plays one pipe. A step pays 1 where a note is at the end of
 every pipe before it, which takes playing the pipes n - 1, n - 2, ..., 0. Events, which put notes at all ends, show the
-reward even to who never earns one. Without episodes.
-
-Chance is a hash of the episode's seed and of the number of the step (`envs.seeded.uniform_at`), so an episode is a
-function of its seed and its actions alone; or it is given (`advance`).
+reward even to an agent that never earns one. There are no episodes.
 """
 
 import torch
@@ -13,12 +10,10 @@ from torch import Tensor
 
 from envs.parameters import FluteParameters
 from envs.seeded import uniform_at
-from envs.tensor import moved
-from models.settings import OPTIONAL_INTEGER, check_value
-from models.spaces import Discrete, Spaces
+from envs.tensor import HashedChance
 
 
-class PanFlute:
+class PanFlute(HashedChance):
     """State ``[..., 2 + n (n + 1) / 2]`` int64: seed, steps since the reset, then the pipes one after the other, pipe i
     (from 0) with i + 1 places from its mouth to its end, 1 where there is a note.
 
@@ -34,16 +29,15 @@ class PanFlute:
         max_episode_steps: int | None = None,
     ) -> None:
         FluteParameters(num_pipes, spontaneous_reward)
-        check_value("max_episode_steps", max_episode_steps, OPTIONAL_INTEGER, {"minimum": 1})
+        places = num_pipes * (num_pipes + 1) // 2
+        super().__init__(places, num_pipes, max_episode_steps)
         pipes = torch.arange(num_pipes)
         # Places are counted over all pipes: pipe i starts after 1 + 2 + ... + i of them.
         self._mouths = pipes * (pipes + 1) // 2
         self._ends = self._mouths + pipes
-        places = num_pipes * (num_pipes + 1) // 2
         self._is_end = torch.zeros(places, dtype=torch.int64).index_fill(0, self._ends, 1)
         self._not_mouth = torch.ones(places, dtype=torch.int64).index_fill(0, self._mouths, 0)
         self._tick = torch.tensor([0, 1])  # to seed and steps
-        self.spaces = Spaces((places,), Discrete(num_pipes), torch.float32, max_episode_steps, binary=True)
         self.chances = int(spontaneous_reward)
         self.state_size = 2 + places
         self._chance = 1 / num_pipes**2 if spontaneous_reward else 0.0
@@ -56,9 +50,8 @@ class PanFlute:
     def observe(self, state: Tensor) -> Tensor:
         return state[..., 2:].float()
 
-    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        chance = uniform_at(state[..., :1], state[..., 1:2] + 1) if self.chances else state[..., :0]
-        return self.advance(state, actions, chance)
+    def chance_at(self, seed: Tensor, time: Tensor) -> Tensor:
+        return uniform_at(seed, time + 1)
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """As in `envs.tensor.ChanceDynamics`, with ``chance [..., 1]``, or ``[..., 0]`` without events."""
@@ -75,9 +68,3 @@ class PanFlute:
         notes = ["O" if note else "." for note in state[2:].tolist()]
         pipes = zip(self._mouths.tolist(), self._ends.tolist(), strict=True)
         return "\n".join("".join(notes[mouth : end + 1]).rjust(len(self._ends)) for mouth, end in pipes)
-
-    def select(self, members: Tensor) -> "PanFlute":
-        return self
-
-    def to(self, device: torch.device) -> "PanFlute":
-        return moved(self, device)

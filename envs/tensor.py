@@ -2,13 +2,15 @@
 
 import copy
 from dataclasses import replace
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from envs.base import EnvironmentFault, Step
-from models.spaces import Spaces
+from envs.seeded import uniform_at
+from models.settings import OPTIONAL_INTEGER, check_value
+from models.spaces import Discrete, Spaces
 
 # Columns of the states of `ChanceDynamics`.
 SEED, TIME = range(2)
@@ -76,16 +78,44 @@ class ChanceDynamics(Dynamics, Protocol):
         ...
 
 
-_D = TypeVar("_D")
+class HashedChance:
+    """Base of `ChanceDynamics` that show bits and have no parameters of members.
 
+    The chance of a step is a hash of the episode's seed and of the number of the step (`envs.seeded.uniform_at`), so an
+    episode is a function of its seed and its actions alone. Playing a stored state again with the same seed meets the
+    same events; put another number into column `SEED` for events of its own, or give `advance` the chance.
+    """
 
-def moved(dynamics: _D, device: torch.device) -> _D:
-    """A copy of dynamics with those attributes that are tensors on ``device``."""
-    twin = copy.copy(dynamics)
-    for name, value in vars(dynamics).items():
-        if isinstance(value, Tensor):
-            setattr(twin, name, value.to(device))
-    return twin
+    chances: int
+
+    def __init__(self, seen: int, actions: int, max_episode_steps: int | None, max_return: float | None = None):
+        check_value("max_episode_steps", max_episode_steps, OPTIONAL_INTEGER, {"minimum": 1})
+        self.spaces = Spaces((seen,), Discrete(actions), torch.float32, max_episode_steps, max_return, binary=True)
+
+    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        """As in `Dynamics`."""
+        seed, time = state[..., SEED : SEED + 1], state[..., TIME : TIME + 1]
+        return self.advance(state, actions, self.chance_at(seed, time) if self.chances else state[..., :0])
+
+    def chance_at(self, seed: Tensor, time: Tensor) -> Tensor:
+        """The chance ``[..., chances]`` of the step that begins at ``time [..., 1]``."""
+        return uniform_at(seed, time)
+
+    def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        """As in `ChanceDynamics`."""
+        raise NotImplementedError
+
+    def select(self, members: Tensor) -> Self:
+        """Itself: it has no parameters of members."""
+        return self
+
+    def to(self, device: torch.device) -> Self:
+        """A copy with those attributes that are tensors on ``device``."""
+        twin = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(twin, name, value.to(device))
+        return twin
 
 
 class TensorEnvironment:
