@@ -10,8 +10,9 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,8 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 import pytorch_lightning as pl  # noqa: E402
+
+from control.loops.process import settle  # noqa: E402
 
 T = TypeVar("T")
 _HOLDS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
@@ -102,6 +105,54 @@ class LightningClock(pl.Callback):
         self.parts["lightning"] = self.seconds - sum(self.parts.values())
 
 
+@dataclass(frozen=True)
+class Block:
+    """``steps`` of some kind that took ``wall`` and ``cpu`` seconds, of all threads."""
+
+    steps: int
+    wall: float
+    cpu: float
+
+    @property
+    def rate(self) -> float:
+        return self.steps / self.wall
+
+
+@dataclass(frozen=True)
+class Way:
+    """How this process computes while a contender runs."""
+
+    threads: int
+    precision: str = "highest"
+
+    @property
+    def name(self) -> str:
+        return f"{self.threads}t" + (f"_{self.precision}" if self.precision != "highest" else "")
+
+    def block(self, work: Callable[[int], Any], each: int, count: int) -> Block:
+        """Measures ``work(count)``, which makes ``each`` steps ``count`` times."""
+        settle(self.threads, self.precision)
+        wall, cpu = time.perf_counter(), time.process_time()
+        work(count)
+        return Block(each * count, time.perf_counter() - wall, time.process_time() - cpu)
+
+    def contender(self, work: Callable[[int], Any], each: int, seconds: float) -> Callable[[], Block]:
+        """Makes blocks of about ``seconds``: ``work`` first runs warm, then its length is measured."""
+        work(2)
+        count, block = 1, self.block(work, each, 1)
+        while block.wall < seconds / 4:
+            count *= 2
+            block = self.block(work, each, count)
+        return partial(self.block, work, each, max(1, round(count * seconds / block.wall)))
+
+
+def bf16_units() -> list[str]:
+    """What this processor multiplies bfloat16 with, as Linux calls it."""
+    path = Path("/proc/cpuinfo")
+    flags = set(path.read_text(encoding="ascii", errors="replace").split()) if path.exists() else set()
+    return sorted({"avx512_bf16", "amx_bf16"} & flags)
+
+
 def cpu_seconds(work: Callable[[], Any]) -> float:
     """CPU seconds of one call, all threads of this process."""
     start = time.process_time()
@@ -127,6 +178,32 @@ def interleave(contenders: Mapping[str, Callable[[], T]], repeats: int) -> dict[
 def median_ratio(numerators: list[float], denominators: list[float]) -> float:
     """Median over rounds of the ratio within a round."""
     return statistics.median(a / b for a, b in zip(numerators, denominators, strict=True))
+
+
+def products(n: int, members: int, threads: Sequence[int], seconds: float, rounds: int) -> dict[str, Result]:
+    """What the machine's library does with float32 matrices: two squares of side ``n``, and the products of a layer of
+    200 units for ``members`` batches of 320. Blocks take about ``seconds``, ``rounds`` times."""
+    import torch
+
+    layer = (torch.randn(members, 320, 200), torch.randn(members, 200, 200))
+    pairs = {"square": (torch.randn(n, n), torch.randn(n, n)), "layer": layer}
+    flop = {"square": 2 * n**3, "layer": 2 * members * 320 * 200 * 200}
+    shapes = {"square": f"[{n},{n}] x [{n},{n}]", "layer": f"[{members},320,200] x [{members},200,200]"}
+
+    def multiply(kind: str, count: int) -> None:
+        a, b = pairs[kind]
+        for _ in range(count):
+            torch.matmul(a, b)
+
+    contenders = {
+        f"products_{kind}_{each}t": Way(each).contender(partial(multiply, kind), flop[kind], seconds)
+        for each in threads for kind in pairs
+    }  # fmt: skip
+    blocks = interleave(contenders, rounds)
+    return {
+        key: Result(max(block.rate for block in made) / 1e9, "GFLOP/s", f"float32, {shapes[key.split('_')[1]]}, best")
+        for key, made in blocks.items()
+    }
 
 
 def parser(description: str) -> argparse.ArgumentParser:

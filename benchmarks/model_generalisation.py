@@ -2,8 +2,8 @@
 
     python benchmarks/model_generalisation.py [--json] [--quick] [--agents ER ...] [--seeds 1 30] [--threads 1 2]
 
-Rates are of wall-clock time, as those of the original are, so it wants a machine to itself; beside each stands the rate
-by CPU time, all threads, and where the two differ at one thread somebody else was at work. What is compared runs in
+Rates are of wall-clock time, like those of the original, so nothing else should run on the machine. Beside each stands
+the rate by CPU time of all threads; where the two differ at one thread, other jobs took time. What is compared runs in
 turns. Names end with the number of threads, and with `medium` where products may be of bfloat16.
 """
 
@@ -13,23 +13,20 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 os.environ["MKL_CBWR"] = "AUTO"  # as trainer.py sets it
 
 import common  # first: one thread, and the project on the path
 import torch
-from common import Result, interleave, median_ratio
+from common import Block, Result, Way, bf16_units, interleave, median_ratio, products
 from plain.model_generalisation import ORIGINAL, ORIGINAL_CURVE, ORIGINAL_MEMORY, plain_agents, update_gflop
 
 from control.cli.settings import Settings, from_dict
 from control.commands.train import prepare
 from control.loops.build import build_loop
-from control.loops.process import settle
 from control.loops.step_groups import StepGroups
 from models.agents.model_generalisation.config import IMPLEMENTATIONS
 from models.compiling import compiled
@@ -48,14 +45,14 @@ COMPILED = ("ER", "PerfectModel")  # measured with the setting `compile` too, at
 class Size:
     """How much is measured; a round is what `common.interleave` repeats."""
 
-    block: float = 0.4  # seconds of a contender in a round, about
+    block: float = 0.4  # about how many seconds a contender runs in a round
     rounds: int = 5
     seeds: tuple[int, ...] = (1, 30)
     threads: tuple[int, ...] = (1, 2)
-    rows: int = 20_000  # transitions in memory, full
-    wait: int = 500  # ticks before the first update; what they remember is copied until memory is full
+    rows: int = 20_000  # transitions in the full replay buffer
+    wait: int = 500  # steps before the first update; they are copied until the replay buffer is full
     square: int = 1024  # matrices that show what the machine can do
-    fixture: int = 1000  # ticks of the small fixture between two evaluations
+    fixture: int = 1000  # steps of the small fixture between two evaluations
     fixture_rounds: int = 3
     compiled: bool = True  # also with the setting `compile`, which takes its time
     changes: dict[str, Any] = field(default_factory=dict)  # to shipped settings
@@ -67,54 +64,6 @@ QUICK = Size(
     compiled=False, changes={"num_hidden_layers": 1, "num_hidden_units": 8, "batch_size": 4},
     latent={"num_features": 4, "feature_width": 4},
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Block:
-    """So many ``steps`` of some kind in ``wall`` and ``cpu`` seconds, all threads."""
-
-    steps: int
-    wall: float
-    cpu: float
-
-    @property
-    def rate(self) -> float:
-        return self.steps / self.wall
-
-
-@dataclass(frozen=True)
-class Way:
-    """How this process computes while a contender is at it."""
-
-    threads: int
-    precision: str = "highest"
-
-    @property
-    def name(self) -> str:
-        return f"{self.threads}t" + (f"_{self.precision}" if self.precision != "highest" else "")
-
-    def block(self, work: Callable[[int], Any], each: int, count: int) -> Block:
-        """``work(count)``, which takes ``each`` steps ``count`` times."""
-        settle(self.threads, self.precision)
-        wall, cpu = time.perf_counter(), time.process_time()
-        work(count)
-        return Block(each * count, time.perf_counter() - wall, time.process_time() - cpu)
-
-    def contender(self, work: Callable[[int], Any], each: int, seconds: float) -> Callable[[], Block]:
-        """Blocks of about so many ``seconds``, by how long ``work`` takes now that it is warm."""
-        work(2)
-        count, block = 1, self.block(work, each, 1)
-        while block.wall < seconds / 4:
-            count *= 2
-            block = self.block(work, each, count)
-        return partial(self.block, work, each, max(1, round(count * seconds / block.wall)))
-
-
-def bf16_units() -> list[str]:
-    """What this processor multiplies bfloat16 with, as Linux calls it."""
-    path = Path("/proc/cpuinfo")
-    flags = set(path.read_text(encoding="ascii", errors="replace").split()) if path.exists() else set()
-    return sorted({"avx512_bf16", "amx_bf16"} & flags)
 
 
 # -- agents at work ---------------------------------------------------------------------------------------------------
@@ -142,14 +91,14 @@ def group_of(name: str, seeds: int, size: Size, **changes: Any) -> Any:
 
 @torch.no_grad()
 def updates(agent: Any, count: int) -> None:
-    """So many updates of all members, without a world."""
+    """``count`` updates of all members, without an environment."""
     for _ in range(count):
         agent.numbers = agent.noise.next()
         agent.update(agent.of_update(0))
 
 
 def rates(name: str, groups: dict[str, Any], size: Size, ways: list[Way]) -> dict[str, Result]:
-    """Training of one agent in each way and with each number of seeds, and what a seed costs among many. Compiled
+    """Training of one agent in each way and with each number of seeds, and the cost of a seed among many. Compiled
     ``groups`` train in the first way alone: every way would be compiled anew."""
     contenders = {
         f"{label}_{way.name}": (group, way)
@@ -187,36 +136,11 @@ def rate_rows(key: str, name: str, seeds: int, blocks: list[Block]) -> dict[str,
     }
 
 
-# -- what the machine could do ----------------------------------------------------------------------------------------
-
-
-def products(size: Size) -> dict[str, Result]:
-    """What the machine's library does with float32 matrices: two squares, and the products of a layer of thirty seeds'
-    experience replay."""
-    n, members = size.square, max(size.seeds)
-    layer = (torch.randn(members, 320, 200), torch.randn(members, 200, 200))
-    pairs = {"square": (torch.randn(n, n), torch.randn(n, n)), "layer": layer}
-    flop = {"square": 2 * n**3, "layer": 2 * members * 320 * 200 * 200}
-    shapes = {"square": f"[{n},{n}] x [{n},{n}]", "layer": f"[{members},320,200] x [{members},200,200]"}
-
-    def multiply(kind: str, count: int) -> None:
-        a, b = pairs[kind]
-        for _ in range(count):
-            torch.matmul(a, b)
-
-    contenders = {
-        f"products_{kind}_{threads}t": Way(threads).contender(partial(multiply, kind), flop[kind], size.block / 3)
-        for threads in size.threads for kind in pairs
-    }  # fmt: skip
-    blocks = interleave(contenders, size.rounds)
-    return {
-        key: Result(max(block.rate for block in each) / 1e9, "GFLOP/s", f"float32, {shapes[key.split('_')[1]]}, best")
-        for key, each in blocks.items()
-    }
+# -- what the machine can do -----------------------------------------------------------------------------------------
 
 
 def shares(name: str, agent: Any, size: Size, machine: dict[str, Result]) -> dict[str, Result]:
-    """How much of the machine's rate the updates of one agent reach, without acting and the world."""
+    """How much of the machine's rate the updates of one agent reach, without acting and environment."""
     gflop, key = update_gflop(agent), f"{name}_update"
     contenders = {
         f"{threads}": Way(threads).contender(partial(updates, agent), agent.members, size.block)
@@ -324,7 +248,7 @@ def measured(agents: list[str], size: Size) -> dict[str, Result]:
     units = bf16_units()
     found = ", ".join(units) if units else "no bf16 units, so nothing is measured at medium"
     results = {"bf16_units": Result(float(len(units)), "kinds", found)}
-    machine = products(size)
+    machine = products(size.square, max(size.seeds), size.threads, size.block / 3, size.rounds)
     results |= machine
     fused = size.compiled and can_compile()
     precisions = ("highest", "medium") if units else ("highest",)

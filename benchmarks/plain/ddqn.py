@@ -1,6 +1,6 @@
 """DDQN on a synthetic environment as a plain program: one agent, one observation at a time, autograd in the update.
 
-The yardstick of ../evolution.py: what one would write without batching over agents. Same networks, settings and order
+../evolution.py compares with it: what one would write without batching over agents. Same networks, settings and order
 of work as ours; no early stop and no logging. Source: Ferreira et al. 2022, arXiv 2202.02790, and its public code.
 """
 
@@ -113,7 +113,7 @@ class Replay:
 
 
 class PlainTraining:
-    """A fresh agent on one synthetic environment. `run` goes on where it stopped."""
+    """A new agent on one synthetic environment. `run` continues where it stopped."""
 
     def __init__(self, settings: Settings, seed: int):
         torch.manual_seed(seed)

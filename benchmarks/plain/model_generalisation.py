@@ -1,4 +1,4 @@
-"""The yardsticks of ../model_generalisation.py: figures of the original (Young et al. 2023, arXiv 2211.02222), its
+"""What ../model_generalisation.py compares with: figures of the original (Young et al. 2023, arXiv 2211.02222), its
 experience replay as a plain program, and the arithmetic of an update.
 
 The plain program is what one would write without the member axis: one agent, `nn.Module`, autograd, AdamW.
@@ -48,20 +48,20 @@ class PlainReplay:
         )  # fmt: skip
         self.rows: tuple[Tensor, ...] = ()
 
-    def remember(self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, going_on: Tensor) -> None:
+    def remember(self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, continues: Tensor) -> None:
         """Learn from these transitions: ``[N, O]`` of any kind, ``[N]`` int64, ``[N]``, ``[N, O]``, ``[N]``."""
-        self.rows = (obs, action, reward, next_obs, going_on)
+        self.rows = (obs, action, reward, next_obs, continues)
 
     def step(self) -> None:
         """One update from a batch of what is remembered."""
         chosen = torch.randint(len(self.rows[0]), (self.config.batch_size,))
-        obs, action, reward, next_obs, going_on = (part[chosen] for part in self.rows)
-        self.update(obs.float(), action, reward, next_obs.float(), going_on)
+        obs, action, reward, next_obs, continues = (part[chosen] for part in self.rows)
+        self.update(obs.float(), action, reward, next_obs.float(), continues)
 
-    def update(self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, going_on: Tensor) -> Tensor:
+    def update(self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, continues: Tensor) -> Tensor:
         """One update from a batch, float32 and as in `remember`; the loss."""
         with torch.no_grad():
-            goal = reward + self.config.gamma * going_on * self.target(next_obs).amax(1)
+            goal = reward + self.config.gamma * continues * self.target(next_obs).amax(1)
         value = self.values(obs).gather(1, action.unsqueeze(1)).squeeze(1)
         loss = F.mse_loss(value, goal)
         self.optimizer.zero_grad()
@@ -75,11 +75,11 @@ def plain_agents(agent: Any) -> list[PlainReplay]:
     plain, rows = [], {name: part.transpose(0, 1) for name, part in agent.replay.rows().items()}
     for member in range(agent.members):
         coded = rows["action"][member].long()
-        going_on = coded >= 0
+        continues = coded >= 0
         each = PlainReplay(agent.config, agent.obs_size, agent.actions)
         each.remember(
-            rows["obs"][member], torch.where(going_on, coded, ~coded), rows["reward"][member],
-            rows["next_obs"][member], going_on.float(),
+            rows["obs"][member], torch.where(continues, coded, ~coded), rows["reward"][member],
+            rows["next_obs"][member], continues.float(),
         )  # fmt: skip
         plain.append(each)
     return plain
@@ -91,8 +91,8 @@ def forward(net: Any, rows: int) -> int:
 
 
 def backward(net: Any, rows: int, inputs: bool = False) -> int:
-    """As many again for gradients of the weights and of each layer's inputs; those of the first only with ``inputs``
-    are anybody's."""
+    """As many again for gradients of the weights and of each layer's inputs; of the first layer's inputs only
+    with ``inputs``."""
     first = net.mlp.dense[0]
     return 2 * forward(net, rows) - (0 if inputs else 2 * rows * first.inputs * first.outputs)
 

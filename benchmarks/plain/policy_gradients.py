@@ -1,7 +1,7 @@
 """Policy gradients as a plain program: one environment, one observation at a time, an update on the whole batch.
 
-A yardstick of ../policy_gradients.py: what a notebook does in one process. Same networks, losses and step sizes as ours
-as published; no logging and no parallel environments. The other yardstick, stable-baselines3's A2C, is here too.
+../policy_gradients.py compares with it: what a notebook does in one process. Networks, losses and learning rates are
+ours as published; no logging and no parallel environments. stable-baselines3's A2C is here too.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class Episode:
 
 
 class PlainTraining:
-    """A fresh policy, its value network where the baseline is one, and a lander. `update` goes on where it stopped."""
+    """A new policy, its value network where the baseline is one, and a lander. `update` continues where it stopped."""
 
     def __init__(self, config: Config, seed: int):
         torch.manual_seed(seed)
@@ -106,7 +106,7 @@ class PlainTraining:
 
 
 def stable_baselines(config: Config, envs: int, value_hidden: tuple[int, ...], seed: int) -> Any:
-    """stable-baselines3's A2C at its defaults (5 steps of each environment an update), fresh.
+    """stable-baselines3's A2C at its defaults (5 steps of each environment per update), newly made.
 
     The policy's hidden layers are those of ``config``, with ReLU; it has a value network always, of ``value_hidden``
     (of none it is linear). Neither its monitor nor its logger is on.

@@ -1,6 +1,6 @@
 """Upside-Down RL as a plain program: one environment, one observation at a time, samples fetched one by one.
 
-The yardstick of ../udrl.py: what one would write without batching anything, and how the first public implementation
+../udrl.py compares with it: what one would write without batching anything, and how the first public implementation
 works. Same network, settings and commands as ours; no logging and no validation.
 """
 
@@ -63,7 +63,7 @@ class SortedSteps(Dataset):
             self.fields[name] = np.insert(self.fields[name], place, values, axis=0)[:CAPACITY]
 
     def commands(self) -> tuple[float, float, float]:
-        """Mean and deviation of the best returns, mean length of their episodes."""
+        """Mean and standard deviation of the best returns, mean length of their episodes."""
         best, first = np.unique(self.fields["cum_rew"], return_index=True)
         best, first = best[-LAST_FEW:], first[-LAST_FEW:]
         return float(best.mean()), float(best.std()), float(round(self.fields["rollout_length"][first].mean()))
