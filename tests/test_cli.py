@@ -1,4 +1,4 @@
-"""The command as a person meets it: exit status, what it prints, how soon."""
+"""The command as a user meets it: exit status, what it prints, how soon."""
 
 import errno
 import os

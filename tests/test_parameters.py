@@ -33,54 +33,43 @@ def test_constructors_have_these_parameters_and_defaults(name: str) -> None:
     assert game.parameters is not None and taken == dataclasses.asdict(game.parameters())
 
 
-@pytest.mark.parametrize(
-    ("name", "canonical"),
-    [
-        ("procmaze,teleport_on_termination=no,grid_size=5", FIVE),
-        (FIVE, FIVE),
-        ("procmaze,grid_size=4,teleport_on_termination=true", "procmaze"),
-        ("procmaze,grid_size=10", "procmaze,grid_size=10"),
-        ("opengrid,grid_size=10", "opengrid"),
-        ("understudy/OpenGrid-v0,grid_size=3", "opengrid,grid_size=3"),
-    ],
-)
-def test_a_name_has_sorted_what_differs_from_the_games_own(name: str, canonical: str) -> None:
-    game = resolve(name)
-    assert game.name == canonical and game.base_name == canonical.split(",")[0]
-    assert resolve(canonical) == game
+NAMES = [
+    # What a file says, what is typed, and the environment that is played.
+    ("", "--gamename procmaze,teleport_on_termination=no,grid_size=5", FIVE),
+    ("", f"--gamename {FIVE}", FIVE),
+    ("", "--gamename procmaze,grid_size=4,teleport_on_termination=true", "procmaze"),
+    ("", "--gamename procmaze,grid_size=10", "procmaze,grid_size=10"),
+    ("", "--gamename opengrid,grid_size=10", "opengrid"),
+    ("", "--gamename understudy/OpenGrid-v0,grid_size=3", "opengrid,grid_size=3"),
+    ("", "--gamename procmaze --grid_size 5 --no_teleport_on_termination", FIVE),
+    ("", "--grid_size=5 --gamename procmaze --teleport_on_termination false", FIVE),
+    ("", "--gamename procmaze,grid_size=6 --grid_size 5 --teleport_on_termination no", FIVE),
+    ("", "--gamename procmaze --grid_size 4", "procmaze"),
+    ("", "--gamename procmaze,grid_size=6 --grid_size 4", "procmaze"),
+    ("", "--gamename buttongrid --grid_size 3 --num_buttons 9", "buttongrid,grid_size=3,num_buttons=9"),
+    ("", "--gamename panflute --num_pipes 2 --spontaneous_reward", "panflute,num_pipes=2"),
+    # Flags go before the file.
+    ("gamename: procmaze\ngrid_size: 5\nteleport_on_termination: no", "", FIVE),
+    ("gamename: procmaze\nno_teleport_on_termination: yes", "--grid_size 5", FIVE),
+    ("gamename: procmaze,grid_size=5", "--no_teleport_on_termination", FIVE),
+    ("gamename: procmaze,grid_size=7,teleport_on_termination=false", "--grid_size 5", FIVE),
+    # A name that is typed goes before the file's own key, and the file's key before a name in the file.
+    ("gamename: procmaze\ngrid_size: 7", "--gamename procmaze,grid_size=4", "procmaze"),
+    ("gamename: procmaze,grid_size=7\ngrid_size: 4", "", "procmaze"),
+    ("gamename: procmaze,grid_size=7", "--gamename panflute", "panflute"),
+    # A preset of an environment chooses it.
+    ("implementation: ER", "--preset buttongrid_low", "buttongrid"),
+    ("implementation: ER", "--preset shipped", "lunarlander"),
+    ("implementation: ER", "--preset procmaze_low --gamename procmaze,grid_size=5", "procmaze,grid_size=5"),
+    ("implementation: ER\npreset: shipped", "--gamename panflute", "panflute"),
+]
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        ("--gamename procmaze --grid_size 5 --no_teleport_on_termination", FIVE),
-        ("--grid_size=5 --gamename procmaze --teleport_on_termination false", FIVE),
-        ("--gamename procmaze,grid_size=6 --grid_size 5 --teleport_on_termination no", FIVE),
-        ("--gamename procmaze --grid_size 4", "procmaze"),
-        ("--gamename procmaze,grid_size=6 --grid_size 4", "procmaze"),
-        ("--gamename buttongrid --grid_size 3 --num_buttons 9", "buttongrid,grid_size=3,num_buttons=9"),
-        ("--gamename panflute --num_pipes 2 --spontaneous_reward", "panflute,num_pipes=2"),
-    ],
-)
-def test_flags_become_part_of_the_name(words: str, name: str) -> None:
-    assert parse(words.split()).run.gamename == name
-
-
-@pytest.mark.parametrize(
-    ("text", "words", "name"),
-    [
-        ("gamename: procmaze\ngrid_size: 5\nteleport_on_termination: no", "", FIVE),
-        ("gamename: procmaze\nno_teleport_on_termination: yes", "--grid_size 5", FIVE),
-        ("gamename: procmaze,grid_size=5", "--no_teleport_on_termination", FIVE),
-        ("gamename: procmaze,grid_size=7,teleport_on_termination=false", "--grid_size 5", FIVE),
-        # A name that is typed goes before the file's own key, and the file's key before a name in the file.
-        ("gamename: procmaze\ngrid_size: 7", "--gamename procmaze,grid_size=4", "procmaze"),
-        ("gamename: procmaze,grid_size=7\ngrid_size: 4", "", "procmaze"),
-        ("gamename: procmaze,grid_size=7", "--gamename panflute", "panflute"),
-    ],
-)
-def test_flags_go_before_the_file(tmp_path: Path, text: str, words: str, name: str) -> None:
-    assert parse(["--config", yaml_file(tmp_path, text), *words.split()]).run.gamename == name
+@pytest.mark.parametrize(("text", "words", "name"), NAMES)
+def test_the_environment_that_is_played(tmp_path: Path, text: str, words: str, name: str) -> None:
+    file = ["--config", yaml_file(tmp_path, text)] if text else []
+    assert parse([*file, *words.split()]).run.gamename == name
+    assert resolve(name).name == name and resolve(name).base_name == name.split(",")[0]
 
 
 def test_help_lists_parameters_with_the_games_values(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,16 +108,3 @@ def test_what_is_played_and_what_is_drawn_are_the_same_world() -> None:
     assert isinstance(make_dynamics("buttongrid,num_buttons=1", 7), ButtonGrid)
     bound = make_environment("panflute,num_pipes=1", 1, 1, render=True).spaces.max_return
     assert bound == 100
-
-
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        ("--preset buttongrid_low", "buttongrid"),
-        ("--preset shipped", "lunarlander"),
-        ("--preset procmaze_low --gamename procmaze,grid_size=5", "procmaze,grid_size=5"),
-        ("--preset shipped --gamename panflute", "panflute"),
-    ],
-)
-def test_a_preset_of_an_environment_chooses_it(words: str, name: str) -> None:
-    assert parse(["--implementation", "ER", *words.split()]).run.gamename == name
