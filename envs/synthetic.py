@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from envs import seeded
+from envs.base import Environment
 from envs.make import make_environment
 from envs.tensor import TensorEnvironment
 from models.proxies.contract import Trainee
@@ -81,16 +82,16 @@ class Stages:
         return TensorEnvironment(dynamics, agent.members, agent.envs)
 
 
-def starts_of(environment: object, draws: int = 4096) -> Starts:
+def starts_of(environment: Environment, draws: int = 4096) -> Starts:
     """First observations of a real environment as a function of seeds.
 
     Of a tensor program, its own; of any other, one of ``draws`` observations collected by resetting it beforehand.
     """
-    dynamics = getattr(environment, "dynamics", None)
-    if dynamics is not None:
+    if isinstance(environment, TensorEnvironment):
+        dynamics = environment.dynamics
         return lambda seeds: dynamics.observe(dynamics.initial(seeds))
-    members, envs = environment.members, environment.envs  # type: ignore[attr-defined]
+    members, envs = environment.members, environment.envs
     rounds = -(-draws // (members * envs))
     seeds = torch.arange(rounds * members * envs).view(rounds, members, envs)
-    bank = torch.cat([environment.reset(round_).flatten(0, 1) for round_ in seeds])  # type: ignore[attr-defined]
+    bank = torch.cat([environment.reset(round_).flatten(0, 1) for round_ in seeds])
     return lambda seeds: bank[(seeded.uniform(seeds, 1)[..., 0] * len(bank)).long()]

@@ -138,7 +138,7 @@ def test_a_member_s_episodes_do_not_depend_on_its_company(name: str) -> None:
     ticks = BLOCK + 70
     company = started(name, [3, 4, 5], envs=2)
     seen = [(company.step(), company.seeds, company.obs) for _ in range(ticks)]
-    if name == "synthetic":  # a stand-in goes with its member
+    if name == "synthetic":  # a proxy goes with its member
         keep = torch.tensor([1])
         alone = started(name, [3, 4, 5], envs=2)
         alone.select(keep)

@@ -242,7 +242,7 @@ def test_starts_of_a_gymnasium_game_are_its_own_and_a_function_of_the_seed(membe
     real.close()
 
 
-def test_a_stand_in_alone_is_itself_in_company_to_the_bit() -> None:
+def test_a_proxy_alone_is_itself_in_company_to_the_bit() -> None:
     for settings in (config(), config(proxy_hidden_layer=2, raw_done=True), config(proxy_activation_fn="tanh")):
         dynamics, state = dynamics_of(settings, 6), torch.randn(6, 1, 4)
         actions = torch.randint(2, (50, 6, 1))

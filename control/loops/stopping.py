@@ -1,4 +1,4 @@
-"""When an agent's training on a stand-in ends before its budget. Each rule judges members by themselves."""
+"""When the training of an agent on a proxy ends before its budget. A rule judges every member on its own."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -10,7 +10,7 @@ from control.loops.window import RunningWindow
 
 
 class Rule(Protocol):
-    """``ended`` are the episodes of one tick; gives which of their members are through, ``[N]`` bool."""
+    """``ended`` are the episodes that ended in one step; gives which of their members are done, ``[N]`` bool."""
 
     def __call__(self, interaction: StepLoop, ended: Ended) -> Tensor: ...
 
@@ -18,8 +18,8 @@ class Rule(Protocol):
 
 
 class Plateau:
-    """Through when the mean return of the latest ``number`` episodes differs from that of the ``number`` before by
-    less than ``difference``, relatively; not before ``initial + number`` episodes and ``floor`` steps.
+    """Done when the mean return of the latest ``number`` episodes differs from that of the ``number`` before by
+    less than ``difference``, relatively. Not before ``initial + number`` episodes and ``floor`` steps.
 
     Source: Ferreira et al. 2022, section 3, and the public code: at least ``initial + number + 1`` episodes.
     """
@@ -41,7 +41,7 @@ class Plateau:
 
 
 class Solved:
-    """Through when the mean of the latest ``number`` scores reaches ``solved``; not before the ``initial`` episodes.
+    """Done when the mean of the latest ``number`` scores reaches ``solved``; not before the ``initial`` episodes.
 
     The score of an episode is its own return, or what ``test(interaction, members) -> [N]`` says of the agent then:
     the published rule tests on the real environment after every training episode. Source: as `Plateau`.
