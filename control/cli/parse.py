@@ -60,9 +60,9 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         known = flags(choice.implementation, choice.game, choice.words)
         print(help_text(known, choice.implementation))
         raise SystemExit(0)
-    known, world = choice.flags(), choice.game.partition(",")[0]
-    from_flags = named(typed, known, choice.implementation, "--", world)
-    from_file = named(written, known, choice.implementation, f"{file}: ", world)
+    known, base_name = choice.flags(), choice.game.partition(",")[0]
+    from_flags = named(typed, known, choice.implementation, "--", base_name)
+    from_file = named(written, known, choice.implementation, f"{file}: ", base_name)
     words = from_file | from_flags
     if choice.evaluating:
         kept = parameters(choice.game) if "gamename" in words else {}

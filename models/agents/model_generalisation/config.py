@@ -24,10 +24,10 @@ _TABLE: dict[str, Any] = yaml.load(
 )
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    f"{world}_{regime}": {
-        name: of_world | of_regime | cells[f"{world}_{regime}"] for name, cells in _TABLE["cells"].items()
+    f"{game}_{regime}": {
+        name: of_game | of_regime | cells[f"{game}_{regime}"] for name, cells in _TABLE["cells"].items()
     }
-    for world, of_world in _TABLE["worlds"].items()
+    for game, of_game in _TABLE["games"].items()
     for regime, of_regime in _TABLE["regimes"].items()
 }
 # The values where neither the game nor a preset has others.
@@ -268,7 +268,7 @@ FAMILY = Family(
     implementations=IMPLEMENTATIONS,
     learns_from="steps",
     environment_presets={
-        (name, world): PRESETS[f"{world}_high"][name] for world in _TABLE["worlds"] for name in IMPLEMENTATIONS
+        (name, game): PRESETS[f"{game}_high"][name] for game in _TABLE["games"] for name in IMPLEMENTATIONS
     },
     presets=PRESETS,
     preset_game=preset_game,
