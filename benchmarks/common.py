@@ -24,7 +24,7 @@ if str(ROOT) not in sys.path:
 
 import pytorch_lightning as pl  # noqa: E402
 
-from control.loops.process import settle  # noqa: E402
+from control.loops.process import configure_torch  # noqa: E402
 
 T = TypeVar("T")
 _HOLDS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
@@ -131,7 +131,7 @@ class Way:
 
     def block(self, work: Callable[[int], Any], each: int, count: int) -> Block:
         """Measures ``work(count)``, which makes ``each`` steps ``count`` times."""
-        settle(self.threads, self.precision)
+        configure_torch(self.threads, self.precision)
         wall, cpu = time.perf_counter(), time.process_time()
         work(count)
         return Block(each * count, time.perf_counter() - wall, time.process_time() - cpu)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from control.cli.settings import Settings
+from control.commands.run import ENVS, with_weights
 from control.commands.train import prepare
 from control.lightning.agent import AgentModule
 from control.lightning.callbacks import film
@@ -16,9 +17,7 @@ from control.reports.tables import aligned, with_interval
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
 from models.settings import SettingError
-from models.streams import Streams
 
-_ENVS = 25
 _FROM_NOW = ("num_workers", "num_eval_episodes", "evaluation", "record", "accelerator", "num_threads")
 
 
@@ -65,19 +64,14 @@ def restore(checkpoint: Checkpoint, now: Settings) -> AgentModule:
             )
     changes = {name: getattr(now.run, name) for name in _FROM_NOW}
     changes |= {"time_limit": now.run.time_limit} if "time_limit" in now.given else {}
-    module = AgentModule(
-        then.replace(**changes, eval_episodes=min(_ENVS, now.run.num_eval_episodes), command=then.command | now.command)
-    )
+    changes |= {"eval_episodes": min(ENVS, now.run.num_eval_episodes), "command": then.command | now.command}
+    module = with_weights(checkpoint, now.run.seed, **changes)
     if now.run.evaluation not in ("both", *module.loop.evaluation_modes):
         module.close()
         raise SettingError(
             f"evaluation is {now.run.evaluation!r}, which has no effect with {then.run.implementation}; allowed: "
             f"{', '.join(module.loop.evaluation_modes)}"
         )
-    module.take_weights(checkpoint)
-    module.loop.evaluation_streams = Streams.named(
-        [now.run.seed + member for member in range(len(module.seeds))], "evaluating a checkpoint"
-    )
     return module
 
 

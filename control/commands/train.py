@@ -20,7 +20,7 @@ from control.lightning.callbacks import Checkpoints, Recorder, RunLog, film
 from control.lightning.module import RunModule
 from control.lightning.progress import Progress
 from control.loops.build import check_accelerator
-from control.loops.process import settle
+from control.loops.process import configure_torch
 from control.reports.figures import learning_curve
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import AtomicCheckpointIO, Checkpoint
@@ -290,7 +290,7 @@ def _seeds(module: RunModule) -> str:
 def prepare(run: RunConfig | None = None) -> None:
     """Settings of this process, before anything is computed in it."""
     run = run or RunConfig()
-    settle(run.num_threads, run.matmul_precision)
+    configure_torch(run.num_threads, run.matmul_precision)
     # Lightning's advice is about data loaders and loggers that are as they are on purpose.
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning")

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from control.evolution.inner_loop import InnerLoop, Outcome
-from control.loops.process import settle
+from control.loops.process import configure_torch
 from models.proxies.search import SearchConfig
 
 
@@ -18,12 +18,12 @@ class LocalWorkers:
     every worker does: else the same agent would come out differently here and there."""
 
     def __init__(self, config: SearchConfig, agent: str, agent_config: Any, game: str):
-        settle()
+        configure_torch()
         self.loop = InnerLoop(config, agent, agent_config, game)
 
     def run(self, proxies: Tensor | None, seeds: Sequence[int], **how: Any) -> Outcome:
         """See `control.evolution.inner_loop.InnerLoop.run`."""
-        settle()  # again: this thread need not be the one of last time
+        configure_torch()  # again: this thread need not be the one of last time
         return self.loop.run(proxies, seeds, **how)
 
     def close(self) -> None:

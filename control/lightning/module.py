@@ -121,6 +121,13 @@ class RunModule(pl.LightningModule):
         if self.is_over():  # of a run that goes on from its end
             self.trainer.should_stop = True
 
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        # Agents make their own optimiser steps, which Lightning cannot see. ModelCheckpoint writes nothing at a step
+        # that it has seen before, so an epoch counts as one.
+        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+        progress.increment_ready()
+        progress.increment_completed()
+
     def on_train_epoch_end(self) -> None:
         if self.reached_target():
             self.trainer.should_stop = True

@@ -10,7 +10,7 @@ import torch
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
-def settle(threads: int = 1, matmul_precision: str = "highest") -> None:
+def configure_torch(threads: int = 1, matmul_precision: str = "highest") -> None:
     """Threads, the precision of matrix products, and denormal numbers that are zero: before anything is computed, else
     the same member would come out differently in another process. The latter is a setting of the thread that calls.
 

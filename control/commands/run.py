@@ -1,0 +1,130 @@
+"""Runs as Python sees them: what `trainer.train` gives back, and what `trainer.load` finds."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from control.cli.settings import Settings
+from control.commands.train import prepare
+from control.lightning.agent import AgentModule
+from control.loops.rollout import Episodes
+from control.storage import checkpoints
+from control.storage.checkpoints import Checkpoint
+from control.storage.run_dir import read_metrics
+from models.contract import Policy
+from models.settings import SettingError, UserError
+from models.streams import Streams
+
+ENVS = 25  # environments side by side; it decides which episodes are played, so the command has it too
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Episodes of M seeds: ``returns`` and ``lengths`` ``[M, E]``."""
+
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+
+    @property
+    def mean(self) -> float:
+        return float(self.returns.mean())
+
+    @property
+    def std(self) -> float:
+        return float(self.returns.std())
+
+
+class Player:
+    """One episode of the first seed's agent: an action for every observation, as the environment gives and takes
+    them."""
+
+    def __init__(self, policy: Policy):
+        self._policy = policy
+
+    def act(self, obs: ArrayLike) -> Any:
+        """The action for ``obs [*O]``: an int, or an array ``[A]``."""
+        values = torch.as_tensor(np.asarray(obs))
+        values = values if values.dtype == torch.uint8 else values.float()
+        action = self._policy.act(values.expand(self._policy.members, 1, *values.shape))[0, 0]
+        return int(action) if action.dtype == torch.int64 else action.numpy()
+
+    def advance(self, reward: float) -> None:
+        """Tell what the action brought. Only agents with commands count it."""
+        self._policy.advance(torch.full((self._policy.members, 1), float(reward)))
+
+
+class Run:
+    """A training run: its ``folder``, what it measured, and the agent of its best checkpoint (its last where it was
+    never evaluated)."""
+
+    def __init__(self, path: str | Path, finished: bool = True):
+        self.path, self.finished = Path(path), finished
+        """``finished`` is False where Ctrl-C ended the training."""
+
+    @cached_property
+    def _checkpoint(self) -> Checkpoint:
+        return checkpoints.load(self.path)
+
+    @property
+    def folder(self) -> Path:
+        if self.path.is_dir() and (self.path / "metrics.csv").exists():
+            return self.path
+        folder = self._checkpoint.path.parent
+        return folder.parent if folder.name == "checkpoints" else folder
+
+    @property
+    def settings(self) -> Settings:
+        return self._checkpoint.settings
+
+    @cached_property
+    def metrics(self) -> dict[str, NDArray[np.float64]]:
+        """The columns of metrics.csv: one number per epoch and seed, NaN where nothing was measured."""
+        return {tag: np.array(column) for tag, column in read_metrics(self.folder / "metrics.csv").items()}
+
+    @cached_property
+    def module(self) -> AgentModule:
+        """The LightningModule with the trained weights."""
+        return AgentModule.load_from_checkpoint(self._checkpoint.path, num_workers=1)
+
+    def evaluate(self, episodes: int = 100, sample: bool = False, seed: int = 25) -> Evaluation:
+        """Play ``episodes`` of every seed of the run with greedy actions, or with drawn ones (``sample``). ``seed``
+        chooses the episodes; the numbers are those of ``--eval_agent`` with the
+        same ``--evaluation``."""
+        prepare(self.settings.run)
+        module = with_weights(self._checkpoint, seed, num_workers=1, eval_episodes=min(ENVS, episodes))
+        try:
+            if sample and "sampled" not in module.loop.evaluation_modes:
+                name = self.settings.run.implementation
+                raise SettingError(f"sample is True, but evaluations of {name} are greedy", "sample")
+            played: Episodes = module.loop.evaluate(episodes, sample)
+        finally:
+            module.close()
+        return Evaluation(played.returns.double().numpy(), played.lengths.numpy())
+
+    def policy(self, sample: bool = False, seed: int = 25) -> Player:
+        """A player for one episode: ``action = player.act(obs)``, and ``player.advance(reward)`` after each step."""
+        return Player(self.module.loop.policy(Streams.named([seed] * len(self.module.seeds), "playing"), sample))
+
+    def predict(self, obs: ArrayLike) -> Any:
+        """The greedy action for one observation ``[*O]``, as at the start of an episode."""
+        return self.policy().act(obs)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+
+def with_weights(checkpoint: Checkpoint, seed: int, **changes: Any) -> AgentModule:
+    """The trained module with environments to evaluate it in; ``seed`` chooses the episodes."""
+    settings = checkpoint.settings
+    if settings.proxy is not None:
+        raise UserError(f"{str(checkpoint.path)!r} is a search: its result is a synthetic environment, not an agent")
+    module = AgentModule(settings.replace(**changes))
+    module.take_weights(checkpoint)
+    seeds = [seed + member for member in range(len(module.seeds))]
+    module.loop.evaluation_streams = Streams.named(seeds, "evaluating a checkpoint")
+    return module

@@ -1,0 +1,170 @@
+"""From Python: `trainer.train`, `load`, `evaluate`, `module`, and Lightning's own Trainer around the module."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
+from pytorch_lightning.loggers import CSVLogger
+
+import trainer
+from conftest import ROOT
+from control.lightning.agent import AgentModule
+from control.storage import checkpoints
+from helpers import SMALL_POLICY_RUN, SMALL_RUN, SMALL_STEP_RUN, different, flags, run_folder, same_runs
+from models.settings import SettingError
+
+Shown = pytest.CaptureFixture[str]
+SMALL = {"UDRL": SMALL_RUN | {"hidden_sizes": (12, 16)}, "CPG": SMALL_POLICY_RUN | {"hidden_sizes": (12, 16)},
+         "DDQN": SMALL_STEP_RUN}  # fmt: skip
+
+
+def lightning(folder: Path, epochs: int, *callbacks: pl.Callback, **settings: Any) -> pl.Trainer:
+    return pl.Trainer(
+        max_epochs=epochs, accelerator="cpu", callbacks=list(callbacks), default_root_dir=folder,
+        enable_progress_bar=False, enable_model_summary=False, **({"logger": False} | settings),
+    )  # fmt: skip
+
+
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_from_python_is_that_of_the_command(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
+    run = trainer.train(verbose=False, logdir=tmp_path / "python", **SMALL["UDRL"])
+    shown = capsys.readouterr()
+    assert shown.out == shown.err == "" and run.finished
+    assert trainer.main(flags(logdir)) == 0
+    same_runs(run_folder(logdir), run.folder)
+    assert run.metrics["epoch"].tolist() == [1, 2, 3, 4, 5] and np.isfinite(run.metrics["eval/return_greedy"][3])
+    for sample in (False, True):
+        capsys.readouterr()
+        words = ["--eval_agent", str(run.folder), "--num_eval_episodes", "7"]
+        assert trainer.main([*words, "--evaluation", "sampled" if sample else "greedy"]) == 0
+        table = capsys.readouterr().out
+        played = trainer.evaluate(run.folder, episodes=7, sample=sample)
+        assert played.returns.shape == (1, 7) and f"{played.mean:.1f}" in table and f"{played.std:.1f}" in table
+
+
+def test_a_loaded_agent_plays(tmp_path: Path) -> None:
+    run = trainer.train(verbose=False, logdir=tmp_path, num_seeds=2, **SMALL["DDQN"])
+    again = trainer.load(run.folder / "checkpoints" / "best.ckpt")
+    obs = np.array([0.1, -0.2, 0.03, 0.4])
+    agent = run.module.agents[0]
+    with torch.no_grad():
+        best = agent.with_weights(agent.online).act(torch.tensor(obs).float().expand(2, 1, 4))[0, 0]
+    assert run.predict(obs) == again.predict(obs) == int(best) and again.folder == run.folder
+    assert run.evaluate(3).returns.shape == (2, 3)
+    with pytest.raises(SettingError, match="sample is True"):
+        run.evaluate(3, sample=True)
+
+
+@pytest.mark.parametrize(("settings", "line"), [
+    ({"implementation": "CPG", "lrr": 1e-3}, "lrr"), ({"implementation": "UDRLL"}, "did you mean 'UDRL'"),
+    ({"gamename": "cartpole", "epochs": 0}, "epochs is 0"),
+])  # fmt: skip
+def test_wrong_keywords_are_errors_that_name_the_nearest(settings: dict[str, Any], line: str) -> None:
+    with pytest.raises(SettingError, match=line):
+        trainer.train(**settings)
+
+
+def test_importing_the_trainer_loads_no_torch_and_sets_its_threads() -> None:
+    code = (
+        "import os; [os.environ.pop(n, None) for n in ('OMP_NUM_THREADS', 'MKL_CBWR')]\n"
+        "import sys, trainer; assert 'torch' not in sys.modules and 'pytorch_lightning' not in sys.modules\n"
+        "assert os.environ['OMP_NUM_THREADS'] == '1' and os.environ['MKL_CBWR'] == 'AUTO'"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_missing_logger_is_one_line(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert trainer.main(flags(logdir, logger="wandb")) == 2
+    shown = capsys.readouterr().err
+    assert "'wandb' is not installed" in shown and "[loggers]" in shown and shown.count("\n") == 1
+
+
+def test_without_a_logger_there_is_still_metrics_csv(logdir: Path) -> None:
+    assert trainer.main(flags(logdir, logger="none")) == 0
+    names = {path.name for path in run_folder(logdir).iterdir()}
+    assert "metrics.csv" in names and not any(name.startswith("events") for name in names)
+
+
+# -- Lightning's own Trainer -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_any_lightning_trainer_will_do(name: str, tmp_path: Path) -> None:
+    """Scores for its callbacks, numbers for its loggers, checkpoints that load."""
+    module = trainer.module(**SMALL[name])
+    logger = CSVLogger(tmp_path)
+    stop = EarlyStopping(monitor="eval/return_greedy", mode="max", patience=0, min_delta=1e9)
+    best = ModelCheckpoint(tmp_path, monitor="eval/return_greedy", mode="max")
+    fitting = pl.Trainer(
+        max_epochs=5, accelerator="cpu", logger=logger, callbacks=[stop, best], enable_progress_bar=False
+    )
+    fitting.fit(module)
+    assert module.epoch == 2  # the first that was no better
+    assert float(fitting.callback_metrics["eval/return_greedy"]) == float(module.row["eval/return_greedy"].mean())
+    text = Path(logger.log_dir, "metrics.csv").read_text()
+    assert "rollout/return_mean" in text and len(text.splitlines()) == 3
+    assert module.hparams["implementation"] == name
+    loaded = AgentModule.load_from_checkpoint(best.best_model_path)
+    weights = torch.load(best.best_model_path, weights_only=True)["state_dict"]
+    assert not list(different(dict(loaded.state_dict()), dict(weights)))
+    (scores,) = lightning(tmp_path, 1).validate(loaded, verbose=False)
+    assert scores.keys() >= {"eval/return_greedy"}
+    assert trainer.evaluate(best.best_model_path, episodes=3).returns.shape == (1, 3)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_lightnings_checkpoints_resume_to_the_bit(name: str, tmp_path: Path) -> None:
+    every = ModelCheckpoint(tmp_path, filename="{epoch}", monitor="eval/return_greedy", save_top_k=-1)
+    whole = trainer.module(**SMALL[name])
+    fitting = lightning(tmp_path, 4, every)
+    fitting.fit(whole)
+    fitting.save_checkpoint(tmp_path / "end.ckpt")
+    rest = trainer.module(**SMALL[name])
+    lightning(tmp_path / "rest", 4).fit(rest, ckpt_path=tmp_path / "epoch=1.ckpt", weights_only=True)
+    assert rest.epoch == whole.epoch == 4
+    assert not list(different(dict(rest.state_dict()), dict(whole.state_dict())))
+    longer = trainer.module(**SMALL[name])
+    lightning(tmp_path / "longer", 5).fit(longer, ckpt_path=tmp_path / "end.ckpt", weights_only=True)
+    assert longer.epoch == 5 and list(different(dict(longer.state_dict()), dict(whole.state_dict())))
+
+
+def test_the_target_ends_a_run_without_our_callbacks(tmp_path: Path) -> None:
+    module = trainer.module(**SMALL["UDRL"] | {"target_return": 1.0})
+    lightning(tmp_path, 5, check_val_every_n_epoch=2).fit(module)
+    assert module.epoch == 2
+
+
+def test_a_resumed_run_is_read_and_restored_once(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert trainer.main(flags(logdir, epochs=2)) == 0
+    calls: list[str] = []
+    read, restore = torch.load, AgentModule.load_training_state
+    monkeypatch.setattr(torch, "load", lambda *a, **k: calls.append("read") or read(*a, **k))
+    monkeypatch.setattr(
+        AgentModule, "load_training_state", lambda self, state: calls.append("restore") or restore(self, state)
+    )
+    assert trainer.main(flags(logdir, "--resume", epochs=4)) == 0
+    assert calls == ["read", "restore"]
+    assert checkpoints.load(run_folder(logdir) / "checkpoints" / "last.ckpt").run_state["epoch"] == 4
+
+
+# -- the page and its notebook ---------------------------------------------------------------------------------------
+
+
+def test_the_notebook_is_the_page() -> None:
+    page = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "python.md").read_text(), re.MULTILINE | re.DOTALL)
+    notebook = json.loads((ROOT / "docs" / "python.ipynb").read_text())
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert notebook["nbformat"] == 4 and cells[1:] == [block.rstrip("\n") for block in page]
+    compile(cells[0], "first cell", "exec")  # which finds the checkout
