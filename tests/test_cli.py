@@ -1,7 +1,6 @@
 """The command as a user meets it: exit status, what it prints, how soon."""
 
 import errno
-import os
 import re
 import resource
 import subprocess
@@ -172,13 +171,3 @@ def test_red_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setenv("NO_COLOR", "1")
     errors.show("plain")
     assert capsys.readouterr().err == "error: plain\n\033[31merror: red\033[0m\nerror: plain\n"
-
-
-def test_one_thread_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "run", lambda settings: 0)
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    trainer.main([])
-    assert os.environ["OMP_NUM_THREADS"] == "1"
-    monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    trainer.main([])
-    assert os.environ["OMP_NUM_THREADS"] == "4"

@@ -1,6 +1,7 @@
 """From Python: `trainer.train`, `load`, `evaluate`, `module`, and Lightning's own Trainer around the module."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -74,13 +75,14 @@ def test_wrong_keywords_are_errors_that_name_the_nearest(settings: dict[str, Any
         trainer.train(**settings)
 
 
-def test_importing_the_trainer_loads_no_torch_and_sets_its_threads() -> None:
+@pytest.mark.parametrize(("given", "threads"), [({}, "1"), ({"OMP_NUM_THREADS": "4"}, "4")])
+def test_importing_the_trainer_loads_no_torch_and_sets_its_threads(given: dict[str, str], threads: str) -> None:
     code = (
-        "import os; [os.environ.pop(n, None) for n in ('OMP_NUM_THREADS', 'MKL_CBWR')]\n"
-        "import sys, trainer; assert 'torch' not in sys.modules and 'pytorch_lightning' not in sys.modules\n"
-        "assert os.environ['OMP_NUM_THREADS'] == '1' and os.environ['MKL_CBWR'] == 'AUTO'"
+        "import os, sys, trainer; assert 'torch' not in sys.modules and 'pytorch_lightning' not in sys.modules\n"
+        f"assert os.environ['OMP_NUM_THREADS'] == '{threads}' and os.environ['MKL_CBWR'] == 'AUTO'"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    bare = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "MKL_CBWR")}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env=bare | given)
     assert done.returncode == 0, done.stderr
 
 
