@@ -43,7 +43,7 @@ class ButtonGrid(HashedChance):
         self.state_size = 4 + 2 * num_buttons
         self._columns = torch.arange(1, 1 + self.chances)
         self._ranges = torch.tensor([grid_size, grid_size, *range(cells - num_buttons + 1, cells + 1)])
-        self._tick = torch.tensor([0, 1])  # to seed and steps
+        self._one_step = torch.tensor([0, 1])  # to seed and steps
         self._after = clipped_moves(grid_size)
         self._row_after, self._col_after = self._after // grid_size, self._after % grid_size
 
@@ -65,7 +65,7 @@ class ButtonGrid(HashedChance):
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """As in `envs.tensor.ChanceDynamics`, with ``chance [..., 3 + K]``: of the event, row, column, cells."""
         head, row, col, cells, on = self._parts(state)
-        head = head + self._tick
+        head = head + self._one_step
         old = torch.add(col, row, alpha=self._size)
         way = torch.add(actions[..., None], old, alpha=len(MOVES))
         position = torch.take(self._after, way)

@@ -48,7 +48,7 @@ class GridWorld(HashedChance):
     """
 
     channels: int  # numbers that are seen of each cell
-    remembers_cells = False  # whether a state has a column for each cell behind those of every grid
+    remembers_cells = False  # whether a state has a column for each cell after those of every grid
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class GridWorld(HashedChance):
         raise NotImplementedError
 
     def entered(self, own: Tensor, position: Tensor, cell: Tensor) -> Tensor:
-        """Where the player ends up who moves from ``position [..., 1]`` towards ``cell [..., 1]``: there, in a grid
+        """Where a player ends up that moves from ``position [..., 1]`` towards ``cell [..., 1]``: there, in a grid
         without walls. ``own [..., K - OWN]`` are the class's own columns."""
         return cell
 

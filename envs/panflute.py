@@ -37,7 +37,7 @@ class PanFlute(HashedChance):
         self._ends = self._mouths + pipes
         self._is_end = torch.zeros(places, dtype=torch.int64).index_fill(0, self._ends, 1)
         self._not_mouth = torch.ones(places, dtype=torch.int64).index_fill(0, self._mouths, 0)
-        self._tick = torch.tensor([0, 1])  # to seed and steps
+        self._one_step = torch.tensor([0, 1])  # to seed and steps
         self.chances = int(spontaneous_reward)
         self.state_size = 2 + places
         self._chance = 1 / num_pipes**2 if spontaneous_reward else 0.0
@@ -61,7 +61,7 @@ class PanFlute(HashedChance):
         notes = notes.scatter_(-1, torch.take(self._mouths, actions[..., None]), 1)
         if self.chances:
             notes = notes | (self._is_end * (chance < self._chance))
-        return torch.cat((head + self._tick, notes), -1), success.float(), torch.zeros_like(success), None
+        return torch.cat((head + self._one_step, notes), -1), success.float(), torch.zeros_like(success), None
 
     def text(self, state: Tensor) -> str:
         """A state ``[K]`` with a line a pipe, its end on the right: ``O`` a note, ``.`` none."""

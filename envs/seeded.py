@@ -1,6 +1,6 @@
 """Random numbers as pure functions of integer seeds, so that an episode is a function of its seed.
 
-No state and no order of drawing: the numbers of one seed are the same alone, in a batch, and in a block of many ticks
+No state and no order of drawing: the numbers of one seed are the same alone, in a batch, and in a block of many steps
 drawn at once. Column j of seed s hashes the pair (s, j) with the finaliser of SplitMix64 (Steele, Lea & Flood 2014,
 "Fast Splittable Pseudorandom Number Generators"), which passes a difference in any bit on to all bits. Not NumPy's or
 torch's streams, and not for secrets. `uniform`, `uniform_at`, `normal` and `sign` of one seed are unrelated, and the

@@ -1,8 +1,9 @@
-"""Our own worlds as Gymnasium environments, for anybody's agent and for looking at.
+"""Our own tensor programs as Gymnasium environments, for agents of other projects and for looking at.
 
     gymnasium.make("understudy/ProcMaze-v0", grid_size=4, render_mode="rgb_array")
 
-A world is dynamics (`envs.tensor.Dynamics`) that can be written as text: `text(state [K]) -> str`, a line a row.
+An environment is dynamics (`envs.tensor.Dynamics`) whose state can be written as text: `text(state [K]) -> str`, one
+line per row.
 """
 
 import importlib
@@ -19,7 +20,7 @@ from models.spaces import Discrete
 
 _SEEDS = 2**62
 _PIXELS = 24  # a side of a character's square
-# What characters of a world's text look like, red, green and blue.
+# What characters of the text look like, red, green and blue.
 _COLOURS = {
     ".": (238, 238, 238), "#": (70, 70, 70), "@": (0, 114, 178), "G": (0, 158, 115), "*": (213, 94, 0),
     "o": (240, 200, 160), "O": (230, 159, 0), " ": (255, 255, 255),

@@ -108,7 +108,7 @@ def in_blocks(shape: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:
     of ``like``.
 
     torch rounds some functions otherwise in the last few elements of an array than before them. A function that is
-    applied in place to the whole memory rounds all of ``shape`` alike: the last elements lie behind it.
+    applied in place to the whole memory rounds all of ``shape`` alike: the last elements come after it.
     """
     count = prod(shape)
     memory = torch.empty(-(-count // BLOCK) * BLOCK, dtype=like.dtype, device=like.device)

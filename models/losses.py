@@ -27,8 +27,8 @@ def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tenso
     """Weights of reward-weighted regression ``min(exp(z / temperature), cap)``, z the values ``[M, B]`` standardised
     over B.
 
-    Source: Kumar et al. 2019 (RCP), eq. 4, and its public code. Where all values are equal the deviation is zero and
-    every weight is 1 (the public code gives NaN).
+    Source: Kumar et al. 2019 (RCP), eq. 4, and its public code. Where all values are equal the standard deviation is
+    zero and every weight is 1 (the public code gives NaN).
     """
     centred = values - values.mean(1, keepdim=True)
     deviation = values.std(1, keepdim=True) if values.shape[1] > 1 else torch.zeros_like(values)
@@ -49,7 +49,7 @@ def policy_gradient(scores: Tensor, actions: Tensor, weights: Tensor, share: Ten
     """Loss of the policy gradient, ``-mean(weight * log softmax(scores)[action])``: ``scores [M, B, A]``, ``actions
     [M, B]`` int64, ``weights [M, B]`` -> ``[M]``. No gradient flows into the weights.
 
-    With the return to come as weight it is the causal vanilla gradient (Williams 1992; Sutton & Barto 2018, section
+    With the return-to-go as weight it is the causal vanilla gradient (Williams 1992; Sutton & Barto 2018, section
     13.3); with that less a baseline, a number a batch or a value a state (actor-critic), one of less variance. The mean
     is over experiences, not over episodes. Raises ValueError for weights ``[M, B, 1]``, which would broadcast.
     """
@@ -90,7 +90,8 @@ def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
 
 
 def gaussian_nll(values: Tensor, mean: Tensor, deviation: Tensor | None = None) -> Tensor:
-    """``-log N(value; mean, deviation)``, each by itself, ``ln(2 pi) / 2`` included; None is a deviation of 1."""
+    """``-log N(value; mean, deviation)``, each by itself, ``ln(2 pi) / 2`` included; ``deviation`` is the standard one,
+    None is 1."""
     if deviation is None:
         return HALF_LOG_TWO_PI + 0.5 * (values - mean).square()
     return HALF_LOG_TWO_PI + deviation.log() + 0.5 * ((values - mean) / deviation).square()

@@ -273,8 +273,8 @@ def derivative(gradient: Tensor, kept: Tensor, activation: str, leak: float = LE
 class MlpNetwork(nn.Module):
     """An `Mlp` in rows with weights of its own: ``[M, B, inputs] -> [M, B, outputs]``.
 
-    It is open to autograd, which goes through the backward pass by hand. `trace` and `gradient` are for those who do
-    without autograd.
+    It is open to autograd, which goes through the backward pass by hand. `trace` and `gradient` are the two
+    passes without autograd.
     """
 
     def __init__(

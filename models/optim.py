@@ -86,7 +86,7 @@ class MemberAdam:
                 now[~learning] = then[~learning]
 
     def select(self, param: Tensor, members: Tensor) -> None:
-        """Go on with ``members`` only, whose parameters are now ``param``."""
+        """Keep ``members`` only; their parameters are now ``param``."""
         self.param, self.lr = param, self.lr[members]
         self.mean, self.square, self.count = self.mean[members], self.square[members], self.count[members]
 
@@ -110,13 +110,14 @@ class MemberAdam:
 
 class AdamW:
     """Adam (Kingma & Ba 2015) whose weights also lose the share ``decay`` of themselves at every update, whatever the
-    step size: ``x <- x - lr m / (sqrt(v) + eps) - decay x`` with bias-corrected m and v.
+    learning rate: ``x <- x - lr m / (sqrt(v) + eps) - decay x`` with bias-corrected m and v.
 
     That is decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2, with a constant schedule) as in Young et al.
-    2023; `torch.optim.AdamW` multiplies its ``weight_decay`` by the step size, so it is given ``decay / lr``. Its fused
-    kernel is called directly, parameters ``[M, ...]`` in one pass over memory: the class around it costs more than a
-    small network's update. Each element is updated by itself. A member's come out the same alone and in company where
-    they are whole blocks of 64 numbers: the kernel rounds an array's tail otherwise than its body.
+    2023; `torch.optim.AdamW` multiplies its ``weight_decay`` by the learning rate, so it is given ``decay / lr``. Its
+    fused kernel is called directly, parameters ``[M, ...]`` in one pass over memory: the class around it costs more
+    than a small network's update. Each element is updated by itself. A member's numbers are the same alone and in
+    company where they fill whole blocks of 64: the kernel rounds the last elements of an array otherwise than those
+    before.
     """
 
     def __init__(self, params: Sequence[Tensor], lr: float, betas: tuple[float, float], eps: float, decay: float):

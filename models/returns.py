@@ -9,8 +9,8 @@ def discounted_returns(
 ) -> Tensor:
     """Reward-to-go ``G_t = r_t + discount * G_{t+1}`` along the first axis of ``reward [T, ...]``.
 
-    ``valid [T, ...]`` bool marks the steps of the episode, which starts at t = 0; what lies behind its end is 0.
-    ``bootstrap [...]`` is the value of the state behind the last valid step (0 by default).
+    ``valid [T, ...]`` bool marks the steps of the episode, which starts at t = 0; later steps give 0.
+    ``bootstrap [...]`` is the value of the state after the last valid step (0 by default).
     """
     running = torch.zeros_like(reward[0]) if bootstrap is None else bootstrap
     out = torch.zeros_like(reward)

@@ -20,7 +20,7 @@ from models.streams import NoiseBlocks, Streams
 class Agent(InnerAgent):
     """``act / observe / learn``, one step of all members after another. E is ``config.num_envs``.
 
-    Target: ``r + discount * Q_target(s', argmax_a Q(s', a))``, zero behind the end of an episode; a time limit is no
+    Target: ``r + discount * Q_target(s', argmax_a Q(s', a))``, r alone after termination; a time limit is no
     end. Mean squared error, Adam, and a soft target update after every gradient step. Member m explores, remembers
     and learns by its own streams; with ``vary_hp`` it has its own hyperparameters, drawn from its seed. Members must
     then come from one group of `variation.groups`.
@@ -102,7 +102,7 @@ class Agent(InnerAgent):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Remember a step of every environment: ``[M, E, ...]``; ``discount`` is 0 behind an end, ``done`` an
+        """Remember a step of every environment: ``[M, E, ...]``; ``discount`` is 0 after termination, ``done`` an
         episode's last step."""
         self.replay.add(obs=obs, next_obs=next_obs, action=action, reward=reward, discount=discount)
         self.episodes += done.sum(1)

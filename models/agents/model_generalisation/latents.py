@@ -72,8 +72,8 @@ class Categorical:
 
 
 class Gaussian:
-    """``num_features`` normal variables, drawn as mean + deviation * noise; with ``squashed`` the latent is their tanh,
-    and divergences are those before it."""
+    """``num_features`` normal variables, drawn as mean + standard deviation * noise; with ``squashed`` the latent is
+    their tanh, and divergences are those before it."""
 
     normal = True
 

@@ -23,12 +23,12 @@ def network(config: Config, inputs: int, outputs: int, streams: Streams, device:
 
 
 def adam(config: Config, params: Sequence[Tensor], step_size: float) -> AdamW:
-    """The family's optimiser of ``params``, whose settings but the step size are those of all."""
+    """The family's optimiser of ``params``, whose settings other than the learning rate are those of all."""
     return AdamW(params, step_size, (config.b1_adam, config.b2_adam), config.eps_adam, config.wd_adam)
 
 
 def with_action(x: Tensor, action: Tensor, actions: int) -> Tensor:
-    """``x [M, B, X]`` with ``action [M, B]`` as one-hot numbers behind it, ``[M, B, X + A]``."""
+    """``x [M, B, X]`` with ``action [M, B]`` as one-hot numbers after it, ``[M, B, X + A]``."""
     return torch.cat((x, one_hot(action, actions).to(x.dtype)), 2)
 
 

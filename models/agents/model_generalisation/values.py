@@ -98,8 +98,8 @@ def imagined(
     before, traces_together = torch.cat(every_seen[:-1], 1), [torch.cat(each, 1) for each in zip(*traces, strict=True)]
     chosen = torch.cat(actions, 1)
     reward, continues = model.outcomes(before, chosen, kept)
-    behind = values.bootstrap_value(torch.cat(every_seen[1:], 1))
-    goal = torch.addcmul(reward, continues, behind, value=config.gamma)
+    following = values.bootstrap_value(torch.cat(every_seen[1:], 1))
+    goal = torch.addcmul(reward, continues, following, value=config.gamma)
     return values.td_update(goal, before, traces_together, chosen, survival_weight(config, continues))
 
 

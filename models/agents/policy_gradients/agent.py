@@ -7,7 +7,6 @@ Read top to bottom: acting, what the episodes of a batch are worth (`observe`), 
 
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,7 +52,9 @@ class Agent(EpisodeAgent):
         super().__init__()
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
         self.network = ActorCritic(config, spaces, Streams.named(seeds, "initial weights"))
-        self.optimizers = [Adam(group["params"], group["lr"], eps=config.eps) for group in self._groups()]
+        self.optimizers = [Adam(self.network.trained_by_policy, config.lr, eps=config.eps)]
+        if self.network.critic:
+            self.optimizers.append(Adam([self.network.critic.flat], config.value_lr or config.lr, eps=config.eps))
         self.batch: Batch | None = None
 
     def begin(
@@ -102,11 +103,11 @@ class Agent(EpisodeAgent):
         return lambda_returns(reward, following, valid, config.discount, config.gae_lambda)
 
     def _last_values(self, trajectory: Trajectory) -> Tensor:
-        """V of the observation behind each episode ``[M, E]``, 0 where the environment ended it."""
+        """V of the observation after each episode ``[M, E]``, 0 where the environment ended it."""
         return self.network.values(trajectory.final_obs) * ~trajectory.terminated.any(0)
 
     def _following(self, trajectory: Trajectory, values: Tensor, last: Tensor | None) -> Tensor:
-        """V behind each step ``[T, M, E]``, given V of each step."""
+        """V after each step ``[T, M, E]``, given V of each step."""
         following = torch.cat([values[1:], torch.zeros_like(values[:1])])
         return torch.where(
             trajectory.terminated | trajectory.truncated, torch.zeros_like(values) if last is None else last, following
@@ -156,14 +157,13 @@ class Agent(EpisodeAgent):
         optimizer.step()
         optimizer.zero_grad()
 
-    def _groups(self) -> list[dict[str, Any]]:
-        return self.network.groups(self.config.lr, self.config.value_lr)
-
     def _anneal(self) -> None:
         if self.config.anneal_lr:
             left = 1 - self.optimizers[0].param_groups[0]["step_count"] / self.config.epochs
-            for optimizer, group in zip(self.optimizers, self._groups(), strict=True):
-                optimizer.param_groups[0]["lr"] = left * group["lr"]
+            for optimizer, lr in zip(
+                self.optimizers, (self.config.lr, self.config.value_lr or self.config.lr), strict=False
+            ):
+                optimizer.param_groups[0]["lr"] = left * lr
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
         """Which members ``[M]`` bool explore nothing, going by what `learn` gave, and what that means."""
@@ -172,6 +172,6 @@ class Agent(EpisodeAgent):
 
 
 def _standardised(values: Tensor) -> Tensor:
-    """Mean 0 and deviation 1 over ``[n]``; all 0 where they are equal."""
+    """Mean 0 and standard deviation 1 over ``[n]``; all 0 where they are equal."""
     centred = values - values.mean()
     return centred / (centred.square().mean().sqrt() + 1e-8)

@@ -45,7 +45,7 @@ class Batch:
 
     def by_member(self, function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
         """``function`` of each member's real ``values [M, N]``, ``[n] -> [n]`` or ``[n] -> []``, as ``[M, N]`` with
-        zeros behind or as ``[M]``."""
+        followed by zeros, or as ``[M]``."""
         results = [function(row[:count]) for row, count in zip(values, self.counts, strict=True)]
         return torch.stack(results) if results[0].dim() == 0 else _padded(results, values.shape[1])
 
@@ -74,7 +74,7 @@ def _flat(values: Tensor, valid: Tensor) -> list[Tensor]:
 
 
 def _padded(rows: list[Tensor], count: int) -> Tensor:
-    """``[n, ...]`` a member as ``[M, count, ...]``, zeros behind."""
+    """``[n, ...]`` a member as ``[M, count, ...]``, followed by zeros."""
     out = rows[0].new_zeros(len(rows), count, *rows[0].shape[1:])
     for m, row in enumerate(rows):
         out[m, : len(row)] = row

@@ -1,7 +1,5 @@
 """Policies, and values where there are any: observation in, scores of actions and state values out."""
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from models.agents.policy_gradients.config import Config
@@ -54,7 +52,7 @@ class ActorCritic(nn.Module):
     def _features(self, obs: Tensor) -> Tensor:
         return self.trunk(obs) if self.trunk else obs
 
-    def groups(self, lr: float, value_lr: float | None) -> list[dict[str, Any]]:
-        """Parameter groups for an optimiser: what the policy's loss trains, then a value network of its own."""
-        policy = {"params": [self.policy.flat, *([self.trunk.flat] if self.trunk else [])], "lr": lr}
-        return [policy, {"params": [self.critic.flat], "lr": value_lr or lr}] if self.critic else [policy]
+    @property
+    def trained_by_policy(self) -> list[Tensor]:
+        """Parameters that the policy's loss trains."""
+        return [self.policy.flat, *([self.trunk.flat] if self.trunk else [])]
