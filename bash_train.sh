@@ -126,7 +126,7 @@ touch "$joblog"
 
 unfinished=$(seeds_that failed)
 if [ -n "$unfinished" ]; then
-    echo "bash_train.sh: these seeds did not finish (--resume with the same flags goes on with them):" >&2
+    echo "bash_train.sh: these seeds did not finish (--resume with the same flags continues them):" >&2
     for seed in $unfinished; do
         log=$BASH_TRAIN_LOGS/seed_$seed.log
         echo "  seed $seed: $(tail -n 1 "$log" 2>/dev/null) [$log]" >&2
