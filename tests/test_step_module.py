@@ -158,7 +158,7 @@ def test_reload_takes_the_weights_and_nothing_else(logdir: Path, tmp_path: Path,
     torch.testing.assert_close(
         ours.content["state_dict"][online], theirs.content["state_dict"][online], rtol=0, atol=1e-9
     )
-    assert ours.run_state["epoch"] == 1 and theirs.run_state["groups"] is None
+    assert ours.run_state["epoch"] == 1 and theirs.run_state["loop"]["groups"] is None
     assert trainer.main(step_flags(tmp_path / "c", reload=best, hidden_size=8)) == 2
     assert "whose networks are others" in capsys.readouterr().err and not (tmp_path / "c").exists()
 

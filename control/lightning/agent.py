@@ -59,7 +59,7 @@ class AgentModule(RunModule):
         self.row["time/eval"] = torch.full((len(self.seeds),), time.perf_counter() - start)
         for tag in (GREEDY, SAMPLED, REWARD_RATE, RUNNING_MEAN):
             if tag in self.row:
-                self.log(tag, self.row[tag].float().mean(), logger=self.trainer.validating, batch_size=1)
+                self.log(tag, self.row[tag].float().mean(), logger=self.trainer.state.fn != "fit", batch_size=1)
 
     def _count(self) -> None:
         self.epoch, self.env_steps = self.loop.epochs, self.loop.env_steps
