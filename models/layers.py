@@ -119,9 +119,12 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) ->
     """``x [M, B, in]`` through each member's affine layer: ``[M, B, out]``, written to ``out`` if given, for which B
     must be 2 at least.
 
-    One output or one row is a matrix-vector product to the library, which then rounds by the number of members; so
-    one output is a product and a sum, and one row is two equal ones.
+    One input (in its gradient), one output or one row is a matrix-vector product to the library, which then rounds by
+    the number of members. So one input is an elementwise product, one output a product and a sum, and one row is two
+    equal ones.
     """
+    if weight.shape[1] == 1:
+        return torch.addcmul(bias.unsqueeze(1), x, weight, out=out)
     if weight.shape[2] == 1:
         return torch.add((x * weight.transpose(1, 2)).sum(-1, keepdim=True), bias.unsqueeze(1), out=out)
     if x.shape[1] == 1:
