@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from test_model_generalisation_figures import parity
+from fake_runs import load_script
+
+parity = load_script("model_generalisation/parity")
 
 
 @pytest.mark.slow
