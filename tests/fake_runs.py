@@ -55,12 +55,14 @@ def load_script(path: str) -> ModuleType:
     return module
 
 
-def refused(main: Callable[[list[str]], int], argv: Sequence[str], said: str, shown: Shown) -> None:
-    """The call ends with status 2, and all it prints is one line of an error."""
+def refused(main: Callable[[list[str]], int], argv: Sequence[str], said: str, shown: Shown, begun: bool = False) -> str:
+    """The error of a call that ends with status 2; it is one line, and nothing else is printed unless a run began."""
+    shown.readouterr()
     assert main(list(argv)) == 2
     output = shown.readouterr()
     assert said in output.err and output.err.startswith("error: ") and output.err.count("\n") == 1
-    assert output.out == ""
+    assert begun or output.out == ""
+    return output.err
 
 
 # -- scripts that start runs -------------------------------------------------------------------------------------------

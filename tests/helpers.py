@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
+import trainer
 from conftest import ROOT
 from control.cli.settings import RunConfig, Settings
 from control.loops.build import build_loop
@@ -160,9 +162,44 @@ def flags(logdir: Path, *more: str, **changes: Any) -> list[str]:
     return [word for name, value in values.items() for word in (f"--{name}", str(value))] + list(more)
 
 
+def lasting(changes: dict[str, Any], epochs: int) -> dict[str, Any]:
+    """``changes`` and a run of so many epochs."""
+    if on_policy(changes.get("implementation", "UDRL")):
+        return changes | {"max_episodes": epochs * SMALL_POLICY_RUN["batch_size"]}
+    return changes | {"epochs": epochs}
+
+
 def run_folder(logdir: Path) -> Path:
     """The newest version of the only run under ``logdir``."""
     return sorted(logdir.glob("*/*/*/*/version_*"), key=lambda path: int(path.name.removeprefix("version_")))[-1]
+
+
+def trained(logdir: Path, *more: str, **changes: Any) -> Path:
+    """The folder of the run that ``trainer.py`` has just made there, without an error."""
+    assert trainer.main(flags(logdir, *more, **changes)) == 0
+    return run_folder(logdir)
+
+
+def last_checkpoint(folder: Path) -> dict[str, Any]:
+    """What the ``last.ckpt`` of a run holds."""
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+def dying_after(epoch: int, monkeypatch: pytest.MonkeyPatch, argv: list[str]) -> None:
+    """A run that dies once an epoch is logged, before its checkpoint is written."""
+    from control.lightning.callbacks import RunLog
+
+    real = RunLog.on_train_epoch_end
+
+    def dies(self: Any, lightning: Any, module: Any) -> None:
+        real(self, lightning, module)
+        if module.epoch == epoch:
+            raise ArithmeticError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunLog, "on_train_epoch_end", dies)
+        with pytest.raises(ArithmeticError):
+            trainer.main(argv)
 
 
 def learned(folder: Path) -> dict[str, list[float]]:

@@ -4,6 +4,8 @@ import errno
 import os
 import pickle
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,15 +15,16 @@ import trainer
 from control.cli import errors
 from control.storage import checkpoints
 from control.storage.checkpoints import OURS, AtomicCheckpointIO, CheckpointError
-from helpers import flags, run_folder
+from control.storage.run_dir import MetricsFile
+from fake_runs import Shown
+from fake_runs import refused as refused_run
+from helpers import flags, run_folder, trained
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run; its files are for reading."""
-    logdir = tmp_path_factory.mktemp("finished")
-    assert trainer.main(flags(logdir, epochs=2)) == 0
-    return run_folder(logdir)
+    return trained(tmp_path_factory.mktemp("finished"), epochs=2)
 
 
 def refused(path: Path) -> str:
@@ -32,18 +35,13 @@ def refused(path: Path) -> str:
     return line
 
 
-def test_knows_its_settings_weights_and_members(finished: Path) -> None:
-    checkpoint = checkpoints.load(finished / "checkpoints" / "last.ckpt")
-    assert checkpoint.settings.run.gamename == "cartpole" and checkpoint.settings.agent.hidden_sizes == (12, 16)
-    assert checkpoint.seeds == [25] and checkpoint.run_state["epoch"] == 2
-    assert set(checkpoint.agent_state()) >= {"policy.flat", "commands.mean", "commands.scale"}
+def test_knows_its_settings_weights_and_members_and_best_is_small(finished: Path) -> None:
+    last, best = (checkpoints.load(finished / "checkpoints" / f"{name}.ckpt") for name in ("last", "best"))
+    assert last.settings.run.gamename == "cartpole" and last.settings.agent.hidden_sizes == (12, 16)
+    assert last.seeds == [25] and last.run_state["epoch"] == 2
+    assert set(last.agent_state()) >= {"policy.flat", "commands.mean", "commands.scale"}
+    assert last.run_state["loop"]["agent"] is not None and best.run_state["loop"]["agent"] is None
     assert checkpoints.load(finished).path.name == "best.ckpt"
-
-
-def test_best_keeps_no_memory_and_is_small(finished: Path) -> None:
-    best = checkpoints.load(finished / "checkpoints" / "best.ckpt")
-    assert best.run_state["loop"]["agent"] is None
-    assert checkpoints.load(finished / "checkpoints" / "last.ckpt").run_state["loop"]["agent"] is not None
 
 
 class Harm:
@@ -56,15 +54,13 @@ class Harm:
         return (open, (self.path, "w"))
 
 
-def test_what_is_no_checkpoint_of_ours_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_what_is_no_checkpoint_of_ours_is_refused_in_one_line(finished: Path, tmp_path: Path) -> None:
+    assert "best.ckpt" in refused(finished / "checkpoints" / "lst.ckpt"), "names what is there"
     path = tmp_path / "x.ckpt"
     assert "does not exist" in refused(path)
-    path.write_text("epoch,reward\n1,2\n")
-    assert "damaged or not a checkpoint" in refused(path)
-    path.write_bytes(b"")
-    assert "damaged or not a checkpoint" in refused(path)
-    path.write_bytes(os.urandom(2000))
-    assert "damaged or not a checkpoint" in refused(path)
+    for content in (b"epoch,reward\n1,2\n", b"", os.urandom(2000)):
+        path.write_bytes(content)
+        assert "damaged or not a checkpoint" in refused(path)
     for foreign in ({"state_dict": {"w": torch.zeros(2)}}, torch.zeros(3), {OURS: 7}, [1]):
         torch.save(foreign, path)
         assert "was not written by this program" in refused(path)
@@ -100,16 +96,13 @@ def test_a_truncated_or_garbled_one_is_refused_in_one_line(finished: Path, tmp_p
             assert errors.one_line(error), f"byte {place}: {type(error).__name__}: {error}"
 
 
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        ({"format": 99}, "has format 99"),
-        ({"format": None}, "has format None"),
-        ({"seeds": None}, "is damaged"),
-        ({"settings": {"implementation": "UDRL", "learning_rat": 1}}, "learning_rat is unknown"),
-        ({"settings": {"implementation": "Nope"}}, "implementation is 'Nope'"),
-    ],
-)
+@pytest.mark.parametrize(("change", "line"), [
+    ({"format": 99}, "has format 99"),
+    ({"format": None}, "has format None"),
+    ({"seeds": None}, "is damaged"),
+    ({"settings": {"implementation": "UDRL", "learning_rat": 1}}, "learning_rat is unknown"),
+    ({"settings": {"implementation": "Nope"}}, "implementation is 'Nope'"),
+])  # fmt: skip
 def test_another_format_or_unknown_settings_are_one_line(
     finished: Path, tmp_path: Path, change: dict, line: str
 ) -> None:
@@ -121,8 +114,10 @@ def test_another_format_or_unknown_settings_are_one_line(
     assert errors.one_line(error.value)
 
 
-def test_a_missing_one_names_its_neighbour(finished: Path) -> None:
-    assert "best.ckpt" in refused(finished / "checkpoints" / "lst.ckpt")
+def test_leftovers_of_a_kill_do_not_disturb(finished: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    (copy / "checkpoints" / ".last.ckpt.4711.tmp").write_bytes(b"half")
+    assert checkpoints.load(copy).path.name == "best.ckpt"
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
@@ -132,20 +127,12 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """From the ``after``-th checkpoint on, the temporary file is /dev/full, which has room for nothing."""
     real, count = checkpoints.replacing, iter(range(1000))
 
-    def replacing(path: Path):
-        context = real(path)
-
-        class Full:
-            def __enter__(self):
-                temporary = context.__enter__()
-                if next(count) >= after:
-                    temporary.symlink_to("/dev/full")
-                return temporary
-
-            def __exit__(self, *exception):
-                return context.__exit__(*exception)
-
-        return Full()
+    @contextmanager
+    def replacing(path: Path) -> Iterator[Path]:
+        with real(path) as temporary:
+            if next(count) >= after:
+                temporary.symlink_to("/dev/full")
+            yield temporary
 
     monkeypatch.setattr(checkpoints, "replacing", replacing)
 
@@ -164,35 +151,21 @@ def test_the_previous_checkpoint_survives_a_full_disk(tmp_path: Path, monkeypatc
 
 
 def test_a_run_on_a_full_disk_ends_with_one_line_and_goes_on_later(
-    logdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    logdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
 ) -> None:
     with monkeypatch.context() as patched:
         full_disk(patched, after=3)  # best and last of epoch 2, best or last of epoch 4
-        assert trainer.main(flags(logdir, epochs=6)) == 2
-    shown = capsys.readouterr().err
-    assert shown.startswith("error: checkpoint ") and "--resume" in shown and shown.count("\n") == 1
+        error = refused_run(trainer.main, flags(logdir, epochs=6), "--resume", capsys, begun=True)
+    assert error.startswith("error: checkpoint ")
     folder = run_folder(logdir)
     assert checkpoints.load(folder / "checkpoints" / "last.ckpt").run_state["epoch"] in (2, 4)
-    assert trainer.main(flags(logdir, "--resume", epochs=6)) == 0
-    assert run_folder(logdir) == folder
+    assert trained(logdir, "--resume", epochs=6) == folder
     assert checkpoints.load(folder / "checkpoints" / "last.ckpt").run_state["epoch"] == 6
 
 
-def test_metrics_on_a_full_disk_are_one_line(
-    logdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from control.storage.run_dir import MetricsFile
-
+def test_metrics_on_a_full_disk_are_one_line(logdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:
     def full(self, *rows) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(MetricsFile, "append", full)
-    assert trainer.main(flags(logdir)) == 2
-    shown = capsys.readouterr().err
-    assert shown.startswith("error: disk full") and shown.count("\n") == 1
-
-
-def test_leftovers_of_a_kill_do_not_disturb(finished: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(finished, tmp_path / "copy")
-    (copy / "checkpoints" / ".last.ckpt.4711.tmp").write_bytes(b"half")
-    assert checkpoints.load(copy).path.name == "best.ckpt"
+    assert refused_run(trainer.main, flags(logdir), "", capsys, begun=True).startswith("error: disk full")

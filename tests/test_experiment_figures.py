@@ -144,14 +144,11 @@ def test_seeds_meet_where_all_of_them_were_evaluated(logdir: Path) -> None:
     assert (met.values[1] - met.values[0]).tolist() == [1] * 7
 
 
-@pytest.mark.parametrize(
-    ("presets", "shape"),
-    [
-        (["procmaze_high"], (1, 1)),
-        (["procmaze_high", "procmaze_low"], (2, 1)),
-        (["procmaze_high", "panflute_low"], (2, 2)),
-    ],
-)
+@pytest.mark.parametrize(("presets", "shape"), [
+    (["procmaze_high"], (1, 1)),
+    (["procmaze_high", "procmaze_low"], (2, 1)),
+    (["procmaze_high", "panflute_low"], (2, 2)),
+])  # fmt: skip
 def test_what_has_no_run_takes_no_room(
     logdir: Path, presets: list[str], shape: tuple[int, int], drawn: list[Any]
 ) -> None:
@@ -193,27 +190,24 @@ def broken(logdir: Path, script: ModuleType, what: str) -> None:
 READ = "config.yaml, which says what was trained, cannot be read: "
 
 
-@pytest.mark.parametrize(
-    ("script", "what", "said"),
-    [
-        *((script, what, said) for script in (gradients, cells) for what, said in (
-            ("nothing", "which holds no metrics.csv"),
-            ("empty", "no epoch yet"),
-            ("no config", f"{READ}No such file"),
-            ("other config", f"{READ}it holds no settings"),
-        )),
-        (gradients, "family", "holds no run of VPG, EPG, BPG, CPG, AAC"),
-        (cells, "family", "which holds no run of ER, PerfectModel, SimpleModel, CategoricalLatent, GaussianLatent"),
-        (gradients, "twice", "holds seed 25 of CPG twice"),
-        (cells, "twice", "logdir holds seed 0 of ER twice"),
-        (gradients, "game", "gamename of these runs is beresheet and cartpole; allowed: one"),
-        (cells, "--grid_size 3", "gamename of these runs is procmaze and procmaze,grid_size=3; allowed: one a panel"),
-        (gradients, "--running_mean_len 10", "running_mean_len of these runs is 10 and 100; allowed: one"),
-        (cells, "--no_episodic_env", "episodic_env of these runs is true and false; allowed: one a panel"),
-        (gradients, "no number", "is no metrics.csv of CPG: train/mean_reward is missing"),
-        (cells, "no number", "has no evaluation yet: eval/return_greedy is missing"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("script", "what", "said"), [
+    *((script, what, said) for script in (gradients, cells) for what, said in (
+        ("nothing", "which holds no metrics.csv"),
+        ("empty", "no epoch yet"),
+        ("no config", f"{READ}No such file"),
+        ("other config", f"{READ}it holds no settings"),
+    )),
+    (gradients, "family", "holds no run of VPG, EPG, BPG, CPG, AAC"),
+    (cells, "family", "which holds no run of ER, PerfectModel, SimpleModel, CategoricalLatent, GaussianLatent"),
+    (gradients, "twice", "holds seed 25 of CPG twice"),
+    (cells, "twice", "logdir holds seed 0 of ER twice"),
+    (gradients, "game", "gamename of these runs is beresheet and cartpole; allowed: one"),
+    (cells, "--grid_size 3", "gamename of these runs is procmaze and procmaze,grid_size=3; allowed: one a panel"),
+    (gradients, "--running_mean_len 10", "running_mean_len of these runs is 10 and 100; allowed: one"),
+    (cells, "--no_episodic_env", "episodic_env of these runs is true and false; allowed: one a panel"),
+    (gradients, "no number", "is no metrics.csv of CPG: train/mean_reward is missing"),
+    (cells, "no number", "has no evaluation yet: eval/return_greedy is missing"),
+])  # fmt: skip
 def test_what_belongs_in_no_figure_is_one_line(
     script: ModuleType, what: str, said: str, logdir: Path, tmp_path: Path, capsys: Shown
 ) -> None:
@@ -222,16 +216,13 @@ def test_what_belongs_in_no_figure_is_one_line(
     assert not (tmp_path / "x.png").exists()
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ("--window 0", "window is 0; allowed: integer, at least 1"),
-        ("-f 0", "frequency is 0; allowed: integer, at least 1"),
-        ("-w 30", "window is 30, but "),
-        ("--out x.jpg", "out is 'x.jpg'; allowed: a folder, or a file ending in .png, .pdf, .svg"),
-        ("--out /dev/null/x.png", "out is '/dev/null/x.png', which cannot be written"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "said"), [
+    ("--window 0", "window is 0; allowed: integer, at least 1"),
+    ("-f 0", "frequency is 0; allowed: integer, at least 1"),
+    ("-w 30", "window is 30, but "),
+    ("--out x.jpg", "out is 'x.jpg'; allowed: a folder, or a file ending in .png, .pdf, .svg"),
+    ("--out /dev/null/x.png", "out is '/dev/null/x.png', which cannot be written"),
+])  # fmt: skip
 def test_a_call_that_cannot_work_is_one_line(logdir: Path, flags: str, said: str, capsys: Shown) -> None:
     refused(cells.main, [str(write_maze(logdir)), *flags.split()], said, capsys)
     if flags.startswith("--out"):
@@ -313,16 +304,13 @@ def test_a_short_comparison_from_nothing(tmp_path: Path, logdir: Path, capsys: S
     assert "0 of 2 points within 2 standard errors" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ("--agents SimplModel", "agents is 'SimplModel'; allowed: "),
-        ("--fixture A --agents GaussianLatent", "agents is GaussianLatent; none of them is in fixture A"),
-        ("--fixture A --figure x.jpg", "figure is 'x.jpg'; allowed: "),
-        ("--fixture A --json /dev/null/x", "json is '/dev/null/x', which cannot be written"),
-        ("--fixture A --agents ER --model_alpha 1", "--model_alpha has no effect: model is 'none'"),
-        ("--seed -1", "seed is -1; allowed: integer, at least 0"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "said"), [
+    ("--agents SimplModel", "agents is 'SimplModel'; allowed: "),
+    ("--fixture A --agents GaussianLatent", "agents is GaussianLatent; none of them is in fixture A"),
+    ("--fixture A --figure x.jpg", "figure is 'x.jpg'; allowed: "),
+    ("--fixture A --json /dev/null/x", "json is '/dev/null/x', which cannot be written"),
+    ("--fixture A --agents ER --model_alpha 1", "--model_alpha has no effect: model is 'none'"),
+    ("--seed -1", "seed is -1; allowed: integer, at least 0"),
+])  # fmt: skip
 def test_a_comparison_that_cannot_be_made_is_one_line(flags: str, said: str, capsys: Shown) -> None:
     refused(parity.main, flags.split(), said, capsys)

@@ -110,16 +110,13 @@ def test_smooth_keeps_lines_and_constants() -> None:
     np.testing.assert_allclose(smooth(np.full(500, 3.0)), 3.0)
 
 
-@pytest.mark.parametrize(
-    ("values", "floor"),
-    [
-        ([*np.linspace(-200, 250, 99), -1936], -200),
-        (np.linspace(-200, 250, 100), None),
-        ([-1936.0, 100, 200], None),
-        ([20.0] + [500] * 99, None),
-        ([*np.full(10, -1936.0), *np.linspace(-200, 250, 90)], None),  # what happens often is to be seen
-    ],
-)
+@pytest.mark.parametrize(("values", "floor"), [
+    ([*np.linspace(-200, 250, 99), -1936], -200),
+    (np.linspace(-200, 250, 100), None),
+    ([-1936.0, 100, 200], None),
+    ([20.0] + [500] * 99, None),
+    ([*np.full(10, -1936.0), *np.linspace(-200, 250, 90)], None),  # what happens often is to be seen
+])  # fmt: skip
 def test_one_collapse_does_not_flatten_the_rest(values: Sequence[float], floor: float | None, tmp_path: Path) -> None:
     run = Run(0, Path(), {"epoch": np.arange(len(values)), "x": np.array(values)})
     with sheet(tmp_path / "clipped.png", [[0]], (4, 3)) as (axis,):
@@ -203,15 +200,12 @@ def test_each_environment_has_its_own_row_of_panels(logdir: Path, drawn: list[An
     assert len({each["RCP-A"] for each in colours}) == 1, "a colour means the same in every row"
 
 
-@pytest.mark.parametrize(
-    ("out", "written", "start"),
-    [
-        ("a.pdf", "a.pdf", b"%PDF"),
-        ("a.SVG", "a.SVG", b"<?xml"),
-        ("there.v1", "there.v1/plot.png", b"\x89PNG"),
-        ("new", "new/plot.png", b"\x89PNG"),
-    ],
-)
+@pytest.mark.parametrize(("out", "written", "start"), [
+    ("a.pdf", "a.pdf", b"%PDF"),
+    ("a.SVG", "a.SVG", b"<?xml"),
+    ("there.v1", "there.v1/plot.png", b"\x89PNG"),
+    ("new", "new/plot.png", b"\x89PNG"),
+])  # fmt: skip
 def test_formats_and_folders_of_the_figure(logdir: Path, out: str, written: str, start: bytes) -> None:
     (logdir / "there.v1").mkdir(parents=True)
     plot([write_run(logdir)], out=logdir / out)
@@ -221,18 +215,15 @@ def test_formats_and_folders_of_the_figure(logdir: Path, out: str, written: str,
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("epoch,env_steps,seed,rollout/return_mean\n0,100,25,soon\n", "soon"),
-        ("step,loss\n1,2\n", "no column epoch"),
-        ("", "no column epoch"),
-        ("epoch,env_steps,seed,rollout/return_mean\n0,100\n", "is no metrics.csv of numbers"),
-        ("epoch,env_steps,seed,rollout/return_mean\n", "no epoch yet"),
-        ("epoch,env_steps,seed\n0,100,25\n", "neither returns nor losses"),
-        (None, "holds no metrics.csv"),
-    ],
-)
+@pytest.mark.parametrize(("content", "said"), [
+    ("epoch,env_steps,seed,rollout/return_mean\n0,100,25,soon\n", "soon"),
+    ("step,loss\n1,2\n", "no column epoch"),
+    ("", "no column epoch"),
+    ("epoch,env_steps,seed,rollout/return_mean\n0,100\n", "is no metrics.csv of numbers"),
+    ("epoch,env_steps,seed,rollout/return_mean\n", "no epoch yet"),
+    ("epoch,env_steps,seed\n0,100,25\n", "neither returns nor losses"),
+    (None, "holds no metrics.csv"),
+])  # fmt: skip
 def test_broken_files_are_one_clear_line(tmp_path: Path, content: str | None, said: str) -> None:
     if content is not None:
         (tmp_path / "metrics.csv").write_text(content)

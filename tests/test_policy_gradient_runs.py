@@ -13,9 +13,8 @@ from control.loops.episodes import EpisodeLoop
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from envs.make import make_environment
-from helpers import flags, run_folder
-
-Shown = pytest.CaptureFixture[str]
+from fake_runs import Shown, refused
+from helpers import flags, run_folder, trained
 
 WRITTEN = {
     "epoch", "env_steps", "gradient_steps", "seed", "train/mean_reward", "train/best_mean_reward", "train/loss_p",
@@ -55,9 +54,7 @@ def test_the_mean_of_the_latest_episodes(
 ) -> None:
     """Counted again with a deque, as the notebook's trainer does. The best one knows of this batch too, where the
     notebook's lags behind."""
-    argv = flags(logdir, implementation=name, running_mean_len=window, num_seeds=2)
-    assert trainer.main(argv) == 0
-    folder = run_folder(logdir)
+    folder = trained(logdir, implementation=name, running_mean_len=window, num_seeds=2)
     metrics = read_metrics(folder / "metrics.csv")
     assert set(metrics) == WRITTEN | OWN[name]
     for m, seed in enumerate((25, 26)):
@@ -86,109 +83,96 @@ def test_the_mean_of_the_latest_episodes(
 
 def test_stops_when_the_mean_reaches_the_target(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
     """The largest mean of the first four epochs, to the last digit."""
-    assert trainer.main(flags(tmp_path / "whole", implementation="CPG")) == 0
-    means = read_metrics(run_folder(tmp_path / "whole") / "metrics.csv")["train/mean_reward"]
+    means = read_metrics(trained(tmp_path / "whole", implementation="CPG") / "metrics.csv")["train/mean_reward"]
     capsys.readouterr()
-    assert trainer.main(flags(logdir, implementation="CPG", target_reward=repr(max(means[:4])))) == 0
+    folder = trained(logdir, implementation="CPG", target_reward=repr(max(means[:4])))
     ended = means.index(max(means[:4])) + 1
-    assert read_metrics(run_folder(logdir) / "metrics.csv")["train/mean_reward"] == means[:ended]
+    assert read_metrics(folder / "metrics.csv")["train/mean_reward"] == means[:ended]
     shown = capsys.readouterr().out
     episodes = min(7, 3 * ended)
     assert f"mean return of the last {episodes} episodes {max(means[:4]):.1f} reached the target" in shown
     assert "--resume" not in shown
-    last = run_folder(logdir) / "checkpoints" / "last.ckpt"
-    assert checkpoints.load(last, resume=True).run_state["epoch"] == ended
-    assert trainer.main([*flags(logdir, implementation="CPG"), "--resume"]) == 0  # nothing is left to do
-    assert checkpoints.load(last, resume=True).run_state["epoch"] == ended
+    for _ in range(2):  # the second time nothing is left to do
+        assert checkpoints.load(folder / "checkpoints" / "last.ckpt", resume=True).run_state["epoch"] == ended
+        assert trained(logdir, "--resume", implementation="CPG") == folder
 
 
-def test_a_run_that_is_over_keeps_its_own_settings(logdir: Path) -> None:
-    assert trainer.main(flags(logdir, implementation="CPG", max_episodes=3)) == 0
-    written = (run_folder(logdir) / "config.yaml").read_text()
-    assert trainer.main(flags(logdir, "--resume", implementation="CPG", max_episodes=1, target_reward=7.0)) == 0
-    assert (run_folder(logdir) / "config.yaml").read_text() == written
-
-
-def test_step_sizes_that_fall_towards_the_end_fix_the_end(logdir: Path, capsys: Shown) -> None:
-    assert trainer.main(flags(logdir, "--anneal_lr", implementation="CPG", max_episodes=3)) == 0
-    capsys.readouterr()
-    assert trainer.main(flags(logdir, "--resume", "--anneal_lr", implementation="CPG", max_episodes=6)) == 2
-    assert "max_episodes is 6, but the run to resume has 3" in capsys.readouterr().err
+def test_a_run_that_is_over_keeps_its_own_settings(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
+    file = trained(logdir, implementation="CPG", max_episodes=3) / "config.yaml"
+    written = file.read_text()
+    trained(logdir, "--resume", implementation="CPG", max_episodes=1, target_reward=7.0)
+    assert file.read_text() == written
+    # learning rates that fall towards the end fix the end
+    falling = tmp_path / "falling"
+    trained(falling, "--anneal_lr", implementation="CPG", max_episodes=3)
+    longer = flags(falling, "--resume", "--anneal_lr", implementation="CPG", max_episodes=6)
+    refused(trainer.main, longer, "max_episodes is 6, but the run to resume has 3", capsys, begun=True)
 
 
 def test_values_meant_for_one_agent_are_not_given_to_another(logdir: Path, capsys: Shown) -> None:
-    assert trainer.main(flags(logdir, implementation="CPG", max_episodes=3)) == 0
-    file = run_folder(logdir) / "config.yaml"
-    capsys.readouterr()
+    file = trained(logdir, implementation="CPG", max_episodes=3) / "config.yaml"
     for flag, value, held in (("implementation", "AAC", "CPG"), ("preset", "skeleton", "published")):
-        assert trainer.main(["--config", str(file), f"--{flag}", value]) == 2
         line = f"error: {flag} is '{value}', but {file} holds the values of '{held}'; leave out --{flag} or --config\n"
-        assert capsys.readouterr().err == line
+        assert refused(trainer.main, ["--config", str(file), f"--{flag}", value], "", capsys) == line
     assert trainer.main(["--config", str(file), "--implementation", "CPG", "--preset", "published"]) == 0
 
 
 def test_a_policy_that_is_sure_of_everything_is_told(logdir: Path, capsys: Shown) -> None:
-    assert trainer.main(flags(logdir, implementation="CPG", lr=1e3, max_episodes=60)) == 0
+    trained(logdir, implementation="CPG", lr=1e3, max_episodes=60)
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
     assert len(told) == 1 and "sure of every action" in told[0] and "smaller lr" in told[0]
 
 
 def test_weights_that_are_no_longer_finite_end_the_run_in_one_line(logdir: Path, capsys: Shown) -> None:
-    assert trainer.main(flags(logdir, implementation="CPG", lr=1e38)) == 2
-    shown = capsys.readouterr().err
-    assert "weights are no longer finite" in shown and shown.endswith("a smaller lr may help\n")
+    argv = flags(logdir, implementation="CPG", lr=1e38)
+    error = refused(trainer.main, argv, "weights are no longer finite", capsys, begun=True)
+    assert error.endswith("a smaller lr may help\n")
 
 
 # -- what becomes of it ----------------------------------------------------------------------------------------------
 
 
 def test_a_trained_agent_is_evaluated_and_lends_its_weights(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
-    assert trainer.main(flags(logdir, implementation="AAC")) == 0
-    folder = run_folder(logdir)
+    folder = trained(logdir, implementation="AAC")
     capsys.readouterr()
     assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "3"]) == 0
     shown = capsys.readouterr().out
     assert "AAC on cartpole" in shown and "greedy" in shown and "sampled" in shown and "command" not in shown
-    assert trainer.main(["--eval_agent", str(folder), "--command.return", "5"]) == 2
-    assert capsys.readouterr().err == "error: command.return has no effect: AAC here follows no command\n"
+    error = refused(trainer.main, ["--eval_agent", str(folder), "--command.return", "5"], "", capsys)
+    assert error == "error: command.return has no effect: AAC here follows no command\n"
 
     last = folder / "checkpoints" / "last.ckpt"
-    again = flags(tmp_path / "b", implementation="AAC", reload=last, max_episodes=1, lr=1e-12, value_lr=1e-12)
-    assert trainer.main(again) == 0
-    ours, theirs = (checkpoints.load(path).agent_state() for path in (run_folder(tmp_path / "b"), last))
+    again = trained(tmp_path / "b", implementation="AAC", reload=last, max_episodes=1, lr=1e-12, value_lr=1e-12)
+    ours, theirs = (checkpoints.load(path).agent_state() for path in (again, last))
     for name, weights in theirs.items():
         torch.testing.assert_close(ours[name], weights, rtol=0, atol=1e-9)
     assert ours.keys() == {"network.policy.flat", "network.critic.flat"}
 
 
-@pytest.mark.parametrize(
-    ("argv", "line"),
-    [
-        ("--epochs 5", "--epochs has no effect with CPG; did you mean '--max_episodes'?"),
-        ("--target_return 5", "--target_return has no effect with CPG; did you mean '--target_reward'?"),
-        ("--steps_per_epoch 5", "--steps_per_epoch has no effect with CPG"),
-        ("--preset aac_tuned", "preset is 'aac_tuned'; allowed for CPG: published, skeleton"),
-        ("--implementation AAC --preset aac_tunde", "preset is 'aac_tunde'; allowed for AAC: published, skeleton, "
-                                                    "aac_tuned; did you mean 'aac_tuned'?"),
-        ("--gae_lambda 0.9", "gae_lambda is 0.9, but baseline is 'batch_mean'; allowed: a baseline of 'value' (AAC)"),
-        ("--implementation AAC --shared_trunk --value_steps 3",
-         "value_steps is 3, but shared_trunk is on, so that there is one network; allowed: 0"),
-        ("--batch_size 0", "batch_size is 0; allowed: integer, at least 1, at most 4096"),
-        ("--learn_rate 0.1", "--learn_rate is unknown; did you mean '--lr'?"),
-        ("--hidden_layers 8", "--hidden_layers is unknown; did you mean '--hidden_sizes'?"),
-        ("--gamename pendulum", "gamename is 'pendulum', whose actions are continuous; CPG takes discrete actions"),
-        ("--value_lr 0.1", "--value_lr has no effect: baseline is 'batch_mean', so there is no value network"),
-        ("--implementation AAC --shared_trunk --value_hidden_sizes 3",
-         "--value_hidden_sizes has no effect: shared_trunk is on, so there is one network"),
-        ("--seed 9223372036854775807 --num_seeds 2",
-         "seed is 9223372036854775807; allowed with num_seeds 2: at most 9223372036854775806"),
-        ("--command.return 5", "command.return has no effect: CPG here follows no command"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("argv", "line"), [
+    ("--epochs 5", "--epochs has no effect with CPG; did you mean '--max_episodes'?"),
+    ("--target_return 5", "--target_return has no effect with CPG; did you mean '--target_reward'?"),
+    ("--steps_per_epoch 5", "--steps_per_epoch has no effect with CPG"),
+    ("--preset aac_tuned", "preset is 'aac_tuned'; allowed for CPG: published, skeleton"),
+    ("--implementation AAC --preset aac_tunde", "preset is 'aac_tunde'; allowed for AAC: published, skeleton, "
+                                                "aac_tuned; did you mean 'aac_tuned'?"),
+    ("--gae_lambda 0.9", "gae_lambda is 0.9, but baseline is 'batch_mean'; allowed: a baseline of 'value' (AAC)"),
+    ("--implementation AAC --shared_trunk --value_steps 3",
+     "value_steps is 3, but shared_trunk is on, so that there is one network; allowed: 0"),
+    ("--batch_size 0", "batch_size is 0; allowed: integer, at least 1, at most 4096"),
+    ("--learn_rate 0.1", "--learn_rate is unknown; did you mean '--lr'?"),
+    ("--hidden_layers 8", "--hidden_layers is unknown; did you mean '--hidden_sizes'?"),
+    ("--gamename pendulum", "gamename is 'pendulum', whose actions are continuous; CPG takes discrete actions"),
+    ("--value_lr 0.1", "--value_lr has no effect: baseline is 'batch_mean', so there is no value network"),
+    ("--implementation AAC --shared_trunk --value_hidden_sizes 3",
+     "--value_hidden_sizes has no effect: shared_trunk is on, so there is one network"),
+    ("--seed 9223372036854775807 --num_seeds 2",
+     "seed is 9223372036854775807; allowed with num_seeds 2: at most 9223372036854775806"),
+    ("--command.return 5", "command.return has no effect: CPG here follows no command"),
+])  # fmt: skip
 def test_what_cannot_be_is_one_line_and_writes_nothing(argv: str, line: str, logdir: Path, capsys: Shown) -> None:
     small = ["--implementation", "CPG", "--gamename", "cartpole", "--max_episodes", "1", "--logdir", str(logdir)]
-    assert trainer.main([*small, *argv.split()]) == 2
-    assert capsys.readouterr().err == f"error: {line}\n" and not logdir.exists()
+    assert refused(trainer.main, [*small, *argv.split()], "", capsys) == f"error: {line}\n" and not logdir.exists()
 
 
 def test_the_notebooks_lander_is_cut_after_300_steps() -> None:

@@ -3,17 +3,31 @@
 import os
 import random
 import signal
+import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
+import yaml
 
 import trainer
 from control.storage.run_dir import read_metrics
-from helpers import SMALL_POLICY_RUN, flags, learned, on_policy, run_folder, same_runs, start, wait_until
+from fake_runs import Shown, refused
+from helpers import (
+    dying_after,
+    flags,
+    last_checkpoint,
+    lasting,
+    learned,
+    run_folder,
+    same_runs,
+    start,
+    trained,
+    wait_until,
+)
 
-Shown = pytest.CaptureFixture[str]
 BY_CASE = {
     "UDRL": {"checkpoint_every": 2},
     "RCP-A": {"implementation": "RCP-A", "hidden_sizes": "16,16", "checkpoint_every": 1, "buffer_size": 150},
@@ -21,13 +35,6 @@ BY_CASE = {
     "AAC": {"implementation": "AAC", "num_seeds": 2, "gae_lambda": 0.9, "bootstrap_truncation": True,
             "grad_clip_val": 0.5, "value_lr": 1e-2},
 }  # fmt: skip
-
-
-def lasting(changes: dict, epochs: int) -> dict:
-    """``changes`` and a run of so many epochs."""
-    if on_policy(changes.get("implementation", "UDRL")):
-        return changes | {"max_episodes": epochs * SMALL_POLICY_RUN["batch_size"]}
-    return changes | {"epochs": epochs}
 
 
 def epochs_of(logdir: Path) -> int:
@@ -39,117 +46,99 @@ def epochs_of(logdir: Path) -> int:
 
 
 @pytest.mark.parametrize(("case", "stop"), [("UDRL", 1), ("UDRL", 5), ("RCP-A", 4), ("two seeds", 3), ("AAC", 3)])
-def test_in_two_parts_is_the_same_as_in_one(case: str, stop: int, logdir: Path, tmp_path: Path) -> None:
+def test_resume_is_exact(case: str, stop: int, logdir: Path, tmp_path: Path) -> None:
     """Ended after epoch ``stop`` by asking for no more, then resumed to the end."""
     changes = BY_CASE[case]
-    assert trainer.main(flags(tmp_path / "whole", **lasting(changes, 7))) == 0
-    assert trainer.main(flags(logdir, **lasting(changes, stop))) == 0
-    assert trainer.main(flags(logdir, "--resume", **lasting(changes, 7))) == 0
-    assert run_folder(logdir).name == "version_0"
-    same_runs(run_folder(tmp_path / "whole"), run_folder(logdir))
-
-
-def test_resume_starts_a_run_where_there_is_none(logdir: Path, tmp_path: Path) -> None:
-    assert trainer.main(flags(logdir, "--resume")) == 0
-    assert trainer.main(flags(tmp_path / "plain")) == 0
-    same_runs(run_folder(logdir), run_folder(tmp_path / "plain"))
-
-
-def test_resume_of_a_finished_run_changes_nothing_and_says_what_is_there(logdir: Path, capsys: Shown) -> None:
-    assert trainer.main(flags(logdir)) == 0
-    folder = run_folder(logdir)
-    before = learned(folder), (folder / "checkpoints" / "last.ckpt").read_bytes()
-    capsys.readouterr()
-    assert trainer.main(flags(logdir, "--resume")) == 0
-    shown = capsys.readouterr().out
-    assert f"5 epochs, {int(before[0]['env_steps'][-1]):,} environment steps" in shown
-    assert "goes on from" not in shown
-    assert repr((learned(folder), (folder / "checkpoints" / "last.ckpt").read_bytes())) == repr(before)
-    assert run_folder(logdir) == folder
-
-
-def test_resume_without_epochs_takes_those_of_the_run(logdir: Path) -> None:
-    assert trainer.main(flags(logdir, epochs=3)) == 0
-    without = [word for word in flags(logdir, "--resume") if word not in ("--epochs", "5")]
-    assert trainer.main(without) == 0
-    assert epochs_of(logdir) == 3
-
-
-def test_resume_with_another_hyperparameter_is_refused(logdir: Path, capsys: Shown) -> None:
-    assert trainer.main(flags(logdir)) == 0
-    before = {path: path.read_bytes() for path in logdir.rglob("*") if path.is_file()}
-    capsys.readouterr()
-    for change, line in [({"lr": 0.5}, "lr is 0.5, but the run to resume has 0.00035"),
-                         ({"batch_size": 17}, "batch_size is 17, but the run to resume has 16"),
-                         ({"command.return": 3}, "command")]:  # fmt: skip
-        assert trainer.main(flags(logdir, "--resume", **change)) == 2
-        shown = capsys.readouterr().err
-        assert shown.startswith("error: ") and line in shown and shown.count("\n") == 1
-    assert before == {path: path.read_bytes() for path in logdir.rglob("*") if path.is_file()}
-
-
-def test_resume_takes_the_newest_run_even_when_it_came_to_no_checkpoint(logdir: Path, tmp_path: Path) -> None:
-    """A finished older one with other settings is another run."""
-    assert trainer.main(flags(logdir, lr=0.5)) == 0
-    assert trainer.main(flags(logdir, "--no_checkpoint", epochs=1)) == 0
-    assert trainer.main(flags(logdir, "--resume")) == 0
-    assert run_folder(logdir).name == "version_2"
-    assert trainer.main(flags(tmp_path / "plain")) == 0
-    same_runs(run_folder(tmp_path / "plain"), run_folder(logdir))
+    trained(logdir, **lasting(changes, stop))
+    resumed = trained(logdir, "--resume", **lasting(changes, 7))
+    assert resumed.name == "version_0"
+    same_runs(trained(tmp_path / "whole", **lasting(changes, 7)), resumed)
 
 
 @pytest.mark.parametrize("changes", [{}, BY_CASE["AAC"] | {"anneal_lr": True}], ids=["UDRL", "AAC"])
 def test_rows_after_the_last_checkpoint_are_learned_again(
-    changes: dict, logdir: Path, tmp_path: Path, monkeypatch
+    changes: dict, logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run dies after epoch 3 was logged, with the checkpoint of epoch 2."""
-    from control.lightning.callbacks import RunLog
-
-    real = RunLog.on_train_epoch_end
-
-    def dies(self, lightning, module) -> None:
-        real(self, lightning, module)
-        if module.epoch == 3:
-            raise ArithmeticError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(RunLog, "on_train_epoch_end", dies)
-        with pytest.raises(ArithmeticError):
-            trainer.main(flags(logdir, **changes))
+    dying_after(3, monkeypatch, flags(logdir, **changes))
     rows = changes.get("num_seeds", 1)
     assert epochs_of(logdir) == 3 * rows
-    assert torch.load(run_folder(logdir) / "checkpoints" / "last.ckpt", weights_only=True)["understudy"]["epoch"] == 2
-    assert trainer.main(flags(logdir, "--resume", **changes)) == 0
-    assert read_metrics(run_folder(logdir) / "metrics.csv")["epoch"][::rows] == [1, 2, 3, 4, 5]
-    assert trainer.main(flags(tmp_path / "whole", **changes)) == 0
-    same_runs(run_folder(tmp_path / "whole"), run_folder(logdir))
+    assert last_checkpoint(run_folder(logdir))["understudy"]["epoch"] == 2
+    resumed = trained(logdir, "--resume", **changes)
+    assert read_metrics(resumed / "metrics.csv")["epoch"][::rows] == [1, 2, 3, 4, 5]
+    same_runs(trained(tmp_path / "whole", **changes), resumed)
 
 
-def test_a_damaged_checkpoint_is_not_resumed_from(logdir: Path, capsys: Shown) -> None:
-    assert trainer.main(flags(logdir, epochs=2)) == 0
-    path = run_folder(logdir) / "checkpoints" / "last.ckpt"
-    path.write_bytes(path.read_bytes()[:1000])
+def test_resume_starts_a_run_where_there_is_none(logdir: Path, tmp_path: Path) -> None:
+    folder = trained(logdir, "--resume")
+    same_runs(folder, trained(tmp_path / "plain"))
+    settings = yaml.safe_load((folder / "config.yaml").read_text())
+    assert settings["resume"] is False, "no setting of the run"
+
+
+def test_resume_of_a_finished_run_changes_nothing_and_says_what_is_there(logdir: Path, capsys: Shown) -> None:
+    folder = trained(logdir)
+    before = learned(folder), (folder / "checkpoints" / "last.ckpt").read_bytes()
     capsys.readouterr()
-    assert trainer.main(flags(logdir, "--resume")) == 2
-    shown = capsys.readouterr().err
-    assert "damaged" in shown and shown.count("\n") == 1 and epochs_of(logdir) == 2
+    assert trained(logdir, "--resume") == folder
+    shown = capsys.readouterr().out
+    assert f"5 epochs, {int(before[0]['env_steps'][-1]):,} environment steps" in shown
+    assert "goes on from" not in shown
+    assert repr((learned(folder), (folder / "checkpoints" / "last.ckpt").read_bytes())) == repr(before)
+
+
+def test_resume_without_epochs_takes_those_of_the_run(logdir: Path) -> None:
+    trained(logdir, epochs=3)
+    assert trainer.main([word for word in flags(logdir, "--resume") if word not in ("--epochs", "5")]) == 0
+    assert epochs_of(logdir) == 3
+
+
+def test_resume_with_another_hyperparameter_is_refused(logdir: Path, capsys: Shown) -> None:
+    trained(logdir)
+    before = {path: path.read_bytes() for path in logdir.rglob("*") if path.is_file()}
+    for change, line in [({"lr": 0.5}, "lr is 0.5, but the run to resume has 0.00035"),
+                         ({"batch_size": 17}, "batch_size is 17, but the run to resume has 16"),
+                         ({"command.return": 3}, "command")]:  # fmt: skip
+        refused(trainer.main, flags(logdir, "--resume", **change), line, capsys, begun=True)
+    assert before == {path: path.read_bytes() for path in logdir.rglob("*") if path.is_file()}
+
+
+def test_resume_takes_the_newest_run_even_when_it_came_to_no_checkpoint(
+    logdir: Path, tmp_path: Path, capsys: Shown
+) -> None:
+    """A finished older one with other settings is another run."""
+    trained(logdir, lr=0.5)
+    trained(logdir, "--no_checkpoint", epochs=1)
+    capsys.readouterr()
+    anew = trained(logdir, "--resume")
+    assert "version_1 ended before its first checkpoint, so this starts anew; version_0" in capsys.readouterr().out
+    assert anew.name == "version_2"
+    same_runs(trained(tmp_path / "plain"), anew)
+
+
+def test_no_resume_from_a_damaged_or_best_checkpoint(logdir: Path, capsys: Shown) -> None:
+    folder = trained(logdir, epochs=2) / "checkpoints"
+    for content, said in (
+        ((folder / "last.ckpt").read_bytes()[:1000], "damaged"),
+        ((folder / "best.ckpt").read_bytes(), "holds weights but no memory"),
+    ):
+        (folder / "last.ckpt").write_bytes(content)
+        error = refused(trainer.main, flags(logdir, "--resume"), said, capsys, begun=True)
+        assert said == "damaged" or "--reload" in error
+        assert epochs_of(logdir) == 2
 
 
 # -- killed ----------------------------------------------------------------------------------------------------------
 
 
-def killed_until_done(logdir: Path, waits: list, **changes) -> int:
-    """Start with --resume again and again, SIGKILL as each of ``waits`` says, then let it end; the kills that hit."""
-    kills = 0
-    for wait in waits:
-        process = start(flags(logdir, "--resume", **changes))
-        wait(process)
-        process.kill()
-        _, err = process.communicate()
-        assert process.returncode in (0, -signal.SIGKILL), err
-        kills += process.returncode == -signal.SIGKILL
-    assert trainer.main(flags(logdir, "--resume", **changes)) == 0
-    return kills
+def killed(logdir: Path, wait: Callable[["subprocess.Popen[str]"], None], **changes: Any) -> bool:
+    """Resumes the run and kills it once ``wait`` returns; whether the kill hit."""
+    process = start(flags(logdir, "--resume", **changes))
+    wait(process)
+    process.kill()
+    _, err = process.communicate()
+    assert process.returncode in (0, -signal.SIGKILL), err
+    return process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(
@@ -157,21 +146,17 @@ def killed_until_done(logdir: Path, waits: list, **changes) -> int:
 )
 def test_killed_and_resumed_is_the_same_run(case: str, logdir: Path, tmp_path: Path) -> None:
     changes = lasting(BY_CASE[case], 12)
-    assert trainer.main(flags(tmp_path / "whole", **changes)) == 0
-    rows = changes.get("num_seeds", 1)
+    rows, kills = changes.get("num_seeds", 1), 0
+    for epochs, moment in [(5, 0.013)] if case == "UDRL" else [(4, 0.0), (8, 0.013)]:
 
-    def after(epochs: int, moment: float):
-        def wait(process) -> None:
+        def wait(process, epochs=epochs, moment=moment) -> None:
             wait_until(lambda: epochs_of(logdir) >= epochs * rows, process)
             time.sleep(moment)
 
-        return wait
-
-    assert (
-        killed_until_done(logdir, [after(5, 0.013)] if case == "UDRL" else [after(4, 0.0), after(8, 0.013)], **changes)
-        >= 1
-    )
-    same_runs(run_folder(tmp_path / "whole"), run_folder(logdir))
+        kills += killed(logdir, wait, **changes)
+    assert kills >= 1
+    resumed = trained(logdir, "--resume", **changes)
+    same_runs(trained(tmp_path / "whole", **changes), resumed)
 
 
 @pytest.mark.soak
@@ -179,20 +164,16 @@ def test_fifty_random_kills(logdir: Path, tmp_path: Path) -> None:
     """`make soak`: about ten minutes. Kills fall anywhere from the first import to the last checkpoint; SOAK_KILLS says
     how many instead of fifty."""
     changes = {"epochs": 400, "checkpoint_every": 3, "eval_every": 5, "lr": 3e-3}
-    wanted = int(os.environ.get("SOAK_KILLS", 50))
-    assert trainer.main(flags(tmp_path / "whole", **changes)) == 0
-    draws = random.Random(0)
-    kills = 0
-    for _ in range(wanted):
-        process = start(flags(logdir, "--resume", **changes))
+    wanted, kills, draws = int(os.environ.get("SOAK_KILLS", 50)), 0, random.Random(0)
+
+    def wait(process) -> None:
         if draws.random() < 0.8:  # the rest fall into imports and the start
             process.stdout.readline()  # what the run prints first comes with its first epoch
         time.sleep(draws.uniform(0, 0.8))  # a dozen epochs, so that the kills wander through the run
-        process.kill()
-        _, err = process.communicate()
-        assert process.returncode in (0, -signal.SIGKILL), err
-        kills += process.returncode == -signal.SIGKILL
+
+    for _ in range(wanted):
+        kills += killed(logdir, wait, **changes)
         print(f"kill {kills}: {epochs_of(logdir)} epochs", flush=True)
-    assert killed_until_done(logdir, [], **changes) == 0
+    resumed = trained(logdir, "--resume", **changes)
     assert kills > wanted // 2
-    same_runs(run_folder(tmp_path / "whole"), run_folder(logdir))
+    same_runs(trained(tmp_path / "whole", **changes), resumed)

@@ -1,5 +1,7 @@
 """Whole episodes side by side: every step is kept once, from the first to the last."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor
@@ -69,36 +71,24 @@ def played() -> tuple[Trajectory, Scripted, Watching]:
     return trajectory, environment, actor
 
 
-def test_valid_steps_are_the_first_ones_as_many_as_the_episode_is_long() -> None:
-    trajectory, environment, _ = played()
-    expected = torch.arange(5)[:, None, None] < torch.tensor(LENGTHS)
-    assert torch.equal(trajectory.valid, expected)
+def test_every_step_is_kept_once_from_the_first_to_the_last() -> None:
+    trajectory, environment, actor = played()
+    assert torch.equal(trajectory.valid, torch.arange(5)[:, None, None] < torch.tensor(LENGTHS))
     assert trajectory.lengths.tolist() == LENGTHS
     assert environment.steps_taken[:, :3].tolist() == LENGTHS and environment.steps_taken[:, 3].sum() == 0
-
-
-def test_every_step_is_kept_as_it_was() -> None:
-    trajectory, _, actor = played()
-    for m in range(2):
-        for e in range(3):
-            length = LENGTHS[m][e]
-            ages = torch.arange(length)
-            assert trajectory.obs[:length, m, e, 0].tolist() == ages.tolist()
-            assert trajectory.action[:length, m, e].tolist() == (ages % 3).tolist()
-            assert trajectory.reward[:, m, e].tolist() == [100.0 * length + age for age in ages] + [0.0] * (5 - length)
-            assert trajectory.final_obs[m, e].item() == length
-            assert trajectory.returns[m, e] == trajectory.reward[:, m, e].sum()
     assert torch.equal(torch.stack(actor.rewards), trajectory.reward)
-
-
-def test_terminated_and_truncated_stand_at_the_last_step_and_apart() -> None:
-    trajectory, _, _ = played()
-    for m in range(2):
-        for e in range(3):
-            last = [step == LENGTHS[m][e] - 1 for step in range(5)]
-            never = [False] * 5
-            assert trajectory.terminated[:, m, e].tolist() == (never if e == 2 else last)
-            assert trajectory.truncated[:, m, e].tolist() == (last if e == 2 else never)
+    for m, e in product(range(2), range(3)):
+        length = LENGTHS[m][e]
+        ages = list(range(length))
+        assert trajectory.obs[:length, m, e, 0].tolist() == ages
+        assert trajectory.action[:length, m, e].tolist() == [age % 3 for age in ages]
+        assert trajectory.reward[:, m, e].tolist() == [100.0 * length + age for age in ages] + [0.0] * (5 - length)
+        assert trajectory.final_obs[m, e].item() == length
+        assert trajectory.returns[m, e] == trajectory.reward[:, m, e].sum()
+        # at the last step and apart
+        last, never = [step == length - 1 for step in range(5)], [False] * 5
+        assert trajectory.terminated[:, m, e].tolist() == (never if e == 2 else last)
+        assert trajectory.truncated[:, m, e].tolist() == (last if e == 2 else never)
 
 
 def test_without_keeping_returns_and_lengths_are_the_same() -> None:

@@ -20,8 +20,8 @@ from control.storage.run_dir import (
     read_metrics,
     replacing,
     safe_name,
+    versions,
 )
-from control.storage.run_dir import versions as versions_in
 from models.settings import SettingError
 
 
@@ -30,8 +30,7 @@ def run_in(logdir: Path, **changes: Any) -> RunConfig:
 
 
 def test_layout(logdir: Path) -> None:
-    run = run_in(logdir, gamename="ALE/Pong-v5", exp_name="a b", seed=25)
-    path = create(run)
+    path = create(run_in(logdir, gamename="ALE/Pong-v5", exp_name="a b", seed=25))
     assert path == logdir / "ALE_Pong-v5/a_b/UDRL/seed_25/version_0"
     assert (path / "checkpoints").is_dir() and (path / "videos").is_dir()
     assert parent(run_in(logdir, num_seeds=5)).name == "seed_25-29"
@@ -70,34 +69,28 @@ def test_processes_that_start_together_get_a_folder_each(logdir: Path) -> None:
     for process in processes:
         process.join(30)
     assert [process.exitcode for process in processes] == [0] * 8
-    assert [path.name for path in versions_in(parent(run_in(logdir)))] == [f"version_{k}" for k in range(40)]
+    assert [path.name for path in versions(parent(run_in(logdir)))] == [f"version_{k}" for k in range(40)]
 
 
-@pytest.mark.parametrize("below", ["", "/deeper"])
-def test_a_logdir_that_is_a_file_gets_one_line(tmp_path: Path, below: str) -> None:
+@pytest.mark.parametrize(("place", "said"), [
+    ("file", "logdir is .*part of the path is a file.*allowed: a folder"),
+    ("file/deeper", "logdir is .*part of the path is a file.*allowed: a folder"),
+    pytest.param("/proc/runs", "logdir is '/proc/runs'", marks=pytest.mark.skipif(
+        not Path("/proc").is_dir(), reason="needs a folder that nobody can write")),
+])  # fmt: skip
+def test_a_logdir_that_cannot_be_written_gets_one_line(tmp_path: Path, place: str, said: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SettingError, match="logdir is .*part of the path is a file.*allowed: a folder"):
-        create(run_in(Path(f"{tmp_path}/file{below}")))
+    with pytest.raises(SettingError, match=said):
+        create(run_in(tmp_path / place))
 
 
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder that nobody can write")
-def test_a_logdir_that_cannot_be_written_gets_one_line() -> None:
-    with pytest.raises(SettingError, match="logdir is '/proc/runs'"):
-        create(run_in(Path("/proc/runs")))
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_write_that_fails_or_is_killed_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
     atomic_write_text(path, "old")
     with pytest.raises(OSError, match="full"), replacing(path) as temporary:
         temporary.write_text("half of the n")
         raise OSError(28, "disk full")
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
-
-
-def test_a_write_that_is_killed_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "last.ckpt"
-    atomic_write_text(path, "old")
     child = os.fork()
     if child == 0:
         with replacing(path) as temporary:
@@ -111,24 +104,17 @@ def row(epoch: int, seed: int = 25, **tags: float) -> dict[str, float]:
     return {"epoch": epoch, "env_steps": 100 * epoch, "seed": seed, **tags}
 
 
-def test_metrics_come_back_as_they_went_in(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.csv"
-    metrics = MetricsFile(path, ["loss"])
+def test_metrics_come_back_as_they_went_in_and_a_late_tag_adds_a_column(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path / "metrics.csv", ["loss"])
     metrics.append(row(0, loss=1 / 3), row(0, seed=26, loss=float("nan")))
     metrics.append(row(np.int64(1), loss=np.float32(0.5)))
-    assert path.read_text().startswith("epoch,env_steps,seed,loss\n")
-    found = read_metrics(path)
-    assert found["epoch"] == [0, 0, 1] and found["seed"] == [25, 26, 25]
-    assert found["loss"][0] == 1 / 3 and math.isnan(found["loss"][1]) and found["loss"][2] == 0.5
-
-
-def test_a_late_tag_adds_a_column(tmp_path: Path) -> None:
-    metrics = MetricsFile(tmp_path / "metrics.csv", ["loss"])
-    metrics.append(row(0, loss=1.0))
-    metrics.append(row(1, loss=2.0, score=3.0))
+    assert metrics.path.read_text().startswith("epoch,env_steps,seed,loss\n")
+    metrics.append(row(2, loss=2.0, score=3.0))
     found = read_metrics(metrics.path)
     assert list(found) == ["epoch", "env_steps", "seed", "loss", "score"]
-    assert found["loss"] == [1.0, 2.0] and math.isnan(found["score"][0]) and found["score"][1] == 3.0
+    assert found["epoch"] == [0, 0, 1, 2] and found["seed"] == [25, 26, 25, 25]
+    np.testing.assert_equal(found["loss"], [1 / 3, math.nan, 0.5, 2.0])
+    np.testing.assert_equal(found["score"], [math.nan] * 3 + [3.0])
 
 
 def test_a_killed_run_goes_on_in_its_file(tmp_path: Path) -> None:

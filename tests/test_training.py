@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from gymnasium.envs.registration import EnvSpec
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import trainer
 from control.cli import parse as config
+from control.lightning.agent import AgentModule
 from control.loops.build import build_loop
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
-from helpers import CASES, flags, learned, on_policy, run_folder, start, wait_until
+from fake_runs import Shown, refused
+from helpers import CASES, flags, last_checkpoint, learned, on_policy, run_folder, start, trained, wait_until
 from models.settings import UserError
-
-Shown = pytest.CaptureFixture[str]
 
 ALWAYS = {
     "train/policy_loss", "rollout/return_mean", "rollout/return_std", "rollout/return_max", "rollout/return_min",
@@ -48,9 +49,8 @@ def events(folder: Path) -> EventAccumulator:
 
 @pytest.mark.parametrize("name", BARE)
 def test_a_run_writes_what_it_promises(name: str, logdir: Path, capsys: Shown) -> None:
-    argv = flags(logdir, implementation=name, hidden_sizes=HIDDEN.get(name, "16,16"), epochs=5, seed=3)
-    assert trainer.main(argv) == 0
-    folder = logdir / "cartpole" / "debug" / name / "seed_3" / "version_0"
+    folder = trained(logdir, implementation=name, hidden_sizes=HIDDEN.get(name, "16,16"), epochs=5, seed=3)
+    assert folder == logdir / "cartpole" / "debug" / name / "seed_3" / "version_0"
     assert {"config.yaml", "metrics.csv", "checkpoints", "curve.png"} <= {path.name for path in folder.iterdir()}
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"last.ckpt", "best.ckpt"}
 
@@ -75,8 +75,7 @@ def test_a_run_writes_what_it_promises(name: str, logdir: Path, capsys: Shown) -
 
 
 def test_tensorboard_shows_the_same_numbers_settings_and_the_scatter(logdir: Path) -> None:
-    assert trainer.main(flags(logdir)) == 0
-    folder = run_folder(logdir)
+    folder = trained(logdir)
     shown, metrics = events(folder), read_metrics(folder / "metrics.csv")
     for tag in set(metrics) - {"epoch", "seed"}:
         scalars = shown.Scalars(tag)
@@ -90,51 +89,41 @@ def test_tensorboard_shows_the_same_numbers_settings_and_the_scatter(logdir: Pat
 
 
 def test_config_yaml_makes_the_same_run_again(logdir: Path, tmp_path: Path) -> None:
-    argv = flags(logdir, "--command.return", "31.5", "--lr", "0.002", "--no_expo_weighting")
-    assert trainer.main(argv) == 0
-    first = run_folder(logdir)
-    settings = config.parse(argv)
-    assert config.from_dict(yaml.safe_load((first / "config.yaml").read_text())) == config.Settings(
-        settings.run, settings.agent, settings.command
-    )
+    more = ["--command.return", "31.5", "--lr", "0.002", "--no_expo_weighting"]
+    first, asked = trained(logdir, *more), config.parse(flags(logdir, *more))
+    read = config.from_dict(yaml.safe_load((first / "config.yaml").read_text()))
+    assert read == config.Settings(asked.run, asked.agent, asked.command)
     assert trainer.main(["--config", str(first / "config.yaml"), "--logdir", str(tmp_path / "again")]) == 0
-    assert _equal(first, tmp_path / "again")
+    np.testing.assert_equal(learned(run_folder(tmp_path / "again")), learned(first))
 
 
-def _equal(first: Path, logdir: Path) -> bool:
-    ours, theirs = learned(first), learned(run_folder(logdir))
-    return all(np.array_equal(ours[name], theirs[name], equal_nan=True) for name in ours)
-
-
-def test_a_second_run_overwrites_nothing(logdir: Path) -> None:
-    assert trainer.main(flags(logdir)) == 0
-    first = run_folder(logdir)
+def test_a_second_run_overwrites_nothing_and_is_the_newest_of_the_folder(logdir: Path) -> None:
+    first = trained(logdir)
     before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
-    assert trainer.main(flags(logdir)) == 0
-    assert run_folder(logdir).name == "version_1" and _equal(first, logdir)
+    newest = trained(logdir)
+    assert newest.name == "version_1"
+    np.testing.assert_equal(learned(newest), learned(first))
     assert before == {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
+    for folder in (newest, newest / "checkpoints", newest.parent):
+        assert checkpoints.load(folder).path == newest / "checkpoints" / "best.ckpt"
+    with pytest.raises(UserError, match="holds no checkpoint"):
+        checkpoints.load(logdir)
 
 
 def test_no_checkpoint_writes_none(logdir: Path, capsys: Shown) -> None:
-    assert trainer.main(flags(logdir, "--no_checkpoint")) == 0
-    assert not list(run_folder(logdir).rglob("*.ckpt")) and "--eval_agent" not in capsys.readouterr().out
+    assert not list(trained(logdir, "--no_checkpoint").rglob("*.ckpt"))
+    assert "--eval_agent" not in capsys.readouterr().out
 
 
 def test_several_seeds_in_one_program_are_each_alone(logdir: Path, tmp_path: Path) -> None:
     """All the way through Lightning: rows of member 26 are those of a run with seed 26."""
-    assert trainer.main(flags(logdir, num_seeds=3)) == 0
-    assert trainer.main(flags(tmp_path / "alone", seed=26)) == 0
-    folder = run_folder(logdir)
-    assert folder.parent.name == "seed_25-27" and {path.name for path in folder.glob("seed_*")} == {
-        "seed_25",
-        "seed_26",
-        "seed_27",
-    }
-    together, alone = learned(folder), learned(run_folder(tmp_path / "alone"))
+    folder = trained(logdir, num_seeds=3)
+    together, alone = learned(folder), learned(trained(tmp_path / "alone", seed=26))
+    assert folder.parent.name == "seed_25-27"
+    assert {path.name for path in folder.glob("seed_*")} == {"seed_25", "seed_26", "seed_27"}
     rows = [row for row, seed in enumerate(together["seed"]) if seed == 26]
     assert len(rows) == 5
-    for name, column in alone.items():
-        assert np.array_equal([together[name][row] for row in rows], column, equal_nan=True), name
+    np.testing.assert_equal({name: [together[name][row] for row in rows] for name in alone}, alone)
     assert "hparam/eval_return_greedy" in events(folder / "seed_26").Tags()["scalars"]
 
 
@@ -142,38 +131,32 @@ def test_several_seeds_in_one_program_are_each_alone(logdir: Path, tmp_path: Pat
 
 
 def test_stops_at_the_target_return(logdir: Path, capsys: Shown) -> None:
-    assert trainer.main(flags(logdir, target_return=1.0, epochs=50)) == 0
-    assert read_metrics(run_folder(logdir) / "metrics.csv")["epoch"] == [1, 2]
+    folder = trained(logdir, target_return=1.0, epochs=50)
+    assert read_metrics(folder / "metrics.csv")["epoch"] == [1, 2]
     assert "reached the target 1.0" in capsys.readouterr().out
-    assert (run_folder(logdir) / "checkpoints" / "last.ckpt").exists()
-    assert trainer.main(flags(logdir, target_return=1e6, epochs=3)) == 0
-    assert len(read_metrics(run_folder(logdir) / "metrics.csv")["epoch"]) == 3
+    assert (folder / "checkpoints" / "last.ckpt").exists()
+    assert len(read_metrics(trained(logdir, target_return=1e6, epochs=3) / "metrics.csv")["epoch"]) == 3
 
 
 def test_reload_takes_the_weights_and_nothing_else(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
-    assert trainer.main(flags(logdir)) == 0
-    last = run_folder(logdir) / "checkpoints" / "last.ckpt"
-    assert trainer.main(flags(tmp_path / "b", reload=last, epochs=1, lr=1e-12)) == 0
-    theirs = torch.load(last, weights_only=True)
-    ours = torch.load(run_folder(tmp_path / "b") / "checkpoints" / "last.ckpt", weights_only=True)
-    torch.testing.assert_close(
-        ours["state_dict"]["agents.0.policy.flat"], theirs["state_dict"]["agents.0.policy.flat"], rtol=0, atol=1e-9
-    )
+    first = trained(logdir)
+    last, weights = first / "checkpoints" / "last.ckpt", "agents.0.policy.flat"
+    theirs, ours = map(last_checkpoint, (first, trained(tmp_path / "b", reload=last, epochs=1, lr=1e-12)))
+    torch.testing.assert_close(ours["state_dict"][weights], theirs["state_dict"][weights], rtol=0, atol=1e-9)
     assert ours["understudy"]["epoch"] == 1 and ours["optimizer_states"][0]["param_groups"][0]["step_count"] == 3
-    capsys.readouterr()
-    assert trainer.main(flags(tmp_path / "c", reload=last, hidden_sizes="8,8")) == 2
-    shown = capsys.readouterr().err
-    assert "whose networks are others" in shown and shown.count("\n") == 1 and not (tmp_path / "c").exists()
+    other = flags(tmp_path / "c", reload=last, hidden_sizes="8,8")
+    refused(trainer.main, other, "whose networks are others", capsys)
+    assert not (tmp_path / "c").exists()
 
 
 class Spoiled(gym.Env):
-    """Pays NaN at the ``at``-th step."""
+    """Pays ``rewards`` one after the other."""
 
     observation_space = gym.spaces.Box(-1, 1, (3,))
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self, at: int = 7):
-        self.at = at
+    def __init__(self, rewards: list[float]):
+        self.rewards = rewards
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -182,18 +165,20 @@ class Spoiled(gym.Env):
 
     def step(self, action):
         self.age += 1
-        reward = float("nan") if self.age == self.at else 1.0
-        return np.zeros(3, np.float32), reward, self.age == 9, False, {}
+        return np.zeros(3, np.float32), self.rewards[self.age - 1], self.age == len(self.rewards), False, {}
 
 
-def test_a_nan_reward_is_one_line(logdir: Path, capsys: Shown) -> None:
-    gym.register("Spoiled-v0", Spoiled)
-    try:
-        assert trainer.main(flags(logdir, gamename="Spoiled-v0")) == 2
-    finally:
-        del gym.registry["Spoiled-v0"]
-    shown = capsys.readouterr().err
-    assert shown.startswith("error: environment Spoiled-v0") and "reward is nan" in shown and shown.count("\n") == 1
+@pytest.mark.parametrize(("rewards", "limit", "said"), [
+    ([1.0] * 6 + [math.nan, 1.0, 1.0], None, "reward is nan"),
+    ([3e38] * 9, 5, "add up to more than a float holds"),
+])  # fmt: skip
+def test_rewards_that_are_no_number_are_one_line(
+    rewards: list[float], limit: int | None, said: str, logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = EnvSpec("Spoiled-v0", Spoiled, max_episode_steps=limit, kwargs={"rewards": rewards})
+    monkeypatch.setitem(gym.registry, "Spoiled-v0", spec)
+    error = refused(trainer.main, flags(logdir, gamename="Spoiled-v0"), said, capsys, begun=True)
+    assert error.startswith("error: environment Spoiled-v0")
 
 
 # -- warnings --------------------------------------------------------------------------------------------------------
@@ -209,83 +194,31 @@ def warned(logdir: Path, epochs: int, capsys: Shown, spoil) -> list[str]:
     return [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
 
 
+def losing(weights: Any, *losses: float):
+    """Sets ``weights`` of the policies to NaN, and says what was lost."""
+
+    def spoil(agent) -> torch.Tensor:
+        with torch.no_grad():
+            agent.policy.flat[weights] = float("nan")
+        return torch.tensor(losses)
+
+    return spoil
+
+
 def test_warns_once_of_a_policy_that_stays_uniform(logdir: Path, capsys: Shown) -> None:
-    def losses(away: float):
-        return lambda agent: torch.tensor([0.3, math.log(2) + away])
-
-    assert warned(logdir, 9, capsys, losses(0.001)) == []
-    lines = warned(logdir, 30, capsys, losses(-0.001))
-    assert len(lines) == 1 and "has sat at ln(2) = 0.693" in lines[0] and "not learning" in lines[0]
-    assert warned(logdir, 30, capsys, losses(0.05)) == []
+    for epochs, away, times in ((9, 0.001, 0), (30, -0.001, 1), (30, 0.05, 0)):
+        lines = warned(logdir, epochs, capsys, losing([], 0.3, math.log(2) + away))
+        assert len(lines) == times
+        assert all("has sat at ln(2) = 0.693" in line and "not learning" in line for line in lines)
 
 
-def test_warns_once_of_nan(logdir: Path, capsys: Shown) -> None:
-    def weights(agent) -> torch.Tensor:
-        with torch.no_grad():
-            agent.policy.flat[1, 5] = float("nan")
-        return torch.tensor([0.3, 0.3])
-
-    lines = warned(logdir, 5, capsys, weights)
+def test_warns_once_of_nan_and_ends_when_all_is_lost(logdir: Path, capsys: Shown) -> None:
+    lines = warned(logdir, 5, capsys, losing((1, 5), 0.3, 0.3))
     assert len(lines) == 1 and lines[0].startswith("warning: seed 26: weights are no longer finite (epoch 1)")
-    lines = warned(logdir, 5, capsys, lambda agent: torch.tensor([0.3, float("nan")]))
+    lines = warned(logdir, 5, capsys, losing([], 0.3, math.nan))
     assert len(lines) == 1 and "seed 26" in lines[0]
-
-
-def test_weights_that_are_all_nan_end_the_run_and_spare_the_checkpoints(logdir: Path, capsys: Shown) -> None:
-    def weights(agent) -> torch.Tensor:
-        with torch.no_grad():
-            agent.policy.flat.fill_(float("nan"))
-        return torch.tensor([float("nan")] * 2)
-
     with pytest.raises(UserError, match="no longer finite"):
-        warned(logdir, 1, capsys, weights)
-
-
-class Endless(Spoiled):
-    """Every reward is finite, their sum is not."""
-
-    def step(self, action):
-        obs, _, terminated, truncated, info = super().step(action)
-        return obs, 3e38, terminated, truncated, info
-
-
-def test_returns_beyond_a_float_are_one_line(logdir: Path, capsys: Shown) -> None:
-    gym.register("Endless-v0", Endless, max_episode_steps=5)
-    try:
-        assert trainer.main(flags(logdir, gamename="Endless-v0")) == 2
-    finally:
-        del gym.registry["Endless-v0"]
-    assert "add up to more than a float holds" in capsys.readouterr().err
-
-
-def test_best_ckpt_cannot_be_resumed_and_says_what_can(logdir: Path, capsys: Shown) -> None:
-    assert trainer.main(flags(logdir)) == 0
-    folder = run_folder(logdir) / "checkpoints"
-    (folder / "last.ckpt").write_bytes((folder / "best.ckpt").read_bytes())
-    assert trainer.main([*flags(logdir), "--resume"]) == 2
-    shown = capsys.readouterr().err
-    assert "holds weights but no memory" in shown and "--reload" in shown and shown.count("\n") == 1
-
-
-def test_a_folder_stands_for_its_newest_run(logdir: Path) -> None:
-    assert trainer.main(flags(logdir)) == 0 and trainer.main(flags(logdir)) == 0
-    newest = run_folder(logdir)
-    for folder in (newest, newest / "checkpoints", newest.parent):
-        assert checkpoints.load(folder).path == newest / "checkpoints" / "best.ckpt"
-    with pytest.raises(UserError, match="holds no checkpoint"):
-        checkpoints.load(logdir)
-
-
-def test_resuming_is_not_a_setting_of_the_run(logdir: Path) -> None:
-    assert trainer.main([*flags(logdir), "--resume"]) == 0
-    assert yaml.safe_load((run_folder(logdir) / "config.yaml").read_text())["resume"] is False
-
-
-def test_resume_says_when_it_starts_anew(logdir: Path, capsys: Shown) -> None:
-    assert trainer.main(flags(logdir)) == 0 and trainer.main([*flags(logdir), "--no_checkpoint"]) == 0
-    capsys.readouterr()
-    assert trainer.main([*flags(logdir), "--resume"]) == 0
-    assert "version_1 ended before its first checkpoint, so this starts anew; version_0" in capsys.readouterr().out
+        warned(logdir, 1, capsys, losing(..., math.nan, math.nan))
 
 
 # -- signals ---------------------------------------------------------------------------------------------------------
@@ -296,8 +229,6 @@ def test_a_signal_ends_the_epoch_under_way(
     number: signal.Signals, logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes in the third epoch, of which there would be no checkpoint."""
-    from control.lightning.agent import AgentModule
-
     step = AgentModule.training_step
 
     def interrupted(self: AgentModule, *batch: int) -> None:
@@ -311,7 +242,7 @@ def test_a_signal_ends_the_epoch_under_way(
     assert "stopping after this epoch" in shown.err and shown.err.count("\n") <= 2
     assert "3 epochs," in shown.out and "--resume goes on from epoch 3" in shown.out
     assert read_metrics(folder / "metrics.csv")["epoch"] == [1, 2, 3]
-    assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["understudy"]["epoch"] == 3
+    assert last_checkpoint(folder)["understudy"]["epoch"] == 3
 
 
 @pytest.mark.slow
@@ -321,12 +252,11 @@ def test_a_signal_ends_with_checkpoint_and_summary(number: signal.Signals, logdi
     wait_until(lambda: any(len(p.read_text().splitlines()) > 3 for p in logdir.rglob("metrics.csv")), process)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    folder = run_folder(logdir)
     assert process.returncode == 130, err
     assert "Traceback" not in err and "stopping after this epoch" in err
-    epochs = read_metrics(folder / "metrics.csv")["epoch"]
+    epochs = read_metrics(run_folder(logdir) / "metrics.csv")["epoch"]
     assert f"{epochs[-1]} epochs," in out and f"--resume goes on from epoch {epochs[-1]}" in out
-    assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["understudy"]["epoch"] == epochs[-1]
+    assert last_checkpoint(run_folder(logdir))["understudy"]["epoch"] == epochs[-1]
 
 
 def test_a_second_ctrl_c_ends_at_once(logdir: Path) -> None:
