@@ -106,7 +106,7 @@ def _gnu_parallel() -> bool:
     return version.stdout.startswith("GNU parallel")
 
 
-needs_parallel = pytest.mark.skipif(not _gnu_parallel(), reason="GNU parallel is missing (apt-get install parallel)")
+GNU_PARALLEL, MISSING = _gnu_parallel(), "GNU parallel is missing (apt-get install parallel)"
 
 
 class Script:

@@ -6,11 +6,12 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conftest import ROOT
-from fake_runs import Script, needs_parallel
+from fake_runs import GNU_PARALLEL, MISSING, Script
 
 SEEDS = "bash_train.sh"
 GRADIENTS = "experiments/policy_gradients/run.sh"
@@ -44,19 +45,18 @@ def script(path: str, folder: Path) -> Script:
     return Script(path, folder, AFTER[path], **FEW[path])
 
 
-@pytest.fixture
-def seeds(tmp_path: Path) -> Script:
-    return script(SEEDS, tmp_path)
+def under_test(path: str) -> Any:
+    """A fixture: the script in an empty folder, where there is GNU parallel."""
+
+    def fixture(tmp_path: Path) -> Script:
+        if not GNU_PARALLEL:
+            pytest.skip(MISSING)
+        return script(path, tmp_path)
+
+    return pytest.fixture(fixture)
 
 
-@pytest.fixture
-def gradients(tmp_path: Path) -> Script:
-    return script(GRADIENTS, tmp_path)
-
-
-@pytest.fixture
-def cells(tmp_path: Path) -> Script:
-    return script(CELLS, tmp_path)
+seeds, gradients, cells = under_test(SEEDS), under_test(GRADIENTS), under_test(CELLS)
 
 
 def called(*words: str) -> str:
@@ -66,7 +66,7 @@ def called(*words: str) -> str:
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 
-@needs_parallel
+@pytest.mark.skipif(not GNU_PARALLEL, reason=MISSING)
 @pytest.mark.parametrize(("path", "flags", "variables", "said"), [
     (SEEDS, "--lrr 1", {}, "error: --lrr is unknown; did you mean '--lr'?\n"),
     (SEEDS, "--config no.yaml", {}, "error: config is 'no.yaml': No such file or directory\n"),
@@ -104,9 +104,7 @@ def called(*words: str) -> str:
     *((path, "", {"LOGDIR": "python/x"}, "LOGDIR is 'python/x'; no folder can be written there")
       for path in (GRADIENTS, CELLS)),
 ])  # fmt: skip
-def test_a_call_that_cannot_work_is_one_line(
-    path: str, flags: str, variables: dict[str, str], said: str, tmp_path: Path
-) -> None:
+def test_a_call_that_cannot_work_is_one_line(path: str, flags: str, variables: dict, said: str, tmp_path: Path) -> None:
     script(path, tmp_path).refuses(said, *flags.split(), **variables)
 
 
@@ -116,7 +114,7 @@ def test_help_and_a_missing_parallel(path: str, word: str, tmp_path: Path) -> No
     script(path, tmp_path).needs_parallel(["bash", "tr", "sed", "sort", "uniq", "grep"])
 
 
-@needs_parallel
+@pytest.mark.skipif(not GNU_PARALLEL, reason=MISSING)
 @pytest.mark.parametrize("path", [SEEDS, GRADIENTS])
 def test_ctrl_c_lets_every_job_write_its_checkpoint(path: str, tmp_path: Path) -> None:
     ours = script(path, tmp_path)
@@ -136,20 +134,17 @@ def log_of(folder: Path, seed: int) -> str:
     return path.read_text()
 
 
-@needs_parallel
 def test_five_seeds_by_default_and_every_flag_as_it_was(seeds: Script, tmp_path: Path) -> None:
     odd = "it's {} $HOME; a*b"
-    code, out, err = seeds("--exp_name", odd, "--no_checkpoint", "--gamename=cartpole")
-    assert code == 0, err
-    assert err == "", "a progress bar is for terminals"
+    words = ["--exp_name", odd, "--no_checkpoint", "--gamename=cartpole"]
+    code, out, err = seeds(*words)
+    assert (code, err) == (0, ""), "a progress bar is for terminals"
     for seed in range(25, 30):
-        words = ["--exp_name", odd, "--no_checkpoint", "--gamename=cartpole", "--seed", str(seed)]
-        assert log_of(tmp_path, seed) == called(*words)
+        assert log_of(tmp_path, seed) == called(*words, "--seed", str(seed))
     assert list(tmp_path.glob("exp_dir/bash_train/*/joblog.tsv"))
     assert "--plot" not in out, "there is no run to plot"
 
 
-@needs_parallel
 def test_plot_command_names_the_folder_of_the_runs(seeds: Script, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("implementation: RCP-A\n")
     flags = ["--logdir", "out here", "--gamename=CartPole-v1", "--exp_name", "two words", "--config", "run.yaml"]
@@ -157,7 +152,6 @@ def test_plot_command_names_the_folder_of_the_runs(seeds: Script, tmp_path: Path
     assert out.splitlines()[-1].endswith(r"--plot out\ here/cartpole/two_words/RCP-A")
 
 
-@needs_parallel
 def test_a_failed_seed_is_named_and_resumed_alone(seeds: Script, tmp_path: Path) -> None:
     code, _, err = seeds("--epochs", "3", SEEDS="1 2 3", FAIL="2", JOBS="2")
     assert code == 1 and seeds.finished() == {"1": 1, "3": 1}
@@ -168,22 +162,17 @@ def test_a_failed_seed_is_named_and_resumed_alone(seeds: Script, tmp_path: Path)
     assert "'--resume', '--seed', '2'" in log_of(tmp_path, 2)
 
 
-@needs_parallel
-@pytest.mark.parametrize(("flags", "again"), [(["--epochs", "4"], "1 2"), (["--epochs", "3"], "2 1")])
-def test_resume_skips_nothing_under_another_call(seeds: Script, flags: list[str], again: str) -> None:
-    seeds("--epochs", "3", SEEDS="1 2")
-    assert seeds(*flags, "--resume", SEEDS=again)[0] == 0
-    assert seeds.finished() == {"1": 2, "2": 2}
+@pytest.mark.parametrize(("calls", "finished"), [
+    ([("--epochs 3", "1 2"), ("--epochs 4 --resume", "1 2")], {"1": 2, "2": 2}),  # nothing is skipped in another call
+    ([("--epochs 3", "1 2"), ("--epochs 3 --resume", "2 1")], {"1": 2, "2": 2}),
+    ([("", "1"), ("", "1"), ("--resume", "7")], {"1": 2, "7": 1}),  # nor without --resume; with it runs what never ran
+])  # fmt: skip
+def test_what_runs_again(seeds: Script, calls: list[tuple[str, str]], finished: dict[str, int]) -> None:
+    for flags, chosen in calls:
+        assert seeds(*flags.split(), SEEDS=chosen)[0] == 0
+    assert seeds.finished() == finished
 
 
-@needs_parallel
-def test_without_resume_everything_runs_again_and_with_it_what_never_ran(seeds: Script) -> None:
-    for flags in ((), (), ("--resume",)):
-        assert seeds(*flags, SEEDS="7" if flags else "1")[0] == 0
-    assert seeds.finished() == {"1": 2, "7": 1}
-
-
-@needs_parallel
 def test_after_sigkill_no_run_gets_a_second_writer(seeds: Script) -> None:
     """Killed outright, GNU parallel leaves its jobs behind; they are named instead of joined by others."""
     process, jobs = seeds.waiting(2, SEEDS="1 2", JOBS="2")
@@ -203,7 +192,6 @@ def test_after_sigkill_no_run_gets_a_second_writer(seeds: Script) -> None:
 # -- policy gradients --------------------------------------------------------------------------------------------------
 
 
-@needs_parallel
 def test_every_arm_is_trained_and_then_drawn(gradients: Script, tmp_path: Path) -> None:
     code, out, err = gradients("--eval_every", "5", EPISODES="640", LOGDIR="my runs")
     assert (code, err) == (0, "")
@@ -218,7 +206,6 @@ def test_every_arm_is_trained_and_then_drawn(gradients: Script, tmp_path: Path) 
     assert out.splitlines()[-1] == f"figure {drawn}"
 
 
-@needs_parallel
 def test_an_arm_that_failed_is_named_and_tried_again(gradients: Script) -> None:
     code, out, err = gradients(FAIL="BPG published")
     assert code == 1 and "figure" not in out
@@ -228,7 +215,6 @@ def test_an_arm_that_failed_is_named_and_tried_again(gradients: Script) -> None:
     assert gradients()[0] == 0 and gradients.finished()["BPG published"] == 1
 
 
-@needs_parallel
 @pytest.mark.slow
 def test_a_tiny_comparison_from_nothing(gradients: Script, tmp_path: Path) -> None:
     tiny = ["--batch_size", "2", "--eval_every", "1", "--eval_episodes", "1"]
@@ -241,7 +227,6 @@ def test_a_tiny_comparison_from_nothing(gradients: Script, tmp_path: Path) -> No
 # -- model generalisation ----------------------------------------------------------------------------------------------
 
 
-@needs_parallel
 def test_every_cell_is_trained_and_then_drawn(cells: Script, tmp_path: Path) -> None:
     code, out, err = cells("--buffer_size", "50", LOGDIR="my runs", SEED="007", EXP_NAME="short")
     assert (code, err) == (0, "")
@@ -257,7 +242,6 @@ def test_every_cell_is_trained_and_then_drawn(cells: Script, tmp_path: Path) -> 
     assert drawn.endswith("'--out', 'my runs/short/comparison.png']")
 
 
-@needs_parallel
 def test_resume_passes_over_what_finished(cells: Script, tmp_path: Path) -> None:
     code, out, err = cells(FAIL="ER panflute_low")
     assert code == 1 and "figure" not in out
@@ -266,7 +250,7 @@ def test_resume_passes_over_what_finished(cells: Script, tmp_path: Path) -> None
     assert cells("--resume")[0] == 0
     assert (tmp_path / log).read_text().splitlines()[-2].endswith("'--num_seeds', '2', '--resume'] threads 1")
     assert list(cells.finished().values()) == [1] * 4
-    assert cells("--resume", NUM_STEPS="3000")[0] == 0
-    assert cells.finished()["ER panflute_low"] == 2, "longer runs go on"
-    assert cells(NUM_STEPS="3000")[0] == 0
-    assert cells.finished()["ER panflute_low"] == 3, "without it all runs anew"
+    # longer runs go on, and without it all runs anew
+    for flags, times in (["--resume"], 2), ([], 3):
+        assert cells(*flags, NUM_STEPS="3000")[0] == 0
+        assert cells.finished()["ER panflute_low"] == times
