@@ -18,6 +18,7 @@ from models.streams import Streams, numbered_seed
 AGENT = AgentConfig(hidden_size=8, batch_size=5, lr=1e-2, eps_decay=0.8)
 SMALL = Config(proxy_hidden_size=7, max_steps=25, inner_steps=160, test_episodes=3, test_limit=60)
 PLATEAU: dict[str, Any] = {"inner_rule": "plateau", "early_out_num": 2, "early_out_virtual_diff": 0.1}
+TESTS: dict[str, Any] = {"inner_rule": "tests", "solved_reward": 4.0, "test_limit": 3}  # of 3 steps each
 
 
 class Watched(InnerLoop):
@@ -40,21 +41,30 @@ def loop_of(game: str = "cartpole", agent: dict[str, Any] | None = None, **chang
 
 def proxies_of(loop: InnerLoop, count: int) -> Tensor:
     """Random proxies whose episodes last from one step to the limit."""
-    networks = loop.stages.parameters
-    flat = 2 * networks.initial(Streams(range(count)))
-    if "done" in networks.parts:
-        part = networks.parts["done"]
-        part.layers(networks.split(flat)["done"])[-1][1][:, 0, 0] += torch.linspace(-0.4, 0.8, count)
+    flat = 2 * loop.stages.parameters.initial(Streams(range(count)))
+    if "done" in loop.stages.parameters.parts:
+        last_done(loop, flat).add_(torch.linspace(-0.4, 0.8, count))
     return flat
+
+
+def last_done(loop: InnerLoop, flat: Tensor) -> Tensor:
+    """The last biases [M] of the networks that end episodes, as a view."""
+    networks = loop.stages.parameters
+    return networks.parts["done"].layers(networks.split(flat)["done"])[-1][1][:, 0, 0]
 
 
 def same(outcome: Outcome, expected: Outcome, rows: list[int]) -> None:
     for own, i in zip(outcome.weights, rows, strict=True):  # type: ignore[attr-defined]
         assert torch.equal(own, expected.weights[i])  # type: ignore[attr-defined]
-    assert torch.equal(outcome.returns, expected.returns[rows])
-    assert torch.equal(outcome.scores, expected.scores[rows])
-    assert outcome.steps.tolist() == expected.steps[rows].tolist()
-    assert outcome.episodes.tolist() == expected.episodes[rows].tolist()
+    for name in ("returns", "scores", "steps", "episodes"):
+        assert torch.equal(getattr(outcome, name), getattr(expected, name)[rows]), name
+
+
+def same_alone(loop: Any, proxies: Tensor | None, seeds: Any, company: Outcome, *groups: Any, **how: Any) -> None:
+    """Each of ``groups``, lists of rows, comes out by itself as it did in company."""
+    for rows in groups:
+        own = None if proxies is None else proxies[rows]
+        same(loop.run(own, [seeds[i] for i in rows], **how), company, rows)
 
 
 @pytest.fixture
@@ -105,8 +115,7 @@ def test_alone_as_in_company_to_the_bit(case: str, kept: list[int]) -> None:
         assert kept and min(kept) < 9 and company.episodes.unique().numel() > 1
     if case == "varied":
         assert len(groups(loop.agent_config, seeds)) == 3
-    for rows in ([1], [5], [10, 3, 7]):
-        same(loop.run(proxies[rows], [seeds[i] for i in rows]), company, rows)
+    same_alone(loop, proxies, seeds, company, [1], [5], [10, 3, 7])
 
 
 @pytest.mark.parametrize("rule", ["budget", "plateau", "solved"])
@@ -115,8 +124,17 @@ def test_alone_as_in_company_on_the_real_environment(rule: str, kept: list[int])
     loop, seeds = loop_of(**settings), list(range(8))
     company = loop.run(None, seeds, rule=rule)
     assert (company.steps.unique().numel() > 1) == (len(kept) > 0) == (rule != "budget")
-    for rows in ([0], [5, 2]):
-        same(loop.run(None, [seeds[i] for i in rows], rule=rule), company, rows)
+    same_alone(loop, None, seeds, company, [0], [5, 2], rule=rule)
+
+
+def test_alone_as_in_company_without_a_tensor_program() -> None:
+    loop, seeds = loop_of("probe-5", **PLATEAU), list(range(6))
+    proxies = proxies_of(loop, 6)
+    same_alone(loop, proxies, seeds, loop.run(proxies, seeds), [0], [4, 2])
+    loop = loop_of("probe-4", **PLATEAU | {"inner_steps": 60, "early_out_virtual_diff": 0.01, "early_out_num": 5})
+    company = loop.run(None, seeds)
+    assert company.steps.unique().numel() > 2 and company.steps.min() < 30
+    same_alone(loop, None, seeds, company, *([i] for i in range(6)))
 
 
 def test_programs_that_take_turns_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +165,7 @@ def test_a_proxy_that_breaks_leaves_the_others_alone(bad: float) -> None:
     broken = proxies.clone()
     broken[2] = bad
     outcome, rest = loop.run(broken, seeds), [0, 1, 3, 4]
-    same(loop.run(proxies[rest], [seeds[i] for i in rest]), outcome, list(rest))
+    same_alone(loop, proxies, seeds, outcome, rest)
     assert outcome.returns[rest].isfinite().all() and (outcome.steps > 0).all()
     if bad != bad:  # its agents' weights are NaN: such an agent plays on, always the same, and has failed
         assert outcome.returns[2].isnan().all()
@@ -156,8 +174,8 @@ def test_a_proxy_that_breaks_leaves_the_others_alone(bad: float) -> None:
 def test_counts_of_steps_and_episodes() -> None:
     """One-step proxies, and proxies that end at the limit of 25 alone, two environments an agent."""
     loop = loop_of(agent={"num_envs": 2}, inner_steps=101)
-    proxies, networks = torch.zeros(2, loop.stages.parameters.size), loop.stages.parameters
-    networks.parts["done"].layers(networks.split(proxies)["done"])[-1][1][1] = 1.0
+    proxies = torch.zeros(2, loop.stages.parameters.size)
+    last_done(loop, proxies)[1] = 1.0
     outcome = loop.run(proxies, [0, 1])
     assert outcome.steps.tolist() == [102, 102]  # 51 each
     assert outcome.episodes.tolist() == [4, 102]
@@ -191,22 +209,19 @@ def test_tests_start_from_the_agent_s_seed_alone() -> None:
     assert not torch.equal(returns[0], returns[2])
 
 
-# -- the rule that tests on the real environment ----------------------------------------------------------------------
-
-
-def test_a_test_after_every_episode_ends_the_training() -> None:
+def test_the_tests_rule_ends_a_training_after_an_episode() -> None:
     """A test of CartPole always pays 9 or more in 12 steps: solved at 5 with the first episode that may count."""
-    loop = loop_of(inner_rule="tests", solved_reward=5.0, test_limit=12, agent={"init_episodes": 3})
-    outcome = loop.run(proxies_of(loop, 4), [0, 1, 2, 3])
+    loop = loop_of(**TESTS | {"solved_reward": 5.0, "test_limit": 12}, agent={"init_episodes": 3})
+    proxies, seeds = proxies_of(loop, 4), list(range(4))
+    outcome = loop.run(proxies, seeds)
     assert outcome.episodes.tolist() == [4] * 4 and outcome.steps.unique().numel() > 1
-    never = loop_of(inner_rule="tests", solved_reward=13.0, test_limit=12, inner_steps=40)
-    assert never.run(proxies_of(loop, 4), [0, 1, 2, 3]).steps.tolist() == [40] * 4
+    never = loop_of(**TESTS | {"solved_reward": 13.0, "test_limit": 12}, inner_steps=40)
+    assert never.run(proxies, seeds).steps.tolist() == [40] * 4
 
 
-def test_steps_of_the_rule_s_tests_are_counted_whatever_the_company() -> None:
+def test_steps_of_the_rule_s_tests_are_counted() -> None:
     """Every episode of training costs three tests of three steps, and the end three more."""
-    settings: dict[str, Any] = {"inner_rule": "tests", "solved_reward": 4.0, "test_limit": 3, "train_episodes": 9}
-    loop, seeds = loop_of(inner_steps=100, **settings), list(range(6))
+    loop, seeds = loop_of(**TESTS, train_episodes=9, inner_steps=100), list(range(6))
     proxies = proxies_of(loop, 6)
     company = loop.run(proxies, seeds)
     assert company.episodes.unique().numel() > 1
@@ -217,11 +232,9 @@ def test_steps_of_the_rule_s_tests_are_counted_whatever_the_company() -> None:
 def test_the_rule_is_not_asked_about_agents_that_are_through() -> None:
     """The first agent is through with its first step, and its episodes end at every step beside four whose own
     last to the limit of 25."""
-    settings: dict[str, Any] = {"inner_rule": "tests", "solved_reward": 4.0, "test_limit": 3, "inner_steps": 50}
-    agent = {"init_episodes": 1_000}
-    loop = loop_of(**settings, agent=agent, train_episodes=1)
-    proxies, networks = torch.zeros(5, loop.stages.parameters.size), loop.stages.parameters
-    networks.parts["done"].layers(networks.split(proxies)["done"])[-1][1][0] = 1.0
+    loop = loop_of(**TESTS, agent={"init_episodes": 1_000}, train_episodes=1, inner_steps=50)
+    proxies = torch.zeros(5, loop.stages.parameters.size)
+    last_done(loop, proxies)[0] = 1.0
     outcome = loop.run(proxies, list(range(5)))
     assert outcome.steps.tolist() == [1, 25, 25, 25, 25] and outcome.episodes.tolist() == [1] * 5
     assert outcome.test_steps == 5 * 9 + 5 * 9
@@ -233,28 +246,7 @@ def test_the_rule_s_tests_differ_from_episode_to_episode() -> None:
     assert 0 <= numbered_seed(2**62 + 5, 3) < 2**63
 
 
-# -- other games ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("game", "score"), [("probe-4", 1.0), ("probe-5", 1.0), ("probe-truncated", 8.0)])
-def test_learns_on_a_game_that_is_no_tensor_program(game: str, score: float) -> None:
+def test_learns_on_a_game_without_tensor_program(game: str, score: float) -> None:
     loop = loop_of(game, agent={"batch_size": 32, "eps_decay": 0.97}, inner_steps=300)
-    outcome = loop.run(None, [0, 1, 2])
-    assert outcome.returns.tolist() == [[score] * 3] * 3
-
-
-def test_members_of_such_a_game_stop_by_themselves() -> None:
-    settings = PLATEAU | {"inner_steps": 60, "early_out_virtual_diff": 0.01, "early_out_num": 5}
-    loop, seeds = loop_of("probe-4", **settings), list(range(6))
-    company = loop.run(None, seeds)
-    assert company.steps.unique().numel() > 2 and company.steps.min() < 30
-    for i in range(6):
-        same(loop.run(None, [seeds[i]]), company, [i])
-
-
-def test_a_proxy_of_a_game_that_is_no_tensor_program() -> None:
-    loop, seeds = loop_of("probe-5", **PLATEAU), list(range(6))
-    proxies = proxies_of(loop, 6)
-    company = loop.run(proxies, seeds)
-    for rows in ([0], [4, 2]):
-        same(loop.run(proxies[rows], [seeds[i] for i in rows]), company, rows)
+    assert loop.run(None, [0, 1, 2]).returns.tolist() == [[score] * 3] * 3

@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from conftest import ROOT
+from control.evolution import cluster
 from control.evolution.cluster import RayWorkers, make_workers
 from control.evolution.inner_loop import Outcome
 from control.evolution.workers import LocalWorkers
@@ -61,10 +63,11 @@ def worker_pids(driver: int, busy: bool = False) -> list[int]:
     names, parents = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            names[int(folder.name)] = (folder / "cmdline").read_bytes()
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            names[int(folder.name)] = (folder / "cmdline").read_bytes()
     titles = (b"ray::_work",) if busy else (b"ray::_work", b"ray::IDLE")
-    return sorted(pid for pid, name in names.items() if name.startswith(titles) and parents[parents[pid]] == driver)
+    found = [pid for pid, name in names.items() if name.startswith(titles)]
+    return sorted(pid for pid in found if parents.get(parents[pid]) == driver)
 
 
 def test_two_workers_do_what_one_process_does(local: LocalWorkers, two: RayWorkers, proxies: torch.Tensor) -> None:
@@ -83,23 +86,28 @@ def test_what_a_worker_raises_comes_out_as_it_is(two: RayWorkers, proxies: torch
         two.run(proxies[:, :-1], SEEDS)
 
 
-def test_a_killed_worker_changes_nothing(local: LocalWorkers, two: RayWorkers, proxies: torch.Tensor) -> None:
-    expected = local.run(proxies, SEEDS, steps=800)
-    before = worker_pids(os.getpid())
-    killed: list[int] = []
+def test_a_killed_worker_changes_nothing(
+    local: LocalWorkers, two: RayWorkers, proxies: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another starts its agents over. It dies when they are trained, and not at a moment that a clock decides."""
+    work, tries = cluster._work, tmp_path / "tries"
 
-    def kill() -> None:
-        while not killed:
-            for pid in worker_pids(os.getpid(), busy=True)[-1:]:
-                killed.append(pid)
-                os.kill(pid, signal.SIGKILL)
+    def dies_at_first(job: Any, call: Any) -> Outcome | None:
+        outcome = work(job, call)
+        if call and SEEDS[-1] in call[1]:
+            first = not tries.exists()
+            with tries.open("a") as file:
+                file.write(f"{os.getpid()} ")
+            if first:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return outcome
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    same(expected, two.run(proxies, SEEDS, steps=800))
-    killer.join()
-    after = worker_pids(os.getpid())
-    assert len(before) == 2 and len(set(after) - set(before)) == 1 and killed[0] not in after
+    monkeypatch.setattr(cluster, "_work", dies_at_first)
+    workers = RayWorkers(CONFIG, "DDQN", AGENT, GAME, 2)  # in the Ray of `two`
+    same(local.run(proxies, SEEDS), workers.run(proxies, SEEDS))
+    killed, other = map(int, tries.read_text().split())
+    assert killed != other and killed not in worker_pids(os.getpid())
+    workers.close()
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from control.evolution.fitness_shaping import failures_last
 from control.evolution.strategies import NES, SNES, STRATEGIES, OpenAIES, Strategy, make_strategy
 from models.proxies.search import SearchConfig
 from models.settings import SettingError
@@ -63,6 +62,7 @@ def test_finds_the_best_point(name: str, mirrored: bool, changes: dict[str, Any]
 
 
 def test_the_population_and_its_order() -> None:
+    assert [type(make(name)) for name in ("nes", "openai_es", "snes")] == [NES, OpenAIES, SNES]
     pairs = torch.tensor([[10.5, 21], [9.5, 19], [11.5, 19.5], [8.5, 20.5]])
     for name in STRATEGIES:
         strategy = make(name)
@@ -70,40 +70,43 @@ def test_the_population_and_its_order() -> None:
         single = make(name, mirrored=False, population=2)
         assert single.rows == 2 and torch.equal(single.ask(NOISE), pairs[::2])
         assert torch.equal(single.ask(NOISE), pairs[::2]), "asking twice changes nothing"
+        assert make(name, population=5, mirrored=False).rows == 5, "odd without mirroring"
 
 
-def test_nes_by_hand() -> None:
-    """Pair scores 3 (by the minus, so its noise turns round) and 2: weights 1 and -1 under transformation 2."""
-    decayed = make("nes", score_transform=2, step_size=2.0, weight_decay=0.1)
-    torch.testing.assert_close(told(decayed), torch.tensor([9 - 1 * (1 + 3), 18 - 1 * (2 - 1.0)]))
-    divided = make("nes", score_transform=2, step_size=2.0, weight_decay=0.1, nes_step_size=True)
-    torch.testing.assert_close(told(divided), torch.tensor([9 - 0.5 * 4, 18 - 0.5 * 1]))
+FLAT = [9.3, 9.3, 9.3, 9.3]
+# strategy, settings, fitness, that of the mean, and where the mean moves to
+BY_HAND: list[tuple[str, dict[str, Any], list[float], float | None, list[float]]] = [
+    # Pair scores 3 (by the minus, so its noise turns round) and 2: weights 1 and -1 under transformation 2.
+    ("nes", {"score_transform": 2, "step_size": 2.0, "weight_decay": 0.1}, [1, 3, 2, 0], None, [9 - 4, 18 - 1]),
+    ("nes", {"score_transform": 2, "step_size": 2.0, "weight_decay": 0.1, "nes_step_size": True}, [1, 3, 2, 0], None,
+     [9 - 0.5 * 4, 18 - 0.5 * 1]),
+    ("nes", {"score_transform": 2, "mirrored": False, "population": 2}, [1, 3], None, [10 + 0.5 * 2, 20 - 0.5 * 3]),
+    # A pair whose two are equal keeps its sign.
+    ("nes", {"score_transform": 4}, [5, 5, 1, 1], None, [10.5, 21]),
+    # The fitness of the mean is handed on.
+    ("nes", {"score_transform": 7}, [1, 3, 2, 0], 3.0, [10, 20]),
+    ("nes", {"score_transform": 7}, [1, 3, 2, 0], 2.0, [9.5, 19]),
+    # A pair that failed is the worst pair: transformation 2 weighs the other 1 and this one -1, with its plus's sign.
+    ("nes", {"score_transform": 2}, [NAN, INF, 0, -5], None, [10 + 0.5 * (3 - 1), 20 + 0.5 * (-1 - 2)]),
+    ("openai_es", {"step_size": 0.25, "weight_decay": 0.01}, [1, 3, 2, 0], None, [10.25, 19.75]),
+    # A plateau moves only what orders equal members.
+    ("openai_es", {}, FLAT, None, [10, 20]),
+    ("snes", {}, FLAT, None, [10, 20]),
+]  # fmt: skip
 
 
-def test_nes_without_mirroring_by_hand() -> None:
-    strategy = make("nes", score_transform=2, mirrored=False, population=2)
-    torch.testing.assert_close(told(strategy, torch.tensor([1.0, 3.0])), torch.tensor([10 + 0.5 * 2, 20 - 0.5 * 3]))
+@pytest.mark.parametrize(("name", "changes", "fitness", "score", "expected"), BY_HAND)
+def test_updates_by_hand(name: str, changes: Any, fitness: list[float], score: float | None, expected: Any) -> None:
+    found, wanted = told(make(name, **changes), torch.tensor(fitness), score=score), torch.tensor(expected).float()
+    torch.testing.assert_close(found, wanted)
+    assert torch.equal(found, MEAN) == torch.equal(wanted, MEAN)
 
 
-def test_nes_keeps_the_sign_of_a_drawn_pair() -> None:
-    drawn = told(make("nes", score_transform=4), torch.tensor([5.0, 5.0, 1.0, 1.0]))
-    torch.testing.assert_close(drawn, torch.tensor([10.5, 21.0]))
-
-
-def test_nes_hands_the_fitness_of_the_mean_on() -> None:
-    assert torch.equal(told(make("nes", score_transform=7), score=3.0), MEAN)
-    torch.testing.assert_close(told(make("nes", score_transform=7), score=2.0), torch.tensor([9.5, 19.0]))
-    with pytest.raises(ValueError, match="needs the fitness of the mean"):
-        told(make("nes", score_transform=7))
-
-
-def test_openai_es_gradient_and_first_step_by_hand() -> None:
+def test_openai_es_gradient_by_hand() -> None:
     """Ranks -1/6, 1/2, 1/6, -1/2, so the pairs weigh -2/3 and 2/3; two pairs times noise_std make 1."""
-    strategy = make("openai_es", step_size=0.25, weight_decay=0.01)
+    strategy, single = make("openai_es", weight_decay=0.01), make("openai_es", mirrored=False, population=2)
     expected = torch.tensor([4 / 3 - 0.1, -2 - 0.2], dtype=torch.float64)
     torch.testing.assert_close(strategy.gradient(NOISE, FITNESS), expected, rtol=1e-6, atol=0)
-    torch.testing.assert_close(told(strategy), torch.tensor([10.25, 19.75]))
-    single = make("openai_es", mirrored=False, population=2)
     expected = torch.tensor([0.5 * 2, -0.5 * 3], dtype=torch.float64)
     torch.testing.assert_close(single.gradient(NOISE, torch.tensor([1.0, 3.0])), expected)
 
@@ -122,7 +125,7 @@ def test_openai_es_is_adam_on_its_gradient() -> None:
 
 
 def test_snes_by_hand() -> None:
-    """Utilities -1/2 and 1/2 for two candidates; squares of the noise minus 1 are (0, 3) and (8, 0)."""
+    """Utilities -1/2 and 1/2 for a population of two; squares of the noise minus 1 are (0, 3) and (8, 0)."""
     strategy = make("snes", mirrored=False, population=2, weight_decay=0.1)
     torch.testing.assert_close(told(strategy, torch.tensor([1.0, 3.0])), torch.tensor([9.5, 18 - 0.75]))
     rate = (3 + math.log(2)) / (5 * math.sqrt(2))
@@ -130,7 +133,7 @@ def test_snes_by_hand() -> None:
     torch.testing.assert_close(strategy.noise_std, torch.tensor(expected, dtype=torch.float64))
 
 
-def test_snes_mirrored_is_snes_on_the_candidates() -> None:
+def test_snes_mirrored_is_snes_on_its_population() -> None:
     """Four rows that happen to be two and their opposites."""
     mirrored, plain = make("snes"), make("snes", mirrored=False)
     rows = torch.stack((NOISE, -NOISE), dim=1).flatten(0, 1)
@@ -139,12 +142,6 @@ def test_snes_mirrored_is_snes_on_the_candidates() -> None:
     best, second = math.log(3) / math.log(4.5), math.log(1.5) / math.log(4.5)  # of row 0's minus and row 1's plus
     expected = [10 + 0.5 * (-best + second * 3), 20 + 0.5 * (-best * 2 - second)]
     torch.testing.assert_close(mirrored.mean, torch.tensor(expected))
-
-
-def test_a_plateau_moves_only_what_orders_equal_members() -> None:
-    flat = torch.full((4,), 9.3)
-    assert torch.equal(told(make("openai_es"), flat), MEAN)
-    assert torch.equal(told(make("snes"), flat), MEAN)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -176,13 +173,6 @@ def test_goes_on_from_its_state_to_the_bit(name: str) -> None:
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(restored.state_dict()[name]))
 
 
-def test_a_foreign_state_is_refused() -> None:
-    with pytest.raises(ValueError, match="state holds"):
-        make("snes").load_state_dict(make("nes").state_dict())
-    with pytest.raises(ValueError, match=r"mean has shape \(3,\); expected \(2,\)"):
-        make("nes").load_state_dict(make("nes", torch.zeros(3)).state_dict())
-
-
 @pytest.mark.parametrize("failure", [NAN, INF, -INF])
 @pytest.mark.parametrize("name, kind", [*(("nes", kind) for kind in range(8)), ("openai_es", 0), ("snes", 0)])
 def test_a_failed_member_is_the_worst_one(name: str, kind: int, failure: float) -> None:
@@ -192,12 +182,6 @@ def test_a_failed_member_is_the_worst_one(name: str, kind: int, failure: float) 
     assert moved.isfinite().all() and not torch.equal(moved, MEAN)
     # Both failed members share the last rank, so equal scores below all others stand for them.
     assert torch.equal(moved, told(other, torch.tensor([1.0, 0.5, 0.5, 3.0]), score=0.5))
-
-
-def test_a_pair_that_failed_is_the_worst_pair() -> None:
-    """Transformation 2 weighs the other pair 1 and this one -1, with the sign of its plus."""
-    moved = told(make("nes", score_transform=2), torch.tensor([NAN, INF, 0.0, -5.0]))
-    torch.testing.assert_close(moved, torch.tensor([10 + 0.5 * (3 - 1), 20 + 0.5 * (-1 - 2)]))
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -248,10 +232,6 @@ def test_settings_out_of_range(name: str, changes: dict[str, Any], line: str) ->
     assert str(error.value) == line
 
 
-def test_an_odd_population_is_fine_without_mirroring() -> None:
-    assert make("nes", population=5, mirrored=False).rows == 5
-
-
 def test_misuse_is_refused() -> None:
     strategy = make("nes")
     with pytest.raises(RuntimeError, match="tell without ask"):
@@ -264,8 +244,9 @@ def test_misuse_is_refused() -> None:
     strategy.tell(FITNESS)
     with pytest.raises(RuntimeError, match="tell without ask"):
         strategy.tell(FITNESS)
-
-
-def test_names_make_their_classes() -> None:
-    assert [type(make(name)) for name in ("nes", "openai_es", "snes")] == [NES, OpenAIES, SNES]
-    assert torch.equal(failures_last(torch.tensor([1.0, NAN])), torch.tensor([1.0, -INF], dtype=torch.float64))
+    with pytest.raises(ValueError, match="needs the fitness of the mean"):
+        told(make("nes", score_transform=7))
+    with pytest.raises(ValueError, match="state holds"):
+        make("snes").load_state_dict(make("nes").state_dict())
+    with pytest.raises(ValueError, match=r"mean has shape \(3,\); expected \(2,\)"):
+        make("nes").load_state_dict(make("nes", torch.zeros(3)).state_dict())
