@@ -169,6 +169,13 @@ def lasting(changes: dict[str, Any], epochs: int) -> dict[str, Any]:
     return changes | {"epochs": epochs}
 
 
+def yaml_file(folder: Path, text: str) -> str:
+    """The path of a new settings file."""
+    path = folder / "settings.yaml"
+    path.write_text(text)
+    return str(path)
+
+
 def run_folder(logdir: Path) -> Path:
     """The newest version of the only run under ``logdir``."""
     return sorted(logdir.glob("*/*/*/*/version_*"), key=lambda path: int(path.name.removeprefix("version_")))[-1]

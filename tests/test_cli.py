@@ -82,12 +82,9 @@ def test_help_shows_every_setting_with_its_default(name: str, capsys: pytest.Cap
     settings = config.parse(["--implementation", name])
     for field in config.as_dict(settings):
         assert f"--{field}" in shown
-    inner = settings.run.agent if settings.proxy is not None else name
-    assert f"hyperparameters of {inner}:" in shown
-    step_size = getattr(settings.agent, "lr", None) or settings.agent.Q_alpha
-    assert re.search(
-        rf"Adam's learning rate [\w ()]*\[\w+\] \(default: {step_size}; allowed: number, greater than 0", shown
-    )
+    assert f"hyperparameters of {name if settings.proxy is None else settings.run.agent}:" in shown
+    rate = getattr(settings.agent, "lr", None) or settings.agent.Q_alpha
+    assert re.search(rf"Adam's learning rate [\w ()]*\[\w+\] \(default: {rate}; allowed: number, greater than 0", shown)
     assert "lunarlander-sparse" in shown and ", ".join(implementations()) in shown
 
 
@@ -101,9 +98,6 @@ def test_help_is_as_wide_as_the_terminal_up_to_110_columns(
         shown = capsys.readouterr().out.split("examples:")[0]
         assert widest - 15 < max(map(len, shown.splitlines())) <= widest
         assert "[R] Kumar et al. 2019" in " ".join(shown.split())
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         trainer.main(["--version"])
     assert end.value.code == 0 and capsys.readouterr().out.startswith("understudy ")
@@ -129,38 +123,33 @@ def test_work_goes_to_the_part_that_does_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert called[-1][1] == ([ROOT, ROOT / "README.md"], ROOT / "x.png")
 
 
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
-        (SettingError("lr is\n-1"), "error: lr is -1\n"),
-        (EnvironmentFault("reward is nan"), "error: reward is nan\n"),
-        (OSError(errno.ENOSPC, "No space", "/x/last.ckpt"), "error: disk full at '/x/last.ckpt'; make room and go on"),
-        (PermissionError(errno.EACCES, "Permission denied", "/x"), "error: cannot use '/x': Permission denied\n"),
-        (ModuleNotFoundError("no", name="ray.tune"), "error: the Python module 'ray' is not installed"),
-    ],
-)
+USER_ERRORS: list[tuple[BaseException, str]] = [
+    (SettingError("lr is\n-1"), "error: lr is -1\n"),
+    (EnvironmentFault("reward is nan"), "error: reward is nan\n"),
+    (OSError(errno.ENOSPC, "No space", "/x/last.ckpt"), "error: disk full at '/x/last.ckpt'; make room and go on"),
+    (PermissionError(errno.EACCES, "Permission denied", "/x"), "error: cannot use '/x': Permission denied\n"),
+    (ModuleNotFoundError("no", name="ray.tune"), "error: the Python module 'ray' is not installed"),
+    (KeyboardInterrupt(), "interrupted\n"),
+]
+
+
+@pytest.mark.parametrize(("error", "line"), USER_ERRORS)
 def test_what_the_user_can_put_right_is_one_line(
-    error: Exception, line: str, fails: Callable[[BaseException], int], capsys: pytest.CaptureFixture[str]
+    error: BaseException, line: str, fails: Callable[[BaseException], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert fails(error) == 2
+    assert fails(error) == (130 if line == "interrupted\n" else 2)
     shown = capsys.readouterr().err
     assert shown.startswith(line) and shown.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "error", [RuntimeError("shape"), ModuleNotFoundError("no", name="control.nothing"), KeyError("x")]
-)
+BUGS = [RuntimeError("shape"), ModuleNotFoundError("no", name="control.nothing"), KeyError("x")]
+
+
+@pytest.mark.parametrize("error", BUGS)
 def test_a_bug_keeps_its_traceback(error: Exception, fails: Callable[[BaseException], int]) -> None:
     assert errors.one_line(error) is None
     with pytest.raises(type(error)):
         fails(error)
-
-
-def test_ctrl_c_before_training_has_no_traceback(
-    fails: Callable[[BaseException], int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert fails(KeyboardInterrupt()) == 130
-    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_red_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from control.cli.parse import RunConfig, as_dict, from_dict, parse, settings_from, to_yaml
 from control.cli.words import NULL, command_line
+from helpers import yaml_file
+from models.agents.ddqn import config
 from models.family import Family
 from models.registry import default_config, family, implementations, learns_from
 from models.settings import Kind, SettingError, check, kinds
@@ -20,23 +22,18 @@ from models.settings import Kind, SettingError, check, kinds
 AGENTS = [name for name in implementations() if learns_from(name) != "evolution"]
 
 
-def yaml_file(tmp_path: Path, text: str) -> str:
-    path = tmp_path / "settings.yaml"
-    path.write_text(text)
-    return str(path)
-
-
 def test_defaults_are_the_published_run() -> None:
     settings = parse([])
     assert (settings.run, settings.command, settings.given) == (RunConfig(), {}, frozenset())
     assert settings.agent == default_config("UDRL", "lunarlander")
     assert settings.run.epochs == 2000
+    assert settings.agent == parse(["--gamename", "LunarLander-v3"]).agent
+    assert parse(["--gamename", "LunarLander-v3"]).run.gamename == "lunarlander"  # another name of it
 
 
 @pytest.mark.parametrize("name", implementations())
 def test_every_implementation_has_defaults_in_range(name: str) -> None:
-    games = {game for _, game in family(name).environment_presets} | {"cartpole"}
-    for game in games:
+    for game in {game for _, game in family(name).environment_presets} | {"cartpole"}:
         check(default_config(name, game))
 
 
@@ -53,48 +50,31 @@ def test_later_layers_win(tmp_path: Path) -> None:
 
 
 def test_implementation_and_game_may_come_from_yaml(tmp_path: Path) -> None:
-    file = yaml_file(
-        tmp_path, "implementation: RCP-A\ngamename: cartpole\ncommand: {return: 100}\nno_checkpoint: yes\n"
-    )
-    settings = parse(["--config", file])
+    text = "implementation: RCP-A\ngamename: cartpole\ncommand: {return: 100}\nno_checkpoint: yes\n"
+    settings = parse(["--config", yaml_file(tmp_path, text)])
     assert settings.agent == default_config("RCP-A", "cartpole")
     assert (settings.command, settings.run.no_checkpoint) == ({"return": 100.0}, True)
 
 
-def test_another_name_of_a_game_gives_its_own_name_and_preset() -> None:
-    settings = parse(["--gamename", "LunarLander-v3"])
-    assert settings.run.gamename == "lunarlander"
-    assert settings.agent == parse([]).agent
+SAID = [
+    ("--lr 1e-3", "lr", 1e-3), ("--lr=1", "lr", 1.0), ("--lr 1 --lr 2", "lr", 2.0),
+    ("--hidden_sizes 64,32", "hidden_sizes", (64, 32)), ("--hidden_sizes 64 32", "hidden_sizes", (64, 32)),
+    ("--hidden_sizes '[64, 32]'", "hidden_sizes", (64, 32)),
+    ("--reward_scale none", "reward_scale", None), ("--reward_scale=null", "reward_scale", None),
+    ("--expo_weighting", "expo_weighting", True), ("--expo_weighting true", "expo_weighting", True),
+    ("--expo_weighting=False", "expo_weighting", False),
+    ("--no_expo_weighting --implementation RCP-R", "expo_weighting", False),
+    ("--expo_weighting --no_expo_weighting", "expo_weighting", False),
+    ("--no_checkpoint", "no_checkpoint", True), ("--recording_epoch_interval -1", "recording_epoch_interval", -1),
+    ("--target_return -1.5", "target_return", -1.5), ("--exp_name 7", "exp_name", "7"),
+    ("--exp_name null", "exp_name", "null"), ("--exp_name -quick", "exp_name", "-quick"),
+    ("--seed 007", "seed", 7), ("--seed 0x10", "seed", 16),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("argv", "field", "value"),
-    [
-        (["--lr", "1e-3"], "lr", 1e-3),
-        (["--lr=1"], "lr", 1.0),
-        (["--lr", "1", "--lr", "2"], "lr", 2.0),
-        (["--hidden_sizes", "64,32"], "hidden_sizes", (64, 32)),
-        (["--hidden_sizes", "[64, 32]"], "hidden_sizes", (64, 32)),
-        (["--hidden_sizes", "64", "32"], "hidden_sizes", (64, 32)),
-        (["--reward_scale", "none"], "reward_scale", None),
-        (["--reward_scale=null"], "reward_scale", None),
-        (["--expo_weighting"], "expo_weighting", True),
-        (["--expo_weighting", "true"], "expo_weighting", True),
-        (["--expo_weighting=False"], "expo_weighting", False),
-        (["--no_expo_weighting", "--implementation", "RCP-R"], "expo_weighting", False),
-        (["--expo_weighting", "--no_expo_weighting"], "expo_weighting", False),
-        (["--no_checkpoint"], "no_checkpoint", True),
-        (["--recording_epoch_interval", "-1"], "recording_epoch_interval", -1),
-        (["--target_return", "-1.5"], "target_return", -1.5),
-        (["--exp_name", "7"], "exp_name", "7"),
-        (["--exp_name", "null"], "exp_name", "null"),
-        (["--exp_name", "-quick"], "exp_name", "-quick"),
-        (["--seed", "007"], "seed", 7),
-        (["--seed", "0x10"], "seed", 16),
-    ],
-)
-def test_ways_to_say_it(argv: list[str], field: str, value: Any) -> None:
-    settings = parse(argv)
+@pytest.mark.parametrize(("words", "field", "value"), SAID)
+def test_ways_to_say_it(words: str, field: str, value: Any) -> None:
+    settings = parse(shlex.split(words))
     found = getattr(settings.run if hasattr(settings.run, field) else settings.agent, field)
     assert found == value and type(found) is type(value)
 
@@ -108,17 +88,12 @@ def test_files_may_be_empty_or_json(tmp_path: Path) -> None:
     assert settings.run.record and settings.run.time_limit is None
 
 
-def test_a_misspelt_hook_of_a_family_is_an_error() -> None:
-    config, names = dataclasses.make_dataclass("Config", ["lr"], frozen=True), {"PG": {}}
+def test_a_wrong_family_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, names = dataclasses.make_dataclass("Config", ["lr"], frozen=True), {"PG": {}}
     with pytest.raises(TypeError, match="validat"):
-        Family(config, names, "episodes", validat=lambda config: None)  # type: ignore[call-arg]
+        Family(own, names, "episodes", validat=lambda config: None)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="changes settings that its config has not: learning_rate"):
-        Family(config, {"PG": {"learning_rate": 1.0}}, "episodes")
-
-
-def test_two_families_with_one_name_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from models.agents.ddqn import config
-
+        Family(own, {"PG": {"learning_rate": 1.0}}, "episodes")
     monkeypatch.setattr(config, "FAMILY", dataclasses.replace(config.FAMILY, implementations={"UDRL": {}}))
     with pytest.raises(RuntimeError, match="UDRL is in models.agents.command_conditioned and in models.agents.ddqn"):
         implementations.__wrapped__()
@@ -145,11 +120,9 @@ def test_a_preset_chooses_defaults_and_what_is_given_wins(tmp_path: Path) -> Non
 
 
 def test_episodes_to_train_are_rounded_up_to_whole_batches() -> None:
-    def epochs(*argv: str) -> int:
-        return parse(["--implementation", "CPG", *argv]).epochs
-
-    assert (epochs(), epochs("--max_episodes", "15000"), epochs("--max_episodes", "64")) == (188, 469, 2)
-    assert parse(["--epochs", "7"]).epochs == 7
+    found = [parse(["--implementation", "CPG", *more.split()]).epochs
+             for more in ("", "--max_episodes 15000", "--max_episodes 64")]  # fmt: skip
+    assert found == [188, 469, 2] and parse(["--epochs", "7"]).epochs == 7
 
 
 def test_evaluation_needs_nothing_but_the_path(tmp_path: Path) -> None:
@@ -191,8 +164,8 @@ def test_python_means_what_flags_mean(values: dict[str, Any], words: str) -> Non
 )
 def test_the_command_line_makes_the_same_settings(words: str) -> None:
     settings = parse(shlex.split(words))
-    start, line = shlex.split(command_line(settings))[:2], shlex.split(command_line(settings))[2:]
-    assert start == ["python", "trainer.py"]
+    python, script, *line = shlex.split(command_line(settings))
+    assert (python, script) == ("python", "trainer.py")
     assert dataclasses.replace(parse(line), given=settings.given) == settings
     assert "--exp_name" not in command_line(settings, without=("exp_name",))
 
@@ -218,8 +191,7 @@ def values_of(kind: Kind, meta: Any) -> st.SearchStrategy[Any]:
         item = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")))
         item = item.filter(lambda text: text.strip() not in ("", ".", ".."))
     else:
-        bounds = (meta.get("above"), meta.get("minimum"), meta.get("below"), meta.get("maximum"))
-        above, minimum, below, maximum = bounds
+        above, minimum, below, maximum = map(meta.get, ("above", "minimum", "below", "maximum"))
         low, high = above if minimum is None else minimum, below if maximum is None else maximum
         if kind.item is int:
             item = st.integers(low, high)
@@ -240,10 +212,10 @@ def test_settings_survive_yaml_and_checkpoints(
     # What names a file must exist, and what chooses the mode has its own tests.
     fixed = {"implementation", "gamename", "eval_agent", "reload", "use_tune", "search_space", "plot", "resume",
              "preset", "desire_rtg", "desire_cum_rew", "desire_horizon", "desire_advantage"}  # fmt: skip
-    for config in (RunConfig(), default_config(name, "cartpole")):
-        known = [field for field in dataclasses.fields(config) if field.name not in fixed]
+    for part in (RunConfig(), default_config(name, "cartpole")):
+        known = [field for field in dataclasses.fields(part) if field.name not in fixed]
         for field in data.draw(st.lists(st.sampled_from(known), max_size=6, unique_by=lambda field: field.name)):
-            changes[field.name] = data.draw(values_of(kinds(type(config))[field.name], field.metadata), field.name)
+            changes[field.name] = data.draw(values_of(kinds(type(part))[field.name], field.metadata), field.name)
     # The word null stands for none wherever none is allowed.
     texts = [changes.get(name) for name in ("ray_address", "plot_out")]
     assume(not any(text is not None and text.lower() in NULL for text in texts))

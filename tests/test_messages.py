@@ -20,7 +20,6 @@ train -> 'train' is not a flag; flags start with --
 -seed 3 -> '-seed' is not a flag; did you mean '--seed'?
 -sed 3 -> '-sed' is not a flag; did you mean '--seed'?
 --epochs 3 -seed=3 -> '-seed=3' is not a flag; did you mean '--seed'?
-
 --batch_size abc -> batch_size is 'abc'; allowed: integer, at least 1, at most 1000000
 --batch_size 1.0 -> batch_size is '1.0'; allowed: integer, at least 1, at most 1000000
 --batch_size 1 2 -> batch_size is '1 2'; allowed: one value
@@ -40,12 +39,10 @@ train -> 'train' is not a flag; flags start with --
 --exp_name= -> exp_name is ''; allowed: text, not empty
 --exp_name .. -> exp_name is '..'; allowed: the name of a folder
 --exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8
---implementation RCPA
-    -> implementation is 'RCPA'; allowed: UDRL, RCP-R, RCP-A, DDQN, ... AAC, SE; did you mean 'RCP-A'?
+--implementation RCPA -> implementation is 'RCPA'; allowed: UDRL, RCP-R, RCP-A, DDQN, ... AAC, SE; did you mean 'RCP-A'?
 --implementation ER --preset procmaze_hi
     -> preset is 'procmaze_hi'; allowed for ER: shipped, procmaze_high, ... did you mean 'procmaze_high'?
 --gamename lunarlandr -> gamename is 'lunarlandr'; did you mean 'lunarlander'? Allowed: ...
-
 --config nowhere.yaml -> config is 'nowhere.yaml': No such file or directory
 --config nowhere.json -> config is 'nowhere.json': No such file or directory
 --config a.yaml --config b.yaml -> --config is given twice; allowed: one file
@@ -57,17 +54,14 @@ train -> 'train' is not a flag; flags start with --
 --eval_agent @ --last_few 1 -> --last_few has no effect with --eval_agent: the checkpoint holds it
 --eval_agent @ --grid_size 5 -> --grid_size has no effect with --eval_agent: the checkpoint holds it
 --desire_cum_rew -> desire_rtg and desire_cum_rew exclude each other: switch one of them off
-
---gamename procmaze,grid_sise=5
-    -> gamename is 'procmaze,grid_sise=5': 'grid_sise' is unknown; did you mean 'grid_size'?
+--gamename procmaze,grid_sise=5 -> gamename is 'procmaze,grid_sise=5': 'grid_sise' is unknown; did you mean 'grid_size'?
 --gamename panflute, -> gamename is 'panflute,': '' is unknown; allowed: num_pipes, spontaneous_reward
 --gamename procmaze,grid_size -> gamename is 'procmaze,grid_size': grid_size needs a value: grid_size=4
 --gamename procmaze,grid_size=1
     -> gamename is 'procmaze,grid_size=1': grid_size is 1; allowed: integer, at least 2, at most 100
 --gamename procmaze,grid_size=[
     -> gamename is 'procmaze,grid_size=[': grid_size is '['; allowed: integer, at least 2, at most 100
---gamename procmaze,grid_size=5,grid_size=6
-    -> gamename is 'procmaze,grid_size=5,grid_size=6': grid_size is given twice
+--gamename procmaze,grid_size=5,grid_size=6 -> gamename is 'procmaze,grid_size=5,grid_size=6': grid_size is given twice
 --gamename buttongrid,grid_size=3,num_buttons=10
     -> gamename is 'buttongrid,grid_size=3,num_buttons=10': num_buttons is 10; allowed: integer, at least 1, at most 9
 --gamename cartpole,grid_size=4 -> gamename is 'cartpole,grid_size=4'; allowed: cartpole, which has no parameters
@@ -82,7 +76,6 @@ train -> 'train' is not a flag; flags start with --
     -> --num_pipes has no effect with gamename procmaze; it is a parameter of panflute
 --grid_size 3
     -> --grid_size has no effect with gamename lunarlander; it is a parameter of procmaze, opengrid, buttongrid
-
 --implementation ER --epochs 3 -> --epochs has no effect with ER; did you mean '--num_steps'?
 --implementation ER --steps_per_epoch 3 -> --steps_per_epoch has no effect with ER; did you mean '--eval_frequency'?
 --implementation ER --eval_every 3 -> --eval_every has no effect with ER; did you mean '--eval_frequency'?
@@ -168,8 +161,8 @@ PYTHON: list[tuple[dict[str, Any], str]] = [
 
 
 def rows() -> list[tuple[str, str]]:
-    table = FLAGS.replace("\n    ->", " ->").split("\n")
-    return [(words, line) for words, _, line in (row.partition(" -> ") for row in table if row)]
+    table = FLAGS.replace("\n    ->", " ->").strip().split("\n")
+    return [(words, line) for words, _, line in (row.partition(" -> ") for row in table)]
 
 
 def check(said: object, line: str) -> None:
@@ -195,10 +188,10 @@ def test_wrong_files(tmp_path: Path, text: str, words: str, line: str) -> None:
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
-    (tmp_path / "weights.ckpt").write_bytes(b"\x80\x02\xff\x00")
-    with pytest.raises(SettingError) as error:
-        parse(["--config", str(tmp_path / "weights.ckpt")])
-    assert str(error.value) == f"config is {str(tmp_path / 'weights.ckpt')!r}: not a text file"
+    file = tmp_path / "weights.ckpt"
+    file.write_bytes(b"\x80\x02\xff\x00")
+    with pytest.raises(SettingError, match=f"^config is '{file}': not a text file$"):
+        parse(["--config", str(file)])
 
 
 @pytest.mark.parametrize(("values", "line"), PYTHON)

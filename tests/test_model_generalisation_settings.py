@@ -41,9 +41,6 @@ def fixture(name: str) -> dict[str, Any]:
     return json.loads((FIXTURES / f"{name}.json").read_text())
 
 
-# -- presets ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("regime", ["high", "low"])
 @pytest.mark.parametrize("game", CELLS)
 @pytest.mark.parametrize("name", NAMES)
@@ -69,7 +66,7 @@ def test_presets_are_complete_and_change_nothing_else(name: str) -> None:
         assert {key for key in plain if changed[key] != plain[key]} <= {*values[name], "preset"}
 
 
-def test_an_environment_with_parameters_has_its_values() -> None:
+def test_presets_of_environments_with_parameters() -> None:
     assert default_config("ER", "panflute,num_pipes=8") == default_config("ER", "panflute")
     assert default_config("ER", "panflute") != default_config("ER", "procmaze,grid_size=5")
     assert default_config("SimpleModel", "opengrid") == default_config("SimpleModel", "procmaze")
@@ -85,22 +82,19 @@ def test_what_tells_the_implementations_apart() -> None:
     assert {config.model_alpha for config in configs.values()} == {2e-4}
 
 
-# -- hooks -----------------------------------------------------------------------------------------------------------
+TOGETHER = [
+    "ER --double_DQN --batch_size 200000 --exploration_strat epsilon_greedy --epsilon 0.2 --episodic_env no",
+    "GaussianLatent --num_features 3 --latent_type tanh_gaussian --min_std 1",
+    "SimpleModel --bernoulli_logits --rollout_length 3 --rollout_batch_size 7 --reward_weight 2",
+    "GaussianLatent --binary_obs no --learn_obs_variance --latent_type tanh_gaussian --std_act sigmoid",
+    "CategoricalLatent --feature_width 3 --KL_prior_weight 0 --double_DQN",
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "flags"),
-    [
-        ("ER", "--double_DQN --batch_size 200000 --exploration_strat epsilon_greedy --epsilon 0.2 --episodic_env no"),
-        ("GaussianLatent", "--num_features 3 --latent_type tanh_gaussian --min_std 1"),
-        ("SimpleModel", "--bernoulli_logits --rollout_length 3 --rollout_batch_size 7 --reward_weight 2"),
-        ("GaussianLatent", "--binary_obs no --learn_obs_variance --latent_type tanh_gaussian --std_act sigmoid"),
-        ("CategoricalLatent", "--feature_width 3 --KL_prior_weight 0 --double_DQN"),
-    ],
-)
-def test_settings_that_work_together(name: str, flags: str) -> None:
-    settings = given(f"--implementation {name} --gamename procmaze {flags}")
-    assert settings.agent != default_config(name, "procmaze")
+@pytest.mark.parametrize("flags", TOGETHER)
+def test_settings_that_work_together(flags: str) -> None:
+    settings = given(f"--gamename procmaze --implementation {flags}")
+    assert settings.agent != default_config(flags.split()[0], "procmaze")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -115,9 +109,6 @@ def test_ineffective_and_changeable_settings_exist(name: str) -> None:
 def test_periods_are_rounded_up() -> None:
     config = given("--implementation ER --num_steps 1001 --training_start_time 501").agent
     assert (config.epochs, config.first_update) == (3, 1000)
-
-
-# -- the original's files --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -165,34 +156,26 @@ def test_what_keys_mean(content: dict[str, Any], values: dict[str, Any]) -> None
     assert {key: found[key] for key in values} == values
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "line"),
-    [
-        ("ER", {"softmax_tmp": 1}, "softmax_tmp is unknown; did you mean 'softmax_temp'?"),
-        ("ER", {"gamename": "procmaze"}, "gamename is unknown"),
-        ("ER", {"KL_prior_weight": 1}, "KL_prior_weight has no effect with ER"),
-        ("simple_model", {"alpha_adam": 3}, "alpha_adam has no effect with SimpleModel; did you mean 'Q_alpha'?"),
-        ("ER", {"Q_alpha": 1, "agent_type": "ER"}, "Q_alpha has no effect with ER; did you mean 'alpha_adam'?"),
-        ("gaussian", {"rollout_batch_size": 3}, "rollout_batch_size has no effect without 'seperate_rollout_batch_s"),
-        ("gaussian", {"seperate_rollout_batch_size": True}, "rollout_batch_size is missing; seperate_rollout_batch_"),
-        (
-            "gaussian",
-            {"latent_type": "gausian"},
-            "latent_type is 'gausian'; allowed: categorical, gaussian, tanh_",
-        ),
-        ("ER", {"agent_type": "DQN"}, "agent_type is 'DQN'; allowed: ER, perfect_model, simple_model, latent_model"),
-        (
-            "ER",
-            {"environment": "ProcMase"},
-            "environment is 'ProcMase'; allowed: ProcMaze, OpenGrid, ButtonGrid",
-        ),
-        ("ER", {"env_config": {"num_steps": 4}}, "env_config: num_steps is unknown; allowed for ProcMaze: grid_size"),
-        ("ER", {"env_config": 4}, "env_config is 4; allowed: a mapping"),
-        ("ER", {"gamma": {"value": 1}}, "gamma is {'value': 1}; allowed: number, at least 0, at most 1"),
-        ("ER", {"save_final_params": False}, "save_final_params is not what save_params is; allowed: the same"),
-        ("ER", {"save_frequency": 0}, "save_frequency is 0, eval_frequency 500; allowed: integers, at least 1"),
-    ],
-)
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("ER", {"softmax_tmp": 1}, "softmax_tmp is unknown; did you mean 'softmax_temp'?"),
+    ("ER", {"gamename": "procmaze"}, "gamename is unknown"),
+    ("ER", {"KL_prior_weight": 1}, "KL_prior_weight has no effect with ER"),
+    ("simple_model", {"alpha_adam": 3}, "alpha_adam has no effect with SimpleModel; did you mean 'Q_alpha'?"),
+    ("ER", {"Q_alpha": 1, "agent_type": "ER"}, "Q_alpha has no effect with ER; did you mean 'alpha_adam'?"),
+    ("gaussian", {"rollout_batch_size": 3}, "rollout_batch_size has no effect without 'seperate_rollout_batch_s"),
+    ("gaussian", {"seperate_rollout_batch_size": True}, "rollout_batch_size is missing; seperate_rollout_batch_"),
+    ("gaussian", {"latent_type": "gausian"}, "latent_type is 'gausian'; allowed: categorical, gaussian, tanh_"),
+    ("ER", {"agent_type": "DQN"}, "agent_type is 'DQN'; allowed: ER, perfect_model, simple_model, latent_model"),
+    ("ER", {"environment": "ProcMase"}, "environment is 'ProcMase'; allowed: ProcMaze, OpenGrid, ButtonGrid"),
+    ("ER", {"env_config": {"num_steps": 4}}, "env_config: num_steps is unknown; allowed for ProcMaze: grid_size"),
+    ("ER", {"env_config": 4}, "env_config is 4; allowed: a mapping"),
+    ("ER", {"gamma": {"value": 1}}, "gamma is {'value': 1}; allowed: number, at least 0, at most 1"),
+    ("ER", {"save_final_params": False}, "save_final_params is not what save_params is; allowed: the same"),
+    ("ER", {"save_frequency": 0}, "save_frequency is 0, eval_frequency 500; allowed: integers, at least 1"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "line"), WRONG)
 def test_wrong_published_files_get_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, change: dict[str, Any], line: str
 ) -> None:

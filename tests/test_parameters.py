@@ -14,14 +14,9 @@ from control.storage.run_dir import parent
 from envs.buttongrid import ButtonGrid
 from envs.make import make_dynamics, make_environment
 from envs.names import GAMES, resolve
+from helpers import yaml_file
 
 FIVE = "procmaze,grid_size=5,teleport_on_termination=false"
-
-
-def yaml_file(tmp_path: Path, text: str) -> str:
-    path = tmp_path / "settings.yaml"
-    path.write_text(text)
-    return str(path)
 
 
 @pytest.mark.parametrize("name", [game.name for game in GAMES.values() if game.parameters])
@@ -33,8 +28,7 @@ def test_constructors_have_these_parameters_and_defaults(name: str) -> None:
     assert game.parameters is not None and taken == dataclasses.asdict(game.parameters())
 
 
-NAMES = [
-    # What a file says, what is typed, and the environment that is played.
+NAMES = [  # what a file says, what is typed, and the environment that is played
     ("", "--gamename procmaze,teleport_on_termination=no,grid_size=5", FIVE),
     ("", f"--gamename {FIVE}", FIVE),
     ("", "--gamename procmaze,grid_size=4,teleport_on_termination=true", "procmaze"),
@@ -94,7 +88,7 @@ def test_settings_of_such_a_game_survive_files_and_have_a_plain_folder(tmp_path:
                   "--no_teleport_on_termination"]).run.gamename == FIVE  # fmt: skip
 
 
-def test_what_is_played_and_what_is_drawn_are_the_same_world() -> None:
+def test_what_is_played_is_what_is_drawn() -> None:
     dynamics: Any = make_dynamics(FIVE)
     assert (dynamics.grid_size, dynamics.teleports) == (5, False)
     played, drawn = make_environment(FIVE, 1, 1), make_environment(FIVE, 1, 1, render=True)
@@ -102,9 +96,7 @@ def test_what_is_played_and_what_is_drawn_are_the_same_world() -> None:
         assert environment.spaces.obs_shape == (100,)
         assert environment.spaces.max_episode_steps == 100 and environment.spaces.max_return == -1
         environment.reset(torch.tensor([[3]]))
-    inner: Any = drawn
-    assert inner.frame(0, 0).shape == (5 * 24, 5 * 24, 3)
+    assert drawn.frame(0, 0).shape == (5 * 24, 5 * 24, 3)  # type: ignore[attr-defined]
     drawn.close()
     assert isinstance(make_dynamics("buttongrid,num_buttons=1", 7), ButtonGrid)
-    bound = make_environment("panflute,num_pipes=1", 1, 1, render=True).spaces.max_return
-    assert bound == 100
+    assert make_environment("panflute,num_pipes=1", 1, 1, render=True).spaces.max_return == 100

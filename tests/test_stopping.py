@@ -20,57 +20,52 @@ def ended(returns: dict[int, float], tick: int = 1_000) -> Ended:
     return Ended(who, torch.tensor(list(returns.values())), torch.ones_like(who), tick)
 
 
-def episodes_until_through(rule: Any, returns: list[float], length: int = 10) -> int | None:
-    """Episodes after which member 0 is through, None where it never is."""
-    for i, value in enumerate(returns, start=1):
-        if rule(ONE_ENV, ended({0: value}, tick=i * length)).item():
-            return i
-    return None
-
-
-def test_plateau_published_settings_stop_after_21_episodes_at_the_earliest() -> None:
-    assert episodes_until_through(Plateau(1, 10, 0.01, initial=10), [7.0] * 40) == 21
-
-
-def test_plateau_by_hand() -> None:
-    """number 2, initial 1: entries 10, 20 | 30, 40 | 36, 35, with means 15, 25, 35, 38, 35.5 of neighbours. After
-    episode 4 the latest 35 are far from 15; after 5, 38 from 25; after 6, 35.5 differs from 35 by 0.5 / 35 = 1.43 %."""
-    returns = [10.0, 20.0, 30.0, 40.0, 36.0, 35.0]
-    assert episodes_until_through(Plateau(1, 2, 0.0143, initial=1), returns) == 6
-    assert episodes_until_through(Plateau(1, 2, 0.0142, initial=1), returns) is None
+NAN, INF = float("nan"), float("inf")
+RISING, FALLING, UP = [10.0, 20.0, 30.0, 40.0, 36.0, 35.0], [9.0, 5.0, 10.0, 12.0, 8.0], [1.0, 2.0, 3.0, 4.0]
+# rule, returns of its episodes, and how many of them end the training
+BY_HAND: list[tuple[Any, list[float], int | None]] = [
+    # The published settings stop after 21 episodes at the earliest.
+    (Plateau(1, 10, 0.01, initial=10), [7.0] * 40, 21),
+    # number 2, initial 1: entries 10, 20 | 30, 40 | 36, 35, with means 15, 25, 35, 38, 35.5 of neighbours. After
+    # episode 4 the latest 35 are far from 15; after 5, 38 from 25; after 6, 35.5 differs from 35 by 0.5 / 35 = 1.43 %.
+    (Plateau(1, 2, 0.0143, initial=1), RISING, 6),
+    (Plateau(1, 2, 0.0142, initial=1), RISING, None),
     # |38 - 25| / 25 = 0.52 already after episode 5, and |35 - 15| / 15 = 1.33 after 4.
-    assert episodes_until_through(Plateau(1, 2, 0.53, initial=1), returns) == 5
-    assert episodes_until_through(Plateau(1, 2, 1.34, initial=1), returns) == 4
+    (Plateau(1, 2, 0.53, initial=1), RISING, 5),
+    (Plateau(1, 2, 1.34, initial=1), RISING, 4),
+    # Fewer entries before than number: after episode 4 the mean of 2, 3, 4 is held against the 1.0 alone before them,
+    # so that it is three times as large; a difference of 2.01 passes and 1.99 does not.
+    (Plateau(1, 3, 2.01, initial=0), UP, 4),
+    (Plateau(1, 3, 1.99, initial=0), UP, None),
+    # With nothing to compare with it goes on, though not even the number of episodes holds it back.
+    (Plateau(1, 3, 1e9, initial=-3), [1.0] * 10, 4),
+    # Negative returns and zeros.
+    *((Plateau(1, 1, 0.01, initial=1), returns, through)
+      for returns, through in (([-5.0] * 3, 3), ([-5.0, -5.0, -4.0], None), ([0.0] * 3, 3))),
+    # A return that is no number is never flat; once it has left the window of the four latest, all is as before.
+    *((Plateau(1, 2, 0.5, initial=0), [bad] * 20, None) for bad in (NAN, INF, -INF)),
+    *((Plateau(1, 2, 0.5, initial=0), [bad, 1.0, 1.0, 1.0, 1.0], 5) for bad in (NAN, INF, -INF)),
+    # The floor is in steps, ten an episode.
+    (Plateau(1, 2, 0.1, initial=1, floor=100), [3.0] * 40, 10),
+    (Plateau(1, 2, 0.1, initial=1, floor=101), [3.0] * 40, 11),
+    # number 3: means 9, 7, 8, 9, 10 of the latest three at most; the first does not count for initial 1.
+    (Solved(1, 3, 9.0, initial=1), FALLING, 4),
+    (Solved(1, 3, 9.0, initial=0), FALLING, 1),
+    (Solved(1, 3, 9.5, initial=0), FALLING, 5),
+    (Solved(1, 3, 10.01, initial=0), FALLING, None),
+]  # fmt: skip
 
 
-def test_plateau_with_fewer_entries_before_than_number() -> None:
-    """initial 0, number 3: after episode 4 the mean of 2, 3, 4 is held against the 1.0 alone before them, so that it
-    is three times as large; a difference of 2.01 passes and 1.99 does not."""
-    assert episodes_until_through(Plateau(1, 3, 2.01, initial=0), [1.0, 2.0, 3.0, 4.0]) == 4
-    assert episodes_until_through(Plateau(1, 3, 1.99, initial=0), [1.0, 2.0, 3.0, 4.0]) is None
+@pytest.mark.parametrize(("rule", "returns", "through"), BY_HAND)
+def test_rules_by_hand(rule: Any, returns: list[float], through: int | None) -> None:
+    for i, value in enumerate(returns, start=1):
+        if rule(ONE_ENV, ended({0: value}, tick=i * 10)).item():
+            assert i == through
+            return
+    assert through is None
 
 
-def test_plateau_with_nothing_to_compare_with_goes_on() -> None:
-    rule = Plateau(1, 3, 1e9, initial=-3)  # not even the number of episodes holds it back
-    assert episodes_until_through(rule, [1.0] * 10) == 4
-
-
-@pytest.mark.parametrize(("returns", "through"), [([-5.0, -5.0, -5.0], 3), ([-5.0, -5.0, -4.0], None), ([0.0] * 3, 3)])
-def test_plateau_of_negative_and_zero_returns(returns: list[float], through: int | None) -> None:
-    assert episodes_until_through(Plateau(1, 1, 0.01, initial=1), returns) == through
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_plateau_never_takes_a_return_that_is_no_number_for_flat(bad: float) -> None:
-    assert episodes_until_through(Plateau(1, 2, 0.5, initial=0), [bad] * 20) is None
-    # Behind it, once it has left the window of the four latest, all is as before.
-    assert episodes_until_through(Plateau(1, 2, 0.5, initial=0), [bad, 1.0, 1.0, 1.0, 1.0]) == 5
-
-
-def test_the_floor_of_a_plateau_is_in_steps_of_all_environments() -> None:
-    returns = [3.0] * 40
-    assert episodes_until_through(Plateau(1, 2, 0.1, initial=1, floor=100), returns, length=10) == 10
-    assert episodes_until_through(Plateau(1, 2, 0.1, initial=1, floor=101), returns, length=10) == 11
+def test_the_floor_counts_steps_of_all_environments() -> None:
     ten_envs: Any = SimpleNamespace(agent=SimpleNamespace(envs=10))
     rule = Plateau(1, 1, 0.1, initial=0, floor=100)
     through = [rule(ten_envs, ended({0: 3.0}, tick=tick)).item() for tick in (8, 9, 10)]
@@ -87,15 +82,6 @@ def test_members_are_judged_by_themselves_and_kept() -> None:
     assert rule(ONE_ENV, ended({1: 99.0})).tolist() == [False]
     rule.select(torch.tensor([0]))
     assert [rule(ONE_ENV, ended({0: 5.0})).item() for _ in range(2)] == [False, True]
-
-
-def test_solved_by_hand() -> None:
-    """number 3: means 9, 7, 8, 9, 10 of the latest three at most; the first does not count for ``initial`` 1."""
-    returns = [9.0, 5.0, 10.0, 12.0, 8.0]
-    assert episodes_until_through(Solved(1, 3, 9.0, initial=1), returns) == 4
-    assert episodes_until_through(Solved(1, 3, 9.0, initial=0), returns) == 1
-    assert episodes_until_through(Solved(1, 3, 9.5, initial=0), returns) == 5
-    assert episodes_until_through(Solved(1, 3, 10.01, initial=0), returns) is None
 
 
 def test_solved_by_tests_asks_once_for_each_member_of_a_tick_and_keeps() -> None:
@@ -126,7 +112,4 @@ def test_several_episodes_of_a_member_in_one_tick_all_count() -> None:
     assert recent.mean(everybody, 0, 3).tolist() == [4.0, 8.0]
     assert recent.mean(everybody, 0, 1).tolist() == [5.0, 9.0]
     assert recent.mean(everybody, 1, 3).tolist() == [3.5, 7.5]
-
-
-def test_the_mean_of_no_entry_is_nan() -> None:
     assert RunningWindow(1, 4).mean(torch.tensor([0]), 0, 4).isnan().all()
