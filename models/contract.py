@@ -92,7 +92,7 @@ class Agent(nn.Module):
 
 
 class EpisodeAgent(Agent):
-    """Learns from whole episodes. ``config.schedule`` is a `models.schedule.Schedule`."""
+    """Learns from whole episodes. ``config.schedule`` is a `models.schedule.EpisodeSchedule`."""
 
     main_loss: ClassVar[str]  # the number of `learn` that is watched and shown
 

@@ -1,15 +1,15 @@
-"""What an epoch is for an agent that learns from whole episodes. Imports no torch."""
+"""What an epoch is: a number of episodes, or a number of steps. The two share no field. Imports no torch."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """The loop's side of an agent's settings; `Config.schedule` of a family makes one.
+class EpisodeSchedule:
+    """Of an agent that learns from whole episodes; ``schedule`` of its settings makes one.
 
-    An epoch plays ``episodes`` side by side and makes ``gradient_steps``: from the memory before those are played, or,
-    ``on_policy``, from those and then forgets them. ``warm_up`` random episodes come before the first epoch, and the
-    first ``random_epochs`` epochs play at random.
+    An epoch plays ``episodes`` side by side and makes ``gradient_steps``: from the replay buffer before those are
+    played, or, ``on_policy``, from those episodes, which it then forgets. ``warm_up`` random episodes come before the
+    first epoch, and the first ``random_epochs`` epochs play at random.
 
     With ``running_mean`` the run is judged by the mean return of its latest so many training episodes, and over once
     that reaches ``target``; without, by greedy evaluations.
@@ -26,11 +26,12 @@ class Schedule:
 
 @dataclass(frozen=True)
 class StepSchedule:
-    """The same for an agent that learns step by step and has settings of its own for it.
+    """Of an agent that learns between steps. It comes from the run's settings, or from the agent's where these say
+    it.
 
     An epoch is ``steps_per_epoch`` steps of every member; every ``eval_every`` epochs ``eval_episodes`` episodes of at
     most ``eval_steps`` (None: as in training) are played. ``endless``: training episodes know no time limit but the
-    run's own. ``continuing``: the world has no episodes, so that the reward a step says more than the return.
+    run's own. ``continuing``: the environment has no episodes, so the reward per step says more than the return.
     ``first_update`` is how many steps of a member come before the first update, where the settings say so.
     """
 

@@ -10,7 +10,6 @@ from control.commands.run import ENVS, with_weights
 from control.commands.train import prepare
 from control.lightning.agent import AgentModule
 from control.lightning.callbacks import film
-from control.loops.episodes import EpisodeLoop
 from control.loops.rollout import Episodes
 from control.reports.statistics import interval, iqm, mean
 from control.reports.tables import aligned, with_interval
@@ -77,7 +76,7 @@ def restore(checkpoint: Checkpoint, now: Settings) -> AgentModule:
 
 def _followed(module: AgentModule) -> str:
     """The command that the agent is given, for those that follow one."""
-    commands = module.loop.agent.commands_now() if isinstance(module.loop, EpisodeLoop) else {}
+    commands = module.loop.commands_now()
     if not commands:
         return ""
     given = {name: float(value.mean()) for name, value in commands.items()} | module.settings.command

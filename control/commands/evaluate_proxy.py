@@ -68,10 +68,10 @@ def evaluate_proxy(settings: Settings) -> int:
           f"{config.test_episodes} real test episodes per agent\n")  # fmt: skip
     seeds = [derive_seed(run.seed, f"evaluation, agent {i}") for i in range(run.num_agents)]
 
-    def show(name: str, agent: Any, proxies: Tensor | None, steps: int, rule: str | None) -> None:
+    def show(name: str, agent_config: Any, proxies: Tensor | None, steps: int, rule: str | None) -> None:
         """Train, test, and print the row."""
         started = time.perf_counter()
-        job = (config, agent_name, agent, proxy.game)
+        job = (config, agent_name, agent_config, proxy.game)
         with contextlib.closing(make_workers(*job, run.num_workers, run.ray_address)) as workers:
             outcome = workers.run(proxies, seeds, steps=steps, test_limit=run.time_limit, rule=rule)
         row = describe(outcome, config.solved_reward)
@@ -132,7 +132,7 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
     return config
 
 
-def real_agent(agent: Any) -> Any:
-    """The same agent for the real environment: one environment and one update a step, all steps remembered."""
-    return dataclasses.replace(agent, num_envs=1, fill=0, init_episodes=max(1, agent.init_episodes), rb_size=100_000,
+def real_agent(config: Any) -> Any:
+    """Settings of the same agent for the real environment: one environment, one update per step, all remembered."""
+    return dataclasses.replace(config, num_envs=1, fill=0, init_episodes=max(1, config.init_episodes), rb_size=100_000,
                                eps_fraction=None)  # fmt: skip

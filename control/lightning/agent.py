@@ -5,12 +5,11 @@ from os import PathLike
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from control.cli.settings import Settings
 from control.lightning.module import RunModule
 from control.loops.build import build_loop
-from control.loops.episodes import EpisodeLoop
 from control.reports.tags import GREEDY, REWARD_RATE, RUNNING_MEAN, SAMPLED, TRAINING
 from control.storage import checkpoints
 
@@ -90,10 +89,7 @@ class AgentModule(RunModule):
 
     @property
     def score_name(self) -> str:
-        if not isinstance(self.loop, EpisodeLoop) or self.loop.score_tag == GREEDY:
-            return super().score_name
-        recent = self.loop.recent
-        return f"mean return of the last {min(recent.values.shape[1], int(recent.counts.min()))} episodes"
+        return self.loop.score_name
 
     def score(self) -> float | None:
         values = self.row.get(self.loop.score_tag)
@@ -117,10 +113,6 @@ class AgentModule(RunModule):
         """The mean of each tag over the members that have a number, in words; nothing where none has."""
         means = {tag: float(self.row[tag].double().nanmean()) for tag in texts if tag in self.row}
         return [texts[tag].format(mean) for tag, mean in means.items() if mean == mean]
-
-    def commanded(self) -> list[tuple[Tensor, Tensor]]:
-        """Returns ``[M, E]`` that episodes since the last evaluation were asked for, and those they got."""
-        return self.loop.commanded if isinstance(self.loop, EpisodeLoop) else []
 
     def training_state(self) -> dict[str, Any]:
         return {"loop": self.loop.state_dict(self.whole)}

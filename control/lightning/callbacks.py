@@ -52,7 +52,7 @@ class RunLog(Callback):
     def _draw(self, module: RunModule) -> None:
         for tag, numbers in module.histograms().items():
             self.writers[0].add_histogram(tag, numbers, module.epoch)
-        episodes = module.commanded() if isinstance(module, AgentModule) else []
+        episodes = module.loop.commanded if isinstance(module, AgentModule) else []
         if episodes:
             commanded, obtained = (torch.cat(part, 1).numpy() for part in zip(*episodes, strict=True))
             for m, writer in enumerate(self.writers):

@@ -25,7 +25,7 @@ def build_loop(settings: Settings) -> Loop:
     check_accelerator(run)
     check_spaces(run, agent_class(run.implementation), spaces_of(run.gamename))
     loop = _episodes(settings) if learns_from(run.implementation) == "episodes" else _steps(settings)
-    followed = loop.agent.commands_now() if isinstance(loop, EpisodeLoop) else {}
+    followed = loop.commands_now()
     unknown = [f"command.{name}" for name in settings.command if name not in followed]
     if unknown:
         loop.close()

@@ -13,7 +13,7 @@ from control.loops.rollout import Episodes, rollout
 from control.loops.window import RunningWindow
 from envs.base import Environment
 from models.contract import EpisodeAgent, Policy, RandomPolicy
-from models.schedule import Schedule
+from models.schedule import EpisodeSchedule
 from models.streams import Streams
 from models.trajectory import Trajectory
 
@@ -27,7 +27,7 @@ class EpisodeLoop(Loop):
     evaluation_modes = ("greedy", "sampled")
 
     def __init__(
-        self, agent: EpisodeAgent, environment: Environment, schedule: Schedule, game: str = "", *,
+        self, agent: EpisodeAgent, environment: Environment, schedule: EpisodeSchedule, game: str = "", *,
         eval_episodes: int = 10, evaluation: Environment | None = None, command: Mapping[str, float] | None = None,
     ):  # fmt: skip
         super().__init__([agent], agent.seeds, game, eval_episodes)
@@ -39,7 +39,7 @@ class EpisodeLoop(Loop):
             self.score_tag, self.target = "train/mean_reward", schedule.target
         self.recent = RunningWindow(len(self.seeds), schedule.running_mean or 1)  # training returns
         self.best_mean = torch.full((len(self.seeds),), -math.inf, dtype=torch.float64)
-        self.commanded: list[tuple[Tensor, Tensor]] = []  # returns [M, E] asked for and got since the last evaluation
+        self.commanded = []
         self._measured = False  # whether an evaluation has been since
         self._stuck = 0  # epochs for which a policy has been collapsed
 
@@ -107,6 +107,15 @@ class EpisodeLoop(Loop):
         mean = self.recent.mean(members, 0, self.schedule.running_mean)
         self.best_mean = torch.maximum(self.best_mean, mean)
         return {"train/mean_reward": mean, "train/best_mean_reward": self.best_mean}
+
+    @property
+    def score_name(self) -> str:  # type: ignore[override]  # of the running mean it says over how many episodes
+        if not self.schedule.running_mean:
+            return super().score_name
+        return f"mean return of the last {min(self.schedule.running_mean, int(self.recent.counts.min()))} episodes"
+
+    def commands_now(self) -> dict[str, Tensor]:
+        return self.agent.commands_now()
 
     def has_reached_target(self) -> bool:
         """By the running mean, which is known without an evaluation."""

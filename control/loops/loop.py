@@ -25,7 +25,9 @@ class Loop(ABC):
     evaluation_modes: tuple[str, ...]  # of "greedy" and "sampled"
     loss_tag = "train/loss"
     score_tag = "eval/return_greedy"  # what the best checkpoint goes by
+    score_name = "greedy return"  # the same in words
     target: float | None = None  # the score that ends the run, where the agent's own settings give one
+    commanded: list[tuple[Tensor, Tensor]] = []  # returns [M, E] asked for and got since the last evaluation
 
     def __init__(self, agents: Sequence[Agent], seeds: list[int], game: str, eval_episodes: int):
         self.agents, self.seeds, self.game, self.eval_episodes = list(agents), seeds, game, eval_episodes
@@ -74,6 +76,10 @@ class Loop(ABC):
         """An evaluation as the settings ask for it, in every mode; its row."""
         played = {mode: self.evaluate(self.eval_episodes, mode == "sampled") for mode in self.evaluation_modes}
         return {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in played.items()}
+
+    def commands_now(self) -> dict[str, Tensor]:
+        """The mean of the present command by name, ``[M]`` each; empty where the agents follow none."""
+        return {}
 
     def has_reached_target(self) -> bool:
         """Whether the members are as good as ``target`` says, as far as that is known without an evaluation."""

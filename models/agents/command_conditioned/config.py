@@ -8,7 +8,7 @@ values for LunarLander come from correspondence with the authors.
 from dataclasses import dataclass
 
 from models.family import Family
-from models.schedule import Schedule
+from models.schedule import EpisodeSchedule
 from models.settings import setting
 
 
@@ -110,8 +110,8 @@ class Config:
     max_adv_clamp_val: float = setting(50.0, "where clamp_adv_to_max clamps, in units of reward")
 
     @property
-    def schedule(self) -> Schedule:
-        return Schedule(
+    def schedule(self) -> EpisodeSchedule:
+        return EpisodeSchedule(
             episodes=self.training_rollouts_per_worker,
             gradient_steps=self.num_grad_steps,
             warm_up=self.num_rand_action_rollouts,

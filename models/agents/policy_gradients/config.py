@@ -9,7 +9,7 @@ learning", [M] Mnih et al. 2016, arXiv 1602.01783 (entropy; advantage actor-crit
 from dataclasses import dataclass
 
 from models.family import Family
-from models.schedule import Schedule
+from models.schedule import EpisodeSchedule
 from models.settings import setting
 
 
@@ -80,8 +80,8 @@ class Config:
     anneal_lr: bool = setting(False, "lower the learning rates linearly to 0 over max_episodes")
 
     @property
-    def schedule(self) -> Schedule:
-        return Schedule(
+    def schedule(self) -> EpisodeSchedule:
+        return EpisodeSchedule(
             episodes=self.batch_size,
             gradient_steps=1 + self.value_steps,
             on_policy=True,
