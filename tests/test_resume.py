@@ -13,20 +13,10 @@ import pytest
 import yaml
 
 import trainer
+from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
-from helpers import (
-    dying_after,
-    flags,
-    last_checkpoint,
-    lasting,
-    learned,
-    run_folder,
-    same_runs,
-    start,
-    trained,
-    wait_until,
-)
+from helpers import dying_after, flags, lasting, learned, run_folder, same_runs, start, trained, wait_until
 
 BY_CASE = {
     "UDRL": {"checkpoint_every": 2},
@@ -34,6 +24,19 @@ BY_CASE = {
     "two seeds": {"num_seeds": 2, "checkpoint_every": 3, "eval_every": 1},
     "AAC": {"implementation": "AAC", "num_seeds": 2, "gae_lambda": 0.9, "bootstrap_truncation": True,
             "grad_clip_val": 0.5, "value_lr": 1e-2},
+    "DDQN": {"implementation": "DDQN", "checkpoint_every": 1, "steps_per_epoch": 60},
+}  # fmt: skip
+# What dies in epoch 3; agents that learn between steps in the middle of episodes.
+DYING = {
+    "UDRL": {},
+    "AAC": BY_CASE["AAC"] | {"anneal_lr": True},
+    "DDQN": {"implementation": "DDQN"},
+    "DDQN, two groups, three environments, linear epsilon": {
+        "implementation": "DDQN", "num_seeds": 4, "vary_hp": "true", "hidden_size": 6, "num_envs": 3,
+        "eps_fraction": 0.6,
+    },
+    "dueling": {"implementation": "DuelingDDQN", "num_seeds": 2, "feature_dim": 10},
+    "replayed": {"implementation": "DDQN", "gamename": "lunarlander", "steps_per_epoch": 130, "num_envs": 2},
 }  # fmt: skip
 
 
@@ -55,15 +58,19 @@ def test_resume_is_exact(case: str, stop: int, logdir: Path, tmp_path: Path) -> 
     same_runs(trained(tmp_path / "whole", **lasting(changes, 7)), resumed)
 
 
-@pytest.mark.parametrize("changes", [{}, BY_CASE["AAC"] | {"anneal_lr": True}], ids=["UDRL", "AAC"])
+@pytest.mark.parametrize("case", DYING)
 def test_rows_after_the_last_checkpoint_are_learned_again(
-    changes: dict, logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run dies after epoch 3 was logged, with the checkpoint of epoch 2."""
+    changes = DYING[case]
     dying_after(3, monkeypatch, flags(logdir, **changes))
     rows = changes.get("num_seeds", 1)
     assert epochs_of(logdir) == 3 * rows
-    assert last_checkpoint(run_folder(logdir))["understudy"]["epoch"] == 2
+    state = checkpoints.load(run_folder(logdir) / "checkpoints" / "last.ckpt", resume=True).run_state
+    assert state["epoch"] == 2
+    if "DDQN" in changes.get("implementation", ""):
+        assert all(group["lengths"].any() for group in state["loop"]["groups"])
     resumed = trained(logdir, "--resume", **changes)
     assert read_metrics(resumed / "metrics.csv")["epoch"][::rows] == [1, 2, 3, 4, 5]
     same_runs(trained(tmp_path / "whole", **changes), resumed)

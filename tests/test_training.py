@@ -130,22 +130,35 @@ def test_several_seeds_in_one_program_are_each_alone(logdir: Path, tmp_path: Pat
 # -- stopping, reloading, failing ------------------------------------------------------------------------------------
 
 
-def test_stops_at_the_target_return(logdir: Path, capsys: Shown) -> None:
-    folder = trained(logdir, target_return=1.0, epochs=50)
+@pytest.mark.parametrize("name", ["UDRL", "DDQN"])
+def test_stops_at_the_target_return(name: str, logdir: Path, capsys: Shown) -> None:
+    folder = trained(logdir, implementation=name, target_return=1.0, epochs=50)
     assert read_metrics(folder / "metrics.csv")["epoch"] == [1, 2]
     assert "reached the target 1.0" in capsys.readouterr().out
     assert (folder / "checkpoints" / "last.ckpt").exists()
-    assert len(read_metrics(trained(logdir, target_return=1e6, epochs=3) / "metrics.csv")["epoch"]) == 3
+    longer = trained(logdir, implementation=name, target_return=1e6, epochs=3)
+    assert len(read_metrics(longer / "metrics.csv")["epoch"]) == 3
 
 
-def test_reload_takes_the_weights_and_nothing_else(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
-    first = trained(logdir)
-    last, weights = first / "checkpoints" / "last.ckpt", "agents.0.policy.flat"
-    theirs, ours = map(last_checkpoint, (first, trained(tmp_path / "b", reload=last, epochs=1, lr=1e-12)))
-    torch.testing.assert_close(ours["state_dict"][weights], theirs["state_dict"][weights], rtol=0, atol=1e-9)
-    assert ours["understudy"]["epoch"] == 1 and ours["optimizer_states"][0]["param_groups"][0]["step_count"] == 3
-    other = flags(tmp_path / "c", reload=last, hidden_sizes="8,8")
-    refused(trainer.main, other, "whose networks are others", capsys)
+@pytest.mark.parametrize(("name", "which", "weights", "other"), [
+    ("UDRL", "last", "agents.0.policy.flat", {"hidden_sizes": "8,8"}),
+    ("DDQN", "best", "agents.0.online", {"hidden_size": 8}),
+])  # fmt: skip
+def test_reload_takes_the_weights_and_nothing_else(
+    name: str, which: str, weights: str, other: dict[str, Any], logdir: Path, tmp_path: Path, capsys: Shown
+) -> None:
+    kept = trained(logdir, implementation=name) / "checkpoints" / f"{which}.ckpt"
+    again = trained(tmp_path / "b", implementation=name, reload=kept, epochs=1, lr=1e-12)
+    theirs, ours = checkpoints.load(kept), checkpoints.load(again / "checkpoints" / "last.ckpt")
+    before, after = (each.content["state_dict"][weights] for each in (theirs, ours))
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-9)
+    assert ours.run_state["epoch"] == 1
+    if name == "UDRL":
+        assert ours.content["optimizer_states"][0]["param_groups"][0]["step_count"] == 3
+    else:
+        assert theirs.run_state["loop"]["groups"] is None
+    argv = flags(tmp_path / "c", implementation=name, reload=kept, **other)
+    refused(trainer.main, argv, "whose networks are others", capsys)
     assert not (tmp_path / "c").exists()
 
 
@@ -168,17 +181,20 @@ class Spoiled(gym.Env):
         return np.zeros(3, np.float32), self.rewards[self.age - 1], self.age == len(self.rewards), False, {}
 
 
-@pytest.mark.parametrize(("rewards", "limit", "said"), [
-    ([1.0] * 6 + [math.nan, 1.0, 1.0], None, "reward is nan"),
-    ([3e38] * 9, 5, "add up to more than a float holds"),
+@pytest.mark.parametrize(("name", "rewards", "limit", "said"), [
+    ("UDRL", [1.0] * 6 + [math.nan, 1.0, 1.0], None, "reward is nan"),
+    ("UDRL", [3e38] * 9, 5, "the rewards of an episode add up to more than a float holds"),
+    ("DDQN", [math.nan] * 9, None, "reward is nan"),
+    ("DDQN", [3e38] * 9, None, "the rewards of an episode add up to more than a float holds"),
 ])  # fmt: skip
 def test_rewards_that_are_no_number_are_one_line(
-    rewards: list[float], limit: int | None, said: str, logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name: str, rewards: list[float], limit: int | None, said: str, logdir: Path, capsys: Shown,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     spec = EnvSpec("Spoiled-v0", Spoiled, max_episode_steps=limit, kwargs={"rewards": rewards})
     monkeypatch.setitem(gym.registry, "Spoiled-v0", spec)
-    error = refused(trainer.main, flags(logdir, gamename="Spoiled-v0"), said, capsys, begun=True)
-    assert error.startswith("error: environment Spoiled-v0")
+    argv = flags(logdir, implementation=name, gamename="Spoiled-v0")
+    assert refused(trainer.main, argv, said, capsys, begun=True).startswith("error: environment Spoiled-v0")
 
 
 # -- warnings --------------------------------------------------------------------------------------------------------
