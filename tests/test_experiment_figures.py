@@ -83,11 +83,9 @@ def test_all_arms_become_a_figure_a_table_and_numbers(logdir: Path, capsys: Show
 
 
 @pytest.mark.parametrize("more", [["--x", "env_steps"], ["--out", "one.svg"]])
-def test_one_arm_of_one_seed_is_enough(
-    logdir: Path, tmp_path: Path, more: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_arm_of_one_seed_is_enough(tmp_path: Path, more: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert gradients.main([str(write_gradients(logdir, "VPG", seeds=(3,))), *more]) == 0
+    assert gradients.main([str(write_gradients(tmp_path / "runs", "VPG", seeds=(3,))), *more]) == 0
     assert list(json.loads(next(tmp_path.glob("*.json")).read_text())["arms"]) == ["VPG"]
 
 
@@ -210,17 +208,26 @@ def test_what_belongs_in_no_figure_is_one_line(
     assert not (tmp_path / "x.png").exists()
 
 
-@pytest.mark.parametrize(("flags", "said"), [
-    ("--window 0", "window is 0; allowed: integer, at least 1"),
-    ("-f 0", "frequency is 0; allowed: integer, at least 1"),
-    ("-w 30", "window is 30, but "),
-    ("--out x.jpg", "out is 'x.jpg'; allowed: a folder, or a file ending in .png, .pdf, .svg"),
-    ("--out /dev/null/x.png", "out is '/dev/null/x.png', which cannot be written"),
+@pytest.mark.parametrize(("script", "flags", "said"), [
+    (cells, "--window 0", "window is 0; allowed: integer, at least 1"),
+    (cells, "-f 0", "frequency is 0; allowed: integer, at least 1"),
+    (cells, "-w 30", "window is 30, but "),
+    *((script, flags, said) for script in (gradients, cells) for flags, said in (
+        ("--out x.jpg", "out is 'x.jpg'; allowed: a folder, or a file ending in .png, .pdf, .svg"),
+        ("--out /dev/null/x.png", "out is '/dev/null/x.png', which cannot be written"),
+    )),
+    (parity, "--agents SimplModel", "agents is 'SimplModel'; allowed: "),
+    (parity, "--fixture A --agents GaussianLatent", "agents is GaussianLatent; none of them is in fixture A"),
+    (parity, "--fixture A --figure x.jpg", "figure is 'x.jpg'; allowed: "),
+    (parity, "--fixture A --json /dev/null/x", "json is '/dev/null/x', which cannot be written"),
+    (parity, "--fixture A --agents ER --model_alpha 1", "--model_alpha has no effect: model is 'none'"),
+    (parity, "--seed -1", "seed is -1; allowed: integer, at least 0"),
 ])  # fmt: skip
-def test_a_call_that_cannot_work_is_one_line(logdir: Path, flags: str, said: str, capsys: Shown) -> None:
-    refused(cells.main, [str(write_maze(logdir)), *flags.split()], said, capsys)
-    if flags.startswith("--out"):
-        refused(gradients.main, [str(write_gradients(logdir, "CPG")), *flags.split()], said, capsys)
+def test_a_call_that_cannot_work_is_one_line(
+    script: ModuleType, flags: str, said: str, logdir: Path, capsys: Shown
+) -> None:
+    read = {gradients: [str(write_gradients(logdir, "CPG"))], cells: [str(write_maze(logdir))], parity: []}
+    refused(script.main, [*read[script], *flags.split()], said, capsys)
 
 
 # -- against the original --------------------------------------------------------------------------------------------
@@ -276,15 +283,12 @@ def test_the_table_says_who_is_close() -> None:
     assert lines[-1] == "3 of 4 points within 2 standard errors of the original".split()
 
 
-def test_ours_over_theirs(tmp_path: Path) -> None:
+def test_ours_is_read_over_its_seeds_and_drawn_over_theirs(logdir: Path, tmp_path: Path) -> None:
+    curve = parity.ours(write_maze(logdir, seeds=(0, 1, 2)), "eval/return_greedy")
+    assert curve.at(1000) == pytest.approx((-79, 1 / 3**0.5)) and curve.at(1001) is None
     places = [("A", "ER"), ("B", "ER"), ("B", "SimpleModel")]
     parity.draw({place: (parity.original(*place), made_up(0.2, 0.02)) for place in places}, tmp_path / "curves.png")
     assert is_png(tmp_path / "curves.png")
-
-
-def test_a_run_is_read_back_over_its_seeds(logdir: Path) -> None:
-    curve = parity.ours(write_maze(logdir, seeds=(0, 1, 2)), "eval/return_greedy")
-    assert curve.at(1000) == pytest.approx((-79, 1 / 3**0.5)) and curve.at(1001) is None
 
 
 def test_a_short_comparison_from_nothing(tmp_path: Path, logdir: Path, capsys: Shown) -> None:
@@ -296,15 +300,3 @@ def test_a_short_comparison_from_nothing(tmp_path: Path, logdir: Path, capsys: S
     assert all((row["step"], row["original"], row["original_se"]) == (1, -54.4, 1.6) for row in rows)
     assert all(-3 <= row["ours"] <= -1 and not row["within"] for row in rows)
     assert "0 of 2 points within 2 standard errors" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("flags", "said"), [
-    ("--agents SimplModel", "agents is 'SimplModel'; allowed: "),
-    ("--fixture A --agents GaussianLatent", "agents is GaussianLatent; none of them is in fixture A"),
-    ("--fixture A --figure x.jpg", "figure is 'x.jpg'; allowed: "),
-    ("--fixture A --json /dev/null/x", "json is '/dev/null/x', which cannot be written"),
-    ("--fixture A --agents ER --model_alpha 1", "--model_alpha has no effect: model is 'none'"),
-    ("--seed -1", "seed is -1; allowed: integer, at least 0"),
-])  # fmt: skip
-def test_a_comparison_that_cannot_be_made_is_one_line(flags: str, said: str, capsys: Shown) -> None:
-    refused(parity.main, flags.split(), said, capsys)
