@@ -154,11 +154,19 @@ SMALL_STEP_RUN = {
 }  # fmt: skip
 
 
+SMALL_SEARCH = {
+    "implementation": "SE", "gamename": "cartpole", "population": 4, "generations": 3, "inner_steps": 60,
+    "hidden_size": 8, "batch_size": 8, "proxy_hidden_size": 6, "test_episodes": 2, "test_limit": 30,
+    "center_agents": 2, "center_every": 2, "retest_agents": 2, "report_agents": 3, "seed": 1,
+}  # fmt: skip
+
+
 def flags(logdir: Path, *more: str, **changes: Any) -> list[str]:
     """The command line of a run that takes a second."""
     implementation = changes.get("implementation", "UDRL")
-    small = SMALL_POLICY_RUN if on_policy(implementation) else SMALL_RUN
-    values = (SMALL_STEP_RUN if learns_from(implementation) == "steps" else small) | {"logdir": logdir} | changes
+    episodes = SMALL_POLICY_RUN if on_policy(implementation) else SMALL_RUN
+    small = {"episodes": episodes, "steps": SMALL_STEP_RUN, "evolution": SMALL_SEARCH}[learns_from(implementation)]
+    values = small | {"logdir": logdir} | changes
     return [word for name, value in values.items() for word in (f"--{name}", str(value))] + list(more)
 
 
@@ -216,22 +224,15 @@ def learned(folder: Path) -> dict[str, list[float]]:
     }
 
 
-def same_runs(one: Path, other: Path) -> None:
+def same_runs(one: Path, other: Path, checkpoints: Sequence[str] = ("last.ckpt", "best.ckpt")) -> None:
     """The same numbers learned, and the same weights, optimisers and counters to the bit."""
     ours, theirs = learned(one), learned(other)
     assert ours.keys() == theirs.keys() and len(ours["epoch"]) > 0
     assert [name for name in ours if not np.array_equal(ours[name], theirs[name], equal_nan=True)] == []
-    for name in ("last.ckpt", "best.ckpt"):
+    for name in checkpoints:
         contents = [torch.load(folder / "checkpoints" / name, weights_only=True) for folder in (one, other)]
-        differences = list(
-            different(
-                *(
-                    {key: content[key] for key in ("state_dict", "optimizer_states", "understudy")}
-                    for content in contents
-                )
-            )
-        )
-        assert [path for path in differences if not path.startswith("/understudy/settings/")] == []
+        kept = [{key: each[key] for key in ("state_dict", "optimizer_states", "understudy")} for each in contents]
+        assert [path for path in different(*kept) if not path.startswith("/understudy/settings/")] == []
 
 
 def different(one: Any, other: Any, path: str = "") -> Iterator[str]:

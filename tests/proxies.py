@@ -16,18 +16,16 @@ from models.streams import Streams
 
 CARTPOLE = Spaces((4,), Discrete(2), max_episode_steps=500, max_return=500.0)
 PUSHED = Spaces((2,), Continuous((-1.0,), (1.0,)), max_episode_steps=999)
+SWUNG = Spaces((6,), Discrete(3), max_episode_steps=500)
 SMALL: dict[str, Any] = {"proxy_hidden_size": 9, "max_steps": 7}
 KINDS: dict[str, tuple[Config, Spaces, str]] = {
     "mdp": (Config(**SMALL), CARTPOLE, "cartpole"),
     "mdp-wide": (Config(max_steps=7, proxy_activation_fn="prelu", proxy_init="normal"), CARTPOLE, "CartPole-v1"),
     "mdp-deep": (Config(proxy_hidden_layer=3, proxy_activation_fn="tanh", **SMALL), CARTPOLE, "cartpole"),
-    "mdp-learned-reset": (
-        Config(learned_reset=True, latent_size=2, proxy_activation_fn="relu", **SMALL), CARTPOLE, "cartpole-200",
-    ),
+    "mdp-learned-reset": (Config(learned_reset=True, latent_size=2, proxy_activation_fn="relu", **SMALL), CARTPOLE,
+                          "cartpole-200"),
     "mdp-continuous": (Config(**SMALL), PUSHED, "mountaincar-continuous"),
-    "mdp-acrobot": (
-        Config(proxy_activation_fn="identity", **SMALL), Spaces((6,), Discrete(3), max_episode_steps=500), "acrobot",
-    ),
+    "mdp-acrobot": (Config(proxy_activation_fn="identity", **SMALL), SWUNG, "acrobot"),
     "bandit": (Config(proxy="bandit", **SMALL), CARTPOLE, "cartpole"),
 }  # fmt: skip
 DESCRIPTION = {"settings": {"seed": 3, "vary": ["lr"]}, "scores": {"report": {"mean": 497.25}}}

@@ -152,8 +152,7 @@ def test_workers_in_a_trial_use_the_search_s_ray(local: LocalWorkers, two: RayWo
 # -- in processes of their own ---------------------------------------------------------------------------------
 
 SETUP = f"""
-import os, signal, sys
-import torch
+import signal, sys
 from control.evolution.cluster import make_workers
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.synthetic.config import Config

@@ -1,6 +1,7 @@
 """Whole searches for proxies, from flags to the file that others train on."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,35 +12,19 @@ import trainer
 from control.cli import parse as config
 from control.loops.build import spaces_of
 from control.storage.run_dir import read_metrics
-from helpers import different, learned, run_folder, start, wait_until
+from fake_runs import refused
+from helpers import flags, run_folder, same_runs, start, trained, wait_until
 from models.proxies import files
 from models.proxies.synthetic.networks import Networks
 from models.settings import SettingError
 from models.streams import Streams
 
-TINY = {
-    "implementation": "SE", "gamename": "cartpole", "population": 4, "generations": 3, "inner_steps": 60,
-    "hidden_size": 8, "batch_size": 8, "proxy_hidden_size": 6, "test_episodes": 2, "test_limit": 30,
-    "center_agents": 2, "center_every": 2, "retest_agents": 2, "report_agents": 3, "seed": 1,
-}  # fmt: skip
-
-
-def search(logdir: Path, *more: str, **changes: object) -> list[str]:
-    values = TINY | {"logdir": logdir} | changes
-    return [word for name, value in values.items() for word in (f"--{name}", str(value))] + list(more)
-
-
-def state(folder: Path) -> dict:
-    content = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
-    return {name: content[name] for name in ("state_dict", "understudy")}
+search, searched = partial(flags, implementation="SE"), partial(trained, implementation="SE")
 
 
 def same(one: Path, other: Path) -> None:
     """The same metrics, checkpoint and proxy, to the bit."""
-    ours, theirs = learned(one), learned(other)
-    assert ours.keys() == theirs.keys() and len(ours["epoch"]) > 0
-    assert [name for name in ours if not np.array_equal(ours[name], theirs[name], equal_nan=True)] == []
-    assert [path for path in different(state(one), state(other)) if "/understudy/settings" not in path] == []
+    same_runs(one, other, ["last.ckpt"])
     first, second = (files.load(folder / "proxy.safetensors") for folder in (one, other))
     assert torch.equal(first.parameters, second.parameters)
     assert first.description["scores"] == second.description["scores"]
@@ -47,8 +32,7 @@ def same(one: Path, other: Path) -> None:
 
 @pytest.mark.parametrize("more", [[], ["--proxy", "bandit", "--initial_draws", "3"], ["--learned_reset"]])
 def test_a_search_leaves_a_proxy_and_says_what_it_is_worth(tmp_path: Path, more: list[str], capsys) -> None:
-    assert trainer.main(search(tmp_path, *more)) == 0
-    folder = run_folder(tmp_path)
+    folder = searched(tmp_path, *more)
     proxy = files.load(folder / "proxy.safetensors")
     scores = json.loads((folder / "scores.json").read_text())
     assert proxy.description["scores"] == scores and proxy.game == "cartpole"
@@ -67,20 +51,16 @@ def test_a_search_leaves_a_proxy_and_says_what_it_is_worth(tmp_path: Path, more:
     assert "re-evaluating 3 means with 2 fresh agents each\n" in said and "winner with 3 fresh agents\n" in said
 
 
-def test_the_paper_preset_stops_by_its_plateau_and_scores_the_mean_every_generation(tmp_path: Path) -> None:
-    argv = search(
-        tmp_path, "--preset", "paper", inner_steps=400, train_episodes=30, center_every=1, early_out_num=2,
-        early_out_virtual_diff=0.5, max_steps=20, generations=2,
-    )  # fmt: skip
-    assert trainer.main(argv) == 0
-    metrics = read_metrics(run_folder(tmp_path) / "metrics.csv")
-    assert np.isfinite(metrics["es/center_return"]).all()
-    assert min(metrics["es/steps_per_agent"]) < 400
-    settings = config.parse(argv)
+def test_the_paper_preset_stops_by_its_plateau(tmp_path: Path) -> None:
+    own = {"preset": "paper", "inner_steps": 400, "train_episodes": 30, "center_every": 1, "early_out_num": 2,
+           "early_out_virtual_diff": 0.5, "max_steps": 20, "generations": 2}  # fmt: skip
+    metrics = read_metrics(searched(tmp_path, **own) / "metrics.csv")
+    assert np.isfinite(metrics["es/center_return"]).all() and min(metrics["es/steps_per_agent"]) < 400
+    settings = config.parse(search(tmp_path, **own))
     assert settings.proxy.raw_done and settings.proxy.score_transform == 3 and settings.agent.activation_fn == "tanh"
 
 
-def test_quits_when_the_target_is_reached_and_has_nothing_left_to_resume(tmp_path: Path, capsys) -> None:
+def test_quits_when_the_target_is_reached(tmp_path: Path, capsys) -> None:
     argv = search(tmp_path, target_return=1, generations=50)
     assert trainer.main(argv) == 0
     folder = run_folder(tmp_path)
@@ -94,43 +74,32 @@ def test_quits_when_the_target_is_reached_and_has_nothing_left_to_resume(tmp_pat
 
 
 def test_a_new_target_counts_for_a_resumed_search(tmp_path: Path) -> None:
-    assert trainer.main(search(tmp_path, center_every=1, generations=1)) == 0
-    assert trainer.main(search(tmp_path, "--resume", center_every=1, generations=9, target_return=1)) == 0
-    assert read_metrics(run_folder(tmp_path) / "metrics.csv")["epoch"] == [1, 2]
+    searched(tmp_path, center_every=1, generations=1)
+    folder = searched(tmp_path, "--resume", center_every=1, generations=9, target_return=1)
+    assert read_metrics(folder / "metrics.csv")["epoch"] == [1, 2]
 
 
-def test_a_mean_that_is_no_longer_finite_ends_the_search_with_one_line(tmp_path: Path, capsys) -> None:
-    argv = search(
-        tmp_path, noise_std=1e38, step_size=1e38, init_episodes=0, strategy="nes", score_transform=3, proxy="bandit"
-    )
-    assert trainer.main(argv) == 2
-    error = capsys.readouterr().err
-    assert "the mean is no longer finite" in error and error.count("\n") == 1
+def test_a_mean_that_is_not_finite_is_one_line(tmp_path: Path, capsys) -> None:
+    own = {"noise_std": 1e38, "step_size": 1e38, "init_episodes": 0, "strategy": "nes", "score_transform": 3}
+    refused(trainer.main, search(tmp_path, proxy="bandit", **own), "the mean is no longer finite", capsys, begun=True)
 
 
-def test_the_paper_preset_serves_games_without_a_known_solved_reward(tmp_path: Path) -> None:
-    argv = search(
-        tmp_path, "--preset", "paper", gamename="mountaincar", inner_steps=60, train_episodes=3, generations=1,
-        max_steps=20, center_every=1,
-    )  # fmt: skip
-    assert trainer.main(argv) == 0
-    said = files.load(run_folder(tmp_path) / "proxy.safetensors").description["command"]
+def test_the_paper_preset_without_a_solved_reward(tmp_path: Path) -> None:
+    own = {"preset": "paper", "gamename": "mountaincar", "train_episodes": 3, "max_steps": 20, "center_every": 1}
+    said = files.load(searched(tmp_path, generations=1, **own) / "proxy.safetensors").description["command"]
     assert "--gamename mountaincar" in said and "--preset paper" in said and "logdir" not in said
 
 
-def test_resumed_after_a_stop_it_is_the_same_search(tmp_path: Path) -> None:
-    assert trainer.main(search(tmp_path / "whole", center_every=1)) == 0
-    assert trainer.main(search(tmp_path / "parts", center_every=1, generations=2)) == 0
-    assert trainer.main(search(tmp_path / "parts", "--resume", center_every=1)) == 0
-    whole, parts = run_folder(tmp_path / "whole"), run_folder(tmp_path / "parts")
-    same(whole, parts)
-    assert trainer.main(search(tmp_path / "parts", "--resume", center_every=1)) == 0  # nothing is left to do
-    same(whole, parts)
+def test_resume_is_exact(tmp_path: Path) -> None:
+    whole = searched(tmp_path / "whole", center_every=1)
+    searched(tmp_path / "parts", center_every=1, generations=2)
+    for _ in range(2):  # the second time nothing is left to do
+        same(whole, searched(tmp_path / "parts", "--resume", center_every=1))
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_it_resumes_to_the_same_numbers(tmp_path: Path) -> None:
-    assert trainer.main(search(tmp_path / "whole", generations=6, inner_steps=400)) == 0
+def test_resume_after_a_kill_is_exact(tmp_path: Path) -> None:
+    whole = searched(tmp_path / "whole", generations=6, inner_steps=400)
     argv = search(tmp_path / "killed", "--resume", generations=6, inner_steps=400)
 
     def generations() -> int:
@@ -144,38 +113,35 @@ def test_killed_at_any_moment_it_resumes_to_the_same_numbers(tmp_path: Path) -> 
         process.kill()
         process.communicate()
     assert trainer.main(argv) == 0
-    same(run_folder(tmp_path / "whole"), run_folder(tmp_path / "killed"))
+    same(whole, run_folder(tmp_path / "killed"))
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--agent", "DDQM"], "agent is 'DDQM'; allowed: DDQN, DuelingDDQN; did you mean 'DDQN'?"),
-        (["--agent", "UDRL"], "agent is 'UDRL'; allowed: DDQN, DuelingDDQN"),
-        (["--gamename", "cartpol"], "did you mean 'cartpole'?"),
-        (["--gamename", "pendulum"], "actions are continuous; DDQN takes discrete actions"),
-        (["--proxy", "bandid"], "proxy is 'bandid'; allowed: mdp, bandit; did you mean 'bandit'?"),
-        (["--preset", "papper"], "preset is 'papper'; allowed for a mdp: recipe, paper, paper_varied; did you mean"),
-        (["--proxy", "bandit", "--preset", "paper"], "preset is 'paper'; allowed for a bandit: recipe"),
-        (["--strategy", "ness"], "strategy is 'ness'; allowed: nes, openai_es, snes; did you mean 'nes'?"),
-        (["--population", "5"], "population is 5; allowed with mirrored: an even number"),
-        (["--score_transform", "8"], "score_transform is 8; allowed: integer, at least 0, at most 7"),
-        (["--epochs", "5"], "--epochs has no effect with SE; did you mean '--generations'?"),
-        (["--strategy", "nes", "--score_transform", "7", "--center_every", "5"], "allowed: a center_every of 1"),
-        (["--target_return", "9", "--solved_reward", "400"], "target_return is 9.0, but solved_reward is 400"),
-        (["--num_seeds", "2"], "num_seeds is 2; allowed with SE: 1"),
-    ],
-)
-def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, more: list[str], said: str, capsys) -> None:
-    assert trainer.main(search(tmp_path, *more)) == 2
-    error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1
+BAD_INPUT = [
+    ("--agent DDQM", "agent is 'DDQM'; allowed: DDQN, DuelingDDQN; did you mean 'DDQN'?"),
+    ("--agent UDRL", "agent is 'UDRL'; allowed: DDQN, DuelingDDQN"),
+    ("--gamename cartpol", "did you mean 'cartpole'?"),
+    ("--gamename pendulum", "actions are continuous; DDQN takes discrete actions"),
+    ("--proxy bandid", "proxy is 'bandid'; allowed: mdp, bandit; did you mean 'bandit'?"),
+    ("--preset papper", "preset is 'papper'; allowed for a mdp: recipe, paper, paper_varied; did you mean"),
+    ("--proxy bandit --preset paper", "preset is 'paper'; allowed for a bandit: recipe"),
+    ("--strategy ness", "strategy is 'ness'; allowed: nes, openai_es, snes; did you mean 'nes'?"),
+    ("--population 5", "population is 5; allowed with mirrored: an even number"),
+    ("--score_transform 8", "score_transform is 8; allowed: integer, at least 0, at most 7"),
+    ("--epochs 5", "--epochs has no effect with SE; did you mean '--generations'?"),
+    ("--strategy nes --score_transform 7 --center_every 5", "allowed: a center_every of 1"),
+    ("--target_return 9 --solved_reward 400", "target_return is 9.0, but solved_reward is 400"),
+    ("--num_seeds 2", "num_seeds is 2; allowed with SE: 1"),
+]
+
+
+@pytest.mark.parametrize(("more", "said"), BAD_INPUT)
+def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, more: str, said: str, capsys) -> None:
+    refused(trainer.main, search(tmp_path, *more.split()), said, capsys)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_proxy_is_evaluated_beside_the_real_environment(tmp_path: Path, capsys) -> None:
-    assert trainer.main(search(tmp_path, solved_reward=12)) == 0
-    folder = run_folder(tmp_path)
+    folder = searched(tmp_path, solved_reward=12)
     for where in (folder, folder / "proxy.safetensors", folder / "checkpoints" / "last.ckpt"):
         capsys.readouterr()
         assert trainer.main(["--eval_agent", str(where), "--num_agents", "3", "--agent", "DuelingDDQN"]) == 0
@@ -196,7 +162,7 @@ def drawn(folder: Path, **changes: object) -> Path:
     return path
 
 
-def test_real_tests_do_not_end_a_training_on_a_proxy_that_is_evaluated(tmp_path: Path, capsys) -> None:
+def test_real_tests_do_not_end_an_evaluation(tmp_path: Path, capsys) -> None:
     """They did in the search: any agent reaches an average of 5 in its first tests."""
     path = drawn(tmp_path, inner_rule="tests", solved_reward=5, init_episodes=1, max_steps=10, deploy_steps=77)
     argv = ["--eval_agent", str(path), "--num_agents", "2", "--no_real_baseline", "--time_limit", "12"]
@@ -214,24 +180,20 @@ def test_a_damaged_proxy_is_one_line(tmp_path: Path, what: str, capsys) -> None:
         path.write_text("hello")
     else:
         torch.save({"state_dict": {}}, path)
-    assert trainer.main(["--eval_agent", str(path)]) == 2
-    error = capsys.readouterr().err
-    assert str(path) in error and error.count("\n") == 1
+    refused(trainer.main, ["--eval_agent", str(path)], str(path), capsys)
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ("--record", "--record has no effect with a synthetic environment"),
-        ("--command.return 4", "--command has no effect with a synthetic environment"),
-        ("--rb_size 10", "batch_size is 32, but rb_size is 10"),
-        ("--num_grad_steps 3", "--num_grad_steps has no effect with --eval_agent"),
-    ],
-)
+USELESS = [
+    ("--record", "--record has no effect with a synthetic environment"),
+    ("--command.return 4", "--command has no effect with a synthetic environment"),
+    ("--rb_size 10", "batch_size is 32, but rb_size is 10"),
+    ("--num_grad_steps 3", "--num_grad_steps has no effect with --eval_agent"),
+]
+
+
+@pytest.mark.parametrize(("more", "said"), USELESS)
 def test_what_a_proxy_cannot_use_is_one_line(more: str, said: str, capsys) -> None:
-    assert trainer.main(["--eval_agent", "cartpole-bandit", "--num_agents", "1", *more.split()]) == 2
-    error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1
+    refused(trainer.main, ["--eval_agent", "cartpole-bandit", "--num_agents", "1", *more.split()], said, capsys)
 
 
 def test_settings_survive_the_written_form(tmp_path: Path) -> None:

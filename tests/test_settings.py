@@ -23,26 +23,26 @@ class Example:
     places: tuple[int, ...] | None = setting(None, "where")
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "line"),
-    [
-        ("lr", -1.0, "lr is -1.0; allowed: number, greater than 0"),
-        ("lr", math.nan, "lr is nan; allowed: number, greater than 0"),
-        ("lr", math.inf, "lr is inf; allowed: number, greater than 0"),
-        ("lr", None, "lr is None; allowed: number, greater than 0"),
-        ("lr", True, "lr is True; allowed: number, greater than 0"),
-        ("batch", 1.0, "batch is 1.0; allowed: integer, at least 1, at most 64"),
-        ("batch", 65, "batch is 65; allowed: integer, at least 1, at most 64"),
-        ("sizes", (), "sizes is []; allowed: list of integers, each at least 1"),
-        ("sizes", (8, 0), "sizes is [8, 0]; allowed: list of integers, each at least 1"),
-        ("sizes", [8], "sizes is [8]; allowed: list of integers, each at least 1"),
-        ("scale", 1.0, "scale is 1.0; allowed: number, greater than 0, less than 1; or null"),
-        ("kind", "maxx", "kind is 'maxx'; allowed: max, mean; did you mean 'max'?"),
-        ("name", " ", "name is ' '; allowed: text, not empty"),
-        ("on", 1, "on is 1; allowed: true or false"),
-        ("places", (1.5,), "places is [1.5]; allowed: list of integers; or null"),
-    ],
-)
+WRONG: list[tuple[str, Any, str]] = [
+    ("lr", -1.0, "lr is -1.0; allowed: number, greater than 0"),
+    ("lr", math.nan, "lr is nan; allowed: number, greater than 0"),
+    ("lr", math.inf, "lr is inf; allowed: number, greater than 0"),
+    ("lr", None, "lr is None; allowed: number, greater than 0"),
+    ("lr", True, "lr is True; allowed: number, greater than 0"),
+    ("batch", 1.0, "batch is 1.0; allowed: integer, at least 1, at most 64"),
+    ("batch", 65, "batch is 65; allowed: integer, at least 1, at most 64"),
+    ("sizes", (), "sizes is []; allowed: list of integers, each at least 1"),
+    ("sizes", (8, 0), "sizes is [8, 0]; allowed: list of integers, each at least 1"),
+    ("sizes", [8], "sizes is [8]; allowed: list of integers, each at least 1"),
+    ("scale", 1.0, "scale is 1.0; allowed: number, greater than 0, less than 1; or null"),
+    ("kind", "maxx", "kind is 'maxx'; allowed: max, mean; did you mean 'max'?"),
+    ("name", " ", "name is ' '; allowed: text, not empty"),
+    ("on", 1, "on is 1; allowed: true or false"),
+    ("places", (1.5,), "places is [1.5]; allowed: list of integers; or null"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "line"), WRONG)
 def test_a_value_out_of_range_is_refused_in_one_line(field: str, value: Any, line: str) -> None:
     with pytest.raises(SettingError) as error:
         check(Example(**{field: value}))

@@ -53,15 +53,10 @@ def test_a_shipped_file_is_written_again_byte_for_byte(path: Path, name: str) ->
         assert path.read_bytes() == shipped.read_bytes()
 
 
-# -- rebuilt with torch alone ------------------------------------------------------------------------------------------
-
 PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "leakyrelu": partial(F.leaky_relu, negative_slope=0.01),
-    "tanh": torch.tanh,
-    "prelu": partial(F.leaky_relu, negative_slope=0.25),
-    "identity": lambda x: x,
-}
+    "relu": F.relu, "leakyrelu": partial(F.leaky_relu, negative_slope=0.01), "tanh": torch.tanh,
+    "prelu": partial(F.leaky_relu, negative_slope=0.25), "identity": lambda x: x,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -96,9 +91,6 @@ def test_plain_linear_layers_give_the_same_step(path: Path, kind: str) -> None:
     assert not tensors  # all were used
 
 
-# -- never half a file -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fails", ["fsync", "replace"])
 def test_a_write_that_fails_leaves_the_old_file(path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     old = written(path)
@@ -113,18 +105,16 @@ def test_a_write_that_fails_leaves_the_old_file(path: Path, fails: str, monkeypa
     assert list(path.parent.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "line"),
-    [
-        (lambda flat: flat.index_fill(0, torch.tensor(5), float("nan")), ProxyError, "not finite"),
-        (lambda flat: flat.index_fill(0, torch.tensor(5), float("inf")), ProxyError, "not finite"),
-        (lambda flat: flat[:3], ProxyError, r"\[3\] parameters; allowed: \["),
-        (lambda flat: flat, TypeError, "not JSON serializable"),  # the description below
-    ],
-)
-def test_what_no_reader_would_take_is_never_written(
-    path: Path, change: Callable[[Tensor], Tensor], error: type[Exception], line: str
-) -> None:
+UNWRITABLE: list[tuple[Callable[[Tensor], Tensor], type[Exception], str]] = [
+    (lambda flat: flat.index_fill(0, torch.tensor(5), float("nan")), ProxyError, "not finite"),
+    (lambda flat: flat.index_fill(0, torch.tensor(5), float("inf")), ProxyError, "not finite"),
+    (lambda flat: flat[:3], ProxyError, r"\[3\] parameters; allowed: \["),
+    (lambda flat: flat, TypeError, "not JSON serializable"),  # the description below
+]
+
+
+@pytest.mark.parametrize(("change", "error", "line"), UNWRITABLE)
+def test_what_no_reader_would_take_is_never_written(path: Path, change: Any, error: Any, line: str) -> None:
     parameters, before = written(path), path.read_bytes()
     config, spaces, game = KINDS["mdp"]
     description = {"path": path} if error is TypeError else {}
@@ -136,9 +126,6 @@ def test_what_no_reader_would_take_is_never_written(
 def test_scores_that_were_never_measured_become_null(path: Path) -> None:
     written(path, description={"scores": [{"again": float("nan")}, (1.5, float("inf"))]})
     assert files.load(path).description == {"scores": [{"again": None}, [1.5, None]]}
-
-
-# -- what is no learned environment ------------------------------------------------------------------------------------
 
 
 def one_line(path: Path) -> str:
@@ -167,23 +154,17 @@ def test_files_of_other_kinds(path: Path, write: Callable[[Path], object], line:
     assert line in one_line(path)
 
 
-def test_a_file_that_may_not_be_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_cut_off_anywhere_or_not_readable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     written(path)
+    whole = path.read_bytes()
+    for content in [*(whole[:size] for size in [*range(0, len(whole), 101), len(whole) - 1]), whole + b"\0"]:
+        path.write_bytes(content)
+        assert "not a whole safetensors file" in one_line(path)
     monkeypatch.setattr("builtins.open", refused)
     assert "cannot be read (Permission denied)" in one_line(path)
-
-
-def test_a_file_cut_off_anywhere(path: Path) -> None:
-    written(path)
-    whole = path.read_bytes()
-    for size in [*range(0, len(whole), 101), len(whole) - 1]:
-        path.write_bytes(whole[:size])
-        assert "not a whole safetensors file" in one_line(path)
-    path.write_bytes(whole + b"\0")
-    assert "not a whole safetensors file" in one_line(path)
 
 
 def spaces_with(actions: dict[str, Any], shape: tuple[int, ...] = (4,)) -> dict[str, Any]:

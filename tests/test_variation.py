@@ -37,19 +37,13 @@ def test_ranges_and_distributions_as_published() -> None:
         assert stats.kstest(np.log(smooth / 42) / math.log(385 / 42), "uniform").pvalue > 1e-3
     depths = np.bincount([own.hidden_layer for own in found], minlength=4)
     assert depths[0] == 0 and len(depths) == 4 and stats.chisquare(depths[1:]).pvalue > 1e-3
+    from_one = [own.hidden_layer for own in draws(Config(vary_hp=True, hidden_layer=1))]  # 0 counts as 1
+    assert set(from_one) == {1, 2} and from_one.count(2) / len(from_one) == pytest.approx(1 / 3, abs=0.04)
 
 
 def test_the_four_are_drawn_independently() -> None:
-    table = np.array(
-        [[math.log(o.lr), math.log(o.batch_size), math.log(o.hidden_size), o.hidden_layer] for o in draws()]
-    )
-    correlation = np.corrcoef(table.T)
-    assert np.abs(correlation - np.eye(4)).max() < 0.07
-
-
-def test_no_hidden_layer_counts_as_one() -> None:
-    depths = [own.hidden_layer for own in draws(Config(vary_hp=True, hidden_layer=1))]
-    assert set(depths) == {1, 2} and depths.count(2) / len(depths) == pytest.approx(1 / 3, abs=0.04)
+    table = [[math.log(o.lr), math.log(o.batch_size), math.log(o.hidden_size), o.hidden_layer] for o in draws()]
+    assert np.abs(np.corrcoef(np.transpose(table)) - np.eye(4)).max() < 0.07
 
 
 @pytest.mark.parametrize("base", [1, 2, 5])
@@ -87,11 +81,14 @@ def test_groups_have_everybody_once_in_one_shape_each(config: Config) -> None:
     assert groups(config, []) == []
 
 
-def test_members_of_different_shapes_are_refused() -> None:
+def test_what_it_cannot_train_is_refused() -> None:
     one, other = (group[0] for group in groups(VARIED, range(50))[:2])
     with pytest.raises(ValueError, match="different shapes"):
         Agent(VARIED, SPACES, [one, other])
     assert Agent(VARIED, SPACES, [one]).members == 1
+    for spaces in (Spaces((3, 8, 8), Discrete(2), torch.uint8), Spaces((4,), Continuous((-1.0,), (1.0,)))):
+        with pytest.raises(SettingError, match="discrete actions"):
+            Agent(VARIED, spaces, [0])
 
 
 def test_what_was_drawn_is_what_is_trained_with() -> None:
@@ -106,9 +103,3 @@ def test_what_was_drawn_is_what_is_trained_with() -> None:
             assert len(layers) == own.hidden_layer + 1 and layers[0][0].shape[1:] == (own.hidden_size, 4)
             agent.act(torch.zeros(len(group), 1, 4))
             assert agent.numbers["replay"].shape[-1] == own.batch_size
-
-
-def test_refuses_what_it_cannot_play() -> None:
-    for spaces in (Spaces((3, 8, 8), Discrete(2), torch.uint8), Spaces((4,), Continuous((-1.0,), (1.0,)))):
-        with pytest.raises(SettingError, match="discrete actions"):
-            Agent(VARIED, spaces, [0])

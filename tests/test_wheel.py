@@ -42,9 +42,8 @@ def test_the_wheel_needs_no_torch_and_leaves_other_names_alone(tmp_path: Path) -
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"understudy", f"{'-'.join(wheel.name.split('-')[:2])}.dist-info"}
-    shipped = {
-        path.relative_to(ROOT).as_posix() for path in (ROOT / "understudy").rglob("*.*") if path.suffix != ".pyc"
-    }
+    files = (path for path in (ROOT / "understudy").rglob("*.*") if path.suffix != ".pyc")
+    shipped = {path.relative_to(ROOT).as_posix() for path in files}
     assert shipped <= set(names) and "understudy/py.typed" in shipped
     shutil.rmtree(tmp_path / "checkout")
     run(sys.executable, "-m", "venv", tmp_path / "venv")
