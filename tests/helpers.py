@@ -180,7 +180,7 @@ def lasting(changes: dict[str, Any], epochs: int) -> dict[str, Any]:
 def yaml_file(folder: Path, text: str) -> str:
     """The path of a new settings file."""
     path = folder / "settings.yaml"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return str(path)
 
 

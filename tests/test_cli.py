@@ -3,7 +3,6 @@
 import errno
 import re
 import resource
-import subprocess
 import sys
 from collections.abc import Callable
 
@@ -14,6 +13,7 @@ from conftest import ROOT
 from control.cli import errors
 from control.cli import parse as config
 from envs.base import EnvironmentFault
+from helpers import start
 from models.registry import implementations
 from models.settings import SettingError
 
@@ -32,23 +32,14 @@ def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]:
     return status
 
 
-def command(*argv: str, code: str = "") -> "subprocess.CompletedProcess[str]":
-    start = ["-c", code] if code else ["trainer.py"]
-    return subprocess.run(
-        [sys.executable, *start, *argv], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-
-
 def test_a_flag_error_is_one_line_on_stderr_and_exit_2() -> None:
-    done = command("--learning_rat", "1")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: --learning_rat is unknown; did you mean '--lr'?\n"
+    process = start(["--learning_rat", "1"])
+    assert process.communicate(timeout=60) == ("", "error: --learning_rat is unknown; did you mean '--lr'?\n")
+    assert process.returncode == 2
 
 
-@pytest.mark.parametrize(
-    "argv", [["--help"], ["--implementation", "RCP-A", "--hidden_sizes", "64,64"], ["--seed", "-1"]]
-)
-def test_nothing_heavy_is_imported_to_read_flags(argv: list[str]) -> None:
+@pytest.mark.parametrize("words", ["--help", "--implementation RCP-A --hidden_sizes 64,64", "--seed -1"])
+def test_nothing_heavy_is_imported_to_read_flags(words: str) -> None:
     code = """
 import sys, trainer
 try:
@@ -57,7 +48,7 @@ except (SystemExit, trainer.config.SettingError):
     pass
 print("HEAVY", sorted({"torch", "lightning", "pytorch_lightning", "gymnasium", "ray"} & set(sys.modules)))
 """
-    assert command(*argv, code=code).stdout.endswith("HEAVY []\n")
+    assert start(words.split(), code).communicate(timeout=60)[0].endswith("HEAVY []\n")
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["--lrr", "1"]])
@@ -66,7 +57,7 @@ def test_answers_in_half_a_second(argv: list[str]) -> None:
 
     def seconds() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        command(*argv)
+        start(argv).communicate(timeout=60)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 

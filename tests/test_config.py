@@ -152,16 +152,16 @@ def test_python_means_what_flags_mean(values: dict[str, Any], words: str) -> Non
     assert settings_from(**values) == parse(words.split())
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "",
-        "--implementation RCP-R --hidden_sizes 8 4 --exp_name 'a b' --command.return -3 --seed 3",
-        "--implementation SE --gamename acrobot --proxy bandit --no_mirrored --test_limit 20 --vary lr batch_size",
-        "--implementation SE --gamename cartpole --agent DuelingDDQN --preset paper --seed 3",
-        "--implementation ER --preset panflute_low --num_pipes 3 --time_limit 7 --no_record",
-    ],
-)
+LINES = [
+    "",
+    "--implementation RCP-R --hidden_sizes 8 4 --exp_name 'a b' --command.return -3 --seed 3",
+    "--implementation SE --gamename acrobot --proxy bandit --no_mirrored --test_limit 20 --vary lr batch_size",
+    "--implementation SE --gamename cartpole --agent DuelingDDQN --preset paper --seed 3",
+    "--implementation ER --preset panflute_low --num_pipes 3 --time_limit 7 --no_record",
+]
+
+
+@pytest.mark.parametrize("words", LINES)
 def test_the_command_line_makes_the_same_settings(words: str) -> None:
     settings = parse(shlex.split(words))
     python, script, *line = shlex.split(command_line(settings))
@@ -222,8 +222,6 @@ def test_settings_survive_yaml_and_checkpoints(
     settings = parse(["--implementation", name, "--gamename", "cartpole", "--command.return", "1.5"]).replace(**changes)
     assume(family(name).validate(settings.agent) is None)
 
-    file = tmp_path_factory.mktemp("run") / "config.yaml"
-    file.write_text(to_yaml(settings), encoding="utf-8")
-    again = parse(["--config", str(file)])
+    again = parse(["--config", yaml_file(tmp_path_factory.mktemp("run"), to_yaml(settings))])
     assert (again.run, again.agent, again.command) == (settings.run, settings.agent, settings.command)
     assert from_dict(as_dict(settings)) == dataclasses.replace(settings, given=frozenset())

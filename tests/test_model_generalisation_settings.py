@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import runpy
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,13 @@ import pytest
 
 from conftest import ROOT
 from control.cli.parse import Settings, as_dict, parse
+from fake_runs import Shown, load_script, refused
 from models.agents.model_generalisation.config import FAMILY, PRESETS, Config
 from models.registry import default_config
 from models.settings import kinds
 
-CONVERT = runpy.run_path(str(ROOT / "experiments" / "model_generalisation" / "convert.py"))
-converted, convert = CONVERT["converted"], CONVERT["main"]
+script = load_script("model_generalisation/convert")
+converted, convert = script.converted, script.main
 NAMES = ["ER", "PerfectModel", "SimpleModel", "CategoricalLatent", "GaussianLatent"]
 FIXTURES = ROOT / "tests" / "fixtures" / "model_generalisation"
 FILES = dict(zip(["ER", "perfect_model", "simple_model", "categorical", "gaussian"], NAMES, strict=True))
@@ -120,7 +120,7 @@ def test_published_files_are_the_defaults(name: str) -> None:
     assert settings.run == dataclasses.replace(usual, num_seeds=30, checkpoint_every=20)
 
 
-def test_the_converted_file_is_read_and_flags_win(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_converted_file_is_read_and_flags_win(tmp_path: Path, capsys: Shown) -> None:
     assert convert([str(FIXTURES / "ER.json")]) == 0
     (tmp_path / "er.yaml").write_text(capsys.readouterr().out)
     settings = given(f"--config {tmp_path / 'er.yaml'} --num_steps 2000 --num_seeds 2")
@@ -176,10 +176,6 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "change", "line"), WRONG)
-def test_wrong_published_files_get_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, change: dict[str, Any], line: str
-) -> None:
-    file = tmp_path / "ER.json"
-    file.write_text(json.dumps(fixture(name) | change))
-    assert convert([str(file)]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {file}: {line}")
+def test_wrong_published_files(tmp_path: Path, capsys: Shown, name: str, change: dict[str, Any], line: str) -> None:
+    (tmp_path / "ER.json").write_text(json.dumps(fixture(name) | change))
+    refused(convert, [str(tmp_path / "ER.json")], f"error: {tmp_path / 'ER.json'}: {line}", capsys)

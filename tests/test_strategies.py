@@ -42,19 +42,16 @@ def climb(strategy: Strategy, generations: int, seed: int = 0) -> float:
     return float((strategy.mean - BEST).norm())
 
 
-@pytest.mark.parametrize(
-    "name, mirrored, changes, accuracy",
-    [
-        ("nes", True, {"score_transform": 7}, 0.2),
-        ("nes", False, {"score_transform": 7}, 0.2),
-        ("nes", True, {"score_transform": 3, "step_size": 0.3}, 0.3),
-        ("nes", False, {"score_transform": 2, "step_size": 8.0, "nes_step_size": True}, 0.3),
-        ("openai_es", True, {"step_size": 0.02}, 0.05),
-        ("openai_es", False, {"step_size": 0.02}, 0.15),
-        ("snes", True, {"noise_std": 0.3}, 1e-3),
-        ("snes", False, {"noise_std": 0.3}, 1e-3),
-    ],
-)
+CLIMBS: list[tuple[str, bool, dict[str, Any], float]] = [
+    ("nes", True, {"score_transform": 7}, 0.2), ("nes", False, {"score_transform": 7}, 0.2),
+    ("nes", True, {"score_transform": 3, "step_size": 0.3}, 0.3),
+    ("nes", False, {"score_transform": 2, "step_size": 8.0, "nes_step_size": True}, 0.3),
+    ("openai_es", True, {"step_size": 0.02}, 0.05), ("openai_es", False, {"step_size": 0.02}, 0.15),
+    ("snes", True, {"noise_std": 0.3}, 1e-3), ("snes", False, {"noise_std": 0.3}, 1e-3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "mirrored", "changes", "accuracy"), CLIMBS)
 def test_finds_the_best_point(name: str, mirrored: bool, changes: dict[str, Any], accuracy: float) -> None:
     strategy = make(name, torch.zeros(20), **{"population": 32, "mirrored": mirrored, "noise_std": 0.05, **changes})
     assert float(BEST.norm()) > 2.7
@@ -214,18 +211,18 @@ def test_the_callers_tensors_are_left_alone() -> None:
     assert strategy.mean.dtype == torch.float32
 
 
-@pytest.mark.parametrize(
-    "name, changes, line",
-    [
-        ("ness", {}, "strategy is 'ness'; allowed: nes, openai_es, snes; did you mean 'nes'?"),
-        ("nes", {"population": 5}, "population is 5; allowed with mirrored: an even number"),
-        ("snes", {"population": 0}, "population is 0; allowed: integer, at least 1"),
-        ("nes", {"noise_std": 0.0}, "noise_std is 0.0; allowed: number, greater than 0"),
-        ("nes", {"step_size": -1.0}, "step_size is -1.0; allowed: number, greater than 0"),
-        ("nes", {"score_transform": 8}, "score_transform is 8; allowed: integer, at least 0, at most 7"),
-        ("nes", {"weight_decay": 1.0}, "weight_decay is 1.0; allowed: number, at least 0, less than 1"),
-    ],
-)
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("ness", {}, "strategy is 'ness'; allowed: nes, openai_es, snes; did you mean 'nes'?"),
+    ("nes", {"population": 5}, "population is 5; allowed with mirrored: an even number"),
+    ("snes", {"population": 0}, "population is 0; allowed: integer, at least 1"),
+    ("nes", {"noise_std": 0.0}, "noise_std is 0.0; allowed: number, greater than 0"),
+    ("nes", {"step_size": -1.0}, "step_size is -1.0; allowed: number, greater than 0"),
+    ("nes", {"score_transform": 8}, "score_transform is 8; allowed: integer, at least 0, at most 7"),
+    ("nes", {"weight_decay": 1.0}, "weight_decay is 1.0; allowed: number, at least 0, less than 1"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "line"), WRONG)
 def test_settings_out_of_range(name: str, changes: dict[str, Any], line: str) -> None:
     with pytest.raises(SettingError) as error:
         make(name, **changes)
