@@ -61,13 +61,11 @@ def test_the_paper_preset_stops_by_its_plateau(tmp_path: Path) -> None:
 
 
 def test_quits_when_the_target_is_reached(tmp_path: Path, capsys) -> None:
-    argv = search(tmp_path, target_return=1, generations=50)
-    assert trainer.main(argv) == 0
-    folder = run_folder(tmp_path)
+    folder = searched(tmp_path, target_return=1, generations=50)
     assert read_metrics(folder / "metrics.csv")["epoch"] == [1]
     assert json.loads((folder / "scores.json").read_text())["generation"] == 1
     before = (folder / "proxy.safetensors").read_bytes()
-    assert trainer.main([*argv, "--resume"]) == 0
+    assert searched(tmp_path, "--resume", target_return=1, generations=50) == folder
     assert read_metrics(folder / "metrics.csv")["epoch"] == [1]
     assert (folder / "proxy.safetensors").read_bytes() == before
     assert "goes on from" not in capsys.readouterr().out

@@ -19,6 +19,7 @@ from models.streams import Streams
 
 CARTPOLE = Spaces((4,), Discrete(2), max_episode_steps=500)
 ACROBOT = Spaces((6,), Discrete(3), max_episode_steps=500)
+PUSHED = Spaces((3,), Continuous((-2.0, -1.0), (2.0, 1.0)))
 MODULES = {"relu": nn.ReLU(), "leakyrelu": nn.LeakyReLU(), "tanh": nn.Tanh(), "identity": nn.Identity(),
            "prelu": nn.PReLU()}  # fmt: skip
 
@@ -52,18 +53,21 @@ def close(ours: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("envs", [1, 5])
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("activation", MODULES)
-def test_a_step_is_three_networks_of_action_and_state(activation: str, depth: int, envs: int) -> None:
-    networks = Networks(config(proxy_activation_fn=activation, proxy_hidden_layer=depth), ACROBOT)
+@pytest.mark.parametrize("spaces", [ACROBOT, PUSHED], ids=["discrete", "continuous"])
+def test_a_step_is_three_networks_of_action_and_state(spaces: Spaces, activation: str, depth: int, envs: int) -> None:
+    """Of the one-hot action, or the continuous one as it is, and then the state."""
+    networks = Networks(config(proxy_activation_fn=activation, proxy_hidden_layer=depth), spaces)
     flat = 1.5 * networks.initial(Streams(range(3)))
     program = networks.program(flat)
     assert program.folded == (depth == 1)
-    state, action = torch.randn(3, envs, 6), torch.randint(3, (3, envs))
+    state = torch.randn(3, envs, *spaces.obs_shape)
+    action = torch.randint(3, (3, envs)) if spaces is ACROBOT else torch.randn(3, envs, 2)
     out = program.step(state, action)
     assert out.next_state.shape == state.shape and out.reward.shape == out.done.shape == (3, envs)
+    x = torch.cat([nn.functional.one_hot(action, 3) if spaces is ACROBOT else action, state], 2)
     for m in range(3):
-        x = torch.cat([nn.functional.one_hot(action[m], 3), state[m]], 1)
         for name, ours in (("state", out.next_state), ("reward", out.reward), ("done", out.done)):
-            close(ours[m], plain(networks, flat, m, name)(x))
+            close(ours[m], plain(networks, flat, m, name)(x[m]))
 
 
 @pytest.mark.parametrize("proxy", ["mdp", "bandit"])
@@ -76,14 +80,6 @@ def test_folded_is_unfolded(proxy: str) -> None:
     one, other = folded.step(state, action), unfolded.step(state, action)
     for name in ("next_state", "reward", "done"):
         close(getattr(one, name), getattr(other, name))
-
-
-def test_continuous_actions_go_in_as_they_are() -> None:
-    networks = Networks(config(), Spaces((3,), Continuous((-2.0, -1.0), (2.0, 1.0))))
-    flat = networks.initial(Streams([0]))
-    state, action = torch.randn(1, 4, 3), torch.randn(1, 4, 2)
-    expected = plain(networks, flat, 0, "reward")(torch.cat([action, state], 2)[0])
-    close(networks.program(flat).step(state, action).reward[0], expected)
 
 
 SIZES = [(CARTPOLE, 83, "leakyrelu", 2247), (CARTPOLE, 128, "leakyrelu", 3462), (ACROBOT, 167, "prelu", 6354),

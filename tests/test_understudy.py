@@ -3,7 +3,6 @@ the oracle."""
 
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +33,7 @@ def made(folder: Path, kind: str, scale: float = 3.0) -> str:
     return str(folder / f"{kind}.safetensors")
 
 
-def check(env: gym.Env) -> None:
-    """Gymnasium's own examination, whose warnings are errors."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(env)
+strictly = pytest.mark.filterwarnings("error")  # Gymnasium's own examination warns of what is doubtful
 
 
 @pytest.mark.parametrize("code", ["import understudy; module = ''", "module = 'understudy:'"])
@@ -161,11 +156,12 @@ def test_steps_are_those_of_the_tensor_program(tmp_path: Path, kind: str) -> Non
     assert set(ends) >= ({(True, False)} if kind == "bandit" else {(True, False), (False, True)})
 
 
+@strictly
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_episode_is_a_function_of_its_seed(tmp_path: Path, kind: str) -> None:
     path = made(tmp_path, kind)
     env = gym.make(ANY, proxy=path).unwrapped
-    check(env)
+    check_env(env)
 
     def starts(env: gym.Env, seed: int) -> np.ndarray:
         return np.stack([env.reset(seed=seed)[0], *(env.reset()[0] for _ in range(70))])
@@ -195,6 +191,7 @@ def test_make_can_shorten_the_time_limit_only(tmp_path: Path, limit: int | None,
         assert [bool(env.step(action)[3]) for _ in range(length)] == [False] * (length - 1) + [True]
 
 
+@strictly
 @pytest.mark.parametrize("scale", [1e4, 1e15, 3e38])
 @pytest.mark.parametrize("kind", ["mdp", "mdp-deep", "mdp-learned-reset", "bandit"])
 def test_poor_ones_stay_finite(tmp_path: Path, kind: str, scale: float) -> None:
@@ -205,27 +202,24 @@ def test_poor_ones_stay_finite(tmp_path: Path, kind: str, scale: float) -> None:
     bounded = kind in ("bandit", "mdp-deep") or scale < 1e10
     assert bounded or not state.isfinite().all()  # the tensor program itself is left alone
     env, many = gym.make(ANY, proxy=path), gym.make_vec(ANY, num_envs=5, proxy=path)
-    check(env.unwrapped)
+    check_env(env.unwrapped)
     seen = [env.reset(seed=0)[0], many.reset(seed=0)[0]]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(30):
-            obs, pay, terminated, truncated, _ = env.step(1)
-            seen += [obs, np.float64(pay), *many.step(np.ones(5, np.int64))[:2]]
-            if terminated or truncated:
-                seen.append(env.reset()[0])
+    for _ in range(30):
+        obs, pay, terminated, truncated, _ = env.step(1)
+        seen += [obs, np.float64(pay), *many.step(np.ones(5, np.int64))[:2]]
+        if terminated or truncated:
+            seen.append(env.reset()[0])
     assert all((np.abs(each) <= BOUND).all() for each in seen)  # false for NaN
     if kind not in ("bandit", "mdp-deep") and scale < 1e30:  # above, all is NaN and so 0
         assert any((np.abs(each) == BOUND).any() for each in seen)
 
 
+@strictly
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_equal_single_ones(tmp_path: Path, kind: str, mode: AutoresetMode) -> None:
     path, n = made(tmp_path, kind), 6
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ours = gym.make_vec(ANY, num_envs=n, proxy=path, autoreset_mode=mode.value)
+    ours = gym.make_vec(ANY, num_envs=n, proxy=path, autoreset_mode=mode.value)
     theirs = SyncVectorEnv([lambda: make_synthetic(path)] * n, autoreset_mode=mode)
     assert ours.metadata["autoreset_mode"] is mode and type(ours.unwrapped).__name__ == "SyntheticVectorEnv"
     for name in ("observation_space", "action_space", "single_observation_space", "single_action_space"):
