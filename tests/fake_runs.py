@@ -4,7 +4,6 @@ called. For tests of what reads runs and of scripts that start them."""
 import importlib.util
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -141,29 +140,11 @@ class Script:
         assert len(found) == jobs
         return process, [int(path.read_text()) for path in found]
 
-    def interrupt(self, process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-        os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=90)
-        return process.returncode, out, err
-
     def refuses(self, said: str, *flags: str, **variables: str) -> None:
         """One line, status 2, and nothing written."""
         code, out, err = self(*flags, **variables)
         assert (code, out) == (2, "") and said in err and err.count("\n") == 1
         assert [path.name for path in self.folder.iterdir() if path.name not in ("python", "bin")] == []
-
-    def needs_parallel(self, tools: Sequence[str]) -> None:
-        """Says what to install where only ``tools`` are there."""
-        folder = self.folder / "bin"
-        folder.mkdir()
-        for name in tools:
-            (folder / name).symlink_to(str(shutil.which(name)))
-        self.refuses("apt-get install parallel", PATH=str(folder))
-        assert "brew" in self(PATH=str(folder))[2]
-
-    def helps(self, word: str) -> None:
-        code, out, err = self("--help")
-        assert code == 0 and word in out and err == ""
 
     def finished(self) -> dict[str, int]:
         """How often each job finished."""

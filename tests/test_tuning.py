@@ -147,7 +147,7 @@ def test_what_pbt_perturbs_exists() -> None:
 # -- what was found --------------------------------------------------------------------------------------------
 
 
-def test_results_are_on_disk_at_every_moment(tmp_path: Path, capsys: Shown) -> None:
+def test_results_are_on_disk_at_every_moment_and_all_failed_is_one_error(tmp_path: Path, capsys: Shown) -> None:
     search = Search(settings("--epochs", "40", "--num_samples", "3"), space_of(tmp_path, SPACE), tmp_path)
     raw = {"lr": 1e-3, "batch_size": 16, "hidden_sizes": "8"}
     for number, score, epoch in [(1, 5.0, 10), (2, 7.0, 10), (1, 6.0, 20), (2, 3.0, 40)]:
@@ -166,13 +166,11 @@ def test_results_are_on_disk_at_every_moment(tmp_path: Path, capsys: Shown) -> N
     said = capsys.readouterr().out
     assert "trial 3: failed: out of memory" in said and f"--config {tmp_path / 'best.yaml'}" in said
 
-
-def test_all_failed_is_one_error(tmp_path: Path) -> None:
-    search = Search(settings(), space_of(tmp_path, "lr: [0.1]"), tmp_path)
-    search.start(1, {"lr": 0.1})
-    search.end(1, "no memory")
+    broken = Search(settings(), space_of(tmp_path, "lr: [0.1]"), tmp_path)
+    broken.start(1, {"lr": 0.1})
+    broken.end(1, "no memory")
     with pytest.raises(UserError, match="all 1 trials failed; the first: no memory"):
-        search.finish(interrupted=False)
+        broken.finish(interrupted=False)
 
 
 # -- a trial ---------------------------------------------------------------------------------------------------
