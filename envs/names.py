@@ -29,7 +29,8 @@ class Game:
     ``kwargs`` go to ``gymnasium.make``; ``wrappers`` are classes of ``envs/wrappers.py``, applied in order.
     ``dynamics`` is ``module:class`` of the environment as a tensor program (`envs.tensor.Dynamics`, made with the same
     ``kwargs``), empty where there is none; it replaces the Gymnasium id except where frames are drawn.
-    ``parameters`` is the class of those ``kwargs`` that a name may change, None where it may change none.
+    ``parameters`` is the class of those ``kwargs`` that a name may change (`envs.parameters.Parameters`), None where it
+    may change none. Its fields have the names and defaults of the constructor's arguments and become flags.
     ``info`` names the numbers in Gymnasium's ``info`` that a step hands out as `envs.base.Step.info`, in this order.
     """
 
@@ -127,11 +128,18 @@ def resolve(name: str) -> Game:
 
 @functools.cache
 def declared() -> dict[str, str]:
-    """Name -> module of the environments that are not in the table above: files of this folder with a line
-    ``GAME = Game("name", ...)``. They are read as text, because importing them imports torch."""
+    """Name -> module of the environments that are not in the table above: files of this folder with a line that begins
+    ``GAME = Game("name"``, unannotated. They are read as text, because importing them imports torch. RuntimeError for a
+    name that is taken."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))}
     found = {stem: re.search(r'^GAME = Game\(\s*"([^"]+)"', text, re.MULTILINE) for stem, text in texts.items()}
-    return {match[1]: f"envs.{stem}" for stem, match in found.items() if match}
+    modules: dict[str, str] = {}
+    for stem, match in found.items():
+        if match and (match[1] in GAMES or match[1] in modules):
+            raise RuntimeError(f"environment {match[1]} is in {modules.get(match[1], __name__)} and in envs.{stem}")
+        if match:
+            modules[match[1]] = f"envs.{stem}"
+    return modules
 
 
 def taken_apart(name: str) -> tuple[Game, dict[str, Any]]:
@@ -168,7 +176,7 @@ def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
 
 def games_with(parameter: str) -> list[str]:
     """Names of the environments that have this parameter."""
-    return [game.name for game in _TABLE if parameter in game.in_use()]
+    return [game.name for game in (*_TABLE, *map(resolve, declared())) if parameter in game.in_use()]
 
 
 def _read(text: str) -> Any:

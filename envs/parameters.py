@@ -7,7 +7,8 @@ from models.settings import INTEGER, check, check_value, setting
 
 @dataclass(frozen=True)
 class Parameters:
-    """Values are checked against their ranges; raises SettingError."""
+    """Base of the parameters of an environment: a frozen dataclass of `models.settings.setting` fields. Values are
+    checked against their ranges; raises SettingError."""
 
     def __post_init__(self) -> None:
         check(self)

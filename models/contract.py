@@ -7,11 +7,12 @@ no such axis). A family's ``agent.py`` has one class ``Agent`` that derives from
 | base | trained by | must have, beside ``action_kinds`` and ``begin`` |
 |---|---|---|
 | `EpisodeAgent` | control/loops/episodes.py, between whole episodes | ``observe``, ``learn``, ``main_loss`` |
-| `StepAgent` | control/loops/steps.py, after every step | ``act``, ``observe``, ``learn``, ``learning``, ``envs`` |
-| `InnerAgent` | the same, also in synthetic environments | and ``online``, ``with_weights``, ``select`` |
+| `StepAgent` | control/loops/steps.py, after every step | ``act``, ``observe``, ``learn``, ``learning`` |
+| `InnerAgent` | the same, also on proxies | all of the above, and ``online``, ``with_weights``, ``select`` |
 
 It is made by ``Agent(config, spaces, seeds)``: the family's ``Config``, what the environment shows and takes, and M
-seeds. What member m computes depends on ``seeds[m]`` and its own experience alone, to the bit and whatever M is.
+seeds. What member m computes depends on ``seeds[m]`` and its own experience alone, to the bit and whatever M is
+(docs/design.md lists the traps). `models.registry.agent_class` raises TypeError for a class that lacks something.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,8 @@ from models.trajectory import Trajectory
 
 
 class Policy(Protocol):
-    """Chooses the actions of E episodes of each of M ``members``, which all begin at its first `act`."""
+    """Chooses the actions of E episodes of each of M ``members``, which all begin at its first `act`. It is asked for
+    all E until the last has ended; what it chooses in an episode that has ended is ignored."""
 
     members: int
     commanded_returns: Tensor | None = None  # [M, E], what return each episode was asked for, where there is a command
@@ -54,7 +56,8 @@ class RandomPolicy(Policy):
 
 
 class Agent(nn.Module):
-    """The base of all agents: weights are parameters or buffers ``[M, ...]``, which `state_dict` holds."""
+    """The base of all agents. Weights that learn are parameters ``[M, ...]`` (``requires_grad=False`` where no gradient
+    is taken), other tensors buffers ``[M, ...]``; `state_dict` holds both."""
 
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]]
     takes_images: ClassVar[bool] = False  # else observations must be vectors, O = (n,)
@@ -94,11 +97,12 @@ class Agent(nn.Module):
 class EpisodeAgent(Agent):
     """Learns from whole episodes. ``config.schedule`` is a `models.schedule.EpisodeSchedule`."""
 
-    main_loss: ClassVar[str]  # the number of `learn` that is watched and shown
+    main_loss: ClassVar[str]
+    """The number of `learn` that the progress line shows as loss and that must stay finite; it need not fall."""
 
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Remember episodes. What is measured of them, ``{name: [M]}``; ``validate`` asks for losses on steps that
-        nothing was learned from yet, where the agent can measure any."""
+        """Remember episodes. What is measured of them, ``{name: [M]}``. ``validate`` is True where nothing has been
+        learned from these episodes yet, so losses on them may be reported as well."""
         raise NotImplementedError
 
     def learn(self) -> dict[str, Tensor]:
@@ -115,7 +119,11 @@ class EpisodeAgent(Agent):
 
 
 class StepAgent(Agent):
-    """Learns between the steps of its environments: ``act, observe, learn`` in turn, E = ``envs``.
+    """Learns between the steps of its environments: ``act, observe, learn`` in turn, E = ``envs``. ``config`` has
+    ``num_envs``, which the agent's ``envs`` equals.
+
+    It may have ``values(obs [M, B, O]) -> [M, B, A]``, the values of the A actions in units of reward. The contract
+    tests compare them with the true values of small problems.
 
     An agent that says ``knows_dynamics`` is made with two arguments more: ``dynamics``, the environment's own
     (`envs.tensor.ChanceDynamics`, or None where it is no tensor program), and ``device``.
@@ -124,6 +132,7 @@ class StepAgent(Agent):
     knows_dynamics: ClassVar[bool] = False
     acts_on_stale: bool = False  # whether an episode's last observation is acted on once more after its end
     envs: int = 1
+    updates_per_step: int = 1  # gradient steps that each step owes a member once it learns; they are counted
     budget: int = 1  # steps of a member in the whole run, for schedules; set by the loop before the first step
     episodes: Tensor  # [M] int64, finished ones
 
@@ -171,7 +180,8 @@ class StepAgent(Agent):
 
 
 class InnerAgent(StepAgent):
-    """A `StepAgent` of which hundreds train at once on synthetic environments, each leaving when it is done."""
+    """A `StepAgent` of which hundreds train at once on synthetic environments, each leaving when it is done. Its
+    `models.family.Family` says ``trains_on_proxies=True``."""
 
     online: nn.Parameter  # [M, D], all weights that act
 

@@ -4,10 +4,11 @@ import dataclasses
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Overrides = Mapping[str, object]
 """Names of settings with the values that take the place of their defaults."""
+_LEARNS_FROM = Literal["episodes", "steps", "evolution"]
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class Family:
       ``schedule`` (`models.schedule.StepSchedule`) where they say how long an epoch is.
     - ``implementations``: each name that ``--implementation`` takes, with what it changes of the defaults.
     - ``learns_from``: which loop trains it. ``episodes``: updates come between whole episodes, and ``config`` has a
-      property ``schedule``. ``steps``: updates come between steps of the environment. ``evolution``: it learns a proxy,
-      with which an agent of another family trains.
+      property ``schedule``. ``steps``: updates come between steps of the environment, and ``config`` has ``num_envs``,
+      which the agent's ``envs`` equals. ``evolution``: it learns a proxy, with which an agent of another family trains.
 
     It may have:
 
@@ -41,12 +42,12 @@ class Family:
     - ``replaced``: name of a run's setting -> the family's own setting that takes its place, or "".
     - ``changeable(config)``: names of settings that a resumed run may change.
     - ``accelerators``: devices on which its agents can learn.
-    - ``trains_on_proxies``: its agents can train on a proxy.
+    - ``trains_on_proxies``: its agents can train on a proxy, and are `models.contract.InnerAgent`.
     """
 
     config: type[Any]
     implementations: Mapping[str, Overrides]
-    learns_from: Literal["episodes", "steps", "evolution"]
+    learns_from: _LEARNS_FROM
     environment_presets: Mapping[tuple[str, str], Overrides] = dataclasses.field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Overrides]] = dataclasses.field(default_factory=dict)
     preset_game: Callable[[str], str | None] = lambda preset: None
@@ -59,11 +60,14 @@ class Family:
     trains_on_proxies: bool = False
 
     def __post_init__(self) -> None:
+        where, loops = self.config.__module__, get_args(_LEARNS_FROM)
+        if self.learns_from not in loops:
+            raise TypeError(f"learns_from of {where} is {self.learns_from!r}; allowed: {', '.join(loops)}")
         known = {field.name for field in dataclasses.fields(self.config)}
         overrides = [*self.implementations.values(), *self.environment_presets.values()]
         overrides += [values for of_preset in self.presets.values() for values in of_preset.values()]
         if unknown := sorted({name for values in overrides for name in values} - known):
-            raise TypeError(f"{self.config.__module__} changes settings that its config has not: {', '.join(unknown)}")
+            raise TypeError(f"{where} overrides settings that its config does not have: {', '.join(unknown)}")
 
     @property
     def package(self) -> str:

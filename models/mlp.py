@@ -136,7 +136,8 @@ class Mlp:
 
 
 class MlpNetwork(nn.Module):
-    """An `Mlp` in rows with weights of its own: ``[M, B, inputs] -> [M, B, outputs]``.
+    """An `Mlp` in rows with weights of its own: ``[M, B, inputs] -> [M, B, outputs]``. ``activation`` is relu, tanh,
+    identity, elu or silu.
 
     It is open to autograd, which goes through the backward pass by hand. `trace` and `gradient` are the two
     passes without autograd.

@@ -48,9 +48,33 @@ def inner_agents() -> list[str]:
 
 
 def agent_class(name: str) -> type[Any]:
-    """The ``Agent`` class of implementation ``name``. Imports torch."""
-    found: type[Any] = importlib.import_module(f"{family(name).package}.agent").Agent
+    """The ``Agent`` class of implementation ``name``. Imports torch. TypeError for a class that lacks something that
+    `models.contract` asks for."""
+    own = family(name)
+    found: type[Any] = importlib.import_module(f"{own.package}.agent").Agent
+    _check_agent(own, found)
     return found
+
+
+def _check_agent(own: Family, found: type[Any]) -> None:
+    from models.contract import Agent, EpisodeAgent, InnerAgent, StepAgent
+
+    needed: dict[type[Any], tuple[str, ...]] = {
+        Agent: ("action_kinds", "begin"), EpisodeAgent: ("observe", "learn", "main_loss"),
+        StepAgent: ("act", "observe", "learn", "learning"), InnerAgent: ("with_weights", "select"),
+    }  # fmt: skip
+    by_step = InnerAgent if own.trains_on_proxies else StepAgent
+    base = EpisodeAgent if own.learns_from == "episodes" else by_step
+    where = f"{found.__module__}.{found.__name__}"
+    if not issubclass(found, base):
+        raise TypeError(f"{where} is no {base.__name__}, but its family learns from {own.learns_from}")
+    must = {name: kind for kind, names in needed.items() if issubclass(base, kind) for name in names}
+    if lacks := [name for name, kind in must.items() if getattr(found, name, None) is getattr(kind, name, None)]:
+        text = f"an {base.__name__} must have {', '.join(must)} (models/contract.py)"
+        raise TypeError(f"{where} has no {', '.join(lacks)}; {text}")
+    of_config = "schedule" if base is EpisodeAgent else "num_envs"
+    if not hasattr(own.config, of_config):
+        raise TypeError(f"{own.config.__module__}.Config has no {of_config} (models/family.py)")
 
 
 def default_config(name: str, game: str, given: Mapping[str, Any] | None = None) -> Any:

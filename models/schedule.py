@@ -8,8 +8,9 @@ class EpisodeSchedule:
     """Of an agent that learns from whole episodes; ``schedule`` of its settings makes one.
 
     An epoch plays ``episodes`` side by side and makes ``gradient_steps``: from the replay buffer before those are
-    played, or, ``on_policy``, from those episodes, which it then forgets. ``warm_up`` random episodes come before the
-    first epoch, and the first ``random_epochs`` epochs play at random.
+    played, or, ``on_policy``, from those episodes, which it then forgets. ``gradient_steps`` are only counted; 0 is for
+    an agent without gradients. ``warm_up`` random episodes come before the first epoch, and the first ``random_epochs``
+    epochs play at random.
 
     With ``running_mean`` the run is judged by the mean return of its latest so many training episodes, and over once
     that reaches ``target``; without, by greedy evaluations.

@@ -21,7 +21,8 @@ from control.loops.build import build_loop
 from control.loops.episodes import EpisodeLoop
 from control.storage.run_dir import read_metrics
 from envs.make import make_dynamics
-from models.registry import agent_class, default_config, implementations, learns_from
+from models.contract import StepAgent
+from models.registry import agent_class, default_config, family, implementations, learns_from
 from models.spaces import Continuous, Discrete, Spaces
 
 # What makes a run small, for those fields that a family has. Batches and widths are odd, so that vector tails are
@@ -62,7 +63,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 ALL = {name: (name, {}) for name in implementations() if learns_from(name) != "evolution"} | VARIANTS
 CASES = {case: given for case, given in ALL.items() if learns_from(given[0]) == "episodes"}
 STEP_CASES = {case: given for case, given in ALL.items() if case not in CASES}
-MODELS = [case for case, (name, _) in STEP_CASES.items() if hasattr(default_config(name, ""), "model")]
+MODELS = [case for case, (name, _) in STEP_CASES.items() if family(name).package.endswith(".model_generalisation")]
 
 
 def on_policy(implementation: str) -> bool:
@@ -73,8 +74,9 @@ def on_policy(implementation: str) -> bool:
 def able(case: str, game: str) -> bool:
     """Whether an agent can play a game: what imagines with the environment itself needs its tensor program."""
     kind = Continuous if game == "pendulum" or game.endswith("-continuous") else Discrete
-    alone = getattr(config_of(case), "model", "") == "perfect" and make_dynamics(game) is None
-    return kind in agent_class(ALL[case][0]).action_kinds and not alone
+    own = agent_class(ALL[case][0])
+    alone = issubclass(own, StepAgent) and own.needs_dynamics(config_of(case)) and make_dynamics(game) is None
+    return kind in own.action_kinds and not alone
 
 
 def config_of(case: str, game: str = "", **changes: Any) -> Any:

