@@ -70,7 +70,7 @@ def _check_agent(own: Family, found: type[Any]) -> None:
         raise TypeError(f"{where} is no {base.__name__}, but its family learns from {own.learns_from}")
     must = {name: kind for kind, names in needed.items() if issubclass(base, kind) for name in names}
     if lacks := [name for name, kind in must.items() if getattr(found, name, None) is getattr(kind, name, None)]:
-        text = f"an {base.__name__} must have {', '.join(must)} (models/contract.py)"
+        text = f"every {base.__name__} must have {', '.join(must)} (models/contract.py)"
         raise TypeError(f"{where} has no {', '.join(lacks)}; {text}")
     of_config = "schedule" if base is EpisodeAgent else "num_envs"
     if not hasattr(own.config, of_config):

@@ -153,6 +153,12 @@ def test_goes_on_from_its_state_as_if_nothing_had_been(case: str, game: str, tmp
         assert torch.equal(one.evaluate(3).returns, other.evaluate(3).returns)
 
 
+def test_an_agent_that_lacks_something_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(agent_class("DDQN"), "learn")
+    with pytest.raises(TypeError, match="ddqn.agent.Agent has no learn; every InnerAgent must have .*, select"):
+        agent_class("DDQN")
+
+
 # -- what agents of whole episodes give ------------------------------------------------------------------------------
 
 
