@@ -3,7 +3,7 @@
 
     python tests/same_bits.py                  # hold every run against tests/fixtures/same_bits.json
     python tests/same_bits.py ddqn se_bandit   # some of them
-    python tests/same_bits.py --record         # write the file anew
+    python tests/same_bits.py --record rcp_a   # write those named, or all, anew
 
 A change that claims to change no number is held against the record made before it. The hashes need the processor and
 the torch that the record names: matrix products round by both. Tensors are compared as a set, since their names may
@@ -81,10 +81,11 @@ def main(words: list[str]) -> int:
     for name in names:
         found[name] = digest(name)
         print(name, *(f"{what} {value[:12]}" for what, value in found[name].items()), flush=True)
-    if record:
-        RECORD.write_text(json.dumps({"machine": machine(), "runs": found}, indent=1) + "\n", encoding="utf-8")
-        return 0
     known = json.loads(RECORD.read_text(encoding="utf-8"))
+    if record:
+        runs = {"machine": machine(), "runs": known["runs"] | found}
+        RECORD.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
+        return 0
     if known["machine"] != machine():
         print(f"note: recorded on {known['machine']}, here is {machine()}: other last digits say nothing")
     different = [name for name in names if known["runs"][name] != found[name]]
