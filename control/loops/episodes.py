@@ -67,7 +67,7 @@ class EpisodeLoop(Loop):
         metrics = self.agent.learn()
         row |= {f"train/{name}": value for name, value in metrics.items()}
         self.gradient_steps += self.schedule.gradient_steps
-        self._check_members(self.agent.main_loss.replace("_", " "), metrics[self.agent.main_loss])
+        self._check_members("loss", metrics[self.agent.main_loss])
         collapsed, text = self.agent.has_collapsed(metrics)
         self._stuck = self._stuck + 1 if collapsed.any() else 0
         if self._stuck == _STUCK_EPOCHS:
