@@ -271,15 +271,15 @@ def test_learns_the_probe(case: str, game: str) -> None:
             assert (greedy == probe.best_return).all()
         assert (greedy.mean(1) > needed).all(), f"greedy {greedy.mean(1).tolist()}, needed {needed:.2f}"
     if values and (case in STEP_CASES or game in ("probe-1", "probe-2", "probe-3", "probe-4")):
-        config = loop.agents[0].config
         states = {"sign": [-1.0, 1.0], "age": [0.0, 1.0][: probe.length], "zero": [0.0]}[probe.shows]
-        obs = torch.tensor(states).view(1, -1, 1).expand(2, -1, -1)
-        true = probe.value(obs[..., 0], getattr(config, "gamma", getattr(config, "discount", 1.0)))
-        found = best_values(loop.agents[0], obs)
-        if case in CASES and game == "probe-4":  # what was acted by: mostly, not always, the right action
-            assert ((found > 0.5) & (found < 1.05)).all()
-        else:
-            torch.testing.assert_close(found, true, rtol=0, atol=0.1 if case in STEP_CASES else 0.05)
+        for agent in loop.agents:
+            obs = torch.tensor(states).view(1, -1, 1).expand(agent.members, -1, -1)
+            true = probe.value(obs[..., 0], getattr(agent.config, "gamma", getattr(agent.config, "discount", 1.0)))
+            found = best_values(agent, obs)
+            if case in CASES and game == "probe-4":  # what was acted by: mostly, not always, the right action
+                assert ((found > 0.5) & (found < 1.05)).all()
+            else:
+                torch.testing.assert_close(found, true, rtol=0, atol=0.1 if case in STEP_CASES else 0.05)
 
 
 @torch.no_grad()
