@@ -252,7 +252,8 @@ def trained(case: str, game: str) -> Any:
     of_family = on_policy(ALL[case][0])
     config = config_of(case, game, **((LEARNING_ON_POLICY if of_family else LEARNING) | hidden))
     loop = loop_of(case, game, 1, 2, config, eval_episodes=30)
-    for _ in range(60 if of_family else 20):
+    epochs = 120 if valued(case) else 60  # values take longer than actions
+    for _ in range(epochs if of_family else 20):
         loop.epoch()
     return loop
 
