@@ -101,9 +101,9 @@ def run(settings: config.Settings) -> int:
         from control.commands.tune import tune
 
         return tune(settings)
-    from control.commands import train as command
+    from control.commands.train import train as train_by_command
 
-    return command.train(settings)
+    return train_by_command(settings)
 
 
 if __name__ == "__main__":
