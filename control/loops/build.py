@@ -111,7 +111,7 @@ def _group(settings: Settings, positions: list[int], workers: int) -> Group:
     training = environment(config.num_envs, run.time_limit or (0 if schedule.endless else None))
     kind: type[StepAgent] = agent_class(run.implementation)
     dynamics = training.on_device if isinstance(training, TensorEnvironment) else None
-    _check_world(run, config, kind, training.spaces, dynamics)
+    _check_dynamics(run, config, kind, training.spaces, dynamics)
     world = {"dynamics": dynamics, "device": device} if kind.knows_dynamics else {}
     agent = agent_class(run.implementation)(config, training.spaces, seeds, **world)
     limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
@@ -120,7 +120,7 @@ def _group(settings: Settings, positions: list[int], workers: int) -> Group:
     return Group(torch.tensor(positions), loop, evaluation)
 
 
-def _check_world(
+def _check_dynamics(
     run: RunConfig, config: object, agent: type[StepAgent], spaces: Spaces, dynamics: Dynamics | None
 ) -> None:
     """SettingError where the agent must step copies of the environment and cannot, or would remember more than there
