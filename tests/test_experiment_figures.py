@@ -62,6 +62,7 @@ def write_maze(logdir: Path, implementation: str = "ER", *flags: str, **place: A
 # -- policy gradients --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.draws
 def test_all_arms_become_a_figure_a_table_and_numbers(logdir: Path, capsys: Shown) -> None:
     for implementation in ("VPG", "EPG", "BPG", "CPG", "AAC"):
         write_gradients(logdir, implementation)
@@ -92,6 +93,7 @@ def test_one_arm_of_one_seed_is_enough(tmp_path: Path, more: list[str], monkeypa
 # -- model generalisation ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.draws
 def test_a_panel_for_each_environment_and_amount_of_data(logdir: Path, capsys: Shown) -> None:
     for preset in PRESETS:
         for implementation in ("GaussianLatent", "ER"):
@@ -283,6 +285,7 @@ def test_the_table_says_who_is_close() -> None:
     assert lines[-1] == "3 of 4 points within 2 standard errors of the original".split()
 
 
+@pytest.mark.draws
 def test_ours_is_read_over_its_seeds_and_drawn_over_theirs(logdir: Path, tmp_path: Path) -> None:
     curve = parity.ours(write_maze(logdir, seeds=(0, 1, 2)), "eval/return_greedy")
     assert curve.at(1000) == pytest.approx((-79, 1 / 3**0.5)) and curve.at(1001) is None

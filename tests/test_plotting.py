@@ -22,6 +22,8 @@ from control.reports.tables import aligned, summarise, with_interval
 from fake_runs import Shown, is_png
 from models.settings import SettingError
 
+pytestmark = pytest.mark.draws
+
 EPOCHS = 40
 
 
