@@ -44,7 +44,7 @@ PERTURBATIONS, TRAININGS = 16, 3  # the mean and both directions of each perturb
 class Size:
     """How much is measured; a round is what `common.interleave` repeats."""
 
-    ticks: int = 100  # of our members, a round; of one member ten times as many
+    own_steps: int = 100  # of our members, a round; of one member ten times as many
     steps: int = 100  # of each plain agent, a round
     agents: int = 6  # plain ones
     rounds: int = 7
@@ -52,8 +52,8 @@ class Size:
     training: int = 1000  # steps of a training in the generation
     generations: int = 3  # rounds of it
     sampled: int = 3  # plain agents that stand for its 48
-    memory: int = 300  # ticks on a full memory
-    environment: int = 400  # ticks of the tensor CartPole
+    memory: int = 300  # steps on a full replay buffer
+    environment: int = 400  # steps of the tensor CartPole
 
 
 QUICK = Size(2, 2, 1, 1, 4, 10, 1, 1, 2, 5)
@@ -90,12 +90,12 @@ class Ours:
         replay.load_state_dict({"rows": filled, "position": rows})
         return self
 
-    def train(self, ticks: int) -> None:
-        inner_loop.train(self.interaction, ticks)
+    def train(self, steps: int) -> None:
+        inner_loop.train(self.interaction, steps)
 
-    def rate(self, ticks: int) -> float:
+    def rate(self, steps: int) -> float:
         """Steps of all members a second."""
-        return self.agent.members * ticks / cpu_seconds(lambda: self.train(ticks))
+        return self.agent.members * steps / cpu_seconds(lambda: self.train(steps))
 
 
 def plain_training(preset: str, program: Any, member: int) -> plain.PlainTraining:
@@ -141,14 +141,14 @@ def inner_loops(preset: str, size: Size) -> dict[str, Result]:
     loop, counts = inner(preset), MEMBERS[preset]
     ours = {members: Ours(loop, members).begin(HALF_WAY[preset]) for members in counts}
     theirs = Theirs(preset, ours[counts[-1]], size.agents).begin(HALF_WAY[preset])
-    contenders = {f"{m}": partial(side.rate, size.ticks * (10 if m == 1 else 1)) for m, side in ours.items()}
+    contenders = {f"{m}": partial(side.rate, size.own_steps * (10 if m == 1 else 1)) for m, side in ours.items()}
     contenders["plain"] = partial(theirs.rate, size.steps)
     with_baseline = preset == "paper" and importlib.util.find_spec("stable_baselines3") is not None
     if with_baseline:
         real = Ours(loop, counts[-1], real=True).begin(HALF_WAY[preset])
         model, count = plain.stable_baselines(plain.PRESETS[preset]), size.baseline
         more = partial(model.learn, count, reset_num_timesteps=False)
-        contenders |= {"real": partial(real.rate, size.ticks), "sb3": lambda: count / cpu_seconds(more)}
+        contenders |= {"real": partial(real.rate, size.own_steps), "sb3": lambda: count / cpu_seconds(more)}
     elif preset == "paper":
         print("stable-baselines3 is not installed (extra `bench`); its rows are left out")
     rates = interleave(contenders, size.rounds)
@@ -223,15 +223,15 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
 
 
-def memory_of_generation(ticks: int) -> tuple[float, float]:
-    """By how much training and testing 48 agents raises the peak, and what of it is their replay memory, in GB.
+def memory_of_generation(steps: int) -> tuple[float, float]:
+    """By how much training and testing 48 agents raises the peak, and what of it is their replay buffer, in GB.
 
-    The memory holds a whole training from the start; the steps to fill it are not made.
+    The buffer holds a whole training from the start; the steps to fill it are not made.
     """
     before = peak()
     loop = inner("paper")
     ours = Ours(loop, PERTURBATIONS * TRAININGS)
-    ours.begin(LONGEST).train(ticks)
+    ours.begin(LONGEST).train(steps)
     loop.test(ours.agent.with_weights(ours.agent.online), range(ours.agent.members), plain.EPISODE_STEPS)
     return peak() - before, ours.agent.replay.nbytes / 1e9
 
@@ -240,25 +240,25 @@ def memory(size: Size) -> dict[str, Result]:
     """In a process of its own. To be called first: a new process inherits the peak of the one that starts it."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         rise, replay = pool.submit(memory_of_generation, size.memory).result()
-    what = f"rise of the peak, {PERTURBATIONS * TRAININGS} agents with {LONGEST:,} steps in memory"
+    what = f"rise of the peak, {PERTURBATIONS * TRAININGS} agents with {LONGEST:,} steps remembered"
     return {
         "memory": Result(rise, "GB", what, ("<", 2)),
-        "memory_replay": Result(replay, "GB", "their replay memory, part of it"),
+        "memory_replay": Result(replay, "GB", "their replay buffer, part of it"),
     }
 
 
-def tensor_cartpole(ticks: int) -> float:
+def tensor_cartpole(steps: int) -> float:
     """Steps a second of 64 x 8 episodes at once under random actions, resets included."""
     shape = (64, 8)
     env = make_environment(GAME, *shape)
     env.reset(torch.randint(2**31, shape))
 
     def work() -> None:
-        for _ in range(ticks):
+        for _ in range(steps):
             step = env.step(torch.randint(2, shape))
             env.reset(torch.randint(2**31, shape), step.terminated | step.truncated)
 
-    return 64 * 8 * ticks / cpu_seconds(work)
+    return 64 * 8 * steps / cpu_seconds(work)
 
 
 def gymnasium_cartpole(steps: int) -> float:
@@ -268,8 +268,8 @@ def gymnasium_cartpole(steps: int) -> float:
 
 
 def environments(size: Size) -> dict[str, Result]:
-    ticks = size.environment
-    contenders = {"ours": partial(tensor_cartpole, ticks), "gymnasium": partial(gymnasium_cartpole, 20 * ticks)}
+    steps = size.environment
+    contenders = {"ours": partial(tensor_cartpole, steps), "gymnasium": partial(gymnasium_cartpole, 20 * steps)}
     rates = interleave(contenders, size.rounds)
     middle = {name: statistics.median(values) for name, values in rates.items()}
     return {

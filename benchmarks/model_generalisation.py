@@ -76,7 +76,7 @@ def loop_of(settings: Settings) -> StepGroups:
 
 
 def group_of(name: str, seeds: int, size: Size, **changes: Any) -> Any:
-    """The `StepLoop` of seeds of an agent in training on mazes of 4 x 4, their memories full."""
+    """The `StepLoop` of seeds of an agent in training on mazes of 4 x 4, their replay buffers full."""
     latent = size.latent if IMPLEMENTATIONS[name].get("model") == "latent" else {}
     own = {"buffer_size": size.rows, "training_start_time": size.wait, "eval_frequency": size.wait}
     values = {"implementation": name, "gamename": "procmaze", "seed": 0, "num_seeds": seeds}
@@ -124,8 +124,8 @@ def rate_rows(key: str, name: str, seeds: int, blocks: list[Block]) -> dict[str,
     """Seed-steps a second of one contender and of the original."""
     middle, known = statistics.median(block.rate for block in blocks), ORIGINAL[name]
     theirs = min(known, key=lambda count: abs(count - seeds))
-    ticks = f"{blocks[0].steps // seeds} tick{'s' * (blocks[0].steps > seeds)}"
-    what = f"{seeds} seed{'s' * (seeds > 1)}, median of {len(blocks)} blocks of {ticks}, wall"
+    steps = f"{blocks[0].steps // seeds} step{'s' * (blocks[0].steps > seeds)}"
+    what = f"{seeds} seed{'s' * (seeds > 1)}, median of {len(blocks)} blocks of {steps}, wall"
     by_cpu = sum(block.steps for block in blocks) / sum(block.cpu for block in blocks)
     original = f"the original's {known[theirs]:g} with {theirs} seed{'s' * (theirs > 1)} on two cores"
     return {
@@ -215,15 +215,17 @@ def fixture(size: Size, fused: bool = False) -> dict[str, Result]:
 
 
 def memory(seeds: int = 30, rows: int = 100_000) -> dict[str, Result]:
-    """Replay memories as shipped, of observations of 64 bits and of the perfect model's states: by the sizes of their
+    """Replay buffers as shipped, of observations of 64 bits and of the perfect model's states: by the sizes of their
     elements, and what they ask the system for."""
     results = {}
     for name in ("ER", "PerfectModel"):
         values = {"implementation": name, "gamename": "procmaze", "seed": 0, "num_seeds": seeds, "buffer_size": rows}
         settings = from_dict(values)
         group: Any = loop_of(settings).groups[0].loop
-        world = group.environment
-        computed = type(group.agent).memory_bytes(settings.agent, world.spaces, seeds, getattr(world, "dynamics", None))
+        environment = group.environment
+        computed = type(group.agent).memory_bytes(
+            settings.agent, environment.spaces, seeds, getattr(environment, "dynamics", None)
+        )
         asked = group.agent.replay.nbytes
         key, what = f"{name}_memory", f"{seeds} seeds, {rows:,} rows"
         results[key] = Result(computed / 1e9, "GB", f"from element sizes, {what}")

@@ -55,7 +55,7 @@ class Size:
 QUICK = Size(updates=3, early=1, trained=1, short=1, shown=1, fitted=2, fit=2)
 
 
-class HeuristicActor:
+class HeuristicPolicy:
     """The controller that ships with LunarLander: it lands."""
 
     def __init__(self, env: gym.Env):
@@ -96,10 +96,10 @@ class Contest:
         self.agent.load_training_state(checkpoint.run_state["loop"]["agent"])
 
     def _learn_to_fly(self, size: Size) -> None:
-        actor, loop = HeuristicActor(self.plain.env), self.loop
+        policy, loop = HeuristicPolicy(self.plain.env), self.loop
         assert isinstance(loop, EpisodeLoop)
         for _ in range(size.shown):
-            trajectory = rollout(actor, loop.environment, loop.streams.episode_seeds(ROLLOUTS))
+            trajectory = rollout(policy, loop.environment, loop.streams.episode_seeds(ROLLOUTS))
             self.agent.observe(trajectory)
         for _ in range(size.fitted):
             self.agent.learn()
