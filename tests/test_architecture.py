@@ -40,7 +40,7 @@ HOMES = {
         "envs/names.py",
         "envs/registration.py",
         "envs/tensor_gym.py",
-        *(f"understudy/{name}.py" for name in ("__init__", "env", "proxy", "starts", "vector")),
+        *(f"understudy/{name}.py" for name in ("__init__", "env", "program", "proxy")),
     ),
     "mujoco": ("envs/gymnasium_adapter.py", "envs/names.py"),
     "vizdoom": ("envs/gymnasium_adapter.py", "envs/wrappers.py", "envs/names.py", "envs/registration.py"),

@@ -20,6 +20,7 @@ from envs.make import make_dynamics, make_environment
 from envs.names import GAMES, resolve
 from envs.tensor import TensorEnvironment
 from models.spaces import Discrete, Spaces
+from understudy import hashing
 
 GAME_IDS = {"cartpole": "CartPole-v1", "cartpole-200": "CartPole-v0", "acrobot": "Acrobot-v1"}
 NAMES = list(GAME_IDS)
@@ -378,8 +379,8 @@ def test_uniform_and_normal_of_a_seed_are_unrelated() -> None:
 
 def test_seeded_hash_is_splitmix64s() -> None:
     """The first outputs of the published generator from seed 1234567, which adds the golden ratio and mixes."""
-    state = 1234567 + seeded._GOLDEN * torch.arange(1, 4)
-    assert [number % 2**64 for number in seeded._mix(state).tolist()] == [
+    state = 1234567 + hashing.GOLDEN * torch.arange(3)
+    assert [number % 2**64 for number in hashing.own(state).tolist()] == [
         6457827717110365317,
         3203168211198807973,
         9817491932198370423,

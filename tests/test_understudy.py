@@ -21,7 +21,7 @@ from envs.seeded import normal, uniform
 from envs.tensor import TensorEnvironment
 from models.proxies import files
 from proxies import KINDS, dynamics_of, written
-from understudy import ProxyError, hashing, starts
+from understudy import ProxyError, hashing, program
 from understudy.env import SyntheticEnv, make_synthetic
 from understudy.proxy import BOUND
 
@@ -93,7 +93,7 @@ def test_names_of_environments(tmp_path: Path) -> None:
         gym.make(ANY, proxy=tmp_path / "lost.safetensors")
     known = {name: game.gym_id for name, game in GAMES.items() if game.gym_id and not game.parameters}
     images = {"takecover", "carracing"}
-    assert starts.IDS == {name: gym_id for name, gym_id in known.items() if name not in images}
+    assert program.IDS == {name: gym_id for name, gym_id in known.items() if name not in images}
 
 
 @pytest.mark.parametrize("actions", [[0, 2], [-1, 0], [0.0, 1.0], [0]])

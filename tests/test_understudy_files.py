@@ -24,7 +24,7 @@ from models.proxies.synthetic.networks import Networks
 from models.settings import allowed, kinds
 from models.spaces import Discrete
 from proxies import DESCRIPTION, KINDS, written
-from understudy import ProxyError, layout
+from understudy import ProxyError
 
 
 @pytest.fixture
@@ -211,8 +211,9 @@ def test_files_that_were_changed(path: Path, header: dict[str, Any], tensors: di
 
 def test_ranges_are_those_of_the_flags() -> None:
     fields = {field.name: field.metadata for field in dataclasses.fields(Config)}
-    assert {name: words for name, (_, words) in layout.SETTINGS.items()} == {
-        name: allowed(kinds(Config)[name], fields[name]) for name in layout.SETTINGS
+    settings = understudy.files.SETTINGS
+    assert {name: words for name, (_, _, words) in settings.items()} == {
+        name: allowed(kinds(Config)[name], fields[name]) for name in settings
     }
 
 

@@ -23,12 +23,8 @@ IDS: dict[str, dict[str, str]] = {
     "understudy/SyntheticCartPoleBandit-v0": {"proxy": "cartpole-bandit", "game": "cartpole", "kind": "bandit"},
     "understudy/SyntheticAcrobotBandit-v0": {"proxy": "acrobot-bandit", "game": "acrobot", "kind": "bandit"},
 }
+_ONE, _MANY = "understudy.env:make_synthetic", "understudy.env:SyntheticVectorEnv"
 
 for _id, _kwargs in IDS.items():
     if _id not in registry:
-        register(
-            _id,
-            entry_point="understudy.env:make_synthetic",
-            vector_entry_point="understudy.vector:SyntheticVectorEnv",
-            kwargs=dict(_kwargs),
-        )
+        register(_id, _ONE, vector_entry_point=_MANY, kwargs=dict(_kwargs))

@@ -1,32 +1,34 @@
-"""A learned synthetic environment as a `gymnasium.Env`."""
+"""Learned synthetic environments in Gymnasium: one alone, and many copies at once."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
 
 from understudy.files import SUFFIX, load
-from understudy.program import SEEDS, Episodes, Program
+from understudy.program import IDS, SEEDS, Episodes, Program
 from understudy.proxy import Proxy, ProxyError
-from understudy.starts import IDS
 
-_ONLY = np.zeros(1, np.int64)
+Source = str | Path | Proxy | None
+"""A file, the folder of a search, the name of a shipped one, or a `Proxy`."""
 
 
 class SyntheticEnv(gym.Env[np.ndarray, Any]):
     """One synthetic environment, without time limit; `make_synthetic` adds that.
 
-    ``proxy`` is a file, the folder of a search, the name of a shipped one or a `Proxy`. ``game`` and ``kind`` (mdp,
-    bandit), where given, are what it must have been learned for. Raises ProxyError where it cannot be had or was not.
+    ``asked`` are ``game`` and ``kind`` (mdp, bandit), which say what ``proxy`` must have been learned for, and
+    ``render_mode``, which must be None. Raises ProxyError where the proxy cannot be had or is another.
     """
 
     metadata = {"render_modes": []}
 
-    def __init__(
-        self, proxy: str | Path | Proxy | None = None, game: str = "", kind: str = "", render_mode: str | None = None
-    ) -> None:
-        self.proxy = opened(proxy, game, kind, render_mode)
+    def __init__(self, proxy: Source = None, **asked: Any) -> None:
+        self.proxy = _opened(proxy, **asked)
         self.program = Program(self.proxy)
         self.observation_space, self.action_space = self.proxy.observation_space, self.proxy.action_space
         self._episodes: Episodes | None = None
@@ -38,29 +40,109 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
         super().reset(seed=seed)
         if seed is not None or self._episodes is None:
             self._episodes = Episodes(self.program, self.np_random.integers(SEEDS, size=1))
-        self._state = self._episodes.begin(_ONLY)
+        self._state = self._episodes.begin(np.zeros(1, np.int64))
         return self._state[0].copy(), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """``action`` is an integer, or ``[A]``, which is not clipped to the bounds. Never truncates."""
         if self._episodes is None:
             raise gym.error.ResetNeeded("stepped before its first reset")
-        given = checked(action, self.action_space, self.action_space)
-        self._state, reward, ends = self.program.step(self._state, given)
+        self._state, reward, ends = self.program.step(
+            self._state, _checked(action, self.action_space, self.action_space)
+        )
         return self._state[0].copy(), float(reward[0]), bool(ends[0]), False, {}
 
 
-def make_synthetic(
-    proxy: str | Path | Proxy | None = None, game: str = "", kind: str = "", render_mode: str | None = None
-) -> gym.Env:
-    """`SyntheticEnv` with the time limit of its proxy. ``max_episode_steps`` of ``gymnasium.make`` is another on
-    top."""
-    env = SyntheticEnv(proxy, game, kind, render_mode)
+def make_synthetic(proxy: Source = None, **asked: Any) -> gym.Env:
+    """`SyntheticEnv` with the time limit of its proxy; ``gymnasium.make`` can only shorten it."""
+    env = SyntheticEnv(proxy, **asked)
     limit = env.proxy.time_limit
     return env if limit is None else gym.wrappers.TimeLimit(env, limit)
 
 
-def opened(proxy: str | Path | Proxy | None, game: str = "", kind: str = "", render_mode: str | None = None) -> Proxy:
+class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
+    """``num_envs`` (N) copies as one program; each does what a `SyntheticEnv` of its seed does, up to rounding.
+
+    ``asked`` are as there. ``max_episode_steps`` shortens the time limit of the proxy. ``autoreset_mode`` is NEXT_STEP,
+    where the step after an episode's last one starts the next and pays 0, or SAME_STEP, where the last step itself
+    gives the new episode's observation and ``infos["final_obs"]`` holds its own. That wastes no step of a bandit.
+    """
+
+    metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        proxy: Source = None,
+        max_episode_steps: int | None = None,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        **asked: Any,
+    ) -> None:
+        self.num_envs, self.proxy = num_envs, _opened(proxy, **asked)
+        self.program = Program(self.proxy)
+        self.single_observation_space, self.single_action_space = self.proxy.observation_space, self.proxy.action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._mode = AutoresetMode(autoreset_mode)
+        if self._mode is AutoresetMode.DISABLED:
+            raise ProxyError("autoreset_mode is 'Disabled'; allowed: NextStep, SameStep")
+        self.metadata = self.metadata | {"autoreset_mode": self._mode}
+        limits = (self.proxy.time_limit, max_episode_steps)
+        self._limit = min((limit for limit in limits if limit is not None and limit > 0), default=None)
+        self._episodes: Episodes | None = None
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start all; ``seed`` s gives them s, s + 1, and so on, a list each its own; a None in it, or for all, goes
+        on with the next episode. ``options`` are ignored. Observations ``[N, S]``."""
+        one = int(seed) if isinstance(seed, int | np.integer) else None
+        super().reset(seed=one)
+        if isinstance(seed, list | tuple):
+            seeds = list(seed)
+        else:
+            seeds = [None if one is None else one + i for i in range(self.num_envs)]
+        if len(seeds) != self.num_envs:
+            raise ValueError(f"seed has {len(seeds)} numbers; allowed: {self.num_envs}, one per environment")
+        following = self._episodes.seeds if self._episodes else self.np_random.integers(SEEDS, size=self.num_envs)
+        for i, own in enumerate(seeds):
+            if own is not None:
+                following[i] = seeding.np_random(own)[0].integers(SEEDS)
+        self._episodes = Episodes(self.program, following)
+        self._ages = np.zeros(self.num_envs, np.int64)
+        self._ended = np.zeros(self.num_envs, np.bool_)
+        self._state = self._episodes.begin(np.arange(self.num_envs))
+        return self._state.copy(), {}
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """``actions [N]`` or ``[N, A]`` -> observations ``[N, S]`` float32, rewards ``[N]`` float32, terminated and
+        truncated ``[N]`` bool, infos."""
+        if self._episodes is None:
+            raise gym.error.ResetNeeded("stepped before its first reset")
+        given = _checked(actions, self.action_space, self.single_action_space)
+        state, rewards, terminated = self.program.step(self._state, given)
+        self._ages += 1
+        truncated = np.zeros_like(terminated) if self._limit is None else self._ages >= self._limit
+        infos: dict[str, Any] = {}
+        over = terminated | truncated
+        if self._mode is AutoresetMode.NEXT_STEP:
+            over, self._ended = self._ended, over & ~self._ended
+        rows = np.flatnonzero(over)
+        if len(rows):
+            if self._mode is AutoresetMode.NEXT_STEP:
+                rewards[rows], terminated[rows], truncated[rows] = 0, False, False
+            else:
+                last = np.full(self.num_envs, None, dtype=object)
+                for row in rows:
+                    last[row] = state[row].copy()
+                infos = {"final_obs": last, "_final_obs": over, "final_info": {}, "_final_info": over.copy()}
+            state[rows] = self._episodes.begin(rows)
+            self._ages[rows] = 0
+        self._state = state
+        return state.copy(), rewards, terminated, truncated, infos
+
+
+def _opened(proxy: Source, game: str = "", kind: str = "", render_mode: str | None = None) -> Proxy:
     """The learned environment, held against what it must have been learned for. Raises ProxyError."""
     if render_mode is not None:
         raise ProxyError(f"render_mode is {render_mode!r}; allowed: None, a synthetic environment has no picture")
@@ -77,9 +159,9 @@ def opened(proxy: str | Path | Proxy | None, game: str = "", kind: str = "", ren
     return loaded
 
 
-def checked(actions: Any, space: gym.Space, single: gym.Space) -> np.ndarray:
-    """Actions of ``space``, one for each environment, of which each is of ``single``, as numbers; ValueError for those
-    that are none. Continuous ones may be out of bounds."""
+def _checked(actions: Any, space: gym.Space, single: gym.Space) -> np.ndarray:
+    """Actions of ``space``, each of them of ``single``, as numbers; ValueError where they are none. Continuous ones may
+    be out of bounds."""
     given = np.asarray(actions, np.float32 if isinstance(single, gym.spaces.Box) else None)
     good = given.shape == space.shape
     if isinstance(single, gym.spaces.Discrete) and good:  # negative ones are large without their sign

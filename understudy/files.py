@@ -3,13 +3,15 @@ code.
 
 One tensor per weight and per bias, named and laid out as ``torch.nn.Linear`` does. The metadata has one key,
 ``understudy``: JSON with ``format``, ``game``, ``spaces``, ``config``, ``description`` and ``networks``, which says in
-words how to rebuild them (`understudy.layout`). The same environment gives the same bytes.
+words how to rebuild them. The same environment gives the same bytes.
 """
 
+import contextlib
+import difflib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +19,31 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors import numpy as safetensors_numpy
 
-from understudy.layout import FORMAT, check, nearest, refused, shapes
+from understudy.program import ACTIVATIONS
 from understudy.proxy import Proxy, ProxyError
 
 SUFFIX = ".safetensors"
 IN_RUN = "proxy.safetensors"  # what the folder of a search calls its winner
 SHIPPED = Path(__file__).resolve().parent / "pretrained"
 
-_KEY = "understudy"
+Json = Mapping[str, Any]
+
+_FORMAT, _KEY = 1, "understudy"
 _ALLOWED = f"a {SUFFIX} file of a synthetic environment"
+
+
+# Settings that a reader needs: type, values, and these in words. The ranges are those of the trainer's flags.
+_ABOVE_ZERO = range(1, 2**63)
+SETTINGS: dict[str, tuple[type, Container[Any], str]] = {
+    "proxy": (str, ("mdp", "bandit"), "mdp, bandit"),
+    "proxy_hidden_size": (int, range(1, 65_537), "integer, at least 1, at most 65536"),
+    "proxy_hidden_layer": (int, range(1, 17), "integer, at least 1, at most 16"),
+    "proxy_activation_fn": (str, ACTIVATIONS, ", ".join(ACTIVATIONS)),
+    "learned_reset": (bool, (True, False), "true or false"),
+    "latent_size": (int, _ABOVE_ZERO, "integer, at least 1; or null"),
+    "max_steps": (int, _ABOVE_ZERO, "integer, at least 1; or null"),
+}
+_OPTIONAL = ("latent_size", "max_steps")
 
 
 def pretrained() -> dict[str, Path]:
@@ -33,16 +51,13 @@ def pretrained() -> dict[str, Path]:
     return {path.stem: path for path in sorted(SHIPPED.glob(f"*{SUFFIX}"))}
 
 
-def find(name_or_path: str | Path) -> Path:
-    """The file of a path, of the folder of a search, or of a shipped name; what exists comes first. Raises ProxyError
-    with the nearest name."""
+def load(name_or_path: str | Path) -> Proxy:
+    """The learned environment of a file, of a search's folder, or of a shipped name; what exists comes first. Raises
+    ProxyError, one line with the path or the nearest name, where there is none that can be used."""
     path, known = Path(name_or_path).expanduser(), pretrained()
-    if path.is_file():
-        return path
-    if (path / IN_RUN).is_file():
-        return path / IN_RUN
-    if str(name_or_path) in known:
-        return known[str(name_or_path)]
+    for candidate in (path, path / IN_RUN, known.get(str(name_or_path), path)):
+        if candidate.is_file():
+            return _read(candidate, candidate)
     beside = [str(other) for other in path.parent.glob(f"*{SUFFIX}") if other.is_file()]
     near = nearest(str(name_or_path), [*known, *beside])
     hint = f"{near} Allowed:" if near else "; allowed:"
@@ -50,99 +65,147 @@ def find(name_or_path: str | Path) -> Path:
     raise ProxyError(f"synthetic environment is {str(name_or_path)!r}{hint} a {SUFFIX} file{shipped}")
 
 
-def load(name_or_path: str | Path) -> Proxy:
-    """The learned environment of a file, of a search's folder, or of a shipped name. Raises ProxyError, one line with
-    the path, where there is none that can be used."""
-    path = find(name_or_path)
+def save(
+    path: str | Path, tensors: Mapping[str, np.ndarray], *, game: str, spaces: Json, config: Json, description: Json
+) -> None:
+    """Write one learned environment; `Proxy` says what the parts are. ``path`` is the whole old file or the whole new
+    one, whatever happens.
+
+    ``description`` must be JSON; numbers in it that are not finite become null. Raises ProxyError, and leaves ``path``
+    as it was, where `load` would refuse the file; OSError where it cannot be written.
+    """
+    path = Path(path)
+    # JSON has no numbers that are not finite; Python's writes them as words.
+    plain = json.loads(json.dumps(description), parse_constant=lambda word: None)
+    header = {"format": _FORMAT, "game": game, "spaces": spaces, "config": config}
+    header |= {"networks": _in_words(config), "description": plain}
+    # One key: the library writes several in another order each time.
+    metadata = {_KEY: json.dumps(header, allow_nan=False)}
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(path, "rb") as file:
-            start = file.read(4)
-        if start == b"PK\x03\x04":
-            raise refused(path, "it is a checkpoint", _ALLOWED)
-        with safe_open(path, "np") as opened:
-            header = _header(path, opened.metadata() or {})
+        with open(temporary, "wb") as file:
+            layers = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+            file.write(safetensors_numpy.save(layers, metadata))
+            file.flush()
+            os.fsync(file.fileno())
+        _read(temporary, path)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def refused(path: Path, what: str, allowed: str) -> ProxyError:
+    """The one line that says what is wrong with a file."""
+    return ProxyError(f"synthetic environment {str(path)!r}: {what}; allowed: {allowed}")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` with the closest of ``names``, or ``""`` where none is close."""
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.55)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def _read(file: Path, path: Path) -> Proxy:
+    """What ``file`` holds, as that of ``path``."""
+    try:
+        with open(file, "rb") as opened:
+            if opened.read(4) == b"PK\x03\x04":
+                raise refused(path, "it is a checkpoint", _ALLOWED)
+        with safe_open(file, "np") as opened:
+            header: dict[str, Any] = {}
+            with contextlib.suppress(KeyError, ValueError, RecursionError):
+                header = json.loads((opened.metadata() or {})[_KEY])
             # Held against the settings before memory is taken for it.
             layers = {name: opened.get_slice(name) for name in opened.keys()}
-            check(path, header, {name: (layer.get_dtype(), layer.get_shape()) for name, layer in layers.items()})
-            tensors = {name: opened.get_tensor(name) for name in shapes(header["config"], header["spaces"])}
+            found = {name: (layer.get_dtype(), layer.get_shape()) for name, layer in layers.items()}
+            for what, allowed in _problems(header, found):
+                raise refused(path, what, allowed)
+            tensors = {name: opened.get_tensor(name) for name in _shapes(header["config"], header["spaces"])}
     except OSError as error:
         raise refused(path, f"cannot be read ({error.strerror or error})", _ALLOWED) from error
     except SafetensorError as error:
         raise refused(path, f"not a whole safetensors file ({error})", _ALLOWED) from error
-    _check_finite(path, tensors)
-    return Proxy(path, header["game"], header["spaces"], header["config"], header["description"], tensors)
-
-
-def save(
-    path: str | Path, tensors: Mapping[str, np.ndarray], *, game: str, spaces: dict[str, Any],
-    config: dict[str, Any], description: Mapping[str, Any],
-) -> None:  # fmt: skip
-    """Write one learned environment; `Proxy` says what the parts are. ``path`` is the whole old file or the whole new
-    one, whatever happens.
-
-    ``description`` must be JSON; numbers in it that are not finite become null. Raises ProxyError, and writes nothing,
-    where `load` would refuse the file; OSError where it cannot be written.
-    """
-    path, given = Path(path), {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-    header = {"format": FORMAT, "game": game, "spaces": spaces, "config": config, "networks": _in_words(config),
-              "description": _plain(description)}  # fmt: skip
-    f32 = np.dtype(np.float32)
-    check(path, header, {name: ("F32" if each.dtype == f32 else str(each.dtype), [*each.shape])
-                         for name, each in given.items()})  # fmt: skip
-    _check_finite(path, given)
-    # One key: the library writes several in another order each time.
-    _replace(path, safetensors_numpy.save(given, {_KEY: json.dumps(header, allow_nan=False)}))
-
-
-def _header(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        header = json.loads(metadata[_KEY])
-        header["format"]
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise refused(path, f"a safetensors file without {_KEY!r} metadata", "a file as `save` writes it") from error
-    return header
-
-
-def _check_finite(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
             raise refused(path, f"tensor {name} holds numbers that are not finite", "finite numbers")
+    return Proxy(path, header["game"], header["spaces"], header["config"], header["description"], tensors)
 
 
-def _in_words(config: Mapping[str, Any]) -> str:
-    slope = {"leakyrelu": 0.01, "prelu": 0.25}.get(config.get("proxy_activation_fn", ""))
-    between = f"leaky ReLU of slope {slope} below zero" if slope else config.get("proxy_activation_fn")
-    words = [f"Each network is torch.nn.Linear layers 0, 1, ... with {between} between them."]
-    if config.get("proxy") == "mdp":
-        words += [
-            "Input of state, reward and done is the action (one-hot where discrete), then the state.",
-            "state gives the next state, reward the reward, done above 0.5 ends the episode.",
-        ]
-    else:
-        words.append(
-            "Input of reward is the action (one-hot where discrete), then the state. Every step is an episode."
-        )
-    if config.get("proxy") == "bandit" or config.get("learned_reset"):
-        words.append("initial turns standard normal noise into a first state.")
-    return " ".join(words)
+def _problems(header: Any, found: Mapping[str, tuple[str, list[int]]]) -> Iterator[tuple[str, str]]:
+    """What is wrong with a header and with dtype and shape of each tensor, and what is allowed. Each relies on those
+    before it not being so."""
+    if not isinstance(header, dict) or "format" not in header:
+        yield f"a safetensors file without {_KEY!r} metadata", "a file as `save` writes it"
+    if header["format"] != _FORMAT:
+        yield f"its format is {header['format']!r}", str(_FORMAT)
+    for name in ("game", "spaces", "config", "description"):
+        if not isinstance(header.get(name), str if name == "game" else dict):
+            yield f"its {name} is missing or damaged", f"a {name} as `save` writes it"
+    settings = header["description"].get("settings", {})
+    if not isinstance(settings, dict) or not isinstance(settings.get("agent", ""), str):
+        yield "its description.settings are damaged", "a mapping as `save` writes it"
+    for name, (kind, values, words) in SETTINGS.items():
+        if name not in header["config"]:
+            yield f"its setting {name} is missing", f"all of {', '.join(SETTINGS)}"
+        value = header["config"][name]
+        if not (name in _OPTIONAL if value is None else type(value) is kind and value in values):
+            near = nearest(value, words.split(", ")) if isinstance(value, str) else ""
+            yield f"its setting {name} is {value!r}", f"{words}{near}"
+    if not _are_spaces(header["spaces"]):
+        yield f"its spaces are damaged: {json.dumps(header['spaces'])}", "spaces as `save` writes them"
+    expected = _shapes(header["config"], header["spaces"])
+    for name in sorted(expected.keys() - found):
+        yield f"tensor {name} is missing", f"all of {', '.join(expected)}"
+    for name in sorted(found.keys() - expected):
+        yield f"tensor {name} is unknown{nearest(name, expected)}", ", ".join(expected)
+    for name, shape in expected.items():
+        if found[name] != ("F32", shape):
+            yield f"tensor {name} is {found[name][0]} {found[name][1]}", f"F32 {shape}"
 
 
-def _plain(value: Any) -> Any:
-    """The same with null for numbers that are not finite, which JSON does not have."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def _are_spaces(spaces: Json) -> bool:
     try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        (size,), limit, best = spaces["obs_shape"], spaces["max_episode_steps"], spaces["max_return"]
+        actions = spaces["actions"]
+        bounds = [] if "n" in actions else list(zip(actions["low"], actions["high"], strict=True))
+        counts = (size, 1 if limit is None else limit, actions.get("n", len(bounds)))
+        good = all(type(count) is int and count >= 1 for count in counts) and isinstance(best, int | float | None)
+        return good and all(-math.inf < low < high < math.inf for low, high in bounds)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
+
+
+def _shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
+    """Name -> shape of every tensor. S is the size of an observation, A the number of actions (or the size of one).
+
+    As an MDP, state ``[S]``, reward ``[1]`` and done ``[1]`` are networks of ``[action, state]``, the action one-hot
+    where discrete; as a bandit, the reward alone. Where first states are learned, ``initial`` gives ``[S]`` from noise.
+    """
+    bandit, (size,), actions = config["proxy"] == "bandit", spaces["obs_shape"], spaces["actions"]
+    inputs = (actions["n"] if "n" in actions else len(actions["low"])) + size
+    networks = {"reward": (inputs, 1)}
+    if not bandit:
+        networks = {"state": (inputs, size), **networks, "done": (inputs, 1)}
+    if bandit or config["learned_reset"]:
+        networks["initial"] = (config["latent_size"] or size, size)
+    hidden = [config["proxy_hidden_size"]] * config["proxy_hidden_layer"]
+    named: dict[str, list[int]] = {}
+    for name, (first, last) in networks.items():
+        for i, (ins, outs) in enumerate(zip([first, *hidden], [*hidden, last], strict=True)):
+            named |= {f"{name}.{i}.weight": [outs, ins], f"{name}.{i}.bias": [outs]}
+    return named
+
+
+def _in_words(config: Json) -> str:
+    """How to rebuild the networks."""
+    between, bandit = config.get("proxy_activation_fn", ""), config.get("proxy") == "bandit"
+    if slope := {"leakyrelu": 0.01, "prelu": 0.25}.get(between):
+        between = f"leaky ReLU of slope {slope} below zero"
+    names, outputs = "reward", "Every step is an episode."
+    if not bandit:
+        names = "state, reward and done"
+        outputs = "state gives the next state, reward the reward, done above 0.5 ends the episode."
+    words = f"Each network is torch.nn.Linear layers 0, 1, ... with {between} between them. "
+    words += f"Input of {names} is the action (one-hot where discrete), then the state. {outputs}"
+    learned = bandit or config.get("learned_reset")
+    return f"{words} initial turns standard normal noise into a first state." if learned else words

@@ -1,24 +1,42 @@
 """The arithmetic of a learned environment in NumPy: first states from seeds, and steps of N rows at once."""
 
+import functools
 from collections.abc import Callable
 
+import gymnasium
 import numpy as np
 
-from understudy.hashing import normal
-from understudy.proxy import BOUND, Proxy
-from understudy.starts import starts_of
+from understudy.hashing import normal, uniform
+from understudy.proxy import BOUND, Proxy, ProxyError
 
 SEEDS = 2**62  # of an environment's first episode; the next ones count on
 ENDS_ABOVE = 0.5  # the done network's output above which an episode ends
-_BLOCK = 32
+_BLOCK = 32  # episodes whose first states are drawn at once
+_DRAWS = 4096  # first observations of an environment that has no formula here
 # In place: the argument is overwritten.
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "relu": lambda x: np.maximum(x, 0, out=x),
     "leakyrelu": lambda x: np.maximum(x, x * 0.01, out=x),
-    "prelu": lambda x: np.maximum(x, x * 0.25, out=x),
     "tanh": lambda x: np.tanh(x, out=x),
+    "prelu": lambda x: np.maximum(x, x * 0.25, out=x),
     "identity": lambda x: x,
 }
+# Gymnasium ids of the trainer's own names of environments; any other name is an id itself.
+IDS = {
+    "cartpole": "CartPole-v1",
+    "cartpole-200": "CartPole-v0",
+    "acrobot": "Acrobot-v1",
+    "lunarlander": "LunarLander-v3",
+    "lunarlander-sparse": "LunarLander-v3",
+    "beresheet": "LunarLander-v3",
+    "mountaincar": "MountainCar-v0",
+    "mountaincar-continuous": "MountainCarContinuous-v0",
+    "pendulum": "Pendulum-v1",
+    "cliffwalking": "CliffWalking-v1",
+    "halfcheetah": "HalfCheetah-v5",
+}
+Starts = Callable[[np.ndarray], np.ndarray]
+"""Seeds ``[...]`` int64, at least one axis, to first states ``[..., S]`` float32."""
 
 
 class Program:
@@ -30,65 +48,61 @@ class Program:
 
     def __init__(self, proxy: Proxy) -> None:
         self._size, self._bandit = proxy.spaces["obs_shape"][0], proxy.kind == "bandit"
-        self._networks = _SideBySide(proxy, ["reward"] if self._bandit else ["state", "reward", "done"])
-        self._initial = _SideBySide(proxy, ["initial"]) if "initial.0.bias" in proxy.tensors else None
-        self._starts = None if self._initial else starts_of(proxy.game)
-        self._by_action, self._by_state = np.split(self._networks.first, [-self._size])
+        self._activation = ACTIVATIONS[proxy.config["proxy_activation_fn"]]
+        names = ["reward"] if self._bandit else ["state", "reward", "done"]
+        (first, self._bias), *self._layers = _side_by_side(proxy, names)
+        self._by_action, self._by_state = np.split(first, [-self._size])
         self._discrete = "n" in proxy.spaces["actions"]
         if self._discrete:  # the product of a one-hot action is a row of the weights
-            self._by_action = self._by_action + self._networks.bias
+            self._by_action = self._by_action + self._bias
+        learned = "initial.0.bias" in proxy.tensors
+        self._starts = self._learned_starts(proxy) if learned else real_starts(proxy.game)
 
     def first_states(self, seeds: np.ndarray) -> np.ndarray:
-        """``seeds [...]`` int64, at least one axis, to ``[..., S]`` float32: learned from normal noise, else those of
-        the real environment."""
-        if self._starts is not None:
-            return _finite(self._starts(seeds))
-        assert self._initial is not None
-        noise = normal(seeds, len(self._initial.first)).astype(np.float32)
+        """As `Starts`: learned from normal noise, else those of the real environment."""
         with np.errstate(all="ignore"):
-            return _finite(self._initial.finish(noise @ self._initial.first + self._initial.bias))
+            return _finite(self._starts(seeds))
 
     def step(self, state: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """``state [N, S]``, ``action [N]`` integers or ``[N, A]`` float32, or one for all rows without that axis, to
         the next state ``[N, S]``, reward ``[N]`` float32 and whether the episode ends, ``[N]`` bool. The next state of
         a bandit is the array that was given."""
         with np.errstate(all="ignore"):
-            acted = self._by_action[action] if self._discrete else action @ self._by_action + self._networks.bias
-            out = self._networks.finish(state @ self._by_state + acted)
+            acted = self._by_action[action] if self._discrete else action @ self._by_action + self._bias
+            out = self._finish(state @ self._by_state + acted, self._layers)
             ends = out[:, -1] > ENDS_ABOVE
             out = _finite(out)
         if self._bandit:
             return state, out[:, 0], np.ones(len(state), np.bool_)
         return out[:, : self._size], out[:, self._size], ends
 
+    def _learned_starts(self, proxy: Proxy) -> Starts:
+        (weight, bias), *layers = _side_by_side(proxy, ["initial"])
+        return lambda seeds: self._finish(normal(seeds, len(weight)).astype(np.float32) @ weight + bias, layers)
 
-class _SideBySide:
-    """Networks of one input as one wide network, whose matrices are theirs along the diagonal, so that a step costs as
-    many products as one network has layers. ``first [in, hidden]`` and ``bias [hidden]`` are the first layer."""
-
-    def __init__(self, proxy: Proxy, names: list[str]) -> None:
-        self._activation = ACTIVATIONS[proxy.config["proxy_activation_fn"]]
-        layers = [
-            [(proxy.tensors[f"{name}.{i}.weight"].T, proxy.tensors[f"{name}.{i}.bias"]) for name in names]
-            for i in range(proxy.config["proxy_hidden_layer"] + 1)
-        ]
-        biases = [np.concatenate([bias for _, bias in layer]) for layer in layers]
-        self.first, self.bias = np.concatenate([weight for weight, _ in layers[0]], 1), biases[0]
-        blocks = [_diagonal([weight for weight, _ in layer]) for layer in layers[1:]]
-        self._rest = list(zip(blocks, biases[1:], strict=True))
-
-    def finish(self, hidden: np.ndarray) -> np.ndarray:
-        """From what the first layer gives, before its activation, to the outputs of all networks, ``[..., out]``."""
-        for weight, bias in self._rest:
+    def _finish(self, hidden: np.ndarray, layers: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        """From what the first layer gives, before its activation, to the outputs ``[..., out]``."""
+        for weight, bias in layers:
             hidden = self._activation(hidden) @ weight + bias
         return hidden
 
 
+def _side_by_side(proxy: Proxy, names: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Weights ``[in, out]`` and biases ``[out]`` of networks of one input as one wide network, so that a step costs as
+    many products as one network has layers. After the first layer their matrices stand along the diagonal."""
+    layers = []
+    for i in range(proxy.config["proxy_hidden_layer"] + 1):
+        weights = [proxy.tensors[f"{name}.{i}.weight"].T for name in names]
+        bias = np.concatenate([proxy.tensors[f"{name}.{i}.bias"] for name in names])
+        layers.append((_diagonal(weights) if i else np.concatenate(weights, 1), bias))
+    return layers
+
+
 def _diagonal(matrices: list[np.ndarray]) -> np.ndarray:
-    whole, corner = np.zeros(np.sum([each.shape for each in matrices], 0), np.float32), np.zeros(2, int)
+    whole, row, column = np.zeros(np.sum([each.shape for each in matrices], 0), np.float32), 0, 0
     for matrix in matrices:
-        (top, left), (bottom, right) = corner, corner + matrix.shape
-        whole[top:bottom, left:right], corner = matrix, corner + matrix.shape
+        whole[row : row + matrix.shape[0], column : column + matrix.shape[1]] = matrix
+        row, column = row + matrix.shape[0], column + matrix.shape[1]
     return whole
 
 
@@ -100,24 +114,59 @@ def _finite(values: np.ndarray) -> np.ndarray:
 
 class Episodes:
     """First states of the episodes of N environments one after the other, drawn in blocks: a draw costs the same for
-    one and for many. Episode k of environment i is that of the seed ``first[i] + k``."""
+    one and for many. The episodes of an environment have neighbouring seeds; ``seeds [N]`` int64 are the next ones."""
 
-    def __init__(self, program: Program, first: np.ndarray) -> None:
-        self._program, self._first, self._used = program, first, np.zeros(len(first), np.int64)
-        self._draw()
-
-    def _draw(self) -> None:
-        self._first, self._used = self.following(), np.zeros_like(self._used)
-        self._bank = self._program.first_states(self._first + np.arange(_BLOCK)[:, None])  # [block, N, S]
-
-    def following(self) -> np.ndarray:
-        """Seeds ``[N]`` of the next episodes."""
-        return self._first + self._used
+    def __init__(self, program: Program, seeds: np.ndarray) -> None:
+        self._program, self.seeds = program, seeds
+        self._first = seeds - _BLOCK  # of the block that was drawn, before the first one
 
     def begin(self, rows: np.ndarray) -> np.ndarray:
         """``[k, S]``, a copy, for the k environments ``rows``, each of which goes on to its next episode."""
-        if self._used[rows].max() == _BLOCK:
-            self._draw()
-        states = self._bank[self._used[rows], rows]
-        self._used[rows] += 1
+        if (self.seeds[rows] - self._first[rows]).max() == _BLOCK:
+            self._first = self.seeds.copy()
+            self._block = self._program.first_states(self._first + np.arange(_BLOCK)[:, None])  # [block, N, S]
+        states = self._block[self.seeds[rows] - self._first[rows], rows]
+        self.seeds[rows] += 1
         return states
+
+
+def real_starts(game: str) -> Starts:
+    """First observations of the environment of that name, the same as those that agents of the trainer see
+    (`envs.synthetic.starts_of`): by formula for CartPole and Acrobot; for any other, the Gymnasium environment's, reset
+    with one of 4,096 seeds. Raises ProxyError where that cannot be made."""
+    gym_id = IDS.get(game, game)
+    return _FORMULAS[gym_id] if gym_id in _FORMULAS else _resets(gym_id)
+
+
+def _cartpole(seeds: np.ndarray) -> np.ndarray:
+    """Uniform on [-0.05, 0.05): position (m), speed (m/s), angle (rad), angular speed (rad/s)."""
+    return ((uniform(seeds, 4) * 2 - 1) * 0.05).astype(np.float32)
+
+
+def _acrobot(seeds: np.ndarray) -> np.ndarray:
+    """Uniform on [-0.1, 0.1): two angles (rad), seen as cosine and sine, and their speeds (rad/s)."""
+    first, second, *speeds = np.moveaxis((uniform(seeds, 4) * 2 - 1) * 0.1, -1, 0)
+    return np.stack((np.cos(first), np.sin(first), np.cos(second), np.sin(second), *speeds), -1).astype(np.float32)
+
+
+_FORMULAS = {"CartPole-v0": _cartpole, "CartPole-v1": _cartpole, "Acrobot-v1": _acrobot}
+
+
+@functools.cache
+def _resets(gym_id: str) -> Starts:
+    try:
+        real = gymnasium.make(gym_id)
+    except Exception as error:  # whatever a missing package or an unknown id raises
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ProxyError(f"first states are those of {gym_id!r}, which cannot be made ({reason})") from error
+
+    @functools.cache
+    def first(seed: int) -> np.ndarray:
+        seen = gymnasium.spaces.flatten(real.observation_space, real.reset(seed=seed)[0])
+        return np.asarray(seen, np.float32)
+
+    def starts(seeds: np.ndarray) -> np.ndarray:
+        numbers = (uniform(seeds, 1) * _DRAWS).astype(np.int64).ravel().tolist()
+        return np.stack([first(number) for number in numbers]).reshape(*seeds.shape, -1)
+
+    return starts

@@ -1,5 +1,5 @@
 """Learned environments on disk for the trainer: the layers of an `understudy` file as one flat tensor, and its text as
-our own settings. The format and its validation are `understudy.files` and `understudy.layout`."""
+our own settings. The format and its validation are `understudy.files`."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -15,7 +15,7 @@ from models.proxies.synthetic.networks import Networks
 from models.settings import SettingError, check, kinds
 from models.spaces import Continuous, Discrete, Spaces
 from understudy import ProxyError
-from understudy.layout import nearest, refused
+from understudy.files import nearest, refused
 
 
 @dataclass(frozen=True)
