@@ -21,7 +21,8 @@ from models.settings import SettingError, nearest
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml"]
 
 CONFLICTS = [("eval_agent", "use_tune"), ("eval_agent", "plot"), ("use_tune", "plot"), ("resume", "reload"),
-             ("eval_agent", "resume"), ("eval_agent", "reload"), ("use_tune", "resume")]  # fmt: skip
+             ("eval_agent", "resume"), ("eval_agent", "reload"), ("use_tune", "resume"),
+             ("use_tune", "reload")]  # fmt: skip
 # A flag of these sections does nothing unless the one named here is given too.
 SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot"}
 # Words that choose other defaults: of an agent the first, of a proxy and its agent all.

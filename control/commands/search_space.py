@@ -9,7 +9,7 @@ A file has one line per hyperparameter, with a list of choices or one range:
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,15 @@ from envs.names import games_with
 from models.registry import family
 from models.settings import SettingError, nearest
 
-RANGES = {
-    "uniform": "[low, high]",
-    "loguniform": "[low, high], both above 0",
-    "randint": "[low, high], whole numbers, both included",
-    "lograndint": "[low, high], whole numbers above 0, both included",
-    "logspace": "[exponent, exponent, count]: powers of ten on a grid",
+KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "choice": ("a list", ()),
+    "uniform": ("[low, high]", (float, float)),
+    "loguniform": ("[low, high], both above 0", (float, float)),
+    "randint": ("[low, high], whole numbers, both included", (int, int)),
+    "lograndint": ("[low, high], whole numbers above 0, both included", (int, int)),
+    "logspace": ("[exponent, exponent, count]: powers of ten on a grid", (float, float, int)),
 }
-"""Kinds of ranges, each with the numbers that follow it."""
+"""What may be said of a hyperparameter: what follows in words, and the types of a range's numbers."""
 
 # A published space is found by its file: experiments/FAMILY/search_IMPLEMENTATION.yaml, where "RCP-R" may share "rcp".
 _EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
@@ -36,7 +37,8 @@ _EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
 @dataclass(frozen=True)
 class Dimension:
-    """One hyperparameter and its values: the choices, or the ends of a range; ``count`` points of a logspace grid."""
+    """One hyperparameter and its values: the choices, or the ends of a range. A grid is a loguniform range of
+    ``count`` points."""
 
     name: str
     kind: str
@@ -52,19 +54,19 @@ class Dimension:
         """The setting that a label or a number stands for; numbers are rounded to six digits, to be readable."""
         if self.kind == "choice":
             return self.values[self.labels.index(raw)]
-        return self._on_grid(self.clamp(raw)) if self.count else self.clamp(raw)
+        value = self.clamp(raw)
+        if not self.count:
+            return value
+        first, last = map(math.log10, self.values)
+        step = (last - first) / (self.count - 1)
+        index = round((math.log10(value) - first) / step)
+        return float(f"{10 ** (first + index * step):.6g}")
 
     def clamp(self, raw: float) -> float:
         """The nearest value within the ends of the range."""
         low, high = self.values
         value = round(raw) if self.kind.endswith("randint") else float(f"{raw:.6g}")
         return min(max(value, low), high)
-
-    def _on_grid(self, value: float) -> float:
-        first, last = (math.log10(end) for end in self.values)
-        step = (last - first) / (self.count - 1)
-        index = round((math.log10(value) - first) / step)
-        return float(f"{10 ** (first + index * step):.6g}")
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Space:
     source: str
 
     def __getitem__(self, name: str) -> Dimension:
-        return next(dimension for dimension in self.dimensions if dimension.name == name)
+        return self.dimensions[self.names.index(name)]
 
     @property
     def names(self) -> list[str]:
@@ -87,8 +89,7 @@ class Space:
 
     def clamp(self, raw: dict[str, Any]) -> dict[str, Any]:
         """A suggestion with its numbers brought back into their ranges."""
-        ranges = {d.name: d.clamp(raw[d.name]) for d in self.dimensions if d.kind != "choice"}
-        return raw | ranges
+        return raw | {d.name: d.clamp(raw[d.name]) for d in self.dimensions if d.kind != "choice"}
 
 
 def search_space(settings: Settings) -> Space:
@@ -97,21 +98,19 @@ def search_space(settings: Settings) -> Space:
     Raises SettingError: one line with file, hyperparameter, value and what is allowed.
     """
     given = settings.run.search_space
-    path = Path(given) if given else _published(settings.run.implementation)
+    path = given or str(_published(settings.run.implementation))
     known = flags(settings.run.implementation, settings.run.gamename)
-    dimensions = []
-    for name, entry in read_mapping("search_space", str(path), "name: choices or range").items():
-        if not given and name in settings.given:
-            continue
-        try:
-            dimensions.append(_dimension(name, entry, settings, known))
-        except SettingError as error:
-            raise SettingError(f"{path}: {error}") from None
+    entries = read_mapping("search_space", path, "name: choices or range")
+    try:
+        dimensions = [
+            _dimension(name, entry, settings, known)
+            for name, entry in entries.items() if given or name not in settings.given
+        ]  # fmt: skip
+    except SettingError as error:
+        raise SettingError(f"{path}: {error}") from None
     if not dimensions:
-        raise SettingError(
-            f"{path}: nothing is left to search" + ("" if given else "; all of it is set by flags or --config")
-        )
-    return Space(tuple(dimensions), str(path))
+        raise SettingError(f"{path}: nothing is left to search{'' if given else '; flags or --config set all of it'}")
+    return Space(tuple(dimensions), path)
 
 
 def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
@@ -134,78 +133,54 @@ def _published(implementation: str) -> Path:
 
 
 def _dimension(name: str, entry: Any, settings: Settings, known: Mapping[str, Flag]) -> Dimension:
+    implementation = settings.run.implementation
     if games := games_with(name):
         raise SettingError(f"{name} is no hyperparameter but a parameter of {', '.join(games)}; give it as a flag")
-    if name not in named([(name, ["true"])], known, settings.run.implementation, ""):
+    if name not in named([(name, ["true"])], known, implementation, ""):
         raise SettingError(f"{name} is no setting; write {name.removeprefix('no_')}: [true, false]")
     if not known[name].section.startswith("hyperparameters") and name != "seed":
-        raise SettingError(f"{name} is no hyperparameter of {settings.run.implementation}; give it as a flag")
-    kind, arguments = ("choice", entry) if isinstance(entry, list) else _range(name, entry)
-    if kind == "choice":
-        return Dimension(name, kind, _choices(name, arguments, settings, known))
-    return _numeric(name, kind, arguments, settings, known)
-
-
-def _range(name: str, entry: Any) -> tuple[str, list[Any]]:
+        raise SettingError(f"{name} is no hyperparameter of {implementation}; give it as a flag")
+    ranges = [kind for kind in KINDS if kind != "choice"]
+    entry = {"choice": entry} if isinstance(entry, list) else entry
     if not isinstance(entry, dict) or len(entry) != 1:
-        raise SettingError(
-            f"{name} is {entry!r}; allowed: a list of choices, or one of {', '.join(RANGES)} with its numbers"
-        )
+        allowed = f"a list of choices, or one of {', '.join(ranges)} with its numbers"
+        raise SettingError(f"{name} is {entry!r}; allowed: {allowed}")
     ((kind, arguments),) = entry.items()
-    if kind not in (*RANGES, "choice"):
-        raise SettingError(f"{name}: {kind!r} is unknown; allowed: choice, {', '.join(RANGES)}{nearest(kind, RANGES)}")
+    if kind not in KINDS:
+        raise SettingError(f"{name}: {kind!r} is unknown; allowed: {', '.join(KINDS)}{nearest(kind, ranges)}")
     if not isinstance(arguments, list):
-        raise SettingError(f"{name}: {kind} is {arguments!r}; allowed: {RANGES.get(kind, 'a list')}")
-    return kind, arguments
+        raise SettingError(f"{name}: {kind} is {arguments!r}; allowed: {KINDS[kind][0]}")
+    values, count = (_choices(known[name], arguments), 0) if kind == "choice" else _range(known[name], kind, arguments)
+    trials = [settings.replace(**{name: value}) for value in values]
+    checked = dict.fromkeys(getattr(trial.run if name == "seed" else trial.agent, name) for trial in trials)
+    return Dimension(name, "loguniform" if kind == "logspace" else kind, tuple(checked), count)
 
 
-def _choices(name: str, entries: list[Any], settings: Settings, known: Mapping[str, Flag]) -> tuple[Any, ...]:
+def _choices(flag: Flag, entries: list[Any]) -> list[Any]:
     if not entries:
-        raise SettingError(f"{name} has no choices")
-    values = []
+        raise SettingError(f"{flag.name} has no choices")
     for entry in entries:
-        words = entry if isinstance(entry, list) else [entry]
-        if not all(isinstance(word, str) for word in words) or (isinstance(entry, list) and not known[name].kind.many):
-            raise SettingError(
-                f"{name}: the choice {entry!r} is not a {'list of values' if known[name].kind.many else 'single value'}"
-            )
-        values.append(_checked(name, read_value(known[name], words), settings))
-    return tuple(dict.fromkeys(values))
+        words = entry if isinstance(entry, list) and flag.kind.many else [entry]
+        if not all(isinstance(word, str) for word in words):
+            wanted = "list of values" if flag.kind.many else "single value"
+            raise SettingError(f"{flag.name}: the choice {entry!r} is not a {wanted}")
+    return [read_value(flag, entry if isinstance(entry, list) else [entry]) for entry in entries]
 
 
-def _numeric(name: str, kind: str, arguments: list[Any], settings: Settings, known: Mapping[str, Flag]) -> Dimension:
-    wanted = known[name].kind
+def _range(flag: Flag, kind: str, arguments: list[Any]) -> tuple[tuple[float, float], int]:
+    """The ends of a range, and the points of a grid, else 0."""
+    name, wanted, (words, types) = flag.name, flag.kind, KINDS[kind]
     if wanted.many or wanted.item not in (int, float):
         raise SettingError(f"{name} is no number; give a list of choices instead of {kind}")
-    whole = kind.endswith("randint")
-    if wanted.item is int and not whole:
+    if wanted.item is int and types != (int, int):
         raise SettingError(f"{name} is a whole number; use randint or lograndint instead of {kind}")
-    problem = SettingError(
-        f"{name}: {kind} is [{', '.join(map(str, arguments))}]; allowed: {RANGES[kind]}, the lower first"
-    )
-    number: Callable[[str], float] = int if whole else float
+    problem = f"{name}: {kind} is [{', '.join(map(str, arguments))}]; allowed: {words}, the lower first"
     try:
-        low, high, *rest = map(number, arguments[:2])
-        count = int(arguments[2]) if kind == "logspace" else 0
-    except (ValueError, IndexError, TypeError):
-        raise problem from None
-    if (
-        len(arguments) != (3 if kind == "logspace" else 2)
-        or not -math.inf < low < high < math.inf
-        or (kind == "logspace" and count < 2)
-    ):
-        raise problem
-    if kind == "logspace":
-        if max(abs(low), abs(high)) > 300:
-            raise problem
-        low, high = 10.0**low, 10.0**high
-    if kind.startswith("log") and low <= 0:
-        raise problem
-    ends = tuple(_checked(name, end, settings) for end in (low, high))
-    return Dimension(name, kind, ends, count)
-
-
-def _checked(name: str, value: Any, settings: Settings) -> Any:
-    """The value as the settings hold it (lists as tuples); SettingError where they refuse it."""
-    changed = settings.replace(**{name: value})
-    return getattr(changed.run if hasattr(changed.run, name) else changed.agent, name)
+        low, high, *count = [of_type(text) for of_type, text in zip(types, arguments, strict=True)]
+        if kind == "logspace":
+            low, high = 10.0**low, 10.0**high
+    except (ValueError, TypeError, OverflowError):
+        raise SettingError(problem) from None
+    if not -math.inf < low < high < math.inf or kind.startswith("log") and low <= 0 or count and count[0] < 2:
+        raise SettingError(problem)
+    return (low, high), count[0] if count else 0

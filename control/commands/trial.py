@@ -12,10 +12,8 @@ from control.cli import errors
 from control.cli.settings import Settings, to_yaml
 from control.commands.search_results import EVALUATED, METRIC
 from control.commands.train import build_module, fit, prepare
-from control.lightning.callbacks import RunLog
 from control.lightning.module import RunModule
 from control.lightning.progress import Progress
-from control.reports.tags import TRAINING
 from control.storage import checkpoints
 from control.storage.run_dir import atomic_write_text
 
@@ -28,19 +26,18 @@ class TrialFailed(Exception):
 
 class Report(CheckpointCallback):
     """Hands each evaluation to ``report``. It derives from Lightning's checkpoints because those act last, when
-    ``last.ckpt`` is written."""
+    ``last.ckpt`` is written. A trial that takes up another's checkpoint keeps its own learning rates."""
 
     def __init__(self, folder: Path, report: Reporter):
         self.folder, self.report = folder, report
         self.lr: list[float] = []
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Before a checkpoint gives its learning rates back."""
+        """Before the checkpoint is read."""
         self.lr = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """After a checkpoint of another trial: this one's own learning rate, and the best that is in this one's
-        folder."""
+        """After it was read. The best score too is that of this trial's folder."""
         assert isinstance(module, RunModule)
         groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
         for group, lr in zip(groups, self.lr, strict=True):
@@ -53,13 +50,8 @@ class Report(CheckpointCallback):
         score = module.score()
         if score is None or not module.is_evaluated():
             return
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]  # the trainer's type lacks it
-            if isinstance(callback, RunLog):
-                for writer in callback.writers:
-                    writer.flush()  # a scheduler may end this process any moment
-        measured = {name: float(module.row[name].mean()) for name in (*EVALUATED, TRAINING) if name in module.row}
-        steps = int(module.env_steps.sum())
-        self.report({METRIC: score, **measured, "epoch": module.epoch, "env_steps": steps})
+        measured = {name: float(module.row[name].mean()) for name in EVALUATED if name in module.row}
+        self.report({METRIC: score, **measured, "epoch": module.epoch, "env_steps": int(module.env_steps.sum())})
 
 
 def run_trial(settings: Settings, folder: Path, start_from: Path | None, report: Reporter) -> None:

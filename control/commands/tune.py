@@ -1,19 +1,19 @@
 """Hyperparameter search with Ray Tune: ``--use_tune``. Trials are ordinary runs; see docs/tuning.md."""
 
+import contextlib
 import importlib
 import logging
 import os
 import random
 import shutil
 import signal
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from control.cli.settings import RunConfig, Settings
+from control.cli.settings import Settings
 from control.commands.search_results import METRIC, Search
 from control.commands.search_space import Dimension, Space, search_space, trial_settings
 from control.evolution.cluster import connected
@@ -32,28 +32,6 @@ PERTURBED = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Job:
-    """What every trial is told besides its hyperparameters."""
-
-    settings: Settings
-    space: Space
-    folder: Path
-
-    @property
-    def from_checkpoints(self) -> bool:
-        return self.settings.run.tune_algorithm in _FROM_CHECKPOINTS
-
-    @property
-    def eval_every(self) -> int:
-        return self.settings.schedule.eval_every
-
-    @property
-    def interval(self) -> int:
-        """Epochs between PBT's perturbations: about ten in a run, at evaluations."""
-        return max(1, round(self.settings.epochs / 10 / self.eval_every)) * self.eval_every
-
-
 def tune(settings: Settings) -> int:
     """Search as ``settings`` say. Returns 0, or 130 where Ctrl-C ended it. Raises UserError, one line, where the search
     space or the cluster is wrong or every trial failed."""
@@ -69,9 +47,9 @@ def tune(settings: Settings) -> int:
         where = f"on {run.ray_address}" if run.ray_address else f"{at_once} at a time"
         trials = f"{run.num_samples} trials of {settings.epochs} epochs with {run.tune_algorithm}"
         print(f"searching {', '.join(space.names)} ({space.source})\n{trials}, {where}: {folder}", flush=True)
-        before = signal.signal(signal.SIGTERM, _interrupt)
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # KeyboardInterrupt
         try:
-            _search(search, Job(settings, space, folder.absolute()))
+            _search(search)
             interrupted = False
         except KeyboardInterrupt:
             interrupted = True
@@ -81,17 +59,11 @@ def tune(settings: Settings) -> int:
     return search.finish(interrupted)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def _check(settings: Settings, space: Space) -> None:
     """SettingError for what is wrong only in a search."""
     run, every = settings.run, settings.schedule.eval_every
     if settings.epochs < every:
         raise SettingError(f"epochs is {settings.epochs}, below eval_every {every}: no trial would be evaluated")
-    if run.reload:
-        raise SettingError("--use_tune and --reload exclude each other: trials have networks of different shapes")
     if run.tune_algorithm in _FROM_CHECKPOINTS and run.no_checkpoint:
         raise SettingError(
             f"--no_checkpoint and --tune_algorithm {run.tune_algorithm} exclude each other: it pauses trials"
@@ -102,27 +74,34 @@ def _check(settings: Settings, space: Space) -> None:
         )
 
 
-def _search(search: Search, job: Job) -> None:
+def _search(search: Search) -> None:
     """Run the trials; ``search`` is told of all events."""
     from ray import tune as ray_tune
 
-    run, name = job.settings.run, _namer()
+    settings, space, name = search.settings, search.space, _namer()
+    run, (searcher, scheduler) = settings.run, _algorithm(settings, space)
+    trainable = ray_tune.with_parameters(_trainable, settings=settings, space=space, folder=search.folder.absolute())
     tuner = ray_tune.Tuner(
-        ray_tune.with_resources(ray_tune.with_parameters(_trainable, job=job), {"cpu": run.num_workers}),
-        param_space={dimension.name: _domain(dimension) for dimension in job.space.dimensions},
+        ray_tune.with_resources(trainable, {"cpu": run.num_workers}),
+        param_space={dimension.name: _domain(dimension) for dimension in space.dimensions},
         tune_config=ray_tune.TuneConfig(
-            metric=METRIC, mode="max", num_samples=run.num_samples, scheduler=_scheduler(job),
-            search_alg=_searcher(run), trial_name_creator=name, trial_dirname_creator=name,
+            metric=METRIC, mode="max", num_samples=run.num_samples, max_concurrent_trials=run.max_concurrent_trials,
+            search_alg=searcher, scheduler=scheduler, trial_name_creator=name, trial_dirname_creator=name,
         ),
         run_config=ray_tune.RunConfig(
-            name="ray", storage_path=str(job.folder), verbose=0, callbacks=[_listener(search)],
+            name="ray", storage_path=str(search.folder.absolute()), verbose=0, callbacks=[_listener(search)],
             # PBT copies what a trial saved when it was last perturbed, so that must still exist.
-            checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=job.interval // job.eval_every + 3),
+            checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=_perturbed_every(settings) + 3),
         ),
     )  # fmt: skip
     # It advises to reuse processes, which a trial that was cut short in its training does not survive.
     warnings.filterwarnings("ignore", message=".*reuse_actors.*")
     tuner.fit()
+
+
+def _perturbed_every(settings: Settings) -> int:
+    """Evaluations between PBT's perturbations, of which there are about ten in a run."""
+    return max(1, round(settings.epochs / 10 / settings.schedule.eval_every))
 
 
 def _namer() -> Callable[[Any], str]:
@@ -136,45 +115,35 @@ def _namer() -> Callable[[Any], str]:
     return name
 
 
-def _trainable(config: dict[str, Any], job: Job) -> None:
+def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder: Path) -> None:
     """What Ray calls in a process of its own, on any node, with the searcher's suggestion."""
     from ray import tune as ray_tune
 
     from control.commands.trial import TrialFailed, run_trial
 
     logging.getLogger("ray").setLevel(logging.ERROR)
-    if not job.folder.is_dir():
-        raise TrialFailed(f"{job.folder} is not on node {os.uname().nodename}; logdir must be a folder all nodes share")
-    folder = job.folder / ray_tune.get_context().get_trial_name()
+    if not folder.is_dir():
+        raise TrialFailed(f"{folder} is not on node {os.uname().nodename}; logdir must be a folder all nodes share")
+    own = folder / ray_tune.get_context().get_trial_name()
+    from_checkpoints = settings.run.tune_algorithm in _FROM_CHECKPOINTS
     try:
-        settings = trial_settings(job.settings, job.space.decode(config))
+        settings = trial_settings(settings, space.decode(config))
     except SettingError as error:
         raise TrialFailed(str(error)) from None
-    if job.from_checkpoints:
+    if from_checkpoints:
         settings = settings.replace(checkpoint_every=settings.schedule.eval_every)
 
     def report(metrics: dict[str, float]) -> None:
-        checkpoint = _alone(folder / "checkpoints" / "last.ckpt") if job.from_checkpoints else None
-        try:
-            ray_tune.report(metrics, checkpoint=checkpoint and ray_tune.Checkpoint.from_directory(checkpoint))
-        finally:
-            if checkpoint:
-                shutil.rmtree(checkpoint, ignore_errors=True)
+        if not from_checkpoints:
+            ray_tune.report(metrics)
+            return
+        with tempfile.TemporaryDirectory(prefix=".", dir=own) as alone:  # Ray takes a whole folder for a checkpoint
+            os.link(own / "checkpoints" / "last.ckpt", Path(alone, "last.ckpt"))
+            ray_tune.report(metrics, checkpoint=ray_tune.Checkpoint.from_directory(alone))
 
     start = ray_tune.get_checkpoint()
-    if start is None:
-        run_trial(settings, folder, None, report)
-    else:
-        with start.as_directory() as where:
-            run_trial(settings, folder, Path(where) / "last.ckpt", report)
-
-
-def _alone(file: Path) -> Path:
-    """A folder with nothing but ``file``, which is what Ray takes for a checkpoint."""
-    folder = file.parent / ".report"
-    folder.mkdir(exist_ok=True)
-    os.link(file, folder / file.name)
-    return folder
+    with start.as_directory() if start else contextlib.nullcontext() as where:
+        run_trial(settings, own, Path(where, "last.ckpt") if where else None, report)
 
 
 def _domain(dimension: Dimension) -> Any:
@@ -183,52 +152,38 @@ def _domain(dimension: Dimension) -> Any:
     if dimension.kind == "choice":
         return ray_tune.choice(dimension.labels)
     low, high = dimension.values
-    if dimension.kind.endswith("randint"):
-        return getattr(ray_tune, dimension.kind)(int(low), int(high) + 1)
-    return ray_tune.uniform(low, high) if dimension.kind == "uniform" else ray_tune.loguniform(low, high)
+    # Ray leaves out the upper end of whole numbers.
+    return getattr(ray_tune, dimension.kind)(low, high + dimension.kind.endswith("randint"))
 
 
-def _searcher(run: RunConfig) -> Any:
-    at_once = run.max_concurrent_trials or 0
+def _algorithm(settings: Settings, space: Space) -> tuple[Any, Any]:
+    """Ray's search algorithm and its scheduler."""
+    from ray.tune import schedulers, search
+
+    run, epochs, every = settings.run, settings.epochs, settings.schedule.eval_every
     if run.tune_algorithm == "optuna":
         import optuna
-        from ray.tune.search import ConcurrencyLimiter
         from ray.tune.search.optuna import OptunaSearch
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        searcher = OptunaSearch(seed=run.seed)
-        return ConcurrencyLimiter(searcher, at_once) if at_once else searcher
+        return OptunaSearch(seed=run.seed), schedulers.FIFOScheduler()
     if run.tune_algorithm == "bohb":
         from ray.tune.search.bohb import TuneBOHB
 
-        return TuneBOHB(seed=run.seed, max_concurrent=at_once)
-    from ray.tune.search import BasicVariantGenerator
-
+        by_rung = schedulers.HyperBandForBOHB("epoch", max_t=epochs, reduction_factor=REDUCTION)
+        return TuneBOHB(seed=run.seed), by_rung
     random.seed(run.seed)  # PBT draws from Python's own generator
-    return BasicVariantGenerator(random_state=run.seed, max_concurrent=at_once)
-
-
-def _scheduler(job: Job) -> Any:
-    from ray.tune import schedulers
-
-    algorithm, epochs = job.settings.run.tune_algorithm, job.settings.epochs
-    if algorithm == "optuna":
-        return schedulers.FIFOScheduler()
-    if algorithm == "asha":
+    searcher = search.BasicVariantGenerator(random_state=run.seed, max_concurrent=run.max_concurrent_trials or 0)
+    if run.tune_algorithm == "asha":
         # Its end is above the last epoch, so that a trial which gets there ends by itself and writes its files.
-        return schedulers.AsyncHyperBandScheduler(
-            "epoch", max_t=epochs + 1, grace_period=max(job.eval_every, epochs // 8), reduction_factor=REDUCTION
+        return searcher, schedulers.AsyncHyperBandScheduler(
+            "epoch", max_t=epochs + 1, grace_period=max(every, epochs // 8), reduction_factor=REDUCTION
         )
-    if algorithm == "bohb":
-        return schedulers.HyperBandForBOHB("epoch", max_t=epochs, reduction_factor=REDUCTION)
-    mutations = {
-        dimension.name: dimension.labels if dimension.kind == "choice" else _domain(dimension)
-        for dimension in job.space.dimensions
-        if dimension.name in PERTURBED
-    }
-    return schedulers.PopulationBasedTraining(
-        "epoch", perturbation_interval=job.interval, hyperparam_mutations=mutations,
-        custom_explore_fn=job.space.clamp, log_config=False,
+    perturbed = [dimension for dimension in space.dimensions if dimension.name in PERTURBED]
+    return searcher, schedulers.PopulationBasedTraining(
+        "epoch", perturbation_interval=_perturbed_every(settings) * every, custom_explore_fn=space.clamp,
+        hyperparam_mutations={each.name: each.labels if each.kind == "choice" else _domain(each) for each in perturbed},
+        log_config=False,
     )  # fmt: skip
 
 
@@ -263,7 +218,5 @@ def _number(trial: Any) -> int:
 def _problem(trial: Any) -> str:
     """One line for why a trial failed, from the file in which Ray keeps the error."""
     lines = [line.strip() for line in Path(trial.error_file).read_text(encoding="utf-8").splitlines() if line.strip()]
-    before, own, text = lines[-1].partition("TrialFailed: ")
-    if own:
-        return text
-    return f"its process ended: {lines[1]}" if len(lines) > 1 else "its process ended"
+    _, own, text = lines[-1].partition("TrialFailed: ")
+    return text if own else ": ".join(["its process ended", *lines[1:2]])

@@ -58,6 +58,8 @@ class RunLog(Callback):
             for m, writer in enumerate(self.writers):
                 figure = command_figure(commanded[m], obtained[m])
                 writer.add_figure("command/obtained_vs_commanded", figure, module.epoch)
+        for writer in self.writers:
+            writer.flush()  # a scheduler of trials may end this process any moment
 
     def _latest(self, columns: dict[str, list[float]]) -> dict[str, list[float]]:
         """The last number of every tag that each seed has one of, for a run that goes on."""
