@@ -37,10 +37,9 @@ def train(*, verbose: bool = True, callbacks: "Sequence[Callback]" = (), **setti
     """
     asked = config.settings_from(**settings)
     from control.commands.run import Run
-    from control.commands.train import train_run
+    from control.commands.train import train as train_here
 
-    folder, finished = train_run(asked, callbacks, verbose)
-    return Run(folder, finished)
+    return Run(*train_here(asked, callbacks, verbose))
 
 
 def load(path: str | Path) -> "Run":
@@ -101,9 +100,10 @@ def run(settings: config.Settings) -> int:
         from control.commands.tune import tune
 
         return tune(settings)
-    from control.commands.train import train as train_by_command
+    from control.commands.train import train as train_here
 
-    return train_by_command(settings)
+    _, finished = train_here(settings)
+    return 0 if finished else 130
 
 
 if __name__ == "__main__":

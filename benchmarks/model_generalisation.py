@@ -24,7 +24,7 @@ import torch
 from common import Block, Result, Way, bf16_units, interleave, median_ratio, products
 from plain.model_generalisation import ORIGINAL, ORIGINAL_CURVE, ORIGINAL_MEMORY, plain_agents, update_gflop
 
-from control.cli.settings import Settings, from_dict
+from control.cli.settings import RunConfig, Settings, from_dict
 from control.commands.train import prepare
 from control.loops.build import build_loop
 from control.loops.step_groups import StepGroups
@@ -280,7 +280,7 @@ def main() -> None:
     size = QUICK if options.quick else Size()
     seeds, threads = tuple(options.seeds or size.seeds), tuple(options.threads or size.threads)
     size = dataclasses.replace(size, seeds=seeds, threads=threads)
-    prepare()
+    prepare(RunConfig())
     load, start, cpu = os.getloadavg()[0], time.perf_counter(), time.process_time()
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
         results = measured(options.agents, size)

@@ -28,7 +28,7 @@ import pytorch_lightning as pl
 from common import LightningClock, Result, cpu_seconds, interleave, median_ratio
 from plain import policy_gradients as plain
 
-from control.cli.settings import Settings, from_dict
+from control.cli.settings import RunConfig, Settings, from_dict
 from control.commands.train import prepare, train
 from control.lightning.callbacks import Checkpoints
 from control.loops.build import build_loop
@@ -194,7 +194,7 @@ def overhead(network: str, size: Size) -> dict[str, Result]:
 def main() -> None:
     options = common.parser(__doc__.splitlines()[0]).parse_args()
     size = QUICK if options.quick else Size()
-    prepare()
+    prepare(RunConfig())
     results: dict[str, Result] = {}
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
         if not importlib.util.find_spec("stable_baselines3"):

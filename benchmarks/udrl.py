@@ -92,7 +92,8 @@ class Contest:
 
     def _resume(self, path: str) -> None:
         checkpoint = checkpoints.load(path)
-        self.agent.load_state_dict(checkpoint.agent_state())
+        weights = checkpoint.content["state_dict"]
+        self.agent.load_state_dict({name.removeprefix("agents.0."): value for name, value in weights.items()})
         self.agent.load_training_state(checkpoint.run_state["loop"]["agent"])
 
     def _learn_to_fly(self, size: Size) -> None:

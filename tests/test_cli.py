@@ -100,7 +100,8 @@ def test_work_goes_to_the_part_that_does_it(monkeypatch: pytest.MonkeyPatch) -> 
 
     def part(module: str, function: str) -> None:
         stand_in = type(sys)(module)
-        setattr(stand_in, function, lambda *arguments: called.append((function, arguments)) or 0)
+        done = (ROOT, True) if function == "train" else 0
+        setattr(stand_in, function, lambda *arguments: called.append((function, arguments)) or done)
         monkeypatch.setitem(sys.modules, f"control.{module}", stand_in)
 
     part("commands.train", "train")

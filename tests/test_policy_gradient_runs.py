@@ -143,10 +143,10 @@ def test_a_trained_agent_is_evaluated_and_lends_its_weights(logdir: Path, tmp_pa
 
     last = folder / "checkpoints" / "last.ckpt"
     again = trained(tmp_path / "b", implementation="AAC", reload=last, max_episodes=1, lr=1e-12, value_lr=1e-12)
-    ours, theirs = (checkpoints.load(path).agent_state() for path in (again, last))
+    ours, theirs = (checkpoints.load(path).content["state_dict"] for path in (again, last))
     for name, weights in theirs.items():
         torch.testing.assert_close(ours[name], weights, rtol=0, atol=1e-9)
-    assert ours.keys() == {"network.policy.flat", "network.critic.flat"}
+    assert ours.keys() == {"agents.0.network.policy.flat", "agents.0.network.critic.flat"}
 
 
 @pytest.mark.parametrize(("argv", "line"), [

@@ -33,8 +33,6 @@ NOT_TOLD = (
 def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
     """Figure, re-evaluation, held-out evaluation, and the winner as ``proxy.safetensors``; yields lines for the
     summary, and prints what it is about to do if ``verbose``. A search that was cut short gets its figure only."""
-    if module.epoch == 0:
-        return
     config = module.config
     yield "figure", search_figure(folder, config.solved_reward)
     if not module.is_over():

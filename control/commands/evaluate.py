@@ -34,7 +34,7 @@ def evaluate_checkpoint(settings: Settings) -> int:
     checkpoint = checkpoints.load(settings.run.eval_agent)
     module = restore(checkpoint, settings)
     run = module.settings.run
-    print(f"{run.implementation} on {run.gamename}, epoch {module.epoch}: {checkpoint.path}")
+    print(f"{run.implementation} on {run.gamename}, epoch {checkpoint.run_state['epoch']}: {checkpoint.path}")
     print(f"{_followed(module)}{run.num_eval_episodes} episodes per seed\n")
     modes = module.loop.evaluation_modes if run.evaluation == "both" else (run.evaluation,)
     table = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]

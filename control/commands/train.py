@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
@@ -36,49 +35,45 @@ CHANGEABLE = (
 )  # fmt: skip
 
 
-def train(settings: Settings, extra_callbacks: Sequence[pl.Callback] = ()) -> int:
-    """Train as `settings` say and print where everything is. Returns 0, or 130 where Ctrl-C ended it."""
-    return 0 if train_run(settings, extra_callbacks)[1] else 130
-
-
-def train_run(settings: Settings, callbacks: Sequence[pl.Callback] = (), verbose: bool = True) -> tuple[Path, bool]:
-    """The folder of the run, and whether it came to its end. ``verbose`` is all that is printed but warnings."""
+def train(settings: Settings, callbacks: Sequence[pl.Callback] = (), verbose: bool = True) -> tuple[Path, bool]:
+    """Train as `settings` say. Returns the folder of the run, and whether it came to its end: False where Ctrl-C ended
+    it. ``verbose`` is all that is printed but warnings."""
     prepare(settings.run)
-    folder = _find_resumable(settings)
+    folder = _find_resumable(settings) if settings.run.resume else None
     if folder:
         with run_dir.locked(folder):  # before reading: nobody may write on while this run makes up its mind
             checkpoint = checkpoints.load(folder / "checkpoints" / "last.ckpt", resume=True)
             module = build_module(_resumed_settings(settings, checkpoint))
-            return folder, _fit(module, folder, checkpoint, callbacks, verbose)
+            return folder, _train_in(folder, module, checkpoint, callbacks, verbose)
     weights = checkpoints.load(settings.run.reload) if settings.run.reload else None
     module = build_module(settings.replace(resume=False))
-    if weights:
-        _reload(module, weights)
+    if weights and isinstance(module, AgentModule):
+        module.take_weights(weights)
     folder = run_dir.create(settings.run)
     with run_dir.locked(folder):
-        return folder, _fit(module, folder, None, callbacks, verbose)
+        return folder, _train_in(folder, module, None, callbacks, verbose)
 
 
-def _fit(
-    module: RunModule, folder: Path, checkpoint: Checkpoint | None, callbacks: Sequence[pl.Callback], verbose: bool
+def _train_in(
+    folder: Path, module: RunModule, checkpoint: Checkpoint | None, callbacks: Sequence[pl.Callback], verbose: bool
 ) -> bool:
     """Whether the run came to its end."""
-    run = module.settings.run
-    done = checkpoint.run_state["epoch"] if checkpoint else None
-    if done is None or done < module.epochs:  # of a run that is over the file says how it came about
+    run, done = module.settings.run, checkpoint.run_state["epoch"] if checkpoint else 0
+    if done < module.epochs:  # of a run that is over the file says how it came about
         run_dir.atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
     if verbose:
+        first, last = module.seeds[0], module.seeds[-1]
+        seeds = f"{first} to {last}" if last > first else first
         resuming = f" (resuming after epoch {done})" if checkpoint else ""
-        print(f"{run.implementation} on {run.gamename}, seed {_seeds(module)}: {folder}{resuming}")
-    started = time.monotonic()
-    stop = StopOnSignal()
-    shown: list[pl.Callback] = [*([Progress()] if verbose else []), Recorder(folder)]
+        print(f"{run.implementation} on {run.gamename}, seed {seeds}: {folder}{resuming}")
+    started, stop = time.monotonic(), StopOnSignal()
+    shown: list[pl.Callback] = [Progress()] if verbose else []
     try:
         with stop:
-            fit(module, folder, [*shown, *callbacks, stop], checkpoint)
+            fit(module, folder, [*shown, Recorder(folder), *callbacks, stop], checkpoint)
     except StopNow:
         raise KeyboardInterrupt from None
-    finished = _after(module, folder, time.monotonic() - started, verbose)
+    finished = _conclude(module, folder, time.monotonic() - started, verbose)
     module.close()
     return finished and not stop.asked
 
@@ -97,25 +92,20 @@ def fit(
     """
     run = module.settings.run
     done = checkpoint.run_state["epoch"] if checkpoint else None
-    loggers = run_loggers(run, folder)
     log = RunLog(folder, module.seeds, done, run.logger == "tensorboard")
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
-        max_epochs=module.epochs, accelerator=run.accelerator, devices=1, logger=loggers,
-        callbacks=[*module.callbacks(), *callbacks, log, *saving, *after],
+        max_epochs=max(module.epochs, done or 0), accelerator=run.accelerator, devices=1,
+        logger=_loggers(run, folder), callbacks=[*module.callbacks(), *callbacks, log, *saving, *after],
         plugins=[AtomicCheckpointIO(checkpoint)],
         enable_checkpointing=bool(saving or after), enable_progress_bar=False, enable_model_summary=False,
         num_sanity_val_steps=0, check_val_every_n_epoch=module.eval_every, default_root_dir=folder,
     )  # fmt: skip
-    if checkpoint and done is not None and done >= module.epochs:  # Lightning would restore only to train on
-        module.load_state_dict(checkpoint.content["state_dict"])
-        module.on_load_checkpoint(checkpoint.content)
-    else:
-        trainer.fit(module, ckpt_path=checkpoint.path if checkpoint else None, weights_only=True)
+    trainer.fit(module, ckpt_path=checkpoint.path if checkpoint else None, weights_only=True)
     log.finish(module)
 
 
-def run_loggers(run: RunConfig, folder: Path) -> list[Logger]:
+def _loggers(run: RunConfig, folder: Path) -> list[Logger]:
     """Lightning's loggers that the settings ask for. metrics.csv and TensorBoard have their own (`RunLog`)."""
     if run.logger not in ("wandb", "mlflow"):
         return []
@@ -143,9 +133,7 @@ class StopNow(BaseException):
 class StopOnSignal(pl.Callback):
     """Ctrl-C and SIGTERM end the run after the epoch under way, with a checkpoint; a second Ctrl-C ends it at once."""
 
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: dict[int, Any] = {}
+    asked = False
 
     def __enter__(self) -> None:
         self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -165,15 +153,11 @@ class StopOnSignal(pl.Callback):
         signal.signal(signal.SIGTERM, self._ask)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if self.asked:
-            trainer.should_stop = True
+        trainer.should_stop |= self.asked
 
 
 def _find_resumable(settings: Settings) -> Path | None:
-    """With --resume, the newest run of this folder. None where it ended before its first checkpoint: an older one is
-    another run."""
-    if not settings.run.resume:
-        return None
+    """The newest run of this folder. None where it ended before its first checkpoint: an older one is another run."""
     older: list[Path] = run_dir.versions(run_dir.parent(settings.run))
     having = [folder for folder in older if (folder / "checkpoints" / "last.ckpt").exists()]
     if older and older[-1] not in having:
@@ -199,40 +183,28 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     return checkpoint.settings.replace(**changes | {"resume": False})
 
 
-def _reload(module: RunModule, checkpoint: Checkpoint) -> None:
-    """Only the weights, as --reload always meant: no optimiser, memory or counters."""
-    weights, own = checkpoint.content["state_dict"], module.state_dict()
-    shapes = {name: (tuple(weights[name].shape), tuple(own[name].shape)) for name in own if name in weights}
-    if set(own) != set(weights) or any(theirs != ours for theirs, ours in shapes.values()):
-        raise SettingError(
-            f"reload is {str(checkpoint.path)!r}, of {checkpoint.settings.run.implementation} on "
-            f"{checkpoint.settings.run.gamename}, whose networks are others; allowed: a checkpoint with the same "
-            "network settings, spaces and num_seeds"
-        )
-    module.load_state_dict(weights)
-
-
-def _after(module: RunModule, folder: Path, seconds: float, verbose: bool) -> bool:
+def _conclude(module: RunModule, folder: Path, seconds: float, verbose: bool) -> bool:
     """What is left to do after the last epoch, and the summary a person reads: what came out, where it is, what to
     type next. False where Ctrl-C cut the former short."""
     lines: list[tuple[str, object]] = []
+    finished = True
     try:
-        for line in _conclude(module, folder, verbose):
+        for line in _results(module, folder, verbose):
             lines.append(line)
-        finished = True
     except KeyboardInterrupt:
         finished = False
     if not verbose:
         return finished
-    kept = checkpoints.kept(folder)
+    if kept := checkpoints.kept(folder):
+        lines.append(("checkpoint", kept))
     spent = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.0f} seconds"
     count = f"{module.epoch} {module.unit}{'s' * (module.epoch != 1)}"
     print(f"\n{count}, {int(module.env_steps.sum()):,} {module.steps_on} steps in {spent}")
-    for name, value in [("run", folder), *lines, *([("checkpoint", kept)] if kept else [])]:
+    for name, value in [("run", folder), *lines]:
         print(f"  {name:<12}{value}")
-    python = _python()
-    print("next:")
-    print(f"  {python} -m tensorboard.main --logdir {module.settings.run.logdir}")
+    executable, here = Path(sys.executable), Path.cwd()
+    python = executable.relative_to(here) if executable.is_relative_to(here) else "python"
+    print(f"next:\n  {python} -m tensorboard.main --logdir {module.settings.run.logdir}")
     for command in _next_commands(module, folder):
         print(f"  {python} trainer.py --eval_agent {command}")
     if not module.is_over():
@@ -242,8 +214,10 @@ def _after(module: RunModule, folder: Path, seconds: float, verbose: bool) -> bo
     return finished
 
 
-def _conclude(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[str, object]]:
+def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[str, object]]:
     """Figures, the final video and the choice of a search's winner; names and values of lines for the summary."""
+    if module.epoch == 0:
+        return
     if not isinstance(module, AgentModule):
         from control.commands.choose_proxy import conclude
         from control.lightning.population import PopulationModule
@@ -251,14 +225,12 @@ def _conclude(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[
         assert isinstance(module, PopulationModule)
         yield from conclude(module, folder, verbose)
         return
-    if module.epoch == 0:
-        return
     if (folder / "metrics.csv").exists():
         yield "figure", learning_curve(folder)
     if module.settings.run.record:
         video, best = folder / "videos" / "final.mp4", folder / "checkpoints" / "best.ckpt"
         if best.exists():
-            module.load_state_dict(checkpoints.load(best).content["state_dict"])
+            module.take_weights(checkpoints.load(best))
         try:
             yield "video", f"{video} (the best agent, greedy; return {film(module, video, 'final video'):.0f})"
         except UserError as error:
@@ -275,21 +247,8 @@ def _next_commands(module: RunModule, folder: Path) -> list[str]:
     return [str(kept), f"{kept} --num_eval_episodes 1 --record"] if kept else []
 
 
-def _python() -> str:
-    """The interpreter as one would type it here: ``.venv/bin/python``, or ``python`` where it is not below this
-    folder."""
-    executable = Path(sys.executable)
-    return str(executable.relative_to(Path.cwd())) if executable.is_relative_to(Path.cwd()) else "python"
-
-
-def _seeds(module: RunModule) -> str:
-    first, last = module.seeds[0], module.seeds[-1]
-    return str(first) if first == last else f"{first} to {last}"
-
-
-def prepare(run: RunConfig | None = None) -> None:
+def prepare(run: RunConfig) -> None:
     """Settings of this process, before anything is computed in it."""
-    run = run or RunConfig()
     configure_torch(run.num_threads, run.matmul_precision)
     # Lightning's advice is about data loaders and loggers that are as they are on purpose.
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)

@@ -67,15 +67,15 @@ class AgentModule(RunModule):
     # -- the run's side -----------------------------------------------------------------------------------------
 
     def take_weights(self, checkpoint: checkpoints.Checkpoint) -> None:
-        """Only the weights. CheckpointError where they have other shapes."""
+        """Only the weights: no optimiser, memory or counters. CheckpointError where they have other shapes."""
         wanted, given = self.state_dict(), checkpoint.content["state_dict"]
         if {name: value.shape for name, value in wanted.items()} != {name: each.shape for name, each in given.items()}:
+            run = checkpoint.settings.run
             raise checkpoints.CheckpointError(
-                f"checkpoint {str(checkpoint.path)!r} does not fit {self.settings.run.gamename} as installed here: its "
-                "networks have other shapes"
+                f"checkpoint {str(checkpoint.path)!r} is of {run.implementation} on {run.gamename}, whose networks are "
+                "others; allowed: one with the same network settings, spaces and num_seeds"
             )
         self.load_state_dict(given)
-        self.epoch = checkpoint.run_state["epoch"]
 
     def is_evaluated(self) -> bool:
         return GREEDY in self.row

@@ -13,7 +13,7 @@ from control.cli.settings import Settings, from_dict
 from control.storage.run_dir import replacing, versions
 from models.settings import SettingError, UserError
 
-OURS, FIRST = "understudy", "agents.0."
+OURS = "understudy"
 FORMAT = 2  # 2: one module of all agents, training state with named columns of replay, blocks of noise
 _WRITER_SIGNS = ("inline_container", "iostream", "PytorchStreamWriter", "failed writing")
 
@@ -65,11 +65,6 @@ class Checkpoint(NamedTuple):
     def run_state(self) -> dict[str, Any]:
         """What `RunModule` added of its own."""
         return self.content[OURS]
-
-    def agent_state(self) -> dict[str, Any]:
-        """The first agent's part of the weights, by the names the agent knows."""
-        weights: dict[str, Any] = self.content["state_dict"]
-        return {name.removeprefix(FIRST): value for name, value in weights.items() if name.startswith(FIRST)}
 
 
 def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
