@@ -90,12 +90,9 @@ def run(settings: config.Settings) -> int:
         out = Path(settings.run.plot_out) if settings.run.plot_out else None
         return plot([Path(folder) for folder in settings.run.plot], out)
     if settings.run.eval_agent:
-        from control.commands.evaluate import evaluate_checkpoint
-        from control.commands.evaluate_proxy import evaluate_proxy, is_proxy
+        from control.commands.evaluate import evaluate as evaluate_here
 
-        if is_proxy(settings.run.eval_agent):
-            return evaluate_proxy(settings)
-        return evaluate_checkpoint(settings)
+        return evaluate_here(settings)
     if settings.run.use_tune:
         from control.commands.tune import tune
 

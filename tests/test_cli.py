@@ -105,14 +105,14 @@ def test_work_goes_to_the_part_that_does_it(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setitem(sys.modules, f"control.{module}", stand_in)
 
     part("commands.train", "train")
-    part("commands.evaluate", "evaluate_checkpoint")
+    part("commands.evaluate", "evaluate")
     part("commands.tune", "tune")
     part("reports.figures", "plot")
     assert trainer.main(["--seed", "26"]) == 0
     assert trainer.main(["--eval_agent", __file__]) == 0
     assert trainer.main(["--use_tune"]) == 0
     assert trainer.main(["--plot", str(ROOT), str(ROOT / "README.md"), "--plot_out", str(ROOT / "x.png")]) == 0
-    assert [name for name, _ in called] == ["train", "evaluate_checkpoint", "tune", "plot"]
+    assert [name for name, _ in called] == ["train", "evaluate", "tune", "plot"]
     assert called[-1][1] == ([ROOT, ROOT / "README.md"], ROOT / "x.png")
 
 

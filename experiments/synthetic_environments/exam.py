@@ -36,6 +36,7 @@ EXAMS = {
 def examine(path: str, name: str, seed: int, agents: int | None) -> dict:
     """One exam of one synthetic environment as plain numbers."""
     proxy = load_proxy(path)
+    assert proxy, f"{path} is no synthetic environment"
     kind, count, changed = EXAMS[name]
     count = agents or count
     config = dataclasses.replace(proxy.config, test_episodes=10, test_limit=None)
