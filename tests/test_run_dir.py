@@ -105,7 +105,7 @@ def row(epoch: int, seed: int = 25, **tags: float) -> dict[str, float]:
 
 
 def test_metrics_come_back_as_they_went_in_and_a_late_tag_adds_a_column(tmp_path: Path) -> None:
-    metrics = MetricsFile(tmp_path / "metrics.csv", ["loss"])
+    metrics = MetricsFile(tmp_path / "metrics.csv")
     metrics.append(row(0, loss=1 / 3), row(0, seed=26, loss=float("nan")))
     metrics.append(row(np.int64(1), loss=np.float32(0.5)))
     assert metrics.path.read_text().startswith("epoch,env_steps,seed,loss\n")
@@ -119,13 +119,13 @@ def test_metrics_come_back_as_they_went_in_and_a_late_tag_adds_a_column(tmp_path
 
 def test_a_killed_run_goes_on_in_its_file(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
-    metrics = MetricsFile(path, ["loss"])
+    metrics = MetricsFile(path)
     for epoch in range(5):
         metrics.append(row(epoch, loss=float(epoch)))
     with open(path, "a") as file:
         file.write("5,500,25")  # killed here
     assert read_metrics(path)["epoch"] == [0, 1, 2, 3, 4]
-    metrics = MetricsFile(path, ["loss", "score"])
+    metrics = MetricsFile(path)
     metrics.truncate_after(2)
     metrics.append(row(3, loss=9.0, score=1.0))
     assert read_metrics(path)["loss"] == [0.0, 1.0, 2.0, 9.0]

@@ -33,82 +33,71 @@ NOT_TOLD = (
 def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
     """Figure, re-evaluation, held-out evaluation, and the winner as ``proxy.safetensors``; yields lines for the
     summary, and prints what it is about to do if ``verbose``. A search that was cut short gets its figure only."""
-    config = module.config
+    config, run = module.config, module.settings.run
     yield "figure", search_figure(folder, config.solved_reward)
     if not module.is_over():
         return
-    generation, winner, tested = reevaluate(module, verbose)
+    generation, winner, rows = _reevaluate(module, verbose)
     count = config.report_agents
-    if verbose:
-        print(f"held-out evaluation of the winner with {count} fresh agents{_about(module, count)}", flush=True)
-    summary = describe(fresh_outcome(module, winner[None], "report", count), config.solved_reward)
+    doing = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
+    summary = describe(_outcome(module, winner[None], "report", count, doing), config.solved_reward)
     scores = {
-        "generation": generation, "generations": module.epoch, "report": summary, "second_test": tested,
+        "generation": generation, "generations": module.epoch, "report": summary, "second_test": rows,
         "search_synthetic_steps": int(module.env_steps.sum()), "search_real_steps": module.real_steps,
     }  # fmt: skip
     path = folder / "proxy.safetensors"
     settings = {name: value for name, value in as_dict(module.settings).items() if name not in NOT_TOLD}
-    files.save(
-        path, winner, config=module.settings.proxy, spaces=module.stages.spaces, game=module.settings.run.gamename,
-        description={"command": command_line(module.settings, NOT_TOLD), "settings": settings, "scores": scores},
-    )  # fmt: skip
+    description = {"command": command_line(module.settings, NOT_TOLD), "settings": settings, "scores": scores}
+    spaces, proxy = module.stages.spaces, module.settings.proxy
+    files.save(path, winner, config=proxy, spaces=spaces, game=run.gamename, description=description)
     run_dir.atomic_write_text(folder / "scores.json", json.dumps(scores, indent=1) + "\n")
     yield "proxy", f"{path} (mean before generation {generation})"
     yield "its score", f"{sentence(summary)} on {count} fresh agents that chose nothing"
-    if module.settings.run.record:
-        yield "video", film(module, winner, folder / "videos" / "final.mp4")
+    if run.record:
+        yield "video", _film(module, winner, folder / "videos" / "final.mp4")
     yield "behaviour", behaviour_figure(files.load(path), folder / "behaviour.png", module.settings)
 
 
-def film(module: PopulationModule, winner: Tensor, path: Path) -> str:
+def _film(module: PopulationModule, winner: Tensor, path: Path) -> str:
     """Train one more agent on the winner alone and record it on the real environment."""
-    settings = module.settings
-    loop = InnerLoop(module.config, settings.run.agent, settings.agent, settings.run.gamename)
+    settings, game = module.settings, module.settings.run.gamename
+    loop = InnerLoop(module.config, settings.run.agent, settings.agent, game)
     trained = loop.train(winner[None], module.seeds_of("video", 1), module.config.steps_in_use)
-    starts = Streams.named(module.seeds, "video").episode_seeds(1)
     try:
-        total = record(trained.policy, settings.run.gamename, path, starts)
+        total = record(trained.policy, game, path, Streams.named(module.seeds, "video").episode_seeds(1))
     except UserError as error:
         return f"none: {error}"
     return f"{path} (an agent trained on the proxy only, in the real environment; return {total:.0f})"
 
 
-def reevaluate(module: PopulationModule, verbose: bool = True) -> tuple[int, Tensor, list[dict[str, Any]]]:
+def _reevaluate(module: PopulationModule, verbose: bool) -> tuple[int, Tensor, list[dict[str, Any]]]:
     """The generation and parameters ``[D]`` of the mean whose new agents do best, and a row for each mean. The last
     mean takes part even where its fitness was never among the best."""
-    entries: list[tuple[int, float | None, Tensor]] = [
-        (generation, fitness, mean) for fitness, generation, mean in module.archive.entries
-    ]
+    entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]
     if not (module.config.quit_when_solved and module.solved):
-        entries.append((module.epoch + 1, None, module.strategy.mean))
-    count, many = module.config.retest_agents, len(entries)
-    if verbose:
-        print(f"re-evaluating {many} means with {count} fresh agents each{_about(module, count * many)}", flush=True)
+        entries.append((None, module.epoch + 1, module.strategy.mean))
+    count = module.config.retest_agents
+    doing = f"re-evaluating {len(entries)} means with {count} fresh agents each" if verbose else ""
     means = torch.stack([mean for *_, mean in entries])
-    outcome = fresh_outcome(module, means, "second test", count, module.config.retest_drawn)
-    scores = outcome.scores.view(many, count).nan_to_num(-torch.inf).mean(1)
-    best = int(scores.argmax())
+    outcome = _outcome(module, means, "second test", count, doing, module.config.retest_drawn)
+    scores = outcome.scores.view(len(entries), count).nan_to_num(-torch.inf).mean(1)
     rows = [
         {"generation": generation, "in_search": fitness, "again": float(score)}
-        for (generation, fitness, _), score in zip(entries, scores, strict=True)
+        for (fitness, generation, _), score in zip(entries, scores, strict=True)
     ]
-    return entries[best][0], entries[best][2], rows
+    _, generation, winner = entries[int(scores.argmax())]
+    return generation, winner, rows
 
 
-def fresh_outcome(
-    module: PopulationModule, means: Tensor, name: str, count: int, sample_all: bool = False
+def _outcome(
+    module: PopulationModule, means: Tensor, name: str, count: int, doing: str, sample_all: bool = False
 ) -> Outcome:  # fmt: skip
-    """``count`` fresh agents on each of ``means [N, D]``, the same for all; trained as in use (``deploy_steps``)."""
+    """``count`` fresh agents on each of ``means [N, D]``, the same for all; trained as in use (``deploy_steps``).
+    What is ``doing`` is printed with the minutes that it may take, by those of the last generation."""
+    steps, last = module.config.steps_in_use, module.outcome
+    if doing:
+        seconds = (last.train_seconds + last.test_seconds) / len(last.returns) if last else 0.0  # of an agent
+        minutes = seconds * steps / module.config.inner_steps * count * len(means) / 60
+        print(f"{doing} (about {minutes:.0f} minutes)" if minutes >= 1 else doing, flush=True)
     seeds = module.seeds_of(name, count) * len(means)
-    proxies, steps = means.repeat_interleave(count, 0), module.config.steps_in_use
-    return module.workers.run(proxies, seeds, steps=steps, sample_all=sample_all)
-
-
-def _about(module: PopulationModule, agents: int) -> str:
-    """How long so many agents may take, by the time that those of the last generation took."""
-    if module.outcome is None:
-        return ""
-    seconds = module.outcome.train_seconds + module.outcome.test_seconds
-    longer = module.config.steps_in_use / module.config.inner_steps
-    minutes = seconds * longer * agents / len(module.outcome.returns) / 60
-    return f" (about {minutes:.0f} minutes)" if minutes >= 1 else ""
+    return module.workers.run(means.repeat_interleave(count, 0), seeds, steps=steps, sample_all=sample_all)

@@ -57,8 +57,9 @@ class Search:
         return sorted(self.trials.values(), key=lambda trial: (-trial.score, trial.number))
 
     @property
-    def best(self) -> Trial | None:
-        return next((trial for trial in self.ranked if trial.best_epoch), None)
+    def scored(self) -> list[Trial]:
+        """Those of `ranked` that have a score."""
+        return [trial for trial in self.ranked if trial.best_epoch]
 
     def start(self, number: int, raw: Mapping[str, Any]) -> Trial:
         """A trial begins, or goes on after a pause."""
@@ -68,14 +69,14 @@ class Search:
 
     def report(self, number: int, raw: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """An evaluation of a trial whose hyperparameters are ``raw`` now."""
-        trial, before = self.start(number, raw), self.best
+        trial, before = self.start(number, raw), self.scored
         trial.epoch, trial.env_steps = int(metrics["epoch"]), int(metrics["env_steps"])
         if not metrics[METRIC] > trial.score:
             return
         trial.score, trial.best_epoch = metrics[METRIC], trial.epoch
         trial.evaluated = tuple(metrics.get(name, math.nan) for name in EVALUATED)
         trial.values = self.space.decode(raw)
-        if before is None or trial.score > before.score or before is trial:
+        if not before or trial.score > before[0].score or before[0] is trial:
             found = f"best so far, score {trial.score:.1f} at epoch {trial.epoch}"
             self._say(f"trial {number}: {found}  ({self._text(trial)})")
             self.write()
@@ -107,7 +108,8 @@ class Search:
                 *(_word(trial.values[name]) for name in names), trial.checkpoint or "",
             ])  # fmt: skip
         atomic_write_text(self.folder / "results.csv", text.getvalue())
-        if best := self.best:
+        if self.scored:
+            best = self.scored[0]
             head = f"# trial {best.number} of {self.folder}: score {best.score:.1f} at epoch {best.best_epoch}\n"
             settings = trial_settings(self.settings, best.values)
             atomic_write_text(self.folder / "best.yaml", head + to_yaml(settings))
@@ -120,27 +122,23 @@ class Search:
         for trial in self.trials.values():
             trial.status = "interrupted" if trial.status == "running" else trial.status
         self.write()
-        if self.best is None and not interrupted:
+        best = self.scored[:_SHOWN]
+        if not best and not interrupted:
             count = f"all {len(self.problems)} trials failed" if self.problems else "no trial was evaluated"
             first = f"; the first: {self.problems[0]}" if self.problems else ""
             logs = f"; see {self.folder}/trial_*/log.txt" if list(self.folder.glob("trial_*/log.txt")) else ""
             raise UserError(f"{count}{first}{logs}")
-        self._summary(interrupted)
-        return 130 if interrupted else 0
-
-    def _summary(self, interrupted: bool) -> None:
         statuses = [trial.status for trial in self.trials.values()]
         counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "none begun"
         minutes = (time.monotonic() - self.started) / 60
         print(f"\n{'interrupted: ' if interrupted else ''}{len(statuses)} trials in {minutes:.1f} minutes ({counts})")
         rows = [["  best", METRIC, *(TAGS[name].short for name in EVALUATED), "epoch"]]
-        best = [trial for trial in self.ranked if trial.best_epoch][:_SHOWN]
         for trial in best:
             scores = (f"{score:.1f}" for score in (trial.score, *trial.evaluated))
             rows.append([f"  trial {trial.number}", *scores, str(trial.best_epoch)])
         for line, values in zip(aligned(rows), ["", *map(self._text, best)], strict=True):
             print(f"{line}  {values}".rstrip())
-        lines: dict[str, Any] = {"search": self.folder, "table": self.folder / "results.csv"}
+        lines: dict[str, Path] = {"search": self.folder, "table": self.folder / "results.csv"}
         commands = []
         if best:
             lines["settings"] = self.folder / "best.yaml"
@@ -148,9 +146,10 @@ class Search:
         if best and best[0].checkpoint:
             lines["checkpoint"] = best[0].checkpoint
             commands.append(f"trainer.py --eval_agent {best[0].checkpoint}")
-        print(*(f"  {name:<12}{value}" for name, value in lines.items()), "next:", sep="\n")
         commands.append(f"-m tensorboard.main --logdir {self.folder}")
+        print(*(f"  {name:<12}{value}" for name, value in lines.items()), "next:", sep="\n")
         print(*(f"  python {command}" for command in commands), sep="\n", flush=True)
+        return 130 if interrupted else 0
 
     def _text(self, trial: Trial) -> str:
         varied = [name for name in self.space.names if self.space[name].values[1:]]

@@ -195,7 +195,7 @@ def _conclude(module: RunModule, folder: Path, seconds: float, verbose: bool) ->
         finished = False
     if not verbose:
         return finished
-    if kept := checkpoints.kept(folder):
+    if kept := checkpoints.kept(folder / "checkpoints"):
         lines.append(("checkpoint", kept))
     spent = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.0f} seconds"
     count = f"{module.epoch} {module.unit}{'s' * (module.epoch != 1)}"
@@ -243,7 +243,7 @@ def _next_commands(module: RunModule, folder: Path) -> list[str]:
         proxy, agent = folder / "proxy.safetensors", module.settings.run.agent
         words = f"{proxy} --agent {agent} --num_agents 10"
         return [words, f"{words} --vary_hp"] if proxy.exists() else []
-    kept = checkpoints.kept(folder)
+    kept = checkpoints.kept(folder / "checkpoints")
     return [str(kept), f"{kept} --num_eval_episodes 1 --record"] if kept else []
 
 

@@ -15,6 +15,7 @@ from models.settings import SettingError, UserError
 
 OURS = "understudy"
 FORMAT = 2  # 2: one module of all agents, training state with named columns of replay, blocks of noise
+_ALLOWED = "a .ckpt file that trainer.py wrote"
 _WRITER_SIGNS = ("inline_container", "iostream", "PytorchStreamWriter", "failed writing")
 
 
@@ -47,10 +48,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             if not hidden and not (isinstance(error, OSError) and error.errno in DISK):
                 raise
             reason = "the disk is full or failing" if hidden else _reason(error)
-            raise CheckpointError(
-                f"checkpoint {str(path)!r} could not be written ({reason}); the previous one is kept: make room and "
-                "go on with --resume"
-            ) from error
+            what = f"could not be written ({reason}); the previous one is kept: make room and go on with --resume"
+            raise _error(path, what) from error
 
 
 class Checkpoint(NamedTuple):
@@ -83,18 +82,12 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
     except Exception as error:  # of a damaged file anything can come
         raise _damaged(file, error, resume) from error
     if not isinstance(content, dict) or not isinstance(content.get(OURS), dict):
-        raise CheckpointError(
-            f"checkpoint {str(file)!r} was not written by this program; allowed: a .ckpt file that trainer.py wrote"
-        )
+        raise _error(file, f"was not written by this program; allowed: {_ALLOWED}")
     ours = content[OURS]
     if ours.get("format") != FORMAT:
-        raise CheckpointError(
-            f"checkpoint {str(file)!r} has format {ours.get('format')}; this version reads format {FORMAT}"
-        )
+        raise _error(file, f"has format {ours.get('format')}; this version reads format {FORMAT}")
     if resume and not ours["whole"]:
-        raise CheckpointError(
-            f"checkpoint {str(file)!r} holds weights but no memory, so no run can resume from it; --reload takes it"
-        )
+        raise _error(file, "holds weights but no memory, so no run can resume from it; --reload takes it")
     try:
         found = Checkpoint(file, from_dict(ours["settings"]), list(ours["seeds"]), content)
         assert isinstance(ours["epoch"], int) and content["state_dict"]
@@ -103,36 +96,35 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
     return found
 
 
-def kept(folder: Path) -> Path | None:
-    """The best checkpoint of the run in ``folder``, its last where no evaluation has been; None where it has none."""
-    paths = [folder / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
-    return next((path for path in paths if path.exists()), None)
+def kept(*folders: Path) -> Path | None:
+    """The checkpoint that stands for a run: of the first of these folders that has one the best, or the last where no
+    evaluation has been."""
+    paths = (folder / name for folder in folders for name in ("best.ckpt", "last.ckpt"))
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _file(path: Path) -> Path:
     """The checkpoint that a file or folder stands for."""
-    if not path.is_dir():
-        if path.exists():
-            return path
-        near = sorted(path.parent.glob("*.ckpt")) if path.parent.is_dir() else []
-        hint = f"; there is {near[0].name!r} beside it" if near else ""
-        raise CheckpointError(f"checkpoint {str(path)!r} does not exist{hint}")
-    places = [path, path / "checkpoints", *(version / "checkpoints" for version in reversed(versions(path)))]
-    for place in places:
-        for name in ("best.ckpt", "last.ckpt"):
-            if (place / name).is_file():
-                return place / name
-    raise CheckpointError(f"folder {str(path)!r} holds no checkpoint; allowed: a .ckpt file, or the folder of a run")
+    if path.is_dir():
+        found = kept(path, *(run / "checkpoints" for run in (path, *reversed(versions(path)))))
+        if found is None:
+            raise CheckpointError(f"folder {str(path)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder")
+        return found
+    if not path.exists():
+        near = sorted(path.parent.glob("*.ckpt"))
+        raise _error(path, "does not exist" + (f"; there is {near[0].name!r} beside it" if near else ""))
+    return path
+
+
+def _error(path: Any, what: str) -> CheckpointError:
+    return CheckpointError(f"checkpoint {str(path)!r} {what}")
 
 
 def _damaged(file: Path, error: Exception, resume: bool) -> CheckpointError:
     reason = "it holds no plain tensors" if "eights" in str(error)[:20] else _reason(error)
     best = file.with_name("best.ckpt")
     way_out = f"; {str(best)!r} may serve with --reload" if resume and best.exists() else ""
-    return CheckpointError(
-        f"checkpoint {str(file)!r} is damaged or not a checkpoint ({reason}); "
-        f"allowed: a .ckpt file that trainer.py wrote{way_out}"
-    )
+    return _error(file, f"is damaged or not a checkpoint ({reason}); allowed: {_ALLOWED}{way_out}")
 
 
 def _reason(error: Exception) -> str:

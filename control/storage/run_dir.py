@@ -7,11 +7,10 @@ import contextlib
 import csv
 import errno
 import fcntl
-import io
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from control.cli.errors import DISK
@@ -56,9 +55,14 @@ def create(run: RunConfig) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         number = _number(last) + 1 if (last := newest(folder)) else 0
-        while not _claim(folder / f"version_{number}"):
-            number += 1
-        path = folder / f"version_{number}"
+        # mkdir is atomic: of several processes exactly one makes the folder and the others go on to the next number.
+        while True:
+            path = folder / f"version_{number}"
+            try:
+                path.mkdir()
+                break
+            except FileExistsError:
+                number += 1
         for name in () if run.use_tune else ("checkpoints", "videos"):
             (path / name).mkdir()
     except OSError as error:
@@ -73,15 +77,6 @@ def create(run: RunConfig) -> Path:
 
 def _number(path: Path) -> int:
     return int(path.name.removeprefix("version_"))
-
-
-def _claim(path: Path) -> bool:
-    # mkdir is atomic: of several processes exactly one makes the folder and the others go on to the next number.
-    try:
-        path.mkdir()
-    except FileExistsError:
-        return False
-    return True
 
 
 @contextlib.contextmanager
@@ -128,37 +123,32 @@ class MetricsFile:
     An existing file is continued. Its columns come first; tags it does not know add columns.
     """
 
-    def __init__(self, path: Path, tags: Iterable[str] = ()):
+    def __init__(self, path: Path):
         self.path = path
         columns, rows = _read_rows(path)
-        self.columns = list(columns or KEYS)
-        self._add_columns(tags)
-        # Also mends the last line of a run that was killed while it wrote.
-        self._write(rows)
+        self.columns = columns or list(KEYS)
+        self._write(rows)  # which mends the last line of a run that was killed while it wrote
 
     def append(self, *rows: Mapping[str, float]) -> None:
         """Add rows, each with `KEYS` and any tags, and hand them to the system before returning."""
-        if self._add_columns(tag for row in rows for tag in row):
+        new = [tag for tag in dict.fromkeys(tag for row in rows for tag in row) if tag not in self.columns]
+        if new:
+            self.columns += new
             self._write(_read_rows(self.path)[1])
+        # NumPy and torch scalars would be written by their own names.
+        plain = [{tag: int(row[tag]) if tag in KEYS else float(row[tag]) for tag in row} for row in rows]
         with open(self.path, "a", encoding="utf-8", newline="") as file:
-            file.write(self._text([{name: _plain(name, row[name]) for name in row} for row in rows]))
+            csv.DictWriter(file, self.columns, lineterminator="\n").writerows(plain)
 
     def truncate_after(self, epoch: int) -> None:
         """Forget the rows of epochs after ``epoch``, for a run that goes on from its checkpoint."""
         self._write([row for row in _read_rows(self.path)[1] if int(row["epoch"]) <= epoch])
 
-    def _add_columns(self, tags: Iterable[str]) -> bool:
-        new = [tag for tag in dict.fromkeys(tags) if tag not in self.columns]
-        self.columns += new
-        return bool(new)
-
-    def _write(self, rows: Sequence[Mapping[str, object]]) -> None:
-        atomic_write_text(self.path, ",".join(self.columns) + "\n" + self._text(rows))
-
-    def _text(self, rows: Iterable[Mapping[str, object]]) -> str:
-        text = io.StringIO()
-        csv.DictWriter(text, self.columns, lineterminator="\n").writerows(rows)
-        return text.getvalue()
+    def _write(self, rows: Sequence[Mapping[str, str]]) -> None:
+        with replacing(self.path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, self.columns, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
 
 
 def read_metrics(path: Path) -> dict[str, list[float]]:
@@ -168,11 +158,6 @@ def read_metrics(path: Path) -> dict[str, list[float]]:
         column: [int(row[column]) if column in KEYS else float(row[column] or math.nan) for row in rows]
         for column in columns
     }
-
-
-def _plain(column: str, value: float) -> float:
-    # NumPy and torch scalars would be written by their own names.
-    return int(value) if column in KEYS else float(value)
 
 
 def _read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
