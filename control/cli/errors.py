@@ -35,16 +35,11 @@ def one_line(error: BaseException) -> str | None:
             "out of memory; fewer num_seeds, a smaller batch_size or buffer_size, narrower networks and, where an "
             "agent has them, fewer updates_per_step or training_rollouts_per_worker need less"
         )
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return _missing(error.name.split(".")[0])
+    module = (error.name or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if module and module not in OURS:
+        extra = EXTRAS.get(module, "train")
+        return f"the Python module '{module}' is not installed; in the project's folder: pip install -e '.[{extra}]'"
     return None
-
-
-def _missing(module: str) -> str | None:
-    if module in OURS:
-        return None
-    extra = EXTRAS.get(module, "train")
-    return f"the Python module '{module}' is not installed; in the project's folder: pip install -e '.[{extra}]'"
 
 
 def show(line: str) -> None:

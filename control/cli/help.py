@@ -5,6 +5,7 @@ import re
 import shutil
 import textwrap
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from control.cli.options import Flag
@@ -34,11 +35,6 @@ METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
 OBVIOUS = ("true or false", "text, not empty", "text", "number")  # the metavar says so already
 
 
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    def __init__(self, prog: str):
-        super().__init__(prog, max_help_position=32, width=_width())
-
-
 def _width() -> int:
     """Columns of the page: the terminal's, at most 110; 110 in a file or pipe."""
     return max(40, min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns))
@@ -59,7 +55,7 @@ def help_text(known: Mapping[str, Flag], implementation: str) -> str:
         usage="python trainer.py [--config FILE.yaml] [--name value ...]",
         description=head,
         epilog=EXAMPLES,
-        formatter_class=_Formatter,
+        formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=_width()),
     )
     parser.add_argument("--version", help="show the version and end", action="store_true")
     parser.add_argument("--config", metavar="FILE.yaml", help="settings from a file; a run's config.yaml repeats it")

@@ -1,11 +1,11 @@
 """Which settings there are: those of every run, of an implementation and of a game; and what a misspelt name meant."""
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from control.cli.settings import COMMANDS, Command, RunConfig
+from control.cli.settings import COMMAND, COMMANDS, RunConfig
 from models.registry import default_configs, family, implementations, inner_agents
 from models.settings import Kind, SettingError, kinds
 
@@ -36,18 +36,18 @@ def flags(implementation: str, game: str, given: Mapping[str, str] | None = None
     ``given`` are words that choose other defaults: ``preset`` and, where a proxy is learned, ``proxy`` and ``agent``.
     """
     given = given or {}
-    found = {flag.name: flag for flag in _flags_of(RunConfig())}
-    for name, field in COMMANDS.items():
-        flag = Flag(f"command.{name}", kinds(Command)[field.name], field.metadata, None, field.metadata["section"])
-        found[flag.name] = flag
     inner = given.get("agent", RunConfig.agent)
     agent, proxy = default_configs(implementation, game, given, inner)
-    of_proxy = _flags_of(proxy) if proxy is not None else ()
-    of_agent = _flags_of(agent, f"hyperparameters of {inner if proxy is not None else implementation}")
-    for flag in (*parameters(game).values(), *of_proxy, *of_agent):
-        if flag.name in found:
-            raise RuntimeError(f"{flag.name} is a setting of {implementation} and of every run")
-        found[flag.name] = flag
+    commands = {
+        f"command.{name}": Flag(f"command.{name}", COMMAND, field.metadata, None, "evaluation")
+        for name, field in COMMANDS.items()
+    }
+    of_agent = _flags_of(agent, f"hyperparameters of {implementation if proxy is None else inner}")
+    found = _flags_of(RunConfig()) | commands
+    for own in (parameters(game), _flags_of(proxy), of_agent):
+        if twice := found.keys() & own.keys():
+            raise RuntimeError(f"{', '.join(sorted(twice))} of {implementation}: every run has a setting of that name")
+        found |= own
     return found
 
 
@@ -67,11 +67,8 @@ def parameters(game: str) -> dict[str, Flag]:
     found = resolve(game) if base_name in GAMES or base_name in declared() else None
     if found is None or found.parameters is None:
         return {}
-    of_kind, values = kinds(found.parameters), found.in_use()
     section = f"parameters of {found.base_name}, which become part of gamename"
-    return {
-        f.name: Flag(f.name, of_kind[f.name], f.metadata, values[f.name], section) for f in fields(found.parameters)
-    }
+    return _flags_of(found.parameters(**found.in_use()), section)
 
 
 def for_fresh_agents() -> set[str]:
@@ -79,11 +76,15 @@ def for_fresh_agents() -> set[str]:
     return {name for agent in inner_agents() for name in kinds(family(agent).config)}
 
 
-def _flags_of(config: Any, section: str = "") -> Iterator[Flag]:
+def _flags_of(config: Any, section: str = "") -> dict[str, Flag]:
+    """The fields of settings, none of None; each field's own section stands below ``section``."""
+    if config is None:
+        return {}
+    known, found = kinds(type(config)), {}
     for field in fields(config):
-        kind = kinds(type(config))[field.name]
         where = ": ".join(filter(None, [section, field.metadata.get("section")]))
-        yield Flag(field.name, kind, field.metadata, getattr(config, field.name), where)
+        found[field.name] = Flag(field.name, known[field.name], field.metadata, getattr(config, field.name), where)
+    return found
 
 
 def unknown(name: str, known: Mapping[str, Flag], implementation: str, prefix: str, game: str) -> SettingError:
@@ -92,9 +93,8 @@ def unknown(name: str, known: Mapping[str, Flag], implementation: str, prefix: s
 
     games = games_with(name) or games_with(name.removeprefix("no_"))
     if games and game:
-        return SettingError(
-            f"{prefix}{name} has no effect with gamename {game}; it is a parameter of {', '.join(games)}"
-        )
+        here = f"has no effect with gamename {game.partition(',')[0]}"
+        return SettingError(f"{prefix}{name} {here}; it is a parameter of {', '.join(games)}")
     owners = [other for other in implementations() if name in flags(other, "")]
     if owners:
         return SettingError(f"{prefix}{name} is a setting of {', '.join(owners)}, not of {implementation}")

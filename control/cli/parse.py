@@ -5,7 +5,6 @@ Merged in this order: the family's defaults, the implementation's, what the game
 
 import contextlib
 import dataclasses
-import os
 import sys
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 
 from control.cli.options import Flag, flags, flags_of_all, for_fresh_agents, parameters, unknown
 from control.cli.settings import RunConfig, Settings, as_dict, build, check_command, from_dict, to_yaml
-from control.cli.words import NULL, named, one_word, read_config, read_values, split, word
+from control.cli.words import NULL, named, one_word, read_config, read_value, split, word
 from models.registry import family, learns_from
 from models.settings import SettingError, nearest
 
@@ -25,6 +24,7 @@ CONFLICTS = [("eval_agent", "use_tune"), ("eval_agent", "plot"), ("use_tune", "p
              ("use_tune", "reload")]  # fmt: skip
 # A flag of these sections does nothing unless the one named here is given too.
 SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot"}
+FOR_EVALUATION = ("run", "evaluation")
 # Words that choose other defaults: of an agent the first, of a proxy and its agent all.
 CHOOSING = ("preset", "proxy", "agent")
 # Settings of a run that another way of learning has no use for, and what it has instead.
@@ -61,35 +61,27 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         known = flags(choice.implementation, choice.game, choice.words)
         print(help_text(known, choice.implementation))
         raise SystemExit(0)
-    known, base_name = choice.flags(), choice.game.partition(",")[0]
-    from_flags = named(typed, known, choice.implementation, "--", base_name)
-    from_file = named(written, known, choice.implementation, f"{file}: ", base_name)
-    words = from_file | from_flags
+    known = choice.flags()
+    from_flags = named(typed, known, choice.implementation, "--", choice.game)
+    words = named(written, known, choice.implementation, f"{file}: ", choice.game) | from_flags
     if choice.evaluating:
         kept = parameters(choice.game) if "gamename" in words else {}
-        words = {n: words[n] for n in words if n in from_flags or n in kept or _for_evaluation(known[n])}
+        words = {n: words[n] for n in words if n in from_flags or n in kept or known[n].section in FOR_EVALUATION}
     with _naming(file, words, from_flags):
-        return _settings(read_values(words, known), choice, known, from_flags)
+        values = {name: read_value(known[name], given) for name, given in words.items()}
+        return _settings(values, choice, known, from_flags)
 
 
 def settings_from(**values: Any) -> Settings:
     """The settings of these names and values, as flags of the same names give them, with Python's values: numbers,
     text or paths, None, lists or tuples, ``command={"return": 250}``. Raises SettingError as `parse` does."""
-    command = values.pop("command", None) or {}
-    values = {name: _plain(value) for name, value in values.items()}
-    values |= {f"command.{name}": value for name, value in command.items()}
+    values |= {f"command.{name}": value for name, value in (values.pop("command", None) or {}).items()}
     choice = _choose({name: [word(value)] for name, value in values.items() if value is not None}, values)
     known = choice.flags()
     for name in values:
         if name not in known:
-            raise unknown(name, known, choice.implementation, "", choice.game.partition(",")[0])
+            raise unknown(name, known, choice.implementation, "", choice.game)
     return _settings(values, choice, known, frozenset(values))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return tuple(map(_plain, value))
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 @contextlib.contextmanager
@@ -181,10 +173,6 @@ def _with_parameters(values: dict[str, Any], game: str, asked: Container[str]) -
     return with_parameters(plain, own | of_name | last).name
 
 
-def _for_evaluation(flag: Flag) -> bool:
-    return flag.section in ("run", "evaluation")
-
-
 def _check_together(settings: Settings, typed: Collection[str], known: Mapping[str, Flag]) -> None:
     """What no single setting can know: conflicts, flags without effect, files that are not there."""
     run = settings.run
@@ -209,30 +197,24 @@ def _check_together(settings: Settings, typed: Collection[str], known: Mapping[s
         switch = SWITCHES.get(known[name].section)
         if switch and not getattr(run, switch) and not name.startswith("command."):
             raise SettingError(f"--{name} has no effect without --{switch}")
-        if run.eval_agent and not _for_evaluation(known[name]) and name not in fresh:
+        if run.eval_agent and known[name].section not in FOR_EVALUATION and name not in fresh:
             raise SettingError(f"--{name} has no effect with --eval_agent: the checkpoint holds it")
     for name in MUST_EXIST:
-        value = getattr(run, name)
-        for path in (value,) if isinstance(value, str) else value or ():
-            shipped = _pretrained() if name == "eval_agent" and not Path(path).exists() else ()
-            if not Path(path).exists() and path not in shipped:
+        value = getattr(run, name) or ()
+        for path in (value,) if isinstance(value, str) else value:
+            if Path(path).exists():
+                continue
+            shipped: Collection[str] = ()
+            if name == "eval_agent":
+                from understudy import pretrained  # with Gymnasium, which most command lines need not load
+
+                shipped = pretrained()
+            if path not in shipped:
                 raise SettingError(f"{name} is {path!r}: no such file or folder{nearest(path, shipped)}", name)
 
 
-def _pretrained() -> Collection[str]:
-    from understudy import pretrained  # with Gymnasium, which most command lines need not load
-
-    return pretrained()
-
-
 def version() -> str:
-    """The installed version, or that of the source tree where nothing is installed."""
-    from importlib import metadata
+    """The version of the source tree, from which all but the package `understudy` runs."""
+    import tomllib
 
-    try:
-        return metadata.version("understudy")
-    except metadata.PackageNotFoundError:
-        import tomllib
-
-        pyproject = Path(__file__).parents[2] / "pyproject.toml"
-        return tomllib.loads(pyproject.read_text())["project"]["version"] if pyproject.exists() else "unknown"
+    return tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["version"]

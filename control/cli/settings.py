@@ -6,13 +6,14 @@ checkpoint carries, and what ``--config`` reads.
 
 import dataclasses
 import functools
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from models.registry import default_configs, family
 from models.schedule import StepSchedule
-from models.settings import SettingError, check, check_value, kinds, nearest, setting
+from models.settings import Kind, SettingError, check, check_value, kinds, nearest, setting
 
 _run = functools.partial(setting, section="run")
 _training = functools.partial(setting, section="training")
@@ -85,16 +86,13 @@ class RunConfig:
     plot_out: str | None = _figure(None, "file of the figure; null is beside the runs")
 
 
-@dataclass(frozen=True)
-class Command:
-    """What ``--command.<name>`` may say; null leaves it to the agent. (A field cannot be called ``return``.)"""
-
-    return_: float | None = _evaluation(None, "return to command, in the environment's reward")
-    horizon: float | None = _evaluation(None, "steps to command", above=0)
-    advantage: float | None = _evaluation(None, "advantage to command (RCP-A)")
-
-
-COMMANDS = {field.name.rstrip("_"): field for field in dataclasses.fields(Command)}
+COMMANDS = {
+    "return": setting(None, "return to command, in the environment's reward"),
+    "horizon": setting(None, "steps to command", above=0),
+    "advantage": setting(None, "advantage to command (RCP-A)"),
+}
+"""What ``--command.<name>`` may say, each a `COMMAND`; null leaves it to the agent."""
+COMMAND = Kind(float, many=False, optional=True)
 
 
 @dataclass(frozen=True)
@@ -134,12 +132,16 @@ class Settings:
         Defaults are not chosen anew: for another implementation or environment use `from_dict`.
         """
         command = check_command(changes.pop("command", self.command))
-        run = build(self.run, {name: changes.pop(name) for name in list(changes) if name in kinds(RunConfig)})
-        proxy = self.proxy
-        if proxy is not None:
-            proxy = build(proxy, {name: changes.pop(name) for name in list(changes) if name in kinds(type(proxy))})
+        run, proxy = _with_own(self.run, changes), _with_own(self.proxy, changes)
         agent = build(self.agent, changes) if changes else self.agent
         return Settings(run, agent, command, self.given, proxy, self.changed)
+
+
+def _with_own(config: Any, values: dict[str, Any]) -> Any:
+    """``config`` with those of ``values`` that are its settings, which are taken out."""
+    known = kinds(type(config)) if config is not None else ()
+    own = {name: values.pop(name) for name in list(values) if name in known}
+    return build(config, own) if own else config
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
@@ -154,21 +156,18 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     """Settings of the written form. What is missing takes its default. Raises SettingError."""
     values = dict(values)
     command = values.pop("command", None) or {}
-    run_values = {name: values.pop(name) for name in list(values) if name in kinds(RunConfig)}
-    run = build(RunConfig(), run_values)
+    run = _with_own(RunConfig(), values)
     agent, proxy = default_configs(run.implementation, run.gamename, values, run.agent)
+    if proxy is not None and run.target_return is not None:
+        solved = values.get("solved_reward")
+        if solved not in (None, run.target_return):
+            raise SettingError(f"target_return is {run.target_return}, but solved_reward is {solved}; give one")
+        values = {"quit_when_solved": True} | values | {"solved_reward": run.target_return}
+    settings = Settings(run, agent, proxy=proxy).replace(**values, command=command)
     if proxy is not None:
-        if run.target_return is not None:
-            if values.get("solved_reward") not in (None, run.target_return):
-                solved = values["solved_reward"]
-                raise SettingError(f"target_return is {run.target_return}, but solved_reward is {solved}; give one")
-            values = {"quit_when_solved": True} | values | {"solved_reward": run.target_return}
-        own = kinds(type(proxy))
-        proxy = build(proxy, {name: values.pop(name) for name in list(values) if name in own})
-        validate(run.implementation, proxy)
-    agent = build(agent, values)
-    validate(run.agent if proxy is not None else run.implementation, agent)
-    return Settings(run, agent, check_command(command), proxy=proxy)
+        validate(run.implementation, settings.proxy)
+    validate(run.implementation if proxy is None else run.agent, settings.agent)
+    return settings
 
 
 def validate(implementation: str, config: Any) -> None:
@@ -178,7 +177,8 @@ def validate(implementation: str, config: Any) -> None:
 
 
 def build(config: Any, values: Mapping[str, Any]) -> Any:
-    """``config`` with ``values``, checked. Lists become tuples and whole numbers floats where a field says so."""
+    """``config`` with ``values``, checked. Lists become tuples, paths text and whole numbers floats, where a field
+    says so."""
     known = kinds(type(config))
     for name in values:
         if name not in known:
@@ -188,9 +188,11 @@ def build(config: Any, values: Mapping[str, Any]) -> Any:
     return config
 
 
-def _typed(kind: Any, value: Any) -> Any:
+def _typed(kind: Kind, value: Any) -> Any:
     if kind.many and isinstance(value, list | tuple):
-        return tuple(_typed(dataclasses.replace(kind, many=False), item) for item in value)
+        return tuple(_typed(Kind(kind.item, many=False, optional=False), item) for item in value)
+    if kind.item is str and isinstance(value, os.PathLike):
+        return os.fspath(value)
     return float(value) if kind.item is float and type(value) is int else value
 
 
@@ -199,8 +201,7 @@ def check_command(command: Mapping[str, Any]) -> dict[str, float]:
     for name, value in command.items():
         if name not in COMMANDS:
             raise SettingError(f"command.{name} is unknown; allowed: {', '.join(COMMANDS)}")
-        field = COMMANDS[name]
-        check_value(f"command.{name}", value, kinds(Command)[field.name], field.metadata)
+        check_value(f"command.{name}", value, COMMAND, COMMANDS[name].metadata)
     return {name: float(value) for name, value in command.items() if value is not None}
 
 

@@ -8,10 +8,9 @@ import shlex
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from control.cli.options import FLAG_ONLY, Flag, flags_of_all, unknown
-from control.cli.settings import COMMANDS, RunConfig, Settings, as_dict
-from models.registry import default_configs
-from models.settings import SettingError, allowed, closest, kinds, refused
+from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, unknown
+from control.cli.settings import COMMANDS, Settings, as_dict
+from models.settings import SettingError, allowed, closest, refused
 
 Pair = tuple[str, list[str]]
 """The name of a setting and the words given for it, none for a bare flag."""
@@ -175,11 +174,6 @@ def _item(kind: type, text: str) -> Any:
     return value
 
 
-def read_values(words: Mapping[str, list[str]], known: Mapping[str, Flag]) -> dict[str, Any]:
-    """The value of each setting (`read_value`)."""
-    return {name: read_value(known[name], given) for name, given in words.items()}
-
-
 def word(value: Any, separator: str = " ") -> str:
     """The text that means ``value`` after a flag; items of a list stand between separators."""
     if value is None or isinstance(value, bool):
@@ -191,22 +185,16 @@ def command_line(settings: Settings, without: Container[str] = ()) -> str:
     """The command that makes these settings again: what is not the default, except for settings in ``without``."""
     values = as_dict(settings)
     values |= {f"command.{name}": value for name, value in values.pop("command").items()}
-    plain = _defaults({name: values[name] for name in ("implementation", "gamename")})
-    default = _defaults({name: values[name] for name in _CHOOSING if name in values})
+    run = settings.run
+    plain = flags(run.implementation, run.gamename)
+    known = flags(run.implementation, run.gamename, {name: values[name] for name in _CHOOSING if name in values})
     said = ["python trainer.py"]
     for name, value in values.items():
-        said_by = plain if name in _CHOOSING else default
-        if name not in without and (name in _ALWAYS or value != said_by.get(name)):
-            said += [f"--{name}", *map(shlex.quote, map(word, value if isinstance(value, list) else [value]))]
+        flag, words = (plain if name in _CHOOSING else known)[name], value if isinstance(value, list) else [value]
+        if name not in without and (name in _ALWAYS or value != flag.default and tuple(words) != flag.default):
+            said += [f"--{name}", *map(shlex.quote, map(word, words))]
     return " ".join(said)
 
 
-_CHOOSING = ("implementation", "gamename", "agent", "proxy", "preset")
+_CHOOSING = ("agent", "proxy", "preset")
 _ALWAYS = ("implementation", "gamename", "seed", "proxy")
-
-
-def _defaults(given: dict[str, Any]) -> dict[str, Any]:
-    """All settings where nothing but ``given`` is said, whether they go together or not."""
-    run = RunConfig(**{name: value for name, value in given.items() if name in kinds(RunConfig)})
-    agent, proxy = default_configs(run.implementation, run.gamename, given, run.agent)
-    return as_dict(Settings(run, agent, proxy=proxy))
