@@ -7,12 +7,11 @@ import contextlib
 import dataclasses
 import sys
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from control.cli.options import Flag, flags, flags_of_all, for_fresh_agents, parameters, unknown
-from control.cli.settings import RunConfig, Settings, as_dict, build, check_command, from_dict, to_yaml
+from control.cli.settings import RunConfig, Settings, as_dict, from_dict, to_yaml
 from control.cli.words import NULL, named, one_word, read_config, read_value, split, word
 from models.registry import family, learns_from
 from models.settings import SettingError, nearest
@@ -51,17 +50,15 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         raise SettingError("--config is given twice; allowed: one file")
     file = one_word("config", asked["config"]) if "config" in asked else ""
     written = read_config(file) if file else []
-    typed = [(name, words) for name, words in typed if name not in ("config", "help")]
     with _naming(file, dict(written), asked):
         choice = _choose(dict(written) | asked, asked)
-        _check_choice(file, dict(written), asked)
+    _check_choice(file, dict(written), asked)
     if "help" in asked:
         from control.cli.help import help_text
 
-        known = flags(choice.implementation, choice.game, choice.words)
-        print(help_text(known, choice.implementation))
+        print(help_text(choice.known, choice.implementation))
         raise SystemExit(0)
-    known = choice.flags()
+    typed, known = [(name, words) for name, words in typed if name != "config"], choice.known
     from_flags = named(typed, known, choice.implementation, "--", choice.game)
     words = named(written, known, choice.implementation, f"{file}: ", choice.game) | from_flags
     if choice.evaluating:
@@ -69,7 +66,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         words = {n: words[n] for n in words if n in from_flags or n in kept or known[n].section in FOR_EVALUATION}
     with _naming(file, words, from_flags):
         values = {name: read_value(known[name], given) for name, given in words.items()}
-        return _settings(values, choice, known, from_flags)
+        return _settings(values, choice, from_flags)
 
 
 def settings_from(**values: Any) -> Settings:
@@ -77,11 +74,10 @@ def settings_from(**values: Any) -> Settings:
     text or paths, None, lists or tuples, ``command={"return": 250}``. Raises SettingError as `parse` does."""
     values |= {f"command.{name}": value for name, value in (values.pop("command", None) or {}).items()}
     choice = _choose({name: [word(value)] for name, value in values.items() if value is not None}, values)
-    known = choice.flags()
     for name in values:
-        if name not in known:
-            raise unknown(name, known, choice.implementation, "", choice.game)
-    return _settings(values, choice, known, frozenset(values))
+        if name not in choice.known:
+            raise unknown(name, choice.known, choice.implementation, "", choice.game)
+    return _settings(values, choice, frozenset(values))
 
 
 @contextlib.contextmanager
@@ -95,17 +91,13 @@ def _naming(file: str, words: Container[str], from_flags: Container[str]) -> Ite
         raise
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """What decides which settings there are and what their defaults are. ``words`` are those of `CHOOSING`."""
+class _Choice(NamedTuple):
+    """Which settings are ``known``, with their defaults, and what decides that."""
 
     implementation: str
     game: str
-    words: Mapping[str, str]
     evaluating: bool
-
-    def flags(self) -> dict[str, Flag]:
-        return flags_of_all(self.game) if self.evaluating else flags(self.implementation, self.game, self.words)
+    known: Mapping[str, Flag]
 
 
 def _choose(words: Mapping[str, list[str]], asked: Container[str]) -> _Choice:
@@ -124,10 +116,12 @@ def _choose(words: Mapping[str, list[str]], asked: Container[str]) -> _Choice:
             f"leave out {flag}, or take a preset of {game.base_name}",
             "" if flag.startswith("--") else "gamename",
         )
-    choosing = CHOOSING if learns_from(implementation) == "evolution" else CHOOSING[:1]
     evaluating = " ".join(words.get("eval_agent", [])).lower() not in NULL
+    if evaluating and "help" not in words:
+        return _Choice(implementation, game.name, True, flags_of_all(game.name))
+    choosing = CHOOSING if learns_from(implementation) == "evolution" else CHOOSING[:1]
     chosen = {name: one_word(name, words[name]) for name in choosing if name in words}
-    return _Choice(implementation, game.name, chosen, evaluating)
+    return _Choice(implementation, game.name, evaluating, flags(implementation, game.name, chosen))
 
 
 def _check_choice(file: str, written: Mapping[str, list[str]], asked: Mapping[str, list[str]]) -> None:
@@ -140,7 +134,7 @@ def _check_choice(file: str, written: Mapping[str, list[str]], asked: Mapping[st
             )
 
 
-def _settings(values: dict[str, Any], choice: _Choice, known: Mapping[str, Flag], asked: Container[str]) -> Settings:
+def _settings(values: dict[str, Any], choice: _Choice, asked: Container[str]) -> Settings:
     """Checked settings of ``values``, some of them ``asked`` for by flags."""
     game = choice.game
     if not choice.evaluating or "gamename" in values:
@@ -148,16 +142,16 @@ def _settings(values: dict[str, Any], choice: _Choice, known: Mapping[str, Flag]
     given = frozenset("command" if name.startswith("command.") else name for name in values)
     typed = [name for name in values if name in asked]
     command = {name.removeprefix("command."): values.pop(name) for name in list(values) if name.startswith("command.")}
-    values["gamename"] = game
+    values |= {"gamename": game, "command": command}
     if choice.evaluating:
         fresh = for_fresh_agents()
-        changed = {name: value for name, value in values.items() if name in fresh}
-        run = {name: value for name, value in values.items() if hasattr(RunConfig, name)}
-        settings = Settings(build(RunConfig(), run), None, check_command(command), given, changed=changed)
+        changed = {name: values.pop(name) for name in list(values) if name in fresh}
+        run = {name: values[name] for name in values if hasattr(RunConfig, name)}
+        settings = Settings(RunConfig(), None, changed=changed).replace(**run, command=command)
     else:
-        settings = dataclasses.replace(from_dict(values | {"command": command}), given=given)
-    _check_together(settings, typed, known)
-    return settings
+        settings = from_dict(values)
+    _check_together(settings, typed, choice.known)
+    return dataclasses.replace(settings, given=given)
 
 
 def _with_parameters(values: dict[str, Any], game: str, asked: Container[str]) -> str:

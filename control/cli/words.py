@@ -190,9 +190,9 @@ def command_line(settings: Settings, without: Container[str] = ()) -> str:
     known = flags(run.implementation, run.gamename, {name: values[name] for name in _CHOOSING if name in values})
     said = ["python trainer.py"]
     for name, value in values.items():
-        flag, words = (plain if name in _CHOOSING else known)[name], value if isinstance(value, list) else [value]
-        if name not in without and (name in _ALWAYS or value != flag.default and tuple(words) != flag.default):
-            said += [f"--{name}", *map(shlex.quote, map(word, words))]
+        default = (plain if name in _CHOOSING else known)[name].default
+        if name not in without and (name in _ALWAYS or word(value) != word(default)):
+            said += [f"--{name}", *map(shlex.quote, map(word, value if isinstance(value, list) else [value]))]
     return " ".join(said)
 
 

@@ -15,6 +15,7 @@ from control.commands.train import build_module, fit, prepare
 from control.lightning.module import RunModule
 from control.lightning.progress import Progress
 from control.storage import checkpoints
+from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import atomic_write_text
 
 Reporter = Callable[[dict[str, float]], None]
@@ -26,24 +27,10 @@ class TrialFailed(Exception):
 
 class Report(CheckpointCallback):
     """Hands each evaluation to ``report``. It derives from Lightning's checkpoints because those act last, when
-    ``last.ckpt`` is written. A trial that takes up another's checkpoint keeps its own learning rates."""
+    ``last.ckpt`` is written."""
 
-    def __init__(self, folder: Path, report: Reporter):
-        self.folder, self.report = folder, report
-        self.lr: list[float] = []
-
-    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Before the checkpoint is read."""
-        self.lr = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]
-
-    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """After it was read. The best score too is that of this trial's folder."""
-        assert isinstance(module, RunModule)
-        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
-        for group, lr in zip(groups, self.lr, strict=True):
-            group["lr"] = lr
-        best = self.folder / "checkpoints" / "best.ckpt"
-        module.best = checkpoints.load(best).run_state["best"] if best.exists() else float("-inf")
+    def __init__(self, report: Reporter):
+        self.report = report
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         assert isinstance(module, RunModule)
@@ -70,8 +57,21 @@ def run_trial(settings: Settings, folder: Path, start_from: Path | None, report:
             prepare(settings.run)
             with contextlib.closing(build_module(settings)) as module:
                 checkpoint = checkpoints.load(start_from) if start_from else None
-                fit(module, folder, [Progress()], checkpoint, after=[Report(folder, report)])
+                if checkpoint:
+                    _take_over(checkpoint, module, folder)
+                fit(module, folder, [Progress()], checkpoint, after=[Report(report)])
         except Exception as error:
             traceback.print_exc()
             line = errors.one_line(error) or f"{type(error).__name__}: {error}".splitlines()[0]
             raise TrialFailed(line) from None
+
+
+def _take_over(checkpoint: Checkpoint, module: RunModule, folder: Path) -> None:
+    """Make this trial's a checkpoint that may be another's: with the learning rates of ``module`` and the best score in
+    ``folder``."""
+    own = [group for optimizer in module.configure_optimizers() for group in optimizer.param_groups]
+    theirs = [group for state in checkpoint.content["optimizer_states"] for group in state["param_groups"]]
+    for group, other in zip(own, theirs, strict=True):
+        other["lr"] = group["lr"]
+    best = folder / "checkpoints" / "best.ckpt"
+    checkpoint.run_state["best"] = checkpoints.load(best).run_state["best"] if best.exists() else float("-inf")
