@@ -28,9 +28,11 @@ def split(argv: Sequence[str]) -> list[Pair]:
     for word in argv:
         if word == "-h":
             word = "--help"
-        meant = _with_one_dash(word, first=not pairs)
-        if meant:
-            raise SettingError(f"{word!r} is not a flag; did you mean '--{meant}'?")
+        if word.startswith("-") and word[1:2].isalpha():  # numbers have one dash too, and later words may be text
+            name, known = word[1:].partition("=")[0], [*flags_of_all(""), *FLAG_ONLY]
+            meant = closest(name, known) if not pairs and name not in known else name
+            if meant in known:
+                raise SettingError(f"{word!r} is not a flag; did you mean '--{meant}'?")
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
             pairs.append((name, [value] if equals else []))
@@ -39,15 +41,6 @@ def split(argv: Sequence[str]) -> list[Pair]:
         else:
             raise SettingError(f"{word!r} is not a flag; flags start with --")
     return _readable(pairs)
-
-
-def _with_one_dash(word: str, first: bool) -> str | None:
-    """The setting meant by ``-seed`` or, where no text can stand, ``-sed``. Numbers have one dash too."""
-    name = word[1:].partition("=")[0]
-    if not word.startswith("-") or word.startswith("--") or not name[:1].isalpha():
-        return None
-    known = [*flags_of_all(""), *FLAG_ONLY]
-    return name if name in known else closest(name, known) if first else None
 
 
 def _readable(pairs: list[Pair]) -> list[Pair]:
@@ -77,7 +70,7 @@ def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dic
             is_json = path.lower().endswith(".json")
             content = _read_json(file.read(), path) if is_json else yaml.load(file, yaml.BaseLoader)
     except (OSError, UnicodeDecodeError) as error:
-        problem = (error.strerror if isinstance(error, OSError) else None) or "not a text file"
+        problem = getattr(error, "strerror", None) or "not a text file"
     except json.JSONDecodeError as error:
         problem = f"not valid JSON, line {error.lineno}: {error.msg}"
     except yaml.YAMLError as error:

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -70,7 +69,10 @@ def evaluate_checkpoint(settings: Settings) -> None:
             table += _rows(mode, module.seeds, module.loop.evaluate(now.num_eval_episodes, sample=mode == "sampled"))
         print("\n".join(aligned(table)))
         if now.record:
-            path = _video_path(checkpoint.path)
+            folder = checkpoint.path.parent
+            folder = folder.parent / "videos" if folder.name == "checkpoints" else folder
+            paths = (folder / f"eval_{checkpoint.path.stem}_{number}.mp4" for number in itertools.count())
+            path = next(path for path in paths if not path.exists())
             total = film(module, path, f"video {now.seed}", sample=modes == ("sampled",))
             print(f"\nvideo: {path} (return {total:.0f})")
 
@@ -95,11 +97,3 @@ def _rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]
     for name, values, steps in rows:
         middle = with_interval(float(iqm(values)), interval(values, iqm))
         yield [mode, name, f"{values.mean():.1f}", f"{values.std():.1f}", middle, f"{steps.mean():.0f}"]
-
-
-def _video_path(checkpoint: Path) -> Path:
-    """Beside the run where the checkpoint lies in one, else beside the checkpoint; never over an earlier video."""
-    folder = checkpoint.parent
-    folder = folder.parent / "videos" if folder.name == "checkpoints" else folder
-    paths = (folder / f"eval_{checkpoint.stem}_{number}.mp4" for number in itertools.count())
-    return next(path for path in paths if not path.exists())

@@ -5,7 +5,7 @@ import io
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,18 @@ _SHOWN = 5
 
 @dataclass
 class Trial:
-    """One trial: how far it came, and its best evaluation with the hyperparameters of that moment."""
+    """One trial: its last evaluation, and its best one with the hyperparameters of that moment."""
 
     number: int
     folder: Path
     values: dict[str, Any]
     status: str = "running"
-    epoch: int = 0
-    env_steps: int = 0
-    score: float = -math.inf
-    evaluated: tuple[float, ...] = (math.nan,) * len(EVALUATED)
-    best_epoch: int = 0
+    last: Mapping[str, float] = field(default_factory=dict)
+    best: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def score(self) -> float:
+        return self.best.get(METRIC, -math.inf)
 
     @property
     def checkpoint(self) -> Path | None:
@@ -59,7 +60,7 @@ class Search:
     @property
     def scored(self) -> list[Trial]:
         """Those of `ranked` that have a score."""
-        return [trial for trial in self.ranked if trial.best_epoch]
+        return [trial for trial in self.ranked if trial.best]
 
     def start(self, number: int, raw: Mapping[str, Any]) -> Trial:
         """A trial begins, or goes on after a pause."""
@@ -70,14 +71,12 @@ class Search:
     def report(self, number: int, raw: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """An evaluation of a trial whose hyperparameters are ``raw`` now."""
         trial, before = self.start(number, raw), self.scored
-        trial.epoch, trial.env_steps = int(metrics["epoch"]), int(metrics["env_steps"])
+        trial.last = dict(metrics)
         if not metrics[METRIC] > trial.score:
             return
-        trial.score, trial.best_epoch = metrics[METRIC], trial.epoch
-        trial.evaluated = tuple(metrics.get(name, math.nan) for name in EVALUATED)
-        trial.values = self.space.decode(raw)
-        if not before or trial.score > before[0].score or before[0] is trial:
-            found = f"best so far, score {trial.score:.1f} at epoch {trial.epoch}"
+        trial.best, trial.values = trial.last, self.space.decode(raw)
+        if not before or before[0] is trial or trial.score > before[0].score:
+            found = f"best so far, score {trial.score:.1f} at epoch {trial.best['epoch']}"
             self._say(f"trial {number}: {found}  ({self._text(trial)})")
             self.write()
 
@@ -89,8 +88,9 @@ class Search:
             self.problems.append(problem)
         else:
             last = trial_settings(self.settings, trial.values).epochs
-            trial.status = "finished" if trial.epoch + self.settings.schedule.eval_every > last else "stopped early"
-            text = f"{trial.status} at epoch {trial.epoch}, best score {trial.score:.1f}"
+            epoch = trial.last.get("epoch", 0)
+            trial.status = "finished" if epoch + self.settings.schedule.eval_every > last else "stopped early"
+            text = f"{trial.status} at epoch {epoch}, best score {trial.score:.1f}"
         over = sum(each.status != "running" for each in self.trials.values())
         self._say(f"trial {number}: {text}  [{over} of {self.settings.run.num_samples} done]")
         self.write()
@@ -101,16 +101,14 @@ class Search:
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(["trial", "status", "epoch", "env_steps", METRIC, *EVALUATED, "best_epoch", *names, "checkpoint"])
         for trial in self.ranked:
-            seen = [trial.score, *trial.evaluated, trial.best_epoch]
-            rows.writerow([
-                trial.number, trial.status, trial.epoch, trial.env_steps,
-                *(seen if trial.best_epoch else [""] * len(seen)),
-                *(_word(trial.values[name]) for name in names), trial.checkpoint or "",
-            ])  # fmt: skip
+            seen = [trial.best.get(name, math.nan) if trial.best else "" for name in (METRIC, *EVALUATED, "epoch")]
+            far = [trial.last.get(name, 0) for name in ("epoch", "env_steps")]
+            values = [_word(trial.values[name]) for name in names]
+            rows.writerow([trial.number, trial.status, *far, *seen, *values, trial.checkpoint or ""])
         atomic_write_text(self.folder / "results.csv", text.getvalue())
         if self.scored:
             best = self.scored[0]
-            head = f"# trial {best.number} of {self.folder}: score {best.score:.1f} at epoch {best.best_epoch}\n"
+            head = f"# trial {best.number} of {self.folder}: score {best.score:.1f} at epoch {best.best['epoch']}\n"
             settings = trial_settings(self.settings, best.values)
             atomic_write_text(self.folder / "best.yaml", head + to_yaml(settings))
 
@@ -134,8 +132,8 @@ class Search:
         print(f"\n{'interrupted: ' if interrupted else ''}{len(statuses)} trials in {minutes:.1f} minutes ({counts})")
         rows = [["  best", METRIC, *(TAGS[name].short for name in EVALUATED), "epoch"]]
         for trial in best:
-            scores = (f"{score:.1f}" for score in (trial.score, *trial.evaluated))
-            rows.append([f"  trial {trial.number}", *scores, str(trial.best_epoch)])
+            scores = (f"{trial.best.get(name, math.nan):.1f}" for name in (METRIC, *EVALUATED))
+            rows.append([f"  trial {trial.number}", *scores, str(trial.best["epoch"])])
         for line, values in zip(aligned(rows), ["", *map(self._text, best)], strict=True):
             print(f"{line}  {values}".rstrip())
         lines: dict[str, Path] = {"search": self.folder, "table": self.folder / "results.csv"}

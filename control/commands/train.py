@@ -26,6 +26,8 @@ from control.storage.checkpoints import AtomicCheckpointIO, Checkpoint
 from models.registry import family, learns_from
 from models.settings import SettingError, UserError
 
+Callbacks = Sequence[pl.Callback]
+
 # What a resumed run may change: how long, how often, and what is shown; never what is learned.
 # Families add their own (`changeable`).
 CHANGEABLE = (
@@ -35,7 +37,7 @@ CHANGEABLE = (
 )  # fmt: skip
 
 
-def train(settings: Settings, callbacks: Sequence[pl.Callback] = (), verbose: bool = True) -> tuple[Path, bool]:
+def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -> tuple[Path, bool]:
     """Train as `settings` say. Returns the folder of the run, and whether it came to its end: False where Ctrl-C ended
     it. ``verbose`` is all that is printed but warnings."""
     prepare(settings.run)
@@ -55,7 +57,7 @@ def train(settings: Settings, callbacks: Sequence[pl.Callback] = (), verbose: bo
 
 
 def _train_in(
-    folder: Path, module: RunModule, checkpoint: Checkpoint | None, callbacks: Sequence[pl.Callback], verbose: bool
+    folder: Path, module: RunModule, checkpoint: Checkpoint | None, callbacks: Callbacks, verbose: bool
 ) -> bool:
     """Whether the run came to its end."""
     run, done = module.settings.run, checkpoint.run_state["epoch"] if checkpoint else 0
@@ -67,7 +69,7 @@ def _train_in(
         resuming = f" (resuming after epoch {done})" if checkpoint else ""
         print(f"{run.implementation} on {run.gamename}, seed {seeds}: {folder}{resuming}")
     started, stop = time.monotonic(), StopOnSignal()
-    shown: list[pl.Callback] = [Progress()] if verbose else []
+    shown: Callbacks = [Progress()] if verbose else []
     try:
         with stop:
             fit(module, folder, [*shown, Recorder(folder), *callbacks, stop], checkpoint)
@@ -79,11 +81,7 @@ def _train_in(
 
 
 def fit(
-    module: RunModule,
-    folder: Path,
-    callbacks: Sequence[pl.Callback],
-    checkpoint: Checkpoint | None = None,
-    after: Sequence[pl.Callback] = (),
+    module: RunModule, folder: Path, callbacks: Callbacks, checkpoint: Checkpoint | None = None, after: Callbacks = ()
 ) -> None:
     """Train `module` to its last epoch, from `checkpoint` where one is given; metrics and checkpoints go to `folder`.
 

@@ -206,17 +206,13 @@ def _listener(search: Search) -> Any:
 
         def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             search.start(_number(trial), trial.config)
-            search.end(_number(trial), _problem(trial))
+            text = Path(trial.error_file).read_text(encoding="utf-8")  # where Ray keeps the error
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            _, own, problem = lines[-1].partition("TrialFailed: ")
+            search.end(_number(trial), problem if own else ": ".join(["its process ended", *lines[1:2]]))
 
     return Listener()
 
 
 def _number(trial: Any) -> int:
     return int(str(trial.custom_trial_name).removeprefix("trial_"))
-
-
-def _problem(trial: Any) -> str:
-    """One line for why a trial failed, from the file in which Ray keeps the error."""
-    lines = [line.strip() for line in Path(trial.error_file).read_text(encoding="utf-8").splitlines() if line.strip()]
-    _, own, text = lines[-1].partition("TrialFailed: ")
-    return text if own else ": ".join(["its process ended", *lines[1:2]])
