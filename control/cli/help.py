@@ -4,7 +4,7 @@ import argparse
 import re
 import shutil
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -35,46 +35,40 @@ METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
 OBVIOUS = ("true or false", "text, not empty", "text", "number")  # the metavar says so already
 
 
-def _width() -> int:
-    """Columns of the page: the terminal's, at most 110; 110 in a file or pipe."""
-    return max(40, min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns))
-
-
 def help_text(known: Mapping[str, Flag], implementation: str) -> str:
     """The whole help page, with the defaults of that implementation on that game."""
     from envs.names import GAMES, declared
 
+    width = max(
+        40, min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
+    )  # the terminal's; 110 in a file or pipe
+
+    def indented(names: Iterable[str]) -> str:
+        return "\n  ".join(textwrap.wrap(", ".join(names), width - 2))
+
     games = [name for name, game in GAMES.items() if not game.is_probe] + [*declared()]
-    games = textwrap.wrap(", ".join(games), _width() - 2)
-    known_names = textwrap.wrap(", ".join(implementations()), _width() - 2)
-    head = HEAD.format(
-        words=textwrap.fill(WORDS, _width()), implementations="\n  ".join(known_names), games="\n  ".join(games)
-    )
     parser = argparse.ArgumentParser(
         prog="trainer.py",
         usage="python trainer.py [--config FILE.yaml] [--name value ...]",
-        description=head,
+        description=HEAD.format(
+            words=textwrap.fill(WORDS, width), implementations=indented(implementations()), games=indented(games)
+        ),
         epilog=EXAMPLES,
-        formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=_width()),
+        formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=width),
     )
     parser.add_argument("--version", help="show the version and end", action="store_true")
     parser.add_argument("--config", metavar="FILE.yaml", help="settings from a file; a run's config.yaml repeats it")
     groups: dict[str, Any] = {}
-    order = sorted(known.values(), key=lambda flag: flag.section.startswith("hyperparameters"))
-    sources: str | None = _sources(implementation)
-    for flag in order:
+    # What tags such as [C] stand for is said once, above the hyperparameters.
+    sources = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family(implementation).sources, re.DOTALL | re.MULTILINE)
+    for flag in sorted(known.values(), key=lambda flag: flag.section.startswith("hyperparameters")):
         if flag.section not in groups:
             groups[flag.section] = parser.add_argument_group(flag.section)
             if sources and flag.section.startswith("hyperparameters"):
-                groups[flag.section].description, sources = sources, None
+                groups[flag.section].description = textwrap.fill(" ".join(sources[1].split()), width - 2)
+                sources = None
         groups[flag.section].add_argument(f"--{flag.name}", metavar=_metavar(flag), help=_explain(flag))
     return parser.format_help()
-
-
-def _sources(implementation: str) -> str:
-    """What tags such as [C] stand for: the paragraph "Sources:" of the family's config, empty without one."""
-    found = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family(implementation).sources, re.DOTALL | re.MULTILINE)
-    return textwrap.fill(" ".join(found[1].split()), _width() - 2) if found else ""
 
 
 def _metavar(flag: Flag) -> str:

@@ -131,7 +131,12 @@ class Settings:
 
         Defaults are not chosen anew: for another implementation or environment use `from_dict`.
         """
-        command = check_command(changes.pop("command", self.command))
+        command = changes.pop("command", self.command)
+        for name, value in command.items():
+            if name not in COMMANDS:
+                raise SettingError(f"command.{name} is unknown; allowed: {', '.join(COMMANDS)}")
+            check_value(f"command.{name}", value, COMMAND, COMMANDS[name].metadata)
+        command = {name: float(value) for name, value in command.items() if value is not None}
         run, proxy = _with_own(self.run, changes), _with_own(self.proxy, changes)
         agent = build(self.agent, changes) if changes else self.agent
         return Settings(run, agent, command, self.given, proxy, self.changed)
@@ -183,26 +188,17 @@ def build(config: Any, values: Mapping[str, Any]) -> Any:
     for name in values:
         if name not in known:
             raise SettingError(f"{name} is unknown{nearest(name, known)}")
-    config = dataclasses.replace(config, **{name: _typed(known[name], value) for name, value in values.items()})
+    config = dataclasses.replace(config, **{name: _typed(known[name].item, value) for name, value in values.items()})
     check(config)
     return config
 
 
-def _typed(kind: Kind, value: Any) -> Any:
-    if kind.many and isinstance(value, list | tuple):
-        return tuple(_typed(Kind(kind.item, many=False, optional=False), item) for item in value)
-    if kind.item is str and isinstance(value, os.PathLike):
+def _typed(item: type, value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(_typed(item, each) for each in value)
+    if item is str and isinstance(value, os.PathLike):
         return os.fspath(value)
-    return float(value) if kind.item is float and type(value) is int else value
-
-
-def check_command(command: Mapping[str, Any]) -> dict[str, float]:
-    """The command overrides that are not null. Raises SettingError."""
-    for name, value in command.items():
-        if name not in COMMANDS:
-            raise SettingError(f"command.{name} is unknown; allowed: {', '.join(COMMANDS)}")
-        check_value(f"command.{name}", value, COMMAND, COMMANDS[name].metadata)
-    return {name: float(value) for name, value in command.items() if value is not None}
+    return float(value) if item is float and type(value) is int else value
 
 
 def to_yaml(settings: Settings) -> str:
