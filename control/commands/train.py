@@ -14,9 +14,12 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
 from control.cli.settings import RunConfig, Settings, as_dict, to_yaml
+from control.commands.choose_proxy import conclude
 from control.lightning.agent import AgentModule
 from control.lightning.callbacks import Checkpoints, Recorder, RunLog, film
 from control.lightning.module import RunModule
+from control.lightning.population import PopulationModule
+from control.lightning.population import build as build_search
 from control.lightning.progress import Progress
 from control.loops.build import check_accelerator
 from control.loops.process import configure_torch
@@ -93,7 +96,8 @@ def fit(
     log = RunLog(folder, module.seeds, done, run.logger == "tensorboard")
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
-        max_epochs=max(module.epochs, done or 0), accelerator=run.accelerator, devices=1,
+        max_epochs=max(module.epochs, done or 0),  # it refuses a checkpoint beyond them
+        accelerator=run.accelerator, devices=1,
         logger=_loggers(run, folder), callbacks=[*module.callbacks(), *callbacks, log, *saving, *after],
         plugins=[AtomicCheckpointIO(checkpoint)],
         enable_checkpointing=bool(saving or after), enable_progress_bar=False, enable_model_summary=False,
@@ -118,10 +122,8 @@ def build_module(settings: Settings) -> RunModule:
     """The module of a run with its environments; SettingError where agent and environment do not fit."""
     if learns_from(settings.run.implementation) != "evolution":
         return AgentModule(settings)
-    from control.lightning.population import build
-
     check_accelerator(settings.run)
-    return build(settings)
+    return build_search(settings)
 
 
 class StopNow(BaseException):
@@ -184,27 +186,31 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
 def _conclude(module: RunModule, folder: Path, seconds: float, verbose: bool) -> bool:
     """What is left to do after the last epoch, and the summary a person reads: what came out, where it is, what to
     type next. False where Ctrl-C cut the former short."""
-    lines: list[tuple[str, object]] = []
+    lines: list[tuple[str, object]] = [("run", folder)]
     finished = True
     try:
-        for line in _results(module, folder, verbose):
+        for line in _results(module, folder, verbose) if module.epoch else ():
             lines.append(line)
     except KeyboardInterrupt:
         finished = False
     if not verbose:
         return finished
-    if kept := checkpoints.kept(folder / "checkpoints"):
-        lines.append(("checkpoint", kept))
     spent = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.0f} seconds"
     count = f"{module.epoch} {module.unit}{'s' * (module.epoch != 1)}"
     print(f"\n{count}, {int(module.env_steps.sum()):,} {module.steps_on} steps in {spent}")
-    for name, value in [("run", folder), *lines]:
-        print(f"  {name:<12}{value}")
+    proxy, evaluations = folder / "proxy.safetensors", []
+    if kept := checkpoints.kept(folder / "checkpoints"):
+        lines.append(("checkpoint", kept))
+    if isinstance(module, AgentModule) and kept:
+        evaluations = [str(kept), f"{kept} --num_eval_episodes 1 --record"]
+    elif proxy.exists():
+        fresh = f"{proxy} --agent {module.settings.run.agent} --num_agents 10"
+        evaluations = [fresh, f"{fresh} --vary_hp"]
     executable, here = Path(sys.executable), Path.cwd()
     python = executable.relative_to(here) if executable.is_relative_to(here) else "python"
-    print(f"next:\n  {python} -m tensorboard.main --logdir {module.settings.run.logdir}")
-    for command in _next_commands(module, folder):
-        print(f"  {python} trainer.py --eval_agent {command}")
+    print(*(f"  {name:<12}{value}" for name, value in lines), "next:", sep="\n")
+    print(f"  {python} -m tensorboard.main --logdir {module.settings.run.logdir}")
+    print(*(f"  {python} trainer.py --eval_agent {words}\n" for words in evaluations), sep="", end="")
     if not module.is_over():
         print(f"  the same command with --resume goes on from {module.unit} {module.epoch}")
     elif not finished:
@@ -214,15 +220,10 @@ def _conclude(module: RunModule, folder: Path, seconds: float, verbose: bool) ->
 
 def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[str, object]]:
     """Figures, the final video and the choice of a search's winner; names and values of lines for the summary."""
-    if module.epoch == 0:
-        return
-    if not isinstance(module, AgentModule):
-        from control.commands.choose_proxy import conclude
-        from control.lightning.population import PopulationModule
-
-        assert isinstance(module, PopulationModule)
+    if isinstance(module, PopulationModule):
         yield from conclude(module, folder, verbose)
         return
+    assert isinstance(module, AgentModule)
     if (folder / "metrics.csv").exists():
         yield "figure", learning_curve(folder)
     if module.settings.run.record:
@@ -233,16 +234,6 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
             yield "video", f"{video} (the best agent, greedy; return {film(module, video, 'final video'):.0f})"
         except UserError as error:
             print(f"warning: no video: {error}")
-
-
-def _next_commands(module: RunModule, folder: Path) -> list[str]:
-    """What ``--eval_agent`` can do with the run."""
-    if not isinstance(module, AgentModule):
-        proxy, agent = folder / "proxy.safetensors", module.settings.run.agent
-        words = f"{proxy} --agent {agent} --num_agents 10"
-        return [words, f"{words} --vary_hp"] if proxy.exists() else []
-    kept = checkpoints.kept(folder / "checkpoints")
-    return [str(kept), f"{kept} --num_eval_episodes 1 --record"] if kept else []
 
 
 def prepare(run: RunConfig) -> None:
