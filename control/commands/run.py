@@ -1,5 +1,6 @@
 """Runs as Python sees them: what `trainer.train` gives back, and what `trainer.load` finds."""
 
+import contextlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from control.cli.settings import Settings
 from control.commands.train import prepare
 from control.lightning.agent import AgentModule
-from control.loops.rollout import Episodes
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import read_metrics
@@ -93,17 +93,14 @@ class Run:
 
     def evaluate(self, episodes: int = 100, sample: bool = False, seed: int = 25) -> Evaluation:
         """Play ``episodes`` of every seed of the run with greedy actions, or with drawn ones (``sample``). ``seed``
-        chooses the episodes; the numbers are those of ``--eval_agent`` with the
-        same ``--evaluation``."""
+        chooses the episodes; the numbers are those of ``--eval_agent`` with the same ``--evaluation``."""
         prepare(self.settings.run)
         module = with_weights(self._checkpoint, seed, num_workers=1, eval_episodes=min(ENVS, episodes))
-        try:
+        with contextlib.closing(module):
             if sample and "sampled" not in module.loop.evaluation_modes:
                 name = self.settings.run.implementation
                 raise SettingError(f"sample is True, but evaluations of {name} are greedy", "sample")
-            played: Episodes = module.loop.evaluate(episodes, sample)
-        finally:
-            module.close()
+            played = module.loop.evaluate(episodes, sample)
         return Evaluation(played.returns.double().numpy(), played.lengths.numpy())
 
     def policy(self, sample: bool = False, seed: int = 25) -> Player:

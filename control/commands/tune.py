@@ -9,7 +9,7 @@ import shutil
 import signal
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +78,13 @@ def _search(search: Search) -> None:
     """Run the trials; ``search`` is told of all events."""
     from ray import tune as ray_tune
 
-    settings, space, name = search.settings, search.space, _namer()
+    settings, space, known = search.settings, search.space, dict[str, int]()
     run, (searcher, scheduler) = settings.run, _algorithm(settings, space)
+
+    # A function, since Ray deep-copies all else that it is given for every trial.
+    def name(trial: Any) -> str:
+        return f"trial_{known.setdefault(trial.trial_id, len(known) + 1)}"
+
     trainable = ray_tune.with_parameters(_trainable, settings=settings, space=space, folder=search.folder.absolute())
     tuner = ray_tune.Tuner(
         ray_tune.with_resources(trainable, {"cpu": run.num_workers}),
@@ -102,17 +107,6 @@ def _search(search: Search) -> None:
 def _perturbed_every(settings: Settings) -> int:
     """Evaluations between PBT's perturbations, of which there are about ten in a run."""
     return max(1, round(settings.epochs / 10 / settings.schedule.eval_every))
-
-
-def _namer() -> Callable[[Any], str]:
-    """Names trials in the order of their making: ``trial_1``, ``trial_2``, ..."""
-    known: dict[str, int] = {}
-
-    # A function, since Ray deep-copies what it is given for every trial, and functions are not copied.
-    def name(trial: Any) -> str:
-        return f"trial_{known.setdefault(trial.trial_id, len(known) + 1)}"
-
-    return name
 
 
 def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder: Path) -> None:
