@@ -15,15 +15,10 @@ EXTRAS = {"ray": "tune", "optuna": "tune", "hpbandster": "bohb", "ConfigSpace": 
 ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-def is_user_error(error: BaseException) -> bool:
-    """Whether the user can put it right: our own errors, and those of `understudy` where it is loaded."""
-    understudy = sys.modules.get("understudy")
-    return isinstance(error, UserError) or understudy is not None and isinstance(error, understudy.ProxyError)
-
-
 def one_line(error: BaseException) -> str | None:
     """The one line that says what to put right; None for a bug."""
-    if is_user_error(error):
+    understudy = sys.modules.get("understudy")  # its errors count where it is loaded
+    if isinstance(error, UserError) or understudy is not None and isinstance(error, understudy.ProxyError):
         return " ".join(str(error).split())
     if isinstance(error, OSError) and error.errno in DISK:
         where = f" at {str(error.filename)!r}" if error.filename is not None else ""

@@ -37,10 +37,8 @@ MUST_EXIST = ("eval_agent", "reload", "search_space", "plot")
 
 
 def parse(argv: Sequence[str] | None = None) -> Settings:
-    """The settings that ``argv`` (the process's own by default) asks for.
-
-    Raises SettingError, one line, for whatever is wrong, and SystemExit(0) after ``--help`` or ``--version``.
-    """
+    """The settings that ``argv`` (the process's own by default) asks for. Raises SettingError, one line, for whatever
+    is wrong, and SystemExit(0) after ``--help`` or ``--version``."""
     typed = split(sys.argv[1:] if argv is None else argv)
     asked = dict(typed)
     if "version" in asked:

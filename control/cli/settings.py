@@ -127,10 +127,8 @@ class Settings:
         return StepSchedule(run.steps_per_epoch, run.eval_every, run.eval_episodes)
 
     def replace(self, **changes: Any) -> "Settings":
-        """A copy with fields of run, proxy or agent, or ``command``, changed by name. Raises SettingError.
-
-        Defaults are not chosen anew: for another implementation or environment use `from_dict`.
-        """
+        """A copy with fields of run, proxy or agent, or ``command``, changed by name. Raises SettingError. Defaults are
+        not chosen anew: for another implementation or environment use `from_dict`."""
         command = changes.pop("command", self.command)
         for name, value in command.items():
             if name not in COMMANDS:

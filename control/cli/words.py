@@ -20,10 +20,8 @@ SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "o
 
 
 def split(argv: Sequence[str]) -> list[Pair]:
-    """``--a=1 --b --c 2 3`` as ``[("a", ["1"]), ("b", []), ("c", ["2", "3"])]``; ``-h`` is ``--help``.
-
-    Raises SettingError for words before the first flag, a setting with one dash, and bytes that are no UTF-8.
-    """
+    """``--a=1 --b --c 2 3`` as ``[("a", ["1"]), ("b", []), ("c", ["2", "3"])]``; ``-h`` is ``--help``. Raises
+    SettingError for words before the first flag, a setting with one dash, and bytes that are no UTF-8."""
     pairs: list[Pair] = []
     for word in argv:
         if word == "-h":
@@ -58,11 +56,9 @@ def read_config(path: str) -> list[Pair]:
 
 
 def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dict[str, Any]:
-    """The mapping in a YAML file or, by its name, a ``.json`` file. Numbers are text, as they are written.
-
-    Raises SettingError, which names ``setting`` as the one that gave the path and ``line`` as what a line looks like.
-    An ``empty`` file may be allowed.
-    """
+    """The mapping in a YAML file or, by its name, a ``.json`` file. Numbers are text, as they are written. Raises
+    SettingError, which names ``setting`` as the one that gave the path and ``line`` as what a line looks like. An
+    ``empty`` file may be allowed."""
     import yaml
 
     try:
@@ -117,10 +113,8 @@ def one_word(name: str, words: Sequence[str]) -> str:
 def named(
     pairs: Iterable[Pair], known: Mapping[str, Flag], implementation: str, prefix: str, game: str = ""
 ) -> dict[str, list[str]]:
-    """The words for each setting, the last where one is repeated; ``no_x`` becomes ``x`` turned round.
-
-    ``prefix`` stands before a name in errors: ``--``, or the file it came from; ``game`` is what they may mention.
-    """
+    """The words for each setting, the last where one is repeated; ``no_x`` becomes ``x`` turned round. ``prefix``
+    stands before a name in errors: ``--``, or the file it came from; ``game`` is what they may mention."""
     found: dict[str, list[str]] = {}
     for name, words in pairs:
         positive = name.removeprefix("no_")

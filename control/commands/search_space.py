@@ -93,10 +93,8 @@ class Space:
 
 
 def search_space(settings: Settings) -> Space:
-    """The space of ``--search_space``, or the published one without what flags or ``--config`` have fixed.
-
-    Raises SettingError: one line with file, hyperparameter, value and what is allowed.
-    """
+    """The space of ``--search_space``, or the published one without what flags or ``--config`` have fixed. Raises
+    SettingError: one line with file, hyperparameter, value and what is allowed."""
     given = settings.run.search_space
     path = given or str(_published(settings.run.implementation))
     known = flags(settings.run.implementation, settings.run.gamename)
@@ -114,10 +112,8 @@ def search_space(settings: Settings) -> Space:
 
 
 def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """The settings of one ordinary run with these hyperparameters and nothing of the search.
-
-    Raises SettingError where the values do not go together.
-    """
+    """The settings of one ordinary run with these hyperparameters and nothing of the search. Raises SettingError where
+    the values do not go together."""
     fields = dataclasses.fields(RunConfig)
     tuning = {field.name: field.default for field in fields if field.metadata["section"] == "tuning"}
     return from_dict(as_dict(settings) | tuning | dict(values))

@@ -87,10 +87,8 @@ def fit(
     module: RunModule, folder: Path, callbacks: Callbacks, checkpoint: Checkpoint | None = None, after: Callbacks = ()
 ) -> None:
     """Train `module` to its last epoch, from `checkpoint` where one is given; metrics and checkpoints go to `folder`.
-
     In every epoch the module's own callbacks act first, then `callbacks`, then the log, then the checkpoints, then
-    those in `after`, which Lightning must know as checkpoints too. What `checkpoint` holds is gone afterwards.
-    """
+    those in `after`, which Lightning must know as checkpoints too. What `checkpoint` holds is gone afterwards."""
     run = module.settings.run
     done = checkpoint.run_state["epoch"] if checkpoint else None
     log = RunLog(folder, module.seeds, done, run.logger == "tensorboard")

@@ -42,10 +42,8 @@ class Report(CheckpointCallback):
 
 
 def run_trial(settings: Settings, folder: Path, start_from: Path | None, report: Reporter) -> None:
-    """Train in ``folder``, going on from the checkpoint ``start_from`` where there is one.
-
-    What the run prints is in ``log.txt`` there. Raises TrialFailed.
-    """
+    """Train in ``folder``, going on from the checkpoint ``start_from`` where there is one. What the run prints is in
+    ``log.txt`` there. Raises TrialFailed."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     atomic_write_text(folder / "config.yaml", to_yaml(settings))
     with (

@@ -31,11 +31,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self.known = known
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        if self.known is None or Path(path) != self.known.path:
+        known, self.known = self.known, None
+        if known is None or Path(path) != known.path:
             return super().load_checkpoint(path, *args, **kwargs)
-        content = dict(self.known.content)
-        self.known.content.clear()  # Lightning lets go of its own once everything is restored
-        self.known = None
+        content = dict(known.content)
+        known.content.clear()  # Lightning lets go of its own once everything is restored
         return content
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
@@ -67,11 +67,9 @@ class Checkpoint(NamedTuple):
 
 
 def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
-    """Read a checkpoint with ``weights_only=True``; CheckpointError where it is none of ours.
-
-    A folder means the best checkpoint of that run (the newest, where it holds several versions), or its last where no
-    evaluation has been. ``resume`` also demands what only a ``last.ckpt`` has: memory and random streams.
-    """
+    """Read a checkpoint with ``weights_only=True``; CheckpointError where it is none of ours. A folder means the best
+    checkpoint of that run (the newest, where it holds several versions), or its last where no evaluation has been.
+    ``resume`` also demands what only a ``last.ckpt`` has: memory and random streams."""
     file = _file(Path(path))
     try:
         with warnings.catch_warnings():

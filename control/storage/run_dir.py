@@ -47,10 +47,8 @@ def newest(folder: Path) -> Path | None:
 
 
 def create(run: RunConfig) -> Path:
-    """Make and return the run's own new folder, with ``checkpoints`` and ``videos`` inside; a search's is empty.
-
-    Raises SettingError where ``logdir`` cannot be written.
-    """
+    """Make and return the run's own new folder, with ``checkpoints`` and ``videos`` inside; a search's is empty. Raises
+    SettingError where ``logdir`` cannot be written."""
     folder = parent(run)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,10 +79,8 @@ def _number(path: Path) -> int:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a run's folder for one process; the system lets go of it however the process ends.
-
-    Raises SettingError where another process is writing there.
-    """
+    """Hold a run's folder for one process; the system lets go of it however the process ends. Raises SettingError where
+    another process is writing there."""
     with open(folder / ".lock", "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -97,10 +93,8 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path`` that takes its place once the block has ended well.
-
-    Whatever happens (an exception, SIGKILL, a full disk), ``path`` is the whole old file or the whole new one.
-    """
+    """A temporary file beside ``path`` that takes its place once the block has ended well. Whatever happens (an
+    exception, SIGKILL, a full disk), ``path`` is the whole old file or the whole new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
@@ -118,10 +112,8 @@ def atomic_write_text(path: Path, text: str) -> None:
 
 
 class MetricsFile:
-    """A CSV file with a row per (epoch, seed): `KEYS`, then one column a TensorBoard tag, empty where not measured.
-
-    An existing file is continued. Its columns come first; tags it does not know add columns.
-    """
+    """A CSV file with a row per (epoch, seed): `KEYS`, then one column a TensorBoard tag, empty where not measured. An
+    existing file is continued. Its columns come first; tags it does not know add columns."""
 
     def __init__(self, path: Path):
         self.path = path
