@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from envs.seeded import uniform
+from envs.tensor import Dynamics
 from models.spaces import Discrete, Spaces
 
 _GRAVITY, _SECONDS = 9.8, 0.2
@@ -26,7 +27,7 @@ _SLOWEST = -_FASTEST
 _START = 0.1
 
 
-class Acrobot:
+class Acrobot(Dynamics):
     """State ``[..., 4]`` float64: angle of the first link from hanging down, angle of the second from the first (rad),
     and their speeds (rad/s). Observation ``[..., 6]``: cosine and sine of the first angle, of the second, speeds."""
 
@@ -54,9 +55,6 @@ class Acrobot:
         first, second = state[..., 0], state[..., 1]
         terminated = first.cos() + (first + second).cos() < -1.0
         return state, terminated.float() - 1.0, terminated, None
-
-    def select(self, members: Tensor) -> "Acrobot":
-        return self
 
 
 def _rates(state: Tensor, torque: Tensor) -> Tensor:

@@ -84,13 +84,11 @@ class Environment(Protocol):
     def close(self) -> None: ...
 
 
-class Replayed:
+class Replayed(Environment):
     """For environments whose state is out of reach: a snapshot is the seeds of the episodes under way and the actions
     since, and to restore it is to take these actions again. A subclass calls
     `_note_reset` and `_note_step` when it does either."""
 
-    members: int
-    envs: int
     state = None
     _seeds: Tensor | None = None  # [M, E] of the episodes under way
     _began: Tensor  # [M, E], how many of the actions below came before each of them
@@ -113,7 +111,7 @@ class Replayed:
         return seeds
 
     def start(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
-        return self.reset(prepared, where)  # type: ignore[attr-defined]  # of the subclass, as `step` below
+        return self.reset(prepared, where)
 
     def snapshot(self) -> dict[str, Any]:
         if self._seeds is None:
@@ -127,7 +125,7 @@ class Replayed:
     def restore(self, state: dict[str, Any]) -> None:
         if not state:
             return
-        self.reset(state["seeds"])  # type: ignore[attr-defined]
+        self.reset(state["seeds"])
         for i, action in enumerate(state.get("actions", ())):
-            self.step(action, state["active"][i] & (state["began"] <= i))  # type: ignore[attr-defined]
+            self.step(action, state["active"][i] & (state["began"] <= i))
         self._began = state["began"]

@@ -12,10 +12,10 @@ from torch import Tensor
 from envs.gridworld import MOVES, as_lines, clipped_moves
 from envs.parameters import ButtonParameters
 from envs.seeded import uniform_at
-from envs.tensor import HashedChance
+from envs.tensor import ChanceDynamics
 
 
-class ButtonGrid(HashedChance):
+class ButtonGrid(ChanceDynamics):
     """State ``[..., 4 + 2 K]`` int64: seed, steps since the reset, row, column, the K buttons' cells (row * size +
     column, all different), the K buttons' states (1 on).
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from envs.seeded import uniform
+from envs.tensor import Dynamics
 from models.spaces import Discrete, Spaces
 
 _GRAVITY, _FORCE, _SECONDS = 9.8, 10.0, 0.02
@@ -24,7 +25,7 @@ _BOUNDS = torch.tensor([2.4, math.inf, 12 * 2 * math.pi / 360, math.inf], dtype=
 _START = 0.05
 
 
-class CartPole:
+class CartPole(Dynamics):
     """State ``[..., 4]`` float64: position (m), speed (m/s), angle from upright (rad), angular speed (rad/s); the
     observation is the same in float32. ``max_episode_steps`` is 500 in CartPole-v1, 200 in CartPole-v0."""
 
@@ -46,6 +47,3 @@ class CartPole:
         rates = torch.stack((speed, push - turn * cos * _SHARE, spin, turn), -1)
         state = state + rates * _SECONDS
         return state, torch.ones(actions.shape), (state.abs() > _BOUNDS).any(-1), None
-
-    def select(self, members: Tensor) -> "CartPole":
-        return self

@@ -1,7 +1,9 @@
-"""What grids share: five moves that the border stops, a goal, and a rare event that ends the search for it.
+"""OpenGrid as a tensor program, and what grids share: five moves that the border stops, a goal, and a rare event that
+ends the search for it.
 
-Young, Ramesh, Kirsch & Schmidhuber 2023, "The Benefits of Model-Based Generalization in Reinforcement Learning".
-Cells are numbered row by row, ``row * grid_size + column``. The event of step t is a hash of the seed and t.
+From the code of Young, Ramesh, Kirsch & Schmidhuber 2023, "The Benefits of Model-Based Generalization in Reinforcement
+Learning". Cells are numbered row by row, ``row * grid_size + column``. Starts and events come from `envs.seeded`, not
+from JAX's stream: the same seed starts elsewhere there.
 """
 
 from collections.abc import Sequence
@@ -10,10 +12,10 @@ import torch
 from torch import Tensor
 
 from envs.parameters import GridParameters
-from envs.tensor import TIME, HashedChance
+from envs.seeded import uniform
+from envs.tensor import TIME, ChanceDynamics
 
 MOVES = ((0, 0), (-1, 0), (0, -1), (1, 0), (0, 1))  # (row, column) of no-op, up, left, down, right
-_ROWS, _COLUMNS = torch.tensor(MOVES).T.contiguous()
 # The columns that follow `SEED` and `TIME`.
 POSITION, GOAL, OWN = range(TIME + 1, TIME + 4)
 BEST_RETURN = -1.0  # every step costs 1, and an episode has at least one
@@ -24,30 +26,27 @@ def as_lines(cells: Sequence[str], grid_size: int) -> str:
     return "\n".join("".join(cells[i : i + grid_size]) for i in range(0, len(cells), grid_size))
 
 
-def move(row: Tensor, col: Tensor, action: Tensor, grid_size: int) -> tuple[Tensor, Tensor]:
-    """The place after a move on a grid without walls, all ``[...]`` int64; the border stops a move."""
-    last = grid_size - 1
-    return (row + torch.take(_ROWS, action)).clamp(0, last), (col + torch.take(_COLUMNS, action)).clamp(0, last)
-
-
 def clipped_moves(grid_size: int) -> Tensor:
-    """The cell that each move leads to from each cell: ``[grid_size ** 2, 5]`` int64."""
-    cells, actions = torch.arange(grid_size * grid_size)[:, None], torch.arange(len(MOVES))
-    row, col = move(cells // grid_size, cells % grid_size, actions, grid_size)
+    """The cell that each move leads to from each cell of a grid without walls: ``[grid_size ** 2, 5]`` int64."""
+    cells = torch.arange(grid_size * grid_size)
+    places = torch.stack((cells // grid_size, cells % grid_size), -1)[:, None] + torch.tensor(MOVES)
+    row, col = places.clamp(0, grid_size - 1).unbind(-1)
     return row * grid_size + col
 
 
-class GridWorld(HashedChance):
-    """What `ProcMaze` and `OpenGrid` have in common as `envs.tensor.ChanceDynamics`.
+class OpenGrid(ChanceDynamics):
+    """A grid without walls. Episodes start at a uniform cell, possibly the goal, which is the bottom right cell.
 
-    States ``[..., K]`` int64 start with the columns `SEED`, `TIME`, `POSITION` and `GOAL`; further ones are the
-    class's own. Every step pays -1. A step terminates where the player was on the goal *before* it moved, so the
-    player is seen there once and a way of d moves returns -(d + 1). After the move comes the event, with probability
-    ``chance``, that of the class without ``spontaneous_termination`` 0: it moves the player to the goal, or, without
-    ``teleport_on_termination``, ends the episode. Raises SettingError.
+    States ``[..., K]`` int64 start with the columns `SEED`, `TIME`, `POSITION` and `GOAL`; those of a subclass may
+    follow. The observation is ``[grid_size, grid_size]`` flattened, 1 where the player is and 0 elsewhere.
+
+    Every step pays -1. A step terminates where the player was on the goal *before* it moved, so the player is seen
+    there once and a way of d moves returns -(d + 1). After the move comes the event, with probability `event_chance`,
+    without ``spontaneous_termination`` 0: it moves the player to the goal, or, without ``teleport_on_termination``,
+    ends the episode. Raises SettingError.
     """
 
-    channels: int  # numbers that are seen of each cell
+    channels = 1  # numbers that are seen of each cell
     remembers_cells = False  # whether a state has a column for each cell after those of every grid
 
     def __init__(
@@ -69,12 +68,21 @@ class GridWorld(HashedChance):
 
     @staticmethod
     def event_chance(grid_size: int) -> float:
-        """The probability of an event in a step."""
-        raise NotImplementedError
+        """The probability of an event in a step: 0.1 over the grid's side."""
+        return 0.1 / grid_size
+
+    def initial(self, seeds: Tensor) -> Tensor:
+        seeds = seeds.to(torch.int64)
+        position = (uniform(seeds, 1)[..., 0] * self.cells).long()
+        return torch.stack((seeds, torch.zeros_like(seeds), position, torch.full_like(seeds, self.cells - 1)), -1)
+
+    def observe(self, state: Tensor) -> Tensor:
+        seen = torch.zeros(*state.shape[:-1], *self.spaces.obs_shape, device=state.device)
+        return seen.scatter_(-1, state[..., POSITION:GOAL], 1.0)
 
     def entered(self, own: Tensor, position: Tensor, cell: Tensor) -> Tensor:
-        """Where a player ends up that moves from ``position [..., 1]`` towards ``cell [..., 1]``: there, in a grid
-        without walls. ``own [..., K - OWN]`` are the class's own columns."""
+        """Where a player ends up that moves from ``position [..., 1]`` towards ``cell [..., 1]``; ``own [..., K - 4]``
+        are a subclass's columns."""
         return cell
 
     def text(self, state: Tensor) -> str:

@@ -58,11 +58,13 @@ class Game:
         return self.name.startswith(PROBE_PREFIX)
 
 
-def _ours(name: str, of_class: str, max_return: float, parameters: type[Parameters], **kwargs: Any) -> Game:
-    """A tensor program of this folder that is also registered with Gymnasium, of 100 steps at most."""
+def _ours(dynamics: str, max_return: float, parameters: type[Parameters], **kwargs: Any) -> Game:
+    """A tensor program ``module:class`` of this folder that is also registered with Gymnasium, of 100 steps at most."""
     kwargs["max_episode_steps"] = 100
-    dynamics = f"envs.{name}:{of_class}"
-    return Game(name, f"understudy/{of_class}-v0", max_return, kwargs, dynamics=dynamics, parameters=parameters)
+    name = dynamics.partition(":")[2]
+    return Game(
+        name.lower(), f"understudy/{name}-v0", max_return, kwargs, dynamics=f"envs.{dynamics}", parameters=parameters
+    )
 
 
 _TABLE = (
@@ -83,10 +85,10 @@ _TABLE = (
     Game("cliffwalking", "CliffWalking-v1", -13.0, {"max_episode_steps": 200}),
     Game("halfcheetah", "HalfCheetah-v5"),
     # Cut after as many steps as the evaluations of model-based generalisation have (Young et al. 2023).
-    _ours("procmaze", "ProcMaze", -1.0, GridParameters, grid_size=4),
-    _ours("opengrid", "OpenGrid", -1.0, GridParameters),
-    _ours("buttongrid", "ButtonGrid", 100.0, ButtonParameters),
-    _ours("panflute", "PanFlute", 100.0, FluteParameters),
+    _ours("procmaze:ProcMaze", -1.0, GridParameters, grid_size=4),
+    _ours("gridworld:OpenGrid", -1.0, GridParameters),
+    _ours("buttongrid:ButtonGrid", 100.0, ButtonParameters),
+    _ours("panflute:PanFlute", 100.0, FluteParameters),
     *(
         Game(f"{PROBE_PREFIX}{name}", max_return=1.0)
         for name in ("1", "2", "3", "4", "5", "4-continuous", "5-continuous")

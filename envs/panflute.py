@@ -10,10 +10,10 @@ from torch import Tensor
 
 from envs.parameters import FluteParameters
 from envs.seeded import uniform_at
-from envs.tensor import HashedChance
+from envs.tensor import ChanceDynamics
 
 
-class PanFlute(HashedChance):
+class PanFlute(ChanceDynamics):
     """State ``[..., 2 + n (n + 1) / 2]`` int64: seed, steps since the reset, then the pipes one after the other, pipe i
     (from 0) with i + 1 places from its mouth to its end, 1 where there is a note.
 

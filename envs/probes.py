@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from envs.base import Replayed, Step
 from envs.names import GAMES
 from envs.seeded import sign
+from envs.tensor import Dynamics, TensorEnvironment
 from models.spaces import Continuous, Discrete, Spaces
 
 TARGET = 0.5  # the best continuous action; in probe-5 times the observation
@@ -78,7 +78,7 @@ def _scored(length: int, shows: str, continuous: bool) -> Probe:
 PROBES: dict[str, Probe] = {
     "probe-1": Probe(1, "zero", lambda obs, right, age: torch.ones_like(obs), _one, 1.0, 1.0),
     "probe-2": Probe(1, "sign", lambda obs, right, age: obs, lambda obs, discount: obs.clone(), 0.0, 0.0),
-    "probe-3": Probe(2, "age", lambda obs, right, age: age.float(), _one_at_last_step, 1.0, 1.0),
+    "probe-3": Probe(2, "age", lambda obs, right, age: age, _one_at_last_step, 1.0, 1.0),
     "probe-4": _scored(1, "zero", False),
     "probe-5": _scored(1, "sign", False),
     "probe-4-continuous": _scored(1, "zero", True),
@@ -88,44 +88,38 @@ PROBES: dict[str, Probe] = {
 }
 
 
-class ProbeEnvironment(Replayed):
-    """``[M, E]`` copies of one probe as one tensor program; see `envs.base.Environment` for the contract."""
+class ProbeDynamics(Dynamics):
+    """One probe. State ``[..., 2]`` float32: the sign of the seed and the age."""
 
-    def __init__(self, name: str, members: int, envs: int) -> None:
-        self.name, self.members, self.envs = name, members, envs
+    def __init__(self, name: str) -> None:
         self.probe = PROBES[name]
         actions = Continuous((-1.0,), (1.0,)) if self.probe.continuous else Discrete(2)
         self.spaces = Spaces((1,), actions, torch.float32, self.probe.length, GAMES[name].max_return)
-        self._age = torch.zeros(members, envs, dtype=torch.int64)
-        self._sign = torch.ones(members, envs)
 
-    def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
-        self._note_reset(seeds, where)
-        mask = torch.ones_like(self._age, dtype=torch.bool) if where is None else where
-        self._age = torch.where(mask, 0, self._age)
-        self._sign = torch.where(mask, sign(seeds), self._sign)
-        return self._observation()[..., None].clone()
+    def initial(self, seeds: Tensor) -> Tensor:
+        return torch.stack((sign(seeds), torch.zeros(seeds.shape)), -1)
 
-    def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        self._note_step(actions, active)
-        mask = torch.ones_like(self._age, dtype=torch.bool) if active is None else active
-        obs = self._observation()
-        reward = torch.where(mask, self.probe.reward(obs, self._score(actions), self._age), 0.0)
-        self._age = self._age + mask
-        ended = mask & (self._age >= self.probe.length)
-        never = torch.zeros_like(ended)
-        terminated, truncated = (never, ended) if self.probe.truncates else (ended, never)
-        return Step(self._observation()[..., None].clone(), reward, terminated, truncated)
+    def observe(self, state: Tensor) -> Tensor:
+        shown = {"zero": torch.zeros_like(state[..., :1]), "sign": state[..., :1], "age": state[..., 1:]}
+        return shown[self.probe.shows].clone()
 
-    def close(self) -> None:
-        pass
-
-    def _observation(self) -> Tensor:
-        shown = {"zero": torch.zeros_like(self._sign), "sign": self._sign, "age": self._age.float()}
-        return shown[self.probe.shows]
-
-    def _score(self, actions: Tensor) -> Tensor:
-        side = self._sign if self.probe.shows == "sign" else torch.ones_like(self._sign)
+    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        side, age = state.unbind(-1)
+        right = side if self.probe.shows == "sign" else torch.ones_like(side)
         if self.probe.continuous:
-            return 1 - (actions[..., 0] - TARGET * side).square()
-        return (actions == (side > 0)).float()
+            score = 1 - (actions[..., 0] - TARGET * right).square()
+        else:
+            score = (actions == (right > 0)).float()
+        reward = self.probe.reward(self.observe(state)[..., 0], score, age)
+        ended = (age + 1 >= self.probe.length) & (not self.probe.truncates)
+        return torch.stack((side, age + 1), -1), reward, ended, None
+
+
+class ProbeEnvironment(TensorEnvironment):
+    """``[M, E]`` copies of one probe; only those that truncate have a time limit."""
+
+    def __init__(self, name: str, members: int, envs: int) -> None:
+        super().__init__(ProbeDynamics(name), members, envs)
+        self.probe = PROBES[name]
+        if not self.probe.truncates:
+            self._limit = None

@@ -10,7 +10,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from envs.gridworld import MOVES, OWN, POSITION, GridWorld, clipped_moves
+from envs.gridworld import MOVES, OWN, POSITION, OpenGrid, clipped_moves
 from envs.seeded import uniform, uniform_at
 
 _START, _PLAYER, _GOAL, _DRAWS = range(4)  # columns of `uniform`
@@ -18,10 +18,10 @@ _WALL_SEEN, _OPEN_SEEN = 2, 3  # channels of the observation, after player and g
 _VISITED = 8  # more than all neighbours of a cell
 
 
-class ProcMaze(GridWorld):
+class ProcMaze(OpenGrid):
     """A maze with one way between any two open cells; player and goal each uniform over them, possibly on one cell.
 
-    Beyond the columns of `GridWorld` a state has 1 for open and 0 for wall of every cell. The observation is
+    Beyond the columns of `OpenGrid` a state has 1 for open and 0 for wall of every cell. The observation is
     ``[grid_size, grid_size, 4]`` flattened, 0 or 1: player, goal, wall, open. Walls stop a move as the border does.
     The chance of an event is 0.1 / ((G + 1) * ceil(G / 2) - G mod 2) for G = ``grid_size``, 1 in 100 for 4.
     """

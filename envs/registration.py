@@ -7,15 +7,8 @@ making one of our own does. They are there in a checkout of the project only, no
 from gymnasium.envs.registration import register, registry
 
 import understudy  # noqa: F401  # registers its own
+from envs.names import GAMES
 
-# Id -> dynamics, whose parameters `gymnasium.make` takes.
-WORLDS = {
-    "understudy/ProcMaze-v0": "envs.procmaze:ProcMaze",
-    "understudy/OpenGrid-v0": "envs.opengrid:OpenGrid",
-    "understudy/ButtonGrid-v0": "envs.buttongrid:ButtonGrid",
-    "understudy/PanFlute-v0": "envs.panflute:PanFlute",
-}
-
-for _id, _dynamics in WORLDS.items():
-    if _id not in registry:
-        register(_id, entry_point="envs.tensor_gym:TensorGym", kwargs={"dynamics": _dynamics})
+for _game in GAMES.values():
+    if _game.parameters and _game.gym_id not in registry:
+        register(_game.gym_id, "envs.tensor_gym:TensorGym", kwargs={"dynamics": _game.dynamics})

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from envs import seeded
 from envs.base import Environment
 from envs.make import make_environment
-from envs.tensor import TensorEnvironment
+from envs.tensor import Dynamics, TensorEnvironment
 from models.proxies.contract import Trainee
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks, Program
@@ -22,8 +23,8 @@ Starts = Callable[[Tensor], Tensor]
 """Seeds ``[..., M, E]`` to first observations ``[..., M, E, S]`` of the real environment."""
 
 
-class SyntheticDynamics:
-    """`envs.tensor.Dynamics` of learned networks; the state is what is seen, ``[M, E, S]``.
+class SyntheticDynamics(Dynamics):
+    """Learned networks; the state is what is seen, ``[M, E, S]``.
 
     Episodes start where the real environment's do (``starts``), or from the learned initial-state network on normal
     noise drawn from the seed. They end where the output of the done network is above 0.5. With ``raw_done`` the
@@ -56,8 +57,8 @@ class SyntheticDynamics:
         ends = out.done > ENDS_ABOVE
         return out.next_state, out.reward, ends, 1 - out.done if self.raw_done and not self.bandit else None
 
-    def select(self, members: Tensor) -> "SyntheticDynamics":
-        return SyntheticDynamics(self.program.select(members), self.spaces, self.starts)
+    def select(self, members: Tensor) -> Self:
+        return type(self)(self.program.select(members), self.spaces, self.starts)
 
 
 class Stages:

@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import replace
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -25,8 +25,7 @@ class Dynamics(Protocol):
     have none serve any number of members.
     """
 
-    @property
-    def spaces(self) -> Spaces: ...
+    spaces: Spaces
 
     def initial(self, seeds: Tensor) -> Tensor:
         """States that start an episode, each a function of its seed: ``seeds [..., M, E]`` int64 to ``[..., M, E, K]``.
@@ -43,74 +42,45 @@ class Dynamics(Protocol):
         ``[M, E]`` bool, and the discount ``[M, E]`` of `Step`, None where it only says the same as terminated."""
         ...
 
-    def select(self, members: Tensor) -> "Dynamics":
+    def select(self, members: Tensor) -> Self:
         """The same for some of the members, ``members [M']`` int64; without parameters of members, itself."""
-        ...
+        return self
 
 
-@runtime_checkable
-class ChanceDynamics(Dynamics, Protocol):
-    """Dynamics whose chance may be given from outside, on any device.
+class ChanceDynamics(Dynamics):
+    """Base of dynamics whose chance may be given from outside, on any device. They show bits and have no parameters of
+    members.
 
-    States are int64 and begin with the columns `SEED`, of the episode, and `TIME`, the steps since its start. ``step``
-    is ``advance`` with numbers that are a hash of these two. ``advance`` itself only hands the seed on and counts the
-    time; nothing else depends on what they hold.
+    States ``[..., K]`` are int64 and begin with the columns `SEED`, of the episode, and `TIME`, the steps since its
+    start. `step` is `advance` with a chance that is a hash of these two (`envs.seeded.uniform_at`), so an episode is a
+    function of its seed and its actions alone. Playing a stored state again with the same seed meets the same events;
+    put another number into column `SEED` for events of its own, or give `advance` the chance.
     """
 
-    @property
-    def state_size(self) -> int:
-        """Columns K of a state."""
-        ...
-
-    @property
-    def chances(self) -> int:
-        """How many random numbers a step takes, the same at every step; 0 where nothing is random."""
-        ...
-
-    def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """``state [..., K]``, ``actions [...]`` and ``chance [..., chances]``, independent and uniform on [0, 1) in any
-        floating dtype, to what ``step`` returns. It takes no number back to the host."""
-        ...
-
-    def to(self, device: torch.device) -> Self:
-        """A copy that steps and observes states on ``device``. Episodes still start on the CPU: ``initial`` is for the
-        dynamics that were not moved."""
-        ...
-
-
-class HashedChance:
-    """Base of `ChanceDynamics` that show bits and have no parameters of members.
-
-    The chance of a step is a hash of the episode's seed and of the number of the step (`envs.seeded.uniform_at`), so an
-    episode is a function of its seed and its actions alone. Playing a stored state again with the same seed meets the
-    same events; put another number into column `SEED` for events of its own, or give `advance` the chance.
-    """
-
-    chances: int
+    state_size: int  # K
+    chances: int  # random numbers that a step takes, the same at every step; 0 where nothing is random
 
     def __init__(self, seen: int, actions: int, max_episode_steps: int | None, max_return: float | None = None):
         check_value("max_episode_steps", max_episode_steps, OPTIONAL_INTEGER, {"minimum": 1})
         self.spaces = Spaces((seen,), Discrete(actions), torch.float32, max_episode_steps, max_return, binary=True)
 
-    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """As in `Dynamics`."""
-        seed, time = state[..., SEED : SEED + 1], state[..., TIME : TIME + 1]
-        return self.advance(state, actions, self.chance_at(seed, time) if self.chances else state[..., :0])
+    def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        """``state [..., K]``, ``actions [...]`` and ``chance [..., chances]``, independent and uniform on [0, 1) in any
+        floating dtype, to what `step` returns. Of seed and time it only hands the one on and counts the other, and it
+        takes no number back to the host."""
+        raise NotImplementedError
 
     def chance_at(self, seed: Tensor, time: Tensor) -> Tensor:
         """The chance ``[..., chances]`` of the step that begins at ``time [..., 1]``."""
         return uniform_at(seed, time)
 
-    def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """As in `ChanceDynamics`."""
-        raise NotImplementedError
-
-    def select(self, members: Tensor) -> Self:
-        """Itself: it has no parameters of members."""
-        return self
+    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        seed, time = state[..., SEED : SEED + 1], state[..., TIME : TIME + 1]
+        return self.advance(state, actions, self.chance_at(seed, time) if self.chances else state[..., :0])
 
     def to(self, device: torch.device) -> Self:
-        """A copy with those attributes that are tensors on ``device``."""
+        """A copy that steps and observes states on ``device``. Episodes still start on the CPU: `initial` is for the
+        dynamics that were not moved."""
         twin = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):

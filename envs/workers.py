@@ -13,7 +13,6 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,32 +39,36 @@ class ParallelEnvironment(Replayed):
         single = GymnasiumEnvironment(game, 1, 1)
         self.spaces: Spaces = single.spaces
         single.close()
-        rows = members * envs
-        context = _context()
-        layout = _layout(self.spaces, len(game.info), rows)
-        self._shared = _raw_arrays(context, layout)
-        self._views = _views(self._shared, layout)
-        bounds = np.linspace(0, rows, min(num_workers, rows) + 1).astype(int).tolist()
-        for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+        rows, context = members * envs, _context()
+        self._shared = {
+            "obs": torch.zeros(rows, *self.spaces.obs_shape, dtype=self.spaces.obs_dtype),
+            "actions": torch.zeros(rows, *self.spaces.action_shape, dtype=self.spaces.action_dtype),
+            "seeds": torch.zeros(rows, dtype=torch.int64),
+            "reward": torch.zeros(rows),
+            "info": torch.zeros(rows, len(game.info)),
+            **{key: torch.zeros(rows, dtype=torch.bool) for key in ("active", "terminated", "truncated")},
+        }
+        for tensor in self._shared.values():
+            tensor.share_memory_()
+        count = min(num_workers, rows)
+        for i in range(count):
             ours, theirs = context.Pipe()
-            arguments = (theirs, game, start, stop, self._shared, layout)
-            process = context.Process(target=_serve, args=arguments, daemon=True)
+            part = {key: tensor.tensor_split(count)[i] for key, tensor in self._shared.items()}
+            process = context.Process(target=_serve, args=(theirs, game, part), daemon=True)
             process.start()
             theirs.close()
             self._workers.append((process, ours))
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
         self._note_reset(seeds, where)
-        self._views["seeds"][:] = seeds.reshape(-1).numpy()
-        self._views["active"][:] = True if where is None else where.reshape(-1).numpy()
-        self._all("reset")
+        self._shared["seeds"][:] = seeds.flatten()
+        self._all("reset", where)
         return self._take("obs")
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         self._note_step(actions, active)
-        self._views["actions"][:] = actions.detach().numpy().reshape(self._views["actions"].shape)
-        self._views["active"][:] = True if active is None else active.reshape(-1).numpy()
-        self._all("step")
+        self._shared["actions"][:] = actions.detach().flatten(0, 1)
+        self._all("step", active)
         return Step(**{key: self._take(key) for key in _told(self.game)})
 
     def close(self) -> None:
@@ -81,11 +84,11 @@ class ParallelEnvironment(Replayed):
         self._workers = []
 
     def _take(self, key: str) -> Tensor:
-        view = self._views[key]
-        return torch.from_numpy(view.copy()).view(self.members, self.envs, *view.shape[1:])
+        return self._shared[key].clone().unflatten(0, (self.members, self.envs))
 
-    def _all(self, order: str) -> None:
+    def _all(self, order: str, where: Tensor | None) -> None:
         """Have every worker carry out the order; the first fault is raised when all have answered."""
+        self._shared["active"][:] = True if where is None else where.flatten()
         if not self._workers:
             raise EnvironmentFault(f"environment {self.game.name}: its workers are closed")
         for _, pipe in self._workers:
@@ -113,21 +116,25 @@ class ParallelEnvironment(Replayed):
         return (message, False) if message else None
 
 
-def _serve(pipe: Connection, game: Game, start: int, stop: int, shared: dict[str, Any], layout: "_Layout") -> None:
-    """A worker's life: carry out orders on rows ``start .. stop`` until the pipe is closed at the other end."""
+def _serve(pipe: Connection, game: Game, part: dict[str, Tensor]) -> None:
+    """A worker's life: carry out orders on its rows until the pipe is closed at the other end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     if hasattr(os, "setsid"):
         os.setsid()  # so that what an environment starts can be ended with its worker
     torch.set_num_threads(1)
-    views = {key: view[start:stop] for key, view in _views(shared, layout).items()}
-    environment = None
+    active, environment = part["active"][None], None
     with contextlib.suppress(EOFError, OSError):
         while True:
             order = pipe.recv()
             try:
                 if environment is None:
-                    environment = GymnasiumEnvironment(game, 1, stop - start)
-                _carry_out(order, environment, views)
+                    environment = GymnasiumEnvironment(game, *active.shape)
+                if order == "reset":
+                    part["obs"][:] = environment.reset(part["seeds"][None], active)[0]
+                else:
+                    step = environment.step(part["actions"][None], active)
+                    for key in _told(game):
+                        part[key][:] = getattr(step, key)[0]
                 pipe.send("")
             except (EnvironmentFault, ValueError) as fault:
                 pipe.send(str(fault))
@@ -144,48 +151,9 @@ def _kill_group(pid: int) -> None:
             os.kill(pid, signal.SIGTERM)
 
 
-def _carry_out(order: str, environment: GymnasiumEnvironment, views: dict[str, np.ndarray]) -> None:
-    active = torch.from_numpy(views["active"])[None]
-    if order == "reset":
-        views["obs"][:] = environment.reset(torch.from_numpy(views["seeds"])[None], active)[0].numpy()
-        return
-    step = environment.step(torch.from_numpy(views["actions"])[None], active)
-    for key in _told(environment.game):
-        views[key][:] = getattr(step, key)[0].numpy()
-
-
 def _told(game: Game) -> list[str]:
     """The fields of a `Step` that travel."""
     return ["obs", "reward", "terminated", "truncated"] + ["info"] * bool(game.info)
-
-
-_Layout = dict[str, tuple[Any, tuple[int, ...]]]
-
-
-def _layout(spaces: Spaces, infos: int, rows: int) -> _Layout:
-    """Key -> (dtype, shape) of every shared array."""
-    obs = np.uint8 if spaces.is_image else np.float32
-    action = np.int64 if spaces.action_dtype == torch.int64 else np.float32
-    scalars = {"reward": np.float32, "terminated": np.bool_, "truncated": np.bool_, "active": np.bool_}
-    return {
-        "obs": (obs, (rows, *spaces.obs_shape)),
-        "actions": (action, (rows, *spaces.action_shape)),
-        "seeds": (np.int64, (rows,)),
-        "info": (np.float32, (rows, infos)),
-        **{key: (dtype, (rows,)) for key, dtype in scalars.items()},
-    }
-
-
-def _raw_arrays(context: Any, layout: _Layout) -> dict[str, Any]:
-    # An array of no numbers takes a byte too: nothing can be viewed in none.
-    return {
-        key: context.RawArray("b", max(1, int(np.dtype(dtype).itemsize * np.prod(shape))))
-        for key, (dtype, shape) in layout.items()
-    }
-
-
-def _views(shared: dict[str, Any], layout: _Layout) -> dict[str, np.ndarray]:
-    return {key: np.ndarray(layout[key][1], layout[key][0], buffer=raw) for key, raw in shared.items()}
 
 
 def _context() -> Any:

@@ -10,7 +10,7 @@ from scipy import stats
 from torch import Tensor
 
 from envs.buttongrid import ButtonGrid
-from envs.gridworld import move
+from envs.gridworld import clipped_moves
 from envs.seeded import uniform_at
 from envs.tensor import TensorEnvironment
 from hashed import (
@@ -54,10 +54,9 @@ def fresh(seed: int, step: int) -> list[int]:
 
 
 def test_moves_and_edges() -> None:
-    row, col, actions = torch.tensor([0, 1, 2]), torch.tensor([2, 1, 0]), torch.arange(5)[:, None].expand(5, 3)
-    rows, cols = move(row, col, actions, 3)
-    assert rows.tolist() == [[0, 1, 2], [0, 0, 1], [0, 1, 2], [1, 2, 2], [0, 1, 2]]
-    assert cols.tolist() == [[2, 1, 0], [2, 1, 0], [1, 0, 0], [2, 1, 0], [2, 2, 1]]
+    places = clipped_moves(3)[[2, 4, 6]].T  # of the cells on a diagonal
+    assert (places // 3).tolist() == [[0, 1, 2], [0, 0, 1], [0, 1, 2], [1, 2, 2], [0, 1, 2]]
+    assert (places % 3).tolist() == [[2, 1, 0], [2, 1, 0], [1, 0, 0], [2, 1, 0], [2, 2, 1]]
 
 
 def test_stepping_onto_a_button_toggles_it() -> None:

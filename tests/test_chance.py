@@ -8,9 +8,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from envs.buttongrid import ButtonGrid
+from envs.gridworld import OpenGrid
 from envs.make import make_dynamics, make_environment
 from envs.names import GAMES
-from envs.opengrid import OpenGrid
 from envs.panflute import PanFlute
 from envs.procmaze import ProcMaze
 from envs.seeded import uniform_at

@@ -250,9 +250,10 @@ def test_a_resumed_run_can_be_saved_and_resumed_again() -> None:
 
 
 def test_only_the_actions_of_episodes_under_way_are_kept() -> None:
-    interaction = started("probe-truncated", [0, 1])
+    interaction = started("mountaincar", [0, 1])
+    environment: Any = make_environment("mountaincar", 2, 1, time_limit=8)
+    interaction.environment = environment
     for tick in range(1, 30):
         interaction.step()
-        environment: Any = interaction.environment
         assert len(environment._actions) == tick % 8
     assert environment.snapshot()["actions"].shape == (5, 2, 1)

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from envs.gridworld import BEST_RETURN, GOAL, MOVES, OWN, POSITION, clipped_moves
-from envs.opengrid import OpenGrid
+from envs.gridworld import BEST_RETURN, GOAL, MOVES, OWN, POSITION, OpenGrid, clipped_moves
 from envs.procmaze import ProcMaze, mazes
 from envs.seeded import uniform, uniform_at
 from envs.tensor import SEED, TIME, TensorEnvironment
