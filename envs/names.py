@@ -118,7 +118,11 @@ def resolve(name: str) -> Game:
             raise SettingError(f"gamename is {name!r}: {error}", "gamename") from error
     module, _, bare = name.rpartition(":")
     if module:
-        _import_for_ids(module, name)
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # an unknown module may raise anything while it is imported
+            line = f"gamename is {name!r}: module {module} cannot be imported ({first_line(error)})"
+            raise SettingError(line, "gamename") from error
     gym_id = _registered(bare)
     if gym_id is None:
         raise _unknown(name)
@@ -147,6 +151,8 @@ def declared() -> dict[str, str]:
 def taken_apart(name: str) -> tuple[Game, dict[str, Any]]:
     """The `Game` before the first comma of a name and the parameters behind it, not yet held against their ranges.
     Raises SettingError."""
+    import yaml
+
     base_name, *pairs = name.split(",")
     game, values = resolve(base_name), {}
     known = game.in_use()
@@ -160,7 +166,10 @@ def taken_apart(name: str) -> tuple[Game, dict[str, Any]]:
         if not equals or key in values:
             wrong = "is given twice" if equals else f"needs a value: {key}={str(known[key]).lower()}"
             raise SettingError(f"gamename is {name!r}: {key} {wrong}", "gamename")
-        values[key] = _read(text)
+        try:
+            values[key] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            values[key] = text
     return game, values
 
 
@@ -181,67 +190,47 @@ def games_with(parameter: str) -> list[str]:
     return [game.name for game in (*_TABLE, *map(resolve, declared())) if parameter in game.in_use()]
 
 
-def _read(text: str) -> Any:
-    """The value of a text in YAML; the text itself where it is no YAML."""
-    import yaml
+def register_ours() -> None:
+    """Register the tensor programs of the table, and the environments of `understudy`, with Gymnasium."""
+    from gymnasium.envs.registration import register, registry
 
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
+    import understudy  # noqa: F401  # registers its own
+
+    for game in _TABLE:
+        if game.parameters and game.gym_id not in registry:
+            register(game.gym_id, "envs.tensor_gym:TensorGym", kwargs={"dynamics": game.dynamics})
 
 
-def _import_for_ids(module: str, name: str) -> None:
-    try:
-        importlib.import_module(module)
-    # An unknown module may raise anything while it is imported; the user wants one line.
-    except Exception as error:
-        line = f"gamename is {name!r}: module {module} cannot be imported ({first_line(error)})"
-        raise SettingError(line, "gamename") from error
+def _ids() -> dict[str, str]:
+    """The Gymnasium ids that can be made, and the module that each is defined in."""
+    from gymnasium.envs.registration import registry
+
+    register_ours()
+    # Retired ids stay registered, with a function that does nothing but raise.
+    points = {name: spec.entry_point for name, spec in registry.items()}
+    points = {name: each for name, each in points.items() if not getattr(each, "__name__", "").startswith("_raise_")}
+    return {name: getattr(each, "__module__", str(each).partition(":")[0]) for name, each in points.items()}
 
 
 def _registered(bare: str) -> str | None:
     """``bare`` itself when it can be made, else the newest version where ``bare`` names an older one or none."""
-    from gymnasium.envs.registration import registry
-
-    import envs.registration  # noqa: F401  # our own ids
-
-    asked = re.fullmatch(r"(.+?)(?:-v(\d+))?", bare)
-    if asked is None:
-        return None
-    if bare in registry and not _only_raises(registry[bare].entry_point):
-        return bare
-    versions = {
-        spec.version or 0: gym_id
-        for gym_id, spec in registry.items()
-        if gym_id.rpartition("-v")[0] == asked[1] and not _only_raises(spec.entry_point)
-    }
-    newest = max(versions, default=-1)
-    return versions[newest] if versions and (asked[2] is None or int(asked[2]) < newest) else None
-
-
-def _only_raises(entry_point: Any) -> bool:
-    """Gymnasium keeps retired ids registered with a function that does nothing but raise."""
-    return getattr(entry_point, "__name__", "").startswith("_raise_")
+    ids, asked = _ids(), re.fullmatch(r"(.+?)(?:-v(\d+))?", bare)
+    if asked is None or bare in ids:
+        return bare if asked else None
+    found = [re.fullmatch(rf"{re.escape(asked[1])}-v(\d+)", gym_id) for gym_id in ids]
+    newest = max((int(match[1]) for match in found if match), default=-1)
+    return f"{asked[1]}-v{newest}" if int(asked[2] or -1) < newest else None
 
 
 def _unknown(name: str) -> SettingError:
-    from gymnasium.envs.registration import registry
-
-    ids = {gym_id: spec.entry_point for gym_id, spec in registry.items() if not _only_raises(spec.entry_point)}
-    module, _, bare = name.rpartition(":")
-    # What the module itself registered first: its name in front would make any of its ids look similar.
-    close = closest(bare, [gym_id for gym_id, entry_point in ids.items() if module and _within(entry_point, module)])
+    ids, (module, _, bare) = _ids(), name.rpartition(":")
+    # What the module or its package registered first: its name in front would make any of its ids look similar.
+    package = module.partition(".")[0]
+    close = closest(bare, [gym_id for gym_id, home in ids.items() if module and home.partition(".")[0] == package])
     near = f"{module}:{close}" if close else closest(bare, [*GAMES, *declared(), *ids])
     hint = f"; did you mean '{near}'? Allowed:" if near else "; allowed:"
     listed = ", ".join([*(game.name for game in _TABLE if not game.is_probe), *declared()])
     return SettingError(f"gamename is {name!r}{hint} {listed}, or any Gymnasium id", "gamename")
-
-
-def _within(entry_point: Any, module: str) -> bool:
-    """Whether an environment is defined in a module or in its package."""
-    where = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
-    return where.split(":")[0].split(".")[0] == module.split(".")[0]
 
 
 def first_line(error: BaseException) -> str:

@@ -38,12 +38,11 @@ HOMES = {
         "envs/gymnasium_adapter.py",
         "envs/wrappers.py",
         "envs/names.py",
-        "envs/registration.py",
         "envs/tensor_gym.py",
         *(f"understudy/{name}.py" for name in ("__init__", "env", "program", "proxy")),
     ),
     "mujoco": ("envs/gymnasium_adapter.py", "envs/names.py"),
-    "vizdoom": ("envs/gymnasium_adapter.py", "envs/wrappers.py", "envs/names.py", "envs/registration.py"),
+    "vizdoom": ("envs/gymnasium_adapter.py", "envs/wrappers.py", "envs/names.py"),
     "lightning": (),  # a second copy of pytorch_lightning's classes
 }
 # `trainer.py --help` and a mistyped flag must be answered before any of these has been imported.
