@@ -1,9 +1,11 @@
 """What every test may count on: one thread a process, no display, the same hypothesis examples each time."""
 
+import contextlib
+import io
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +59,23 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def logdir(tmp_path: Path) -> Path:
     """A root for run folders that is not there yet, as on a first run."""
     return tmp_path / "exp_dir"
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, str]]:
+    """Small runs that have ended, each made once for all tests of a process: the folder, which is only to be read, and
+    what was printed. Called with a run's flags and settings."""
+    from helpers import trained
+
+    made: dict[str, tuple[Path, str]] = {}
+
+    def run(*more: str, **changes: Any) -> tuple[Path, str]:
+        key = repr((more, sorted(changes.items())))
+        if key not in made:
+            shown = io.StringIO()
+            with contextlib.redirect_stdout(shown):
+                folder = trained(tmp_path_factory.mktemp("finished") / "exp_dir", *more, **changes)
+            made[key] = folder, shown.getvalue()
+        return made[key]
+
+    return run

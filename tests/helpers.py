@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
@@ -19,6 +18,7 @@ from conftest import ROOT
 from control.cli.settings import RunConfig, Settings
 from control.loops.build import build_loop
 from control.loops.episodes import EpisodeLoop
+from control.loops.steps import StepLoop
 from control.storage.run_dir import read_metrics
 from envs.make import make_dynamics
 from models.contract import StepAgent
@@ -63,6 +63,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 ALL = {name: (name, {}) for name in implementations() if learns_from(name) != "evolution"} | VARIANTS
 CASES = {case: given for case, given in ALL.items() if learns_from(given[0]) == "episodes"}
 STEP_CASES = {case: given for case, given in ALL.items() if case not in CASES}
+# The first five are those without changes.
 MODELS = [case for case, (name, _) in STEP_CASES.items() if family(name).package.endswith(".model_generalisation")]
 
 
@@ -112,12 +113,25 @@ def loop_of(case: str, game: str, first: int = 1, seeds: int = 1, config: Any = 
     return loop
 
 
+def step_loop(case: str, game: str, seeds: int = 2, **changes: Any) -> StepLoop:
+    """The loop, step by step, of agents that share one program."""
+    return loop_of(case, game, 0, seeds, tiny(case, game, **changes)).groups[0].loop
+
+
 def place(loop: Any, member: int) -> tuple[Any, int]:
     """The agent of a member, and its place there."""
     if isinstance(loop, EpisodeLoop):
         return loop.agent, member
     group = next(group for group in loop.groups if member in group.at)
     return group.loop.agent, group.at.tolist().index(member)
+
+
+def spoil(agent: Any, m: int) -> None:
+    """Makes NaN of a member's weights and of what it remembers of episodes."""
+    with torch.no_grad():
+        for values in (*agent.parameters(), *getattr(getattr(agent, "memory", None), "fields", {}).values()):
+            if values.is_floating_point():
+                values[m] = float("nan")
 
 
 def numbers(loop: Any, row: dict[str, Tensor], member: int) -> dict[str, Tensor]:
@@ -142,20 +156,14 @@ SMALL_RUN = {
     "num_rand_action_rollouts": 4, "training_rollouts_per_worker": 3, "eval_every": 2, "eval_episodes": 2,
     "checkpoint_every": 2, "epochs": 5,
 }  # fmt: skip
-
-
 SMALL_POLICY_RUN = {
     "implementation": "CPG", "gamename": "cartpole", "hidden_sizes": "12,16", "batch_size": 3, "running_mean_len": 7,
     "eval_every": 2, "eval_episodes": 2, "checkpoint_every": 2, "max_episodes": 14,
 }  # fmt: skip
-
-
 SMALL_STEP_RUN = {
     "implementation": "DDQN", "gamename": "cartpole", "hidden_size": 12, "batch_size": 9, "rb_size": 300,
     "steps_per_epoch": 37, "eval_every": 2, "eval_episodes": 2, "checkpoint_every": 2, "epochs": 5,
 }  # fmt: skip
-
-
 SMALL_SEARCH = {
     "implementation": "SE", "gamename": "cartpole", "population": 4, "generations": 3, "inner_steps": 60,
     "hidden_size": 8, "batch_size": 8, "proxy_hidden_size": 6, "test_episodes": 2, "test_limit": 30,
@@ -195,28 +203,6 @@ def trained(logdir: Path, *more: str, **changes: Any) -> Path:
     """The folder of the run that ``trainer.py`` has just made there, without an error."""
     assert trainer.main(flags(logdir, *more, **changes)) == 0
     return run_folder(logdir)
-
-
-def last_checkpoint(folder: Path) -> dict[str, Any]:
-    """What the ``last.ckpt`` of a run holds."""
-    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
-
-
-def dying_after(epoch: int, monkeypatch: pytest.MonkeyPatch, argv: list[str]) -> None:
-    """A run that dies once an epoch is logged, before its checkpoint is written."""
-    from control.lightning.callbacks import RunLog
-
-    real = RunLog.on_train_epoch_end
-
-    def dies(self: Any, lightning: Any, module: Any) -> None:
-        real(self, lightning, module)
-        if module.epoch == epoch:
-            raise ArithmeticError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(RunLog, "on_train_epoch_end", dies)
-        with pytest.raises(ArithmeticError):
-            trainer.main(argv)
 
 
 def learned(folder: Path) -> dict[str, list[float]]:

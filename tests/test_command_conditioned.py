@@ -2,12 +2,12 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from helpers import build, config_of, tiny
+from helpers import build, tiny
 from models.losses import cross_entropy, exponential_weights
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
@@ -16,28 +16,27 @@ from models.trajectory import Trajectory
 SPACES = Spaces((2,), Discrete(3), max_return=50.0)
 
 
-def trajectory(rewards: list[list[float]], terminated: list[bool], members: int = 1) -> Trajectory:
-    """Episodes with these rewards; observation and action say which step it is. All members the same."""
+def trajectory(rewards: list[list[float]], terminated: list[bool]) -> Trajectory:
+    """Episodes with these rewards of one member; observation and action say which step it is."""
     lengths = torch.tensor([len(episode) for episode in rewards])
     steps, count = int(lengths.max()), len(rewards)
-    valid = torch.arange(steps)[:, None] < lengths
-    reward = torch.zeros(steps, count)
-    for e, episode in enumerate(rewards):
-        reward[: len(episode), e] = torch.tensor(episode)
-    last = torch.arange(steps)[:, None] == lengths - 1
-    ended = last & torch.tensor(terminated)
+    reward = torch.tensor([episode + [0.0] * (steps - len(episode)) for episode in rewards]).T
     age = torch.arange(steps)[:, None].expand(steps, count)
+    last, ends = age == lengths - 1, torch.tensor(terminated)
     obs = torch.stack([age, torch.arange(count).expand(steps, count)], -1).float()
-
-    def each(x: Tensor) -> Tensor:
-        return x.unsqueeze(1).expand(steps, members, *x.shape[1:]).clone()
-
-    final = torch.stack([lengths, torch.arange(count)], -1).float().expand(members, -1, -1).clone()
-    return Trajectory(each(obs), each(age % 3), each(reward), each(ended), each(last & ~ended), each(valid), final,
-                      reward.sum(0).expand(members, -1).clone())  # fmt: skip
+    parts = (each[:, None] for each in (obs, age % 3, reward, last & ends, last & ~ends, age < lengths))
+    final = torch.stack([lengths, torch.arange(count)], -1).float()
+    return Trajectory(*parts, final[None], reward.sum(0)[None])
 
 
 THREE = trajectory([[1.0, 2.0, 3.0], [10.0], [0.0, -4.0]], [True, True, False])
+
+
+def shown(case: str, **changes: Any) -> Any:
+    """An agent that has seen these three."""
+    agent = build(case, SPACES, [0], tiny(case, **changes))
+    agent.observe(THREE)
+    return agent
 
 
 def remembered(agent, *names: str) -> list[list[list[float]]]:
@@ -51,8 +50,7 @@ def remembered(agent, *names: str) -> list[list[list[float]]]:
 
 
 def test_every_step_is_remembered_with_what_was_still_to_come() -> None:
-    agent = build("UDRL", SPACES, [0], tiny("UDRL", discount=0.5))
-    agent.observe(THREE)
+    agent = shown("UDRL", discount=0.5)
     best, middle, worst = remembered(agent, "rtg", "horizon", "cum_rew", "action")
     assert best == [[10.0], [1.0], [10.0], [0]]
     assert middle == [[1 + 0.5 * 2 + 0.25 * 3, 2 + 0.5 * 3, 3.0], [3.0, 2.0, 1.0], [6.0] * 3, [0, 1, 2]]
@@ -63,8 +61,7 @@ def test_every_step_is_remembered_with_what_was_still_to_come() -> None:
 
 
 def test_udrl_commands_the_best_episodes() -> None:
-    agent = build("UDRL", SPACES, [0], tiny("UDRL", last_few=2))
-    agent.observe(THREE)  # returns 6, 10, -4; the best two have mean 8, deviation 2, mean length 2
+    agent = shown("UDRL", last_few=2)  # returns 6, 10, -4; the best two have mean 8, deviation 2, mean length 2
     now = agent.commands_now()
     assert now["return"].tolist() == [8.0] and now["horizon"].tolist() == [2.0]
     exploring = agent.begin(2000, Streams([1]), sample=True).command[0]
@@ -73,18 +70,13 @@ def test_udrl_commands_the_best_episodes() -> None:
     assert exploring[:, 0].mean() == pytest.approx(9, abs=0.1)
     bound = agent.begin(5, Streams([1]), sample=False, evaluate=True).command[0]
     assert bound.tolist() == [[8.0, 2.0]] * 5
-    sampled = build("UDRL", SPACES, [0], tiny("UDRL", last_few=2, eval_command="sampled"))
-    sampled.observe(THREE)
+    sampled = shown("UDRL", last_few=2, eval_command="sampled")
     assert sampled.begin(50, Streams([1]), sample=False, evaluate=True).command[0, :, 0].std() > 0.1
-    lower = build("UDRL", SPACES, [0], tiny("UDRL", last_few=2, desire_mu_minus_std=True))
-    lower.observe(THREE)
-    assert lower.commands_now()["return"].tolist() == [6.0]
+    assert shown("UDRL", last_few=2, desire_mu_minus_std=True).commands_now()["return"].tolist() == [6.0]
 
 
 def test_udrl_counts_down_and_never_asks_for_more_than_there_is() -> None:
-    agent = build("UDRL", SPACES, [0])
-    agent.observe(THREE)
-    actor = agent.begin(2, Streams([0]), sample=True, command={"return": 45.0, "horizon": 3.0})
+    actor = shown("UDRL").begin(2, Streams([0]), sample=True, command={"return": 45.0, "horizon": 3.0})
     actor.advance(torch.tensor([[5.0, -20.0]]))
     assert actor.command[0].tolist() == [[40.0, 2.0], [50.0, 2.0]]
     actor.advance(torch.tensor([[0.0, 1.0]]))
@@ -123,11 +115,9 @@ def test_rcp_a_draws_its_command_at_every_step_and_keeps_an_override() -> None:
 
 
 def test_commands_are_scaled_as_set_or_from_the_data() -> None:
-    fixed = build("UDRL", SPACES, [0], tiny("UDRL", reward_scale=0.025, horizon_scale=0.01))
-    fixed.observe(THREE)
+    fixed = shown("UDRL", reward_scale=0.025, horizon_scale=0.01)
     torch.testing.assert_close(fixed.commands.scale, torch.tensor([[0.025, 0.01]]))
-    automatic = build("UDRL", SPACES, [0])
-    automatic.observe(THREE)
+    automatic = shown("UDRL")
     assert automatic.commands.scale.tolist() == [[5 / 16, 5 / 4]]  # largest return 10 -> 16, longest episode 3 -> 4
     assert automatic.forward(torch.zeros(1, 4, 2), torch.full((1, 4, 2), 300.0)).isfinite().all()
 
@@ -136,16 +126,13 @@ def test_commands_are_scaled_as_set_or_from_the_data() -> None:
 
 
 def test_actions_are_drawn_from_the_policy_or_its_greatest() -> None:
-    agent = build("UDRL", SPACES, [0, 1])
-    agent.observe(trajectory([[1.0, 2.0]], [True], members=2))
-    obs = torch.randn(2, 1, 2).expand(2, 3000, 2)
-    command = {"return": 1.0, "horizon": 2.0}
-    drawn = agent.begin(3000, Streams([0, 1]), sample=True, command=command).act(obs)
-    logits = agent(obs, torch.tensor([1.0, 2.0]).expand(2, 3000, 2))
-    for m in range(2):
-        shares = drawn[m].bincount(minlength=3) / 3000
-        torch.testing.assert_close(shares, logits[m, 0].softmax(0), rtol=0, atol=0.035)
-    assert torch.equal(agent.begin(3000, Streams([0, 1]), sample=False, command=command).act(obs), logits.argmax(-1))
+    agent = shown("UDRL")
+    obs, command = torch.randn(1, 1, 2).expand(1, 3000, 2), {"return": 1.0, "horizon": 2.0}
+    drawn = agent.begin(3000, Streams([0]), sample=True, command=command).act(obs)
+    logits = agent(obs, torch.tensor([1.0, 2.0]).expand(1, 3000, 2))
+    shares = drawn[0].bincount(minlength=3) / 3000
+    torch.testing.assert_close(shares, logits[0, 0].softmax(0), rtol=0, atol=0.035)
+    assert torch.equal(agent.begin(3000, Streams([0]), sample=False, command=command).act(obs), logits.argmax(-1))
 
 
 def test_continuous_actions_are_the_mean_and_noise_within_the_bounds() -> None:
@@ -167,8 +154,7 @@ def test_continuous_actions_are_the_mean_and_noise_within_the_bounds() -> None:
 
 @pytest.mark.parametrize("case", ["UDRL", "RCP-R", "RCP-A"])
 def test_the_policy_loss_is_the_weighted_cross_entropy_of_what_was_done(case: str) -> None:
-    agent = build(case, SPACES, [0])
-    agent.observe(THREE)
+    agent = shown(case)
     if agent.value:
         agent._refresh_advantages()
     slots = agent.memory.index(0).unsqueeze(0)
@@ -187,12 +173,8 @@ def test_the_policy_loss_is_the_weighted_cross_entropy_of_what_was_done(case: st
 
 @pytest.mark.parametrize("bootstrap", [True, False])
 def test_advantages_follow_the_value_of_a_cut_off_episode_and_not_of_an_ended_one(bootstrap: bool) -> None:
-    config = dataclasses.replace(
-        config_of("RCP-A"), hidden_sizes=(8, 8), value_hidden_sizes=(8,), discount=0.5, td_lambda=0.25,
-        use_lambda_td=True, advantage_target="return", advantage_command="max", bootstrap_truncation=bootstrap,
-    )  # fmt: skip
-    agent = build("RCP-A", SPACES, [0], config)
-    agent.observe(THREE)
+    agent = shown("RCP-A", discount=0.5, td_lambda=0.25, use_lambda_td=True, advantage_target="return",
+                  advantage_command="max", bootstrap_truncation=bootstrap)  # fmt: skip
     agent._refresh_advantages()
     seen = [1 + 0.5 * 2 + 0.25 * 3, 2 + 0.5 * 3, 3.0, 10.0, -2.0, -4.0]
     with torch.no_grad():

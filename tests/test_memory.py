@@ -78,19 +78,6 @@ def test_keeps_what_a_plain_list_keeps(first, second, capacity: int, unit: str, 
         assert len(set(slots)) == len(slots) and not set(slots) & set(memory._free[m].tolist())
 
 
-def test_ties_stay_in_order_of_arrival_latest_first() -> None:
-    memory = EpisodeMemory(1, 3, "episodes", "sorted")
-    memory.add(0, [episode(0, 2, 1.0), episode(1, 2, 1.0)])
-    memory.add(0, [episode(2, 2, 1.0), episode(3, 2, 1.0)])
-    assert [number for number, _, _ in held(memory, 0)] == [3, 2, 1]
-
-
-def test_one_episode_stays_however_long() -> None:
-    memory = EpisodeMemory(1, 10, "steps", "sorted")
-    memory.add(0, [episode(0, 5, 1.0), episode(1, 5000, 2.0)])
-    assert held(memory, 0) == [(1, 5000, 2.0)]
-
-
 def test_storage_is_used_again() -> None:
     memory = EpisodeMemory(1, 100, "steps", "recent")
     for number in range(2000):
@@ -129,31 +116,6 @@ def test_sampling_is_uniform(by: str, expected: list[float]) -> None:
     assert counts[~real].sum() == 0
     chi_square = ((counts - wanted)[real].square() / wanted[real]).sum()
     assert 4 < chi_square < 44  # 19 degrees of freedom: 0.9999 and 0.001
-
-
-@given(batches, st.sampled_from(["steps", "episodes"]), st.sampled_from(["sorted", "recent"]))
-def test_a_restored_memory_samples_and_keeps_the_same(drawn, unit: str, order: str) -> None:
-    memory = EpisodeMemory(2, 25, unit, order)
-    number = 0
-    for batch in [[(3, 0.5)], *drawn]:
-        for member in range(2):
-            memory.add(member, [episode(number + i, length, score) for i, (length, score) in enumerate(batch)])
-            number += len(batch)
-    other = EpisodeMemory(2, 25, unit, order)
-    other.load_state_dict(memory.state_dict())
-    for _ in range(2):
-        for by in ("step", "episode"):
-            seen = []
-            for each in (memory, other):
-                slots = each.sample(Streams([5, 6]), 3, 10, by)
-                seen.append([each.gather(update, ["number", "place", "obs"]) for update in slots])
-            assert all(
-                torch.equal(a, b) for ours, theirs in zip(*seen, strict=True) for a, b in zip(ours, theirs, strict=True)
-            )
-        assert [held(memory, m) for m in range(2)] == [held(other, m) for m in range(2)]
-        for each in (memory, other):  # and the next episodes push out the same ones
-            for member in range(2):
-                each.add(member, [episode(9000, 4, 0.5), episode(9001, 7, 0.5)])
 
 
 def test_padded_take_and_put_reach_every_step_once() -> None:

@@ -12,7 +12,7 @@ from models.agents.ddqn.config import Config as DdqnConfig
 from models.agents.model_generalisation.config import Config as ModelConfig
 from models.agents.model_generalisation.networks import network
 from models.layers import BLOCK, Dense, Truncated
-from models.mlp import Mlp, MlpNetwork, ValueNetwork
+from models.mlp import Mlp, MlpNetwork
 from models.streams import Streams
 
 MODULES = {
@@ -21,7 +21,17 @@ MODULES = {
 }  # fmt: skip
 CASES = [("columns", name) for name in DdqnConfig.__dataclass_fields__["activation_fn"].metadata["choices"]]
 CASES += [("rows", name) for name in (*ModelConfig.__dataclass_fields__["activation"].metadata["choices"], "tanh")]
-SHAPES = ([4, 33, 2], [3, 7, 7, 2], [5, 9, 8, 6, 3], [1, 5, 1], [1, 5, 5, 6], [6, 17, 17, 1], [2, 1, 1, 2], [4, 11, 1])
+SHAPES = (
+    [4, 33, 2],
+    [3, 7, 7, 2],
+    [5, 9, 8, 6, 3],
+    [1, 5, 1],
+    [1, 5, 5, 6],
+    [6, 17, 17, 1],
+    [2, 1, 1, 2],
+    [4, 11, 1],
+    [4, 90, 80, 2],
+)  # the last is too large for sums of products
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -73,12 +83,15 @@ def torch_gradient(mlp: Mlp, stack: nn.Sequential, layout: str) -> Tensor:
     return found[0]
 
 
-@pytest.mark.parametrize("batch", [1, 2, 13])
 @pytest.mark.parametrize(("layout", "activation"), CASES)
 @pytest.mark.parametrize("sizes", SHAPES, ids=str)
-def test_forward_and_backward_equal_torch(sizes: list[int], layout: str, activation: str, batch: int) -> None:
-    mlp, flat = made(sizes, activation, layout)
-    x, wanted = drawn(3, batch, sizes[0]), drawn(3, batch, sizes[-1], seed=1)
+def test_forward_and_backward_equal_torch(sizes: list[int], layout: str, activation: str) -> None:
+    for batch in (1, 2, 13):
+        check_against_torch(*made(sizes, activation, layout), layout, batch)
+
+
+def check_against_torch(mlp: Mlp, flat: Tensor, layout: str, batch: int) -> None:
+    x, wanted = drawn(3, batch, mlp.sizes[0]), drawn(3, batch, mlp.sizes[-1], seed=1)
     mine, goal, layers = placed(x, layout), placed(wanted, layout), mlp.layers(flat)
     trace = mlp.forward(layers, mine)
     parameters, down = mlp.backward(layers, mine, trace, goal, inputs=True)
@@ -107,32 +120,15 @@ def test_autograd_goes_through_the_backward_pass_by_hand(sizes: list[int], activ
         assert torch.equal(net.trace(x)[-1], net.trace(x, net.flat)[-1])
 
 
-def test_values_have_no_axis_of_outputs() -> None:
-    network = ValueNetwork(8, (128, 64), Streams([0, 1]))
-    assert network.flat.shape == (2, 9_473)
-    obs = drawn(2, 7, 8)
-    for m in range(2):
-        theirs = torch_stack(network.mlp, network.flat.detach(), "rows", m)(obs[m])[:, 0]
-        torch.testing.assert_close(network(obs)[m], theirs, rtol=1e-5, atol=1e-6)
-
-
-def test_a_layer_too_large_for_sums_of_products() -> None:
-    mlp, flat = made([4, 90, 80, 2], "tanh", "columns")
-    x = drawn(3, 1, 4)
-    outputs = placed(mlp.forward(mlp.layers(flat), placed(x, "columns"))[-1], "columns")
-    for m in range(3):
-        torch.testing.assert_close(outputs[m], torch_stack(mlp, flat, "columns", m)(x[m]), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("leak", [0.25, 0.01])
-def test_leakyrelu_of_another_slope(leak: float) -> None:
-    mlp = Mlp([3, 8, 2], "leakyrelu", leak=leak)
+def test_leakyrelu_of_another_slope() -> None:
+    mlp = Mlp([3, 8, 2], "leakyrelu", leak=0.25)
     flat, x = mlp.initial(Streams([0])), drawn(1, 3, 6)
     trace = mlp.forward(mlp.layers(flat), x)
     stack = torch_stack(mlp, flat, "columns", 0)
-    stack[1] = nn.LeakyReLU(leak)
-    torch.testing.assert_close(trace[-1][0].T, stack(x[0].T), rtol=1e-6, atol=1e-6)
-    stack(x[0].T).sum().backward()
+    stack[1] = nn.LeakyReLU(0.25)
+    result = stack(x[0].T)
+    torch.testing.assert_close(trace[-1][0].T, result, rtol=1e-6, atol=1e-6)
+    result.sum().backward()
     gradient, _ = mlp.backward(mlp.layers(flat), x, trace, torch.ones(1, 2, 6))
     torch.testing.assert_close(gradient[0], torch_gradient(mlp, stack, "columns"), rtol=1e-5, atol=2e-6)
 
@@ -149,8 +145,6 @@ def test_initial_parameters_are_drawn_as_those_of_linear(sizes: list[int]) -> No
             ours = part.flatten().numpy()
             assert abs(ours).max() <= bound
             assert stats.kstest(ours, "uniform", (-bound, 2 * bound)).pvalue > 1e-3
-        theirs = torch.cat([nn.Linear(inputs, 50).weight.detach().flatten() for _ in range(40)]).numpy()
-        assert stats.ks_2samp(weight.flatten().numpy(), theirs).pvalue > 1e-3
         assert not torch.equal(weight[0], weight[1])
 
 
@@ -183,21 +177,19 @@ ALONE = [[4, 33, 2], [1, 5, 5, 6], [3, 7, 7, 2], [6, 83, 1], [4, 128, 128, 2], [
          [69, 11, 11, 64]]  # fmt: skip
 
 
-@pytest.mark.parametrize("batch", [1, 2, 9, 33])
 @pytest.mark.parametrize(("layout", "activation"), CASES)
 @pytest.mark.parametrize("sizes", ALONE, ids=str)
-def test_a_member_alone_is_itself_in_company_to_the_bit(
-    sizes: list[int], layout: str, activation: str, batch: int
-) -> None:
+def test_a_member_alone_is_itself_in_company_to_the_bit(sizes: list[int], layout: str, activation: str) -> None:
     mlp, flat = made(sizes, activation, layout, members=5)
-    x, wanted = drawn(5, batch, sizes[0]), drawn(5, batch, sizes[-1], seed=1)
 
-    def everything(members: list[int]) -> tuple[Tensor | None, ...]:
+    def everything(members: list[int], x: Tensor, wanted: Tensor) -> tuple[Tensor | None, ...]:
         layers, mine = mlp.layers(flat[members]), placed(x[members], layout)
         trace = mlp.forward(layers, mine)
         return trace[-1], *mlp.backward(layers, mine, trace, placed(wanted[members], layout), inputs=True)
 
-    company = everything([0, 1, 2, 3, 4])
-    for members in ([0], [3], [4], [1, 2, 4]):
-        for one, all_ in zip(everything(members), company, strict=True):
-            assert one is not None and all_ is not None and torch.equal(one, all_[members])
+    for batch in (1, 2, 9, 33):
+        given = drawn(5, batch, sizes[0]), drawn(5, batch, sizes[-1], seed=1)
+        company = everything([0, 1, 2, 3, 4], *given)
+        for members in ([0], [4], [1, 2, 4]):
+            for one, all_ in zip(everything(members, *given), company, strict=True):
+                assert one is not None and all_ is not None and torch.equal(one, all_[members])

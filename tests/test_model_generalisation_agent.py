@@ -1,81 +1,160 @@
-"""Agents of the model-generalisation family: each member by itself, resuming, what is measured and refused."""
+"""Agents of the model-generalisation family: when they learn, what they draw, explore, measure and refuse.
+
+What they learn is in test_model_generalisation_updates.
+"""
 
 import dataclasses
+import json
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from scipy import stats
 
-from envs.make import make_environment
-from generalisation import GAMES, NAMES, TINY, Life
+from fake_runs import load_script
+from helpers import MODELS, step_loop
 from models.agents.model_generalisation.agent import Agent
+from models.agents.model_generalisation.config import Config
+from models.agents.model_generalisation.latents import latents
+from models.agents.model_generalisation.networks import pick
+from models.agents.model_generalisation.values import exploration_noise, explore
 from models.registry import default_config
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 
-# -- odds and ends -----------------------------------------------------------------------------------------------------
+NAMES = MODELS[:5]
+MAZE, FLUTE = "procmaze,grid_size=3", "panflute,num_pipes=3"
+BELOW_ONE = 1 - 2**-24  # the largest number that `torch.rand` gives
+parity = load_script("model_generalisation/parity")
 
 
 @pytest.mark.parametrize(("start", "period", "first"), [(0, 5, 0), (3, 5, 5), (5, 5, 5), (6, 5, 10), (8, 1, 8)])
 def test_learning_begins_with_the_first_period_after_its_start(start: int, period: int, first: int) -> None:
     """As in the original, where a period trains if it begins no sooner: after ``first`` steps without an update."""
-    life = Life("ER", GAMES[0], [0, 1], training_start_time=start, eval_frequency=period)
-    before = life.agent.values.online.flat.detach().clone()
-    for tick in range(12):
-        life.live(1)
-        assert life.agent.learning().tolist() == [tick >= first] * 2
-        assert (life.losses[-1].isfinite() == (tick >= first)).all()
-        assert torch.equal(life.agent.values.online.flat, before) == (tick < first)
+    loop = step_loop("ER", MAZE, training_start_time=start, eval_frequency=period)
+    before = loop.agent.values.online.flat.detach().clone()
+    for step in range(12):
+        loop.step()
+        assert loop.agent.learning().tolist() == [step >= first] * 2
+        assert (loop.loss.isfinite() == (step >= first)).all()
+        assert torch.equal(loop.agent.values.online.flat, before) == (step < first)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_measured_are_means_since_it_was_last_asked(name: str) -> None:
-    expected = {
-        "SimpleModel": {"reward", "termination", "obs"},
-        "CategoricalLatent": {"reward", "termination", "obs", "kl"},
-        "GaussianLatent": {"reward", "termination", "obs", "kl"},
-    }.get(name, set())
-    once, often = (Life(name, GAMES[2], [0, 1], updates_per_step=2).live(20) for _ in range(2))
-    assert once.agent.measured().keys() == {f"train/model_{part}" for part in expected}
-    often.agent.measured()
-    assert often.agent.measured() == {}
+@pytest.mark.parametrize(("name", "expected"), [("ER", ""), ("CategoricalLatent", "reward termination obs kl")])
+def test_measured_are_means_since_it_was_last_asked(name: str, expected: str) -> None:
+    once, often = (step_loop(name, FLUTE, updates_per_step=2) for _ in range(2))
     single = []
-    for _ in range(4):
-        once.live(1), often.live(1)
-        single.append(often.agent.measured())
+    for step in range(12):
+        once.step(), often.step()
+        if step == 8:
+            assert once.agent.measured().keys() == {f"train/model_{part}" for part in expected.split()}
+        if step >= 8:
+            single.append(often.agent.measured())
+    assert often.agent.measured() == {}
     for tag, mean in once.agent.measured().items():
-        torch.testing.assert_close(mean, torch.stack([each[tag] for each in single]).mean(0))
+        torch.testing.assert_close(mean, torch.stack([each[tag] for each in single[1:]]).mean(0))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_greedy_takes_the_best(name: str) -> None:
-    life = Life(name, GAMES[0], [0, 1, 2]).live(10)
-    agent, obs = life.agent, torch.rand(3, 6, life.agent.obs_size).round()
-    if "Latent" not in name:
-        with torch.no_grad():
-            best = agent.values(obs).argmax(2)
-        assert torch.equal(agent.begin(6, Streams([0, 1, 2])).act(obs), best)
+    agent = step_loop(name, MAZE, seeds=3).agent
+    obs, policy = torch.rand(3, 6, agent.obs_size).round(), agent.begin(6, Streams([0, 1, 2]))
     with torch.no_grad():
+        if "Latent" not in name:
+            assert torch.equal(policy.act(obs), agent.values(obs).argmax(2))
         for part in agent.values.parameters():
             part.zero_()
     assert not agent.begin(6, Streams([0, 1, 2])).act(obs).any()  # of equal values the first
 
 
-@pytest.mark.parametrize(("name", "game", "changes", "named"), [
-    ("SimpleModel", "cartpole", {"binary_obs": True}, "binary_obs"),
-    ("GaussianLatent", GAMES[0], {"learn_obs_variance": True}, "learn_obs_variance"),
+@pytest.mark.parametrize(("name", "spaces", "changes", "said"), [
+    ("SimpleModel", Spaces((4,), Discrete(2)), {"binary_obs": True}, "^binary_obs is "),
+    ("GaussianLatent", Spaces((6,), Discrete(3), binary=True), {"learn_obs_variance": True}, "^learn_obs_variance is "),
+    ("ER", Spaces((3, 8, 8), Discrete(2), torch.uint8), {}, None),
+    ("ER", Spaces((3,), Continuous((-1.0,), (1.0,))), {}, None),
 ])  # fmt: skip
-def test_what_cannot_be_is_refused(name: str, game: str, changes: dict[str, Any], named: str) -> None:
-    environment = make_environment(game, 1, 1)
-    config = dataclasses.replace(default_config(name, game), **(TINY | changes))
-    with pytest.raises(SettingError, match=f"^{named} is "):
-        Agent(config, environment.spaces, [0], environment.on_device)  # type: ignore[attr-defined]
+def test_what_cannot_be_is_refused(name: str, spaces: Spaces, changes: dict[str, Any], said: str | None) -> None:
+    with pytest.raises(SettingError, match=said):
+        Agent(dataclasses.replace(default_config(name, ""), **changes), spaces, [0])
 
 
-@pytest.mark.parametrize("spaces", [
-    Spaces((3, 8, 8), Discrete(2), torch.uint8), Spaces((3,), Continuous((-1.0,), (1.0,)))
+# -- draws and exploration, at their ends ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("probability", "table"), [
+    # Shares [0, 1/4), nothing, [1/4, 3/4) and [3/4, 1).
+    ([0.25, 0.0, 0.5, 0.25], {0.0: 0, 0.2499: 0, 0.25: 2, 0.5: 2, 0.7499: 2, 0.75: 3, 0.99: 3, BELOW_ONE: 3}),
+    # Never what has no probability.
+    ([1.0, 0.0, 0.0], {0.0: 0, BELOW_ONE: 0}), ([0.0, 1.0, 0.0], {0.0: 1, BELOW_ONE: 1}),
+    ([0.0, 0.0, 1.0], {0.0: 2, BELOW_ONE: 2}), ([0.0, 0.5, 0.5], {0.0: 1, BELOW_ONE: 2}),
+    # Ten times 0.0999 is 0.999; a number above it is class 9, not 10.
+    ([0.0999] * 10, {BELOW_ONE: 9}),
 ])  # fmt: skip
-def test_images_and_continuous_actions_are_refused(spaces: Spaces) -> None:
-    with pytest.raises(SettingError):
-        Agent(default_config("ER", ""), spaces, [0])
+def test_pick_is_the_inverse_of_the_distribution_function(probability: list[float], table: dict[float, int]) -> None:
+    given = torch.tensor(probability).expand(len(table), len(probability))
+    assert pick(given, torch.tensor(list(table))).tolist() == list(table.values())
+
+
+@pytest.mark.parametrize("temperature", [0.0125, 0.4, 12.8])
+def test_softmax_at_the_temperature(temperature: float) -> None:
+    config, count = Config(softmax_temp=temperature), 40_000
+    draw, numbers = exploration_noise(config, 4)
+    assert (draw, numbers) == (Streams.gumbel, 4)
+    values = torch.tensor([0.5, 0.51, 0.2, 0.49])
+    chosen = explore(config, values.expand(1, count, 4), Streams([5]).gumbel(count, 4))
+    expected = ((values.double() / temperature).softmax(0) * count).numpy()
+    often = expected > 5
+    seen = torch.bincount(chosen[0], minlength=4).double().numpy()
+    assert seen[~often].sum() < 30
+    assert stats.chisquare(seen[often], expected[often] * seen[often].sum() / expected[often].sum()).pvalue > 1e-3
+
+
+def test_epsilon_greedy_over_a_grid() -> None:
+    """The first number says whether, below 0.3; the second which, each of four a quarter of them. Action 2 is best."""
+    config = Config(exploration_strat="epsilon_greedy", epsilon=0.3)
+    assert exploration_noise(config, 4) == (Streams.uniform, 2)
+    grid = (torch.arange(100) + 0.5) / 100
+    values = torch.tensor([0.0, 1.0, 5.0, 4.0]).expand(1, 100**2, 4)
+    chosen = explore(config, values, torch.cartesian_prod(grid, grid)[None])
+    assert torch.bincount(chosen[0]).tolist() == [750, 750, 7750, 750]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "first", "second", "action"),
+    [(0.0, 0.0, 0.0, 1), (1.0, BELOW_ONE, 0.0, 0), (1.0, 0.0, BELOW_ONE, 2), (0.5, 0.5, 0.0, 1)],
+)
+def test_epsilon_greedy_at_its_ends(epsilon: float, first: float, second: float, action: int) -> None:
+    config = Config(exploration_strat="epsilon_greedy", epsilon=epsilon)
+    values = torch.tensor([[[0.0, 3.0, 3.0]]])  # of equal values the first
+    assert explore(config, values, torch.tensor([[[first, second]]])).item() == action
+
+
+@pytest.mark.parametrize(("std_act", "raw", "deviation"), [
+    ("softplus", 0.0, math.log(2)), ("softplus", -200.0, 1e-6), ("sigmoid", 0.0, 0.5), ("sigmoid", -200.0, 1e-6),
+    ("sigmoid2", 2 * math.log(3), 1.5), ("sigmoid2", -400.0, 1e-6),
+])  # fmt: skip
+def test_deviations_are_never_below_a_millionth(std_act: str, raw: float, deviation: float) -> None:
+    """The encoder's have ``min_std`` on top."""
+    kind = latents(Config(latent_type="gaussian", num_features=1, std_act=std_act, min_std=0.25))
+    for encoder, more in ((False, 0.0), (True, 0.25)):
+        mean, found = kind.params(torch.tensor([[[0.7, raw]]]), encoder=encoder)
+        assert mean.item() == pytest.approx(0.7) and found.item() == pytest.approx(deviation + more, rel=1e-5)
+
+
+# -- does it learn? --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fixture", "agent", "steps"), [("A", "PerfectModel", 20_000), ("B", "CategoricalLatent", 5000)]
+)
+def test_it_learns_as_the_original_does(fixture: str, agent: str, steps: int, tmp_path: Path) -> None:
+    """Ten seeds of ours against ten of the original's: each of three points within two of its standard errors."""
+    argv = ["--fixture", fixture, "--agents", agent, "--num_steps", str(steps), "--logdir", str(tmp_path / "exp_dir")]
+    assert parity.main([*argv, "--json", str(tmp_path / "rows.json")]) == 0
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert len(rows) == 3
+    assert [row for row in rows if not row["within"]] == []

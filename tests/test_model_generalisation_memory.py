@@ -1,7 +1,7 @@
 """What agents of the model-generalisation family are shown and remember, and on which device: staleness, memory."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
@@ -10,19 +10,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from envs.make import make_dynamics
-from generalisation import CASES, CPU, GAMES, Life
+from helpers import ALL, MODELS, step_loop
 from models.agents.model_generalisation.agent import Agent
 from models.agents.model_generalisation.experience import Batch, States, Transitions
 from models.replay import row_bytes
 
-# -- stale observations ------------------------------------------------------------------------------------------------
+CPU = torch.device("cpu")
+GAMES = ["procmaze,grid_size=3", "buttongrid,grid_size=4", "panflute,num_pipes=3"]
 
 
-class Watched(Life):
-    """Keeps what the agent was shown, the states it acted in and what it was told."""
+class Watched:
+    """A step loop, which keeps what the agent was shown, the states it acted in and what it was told."""
 
-    def __init__(self, *given: Any, **changes: Any):
-        super().__init__(*given, **changes)
+    def __init__(self, case: str, game: str, **changes: Any):
+        self.loop = step_loop(case, game, **({"training_start_time": 10_000} | changes))  # it need not learn
+        self.agent, self.environment = self.loop.agent, self.loop.environment
         self.shown: list[Tensor] = []
         self.states: list[Tensor] = []
         self.told: list[tuple[Tensor, ...]] = []
@@ -37,17 +39,25 @@ class Watched(Life):
             self.told.append(tuple(part.clone() for part in step))
             observe(*step)
 
-        self.agent.act, self.agent.observe = watched_act, watched_observe  # type: ignore[method-assign]
+        self.agent.act, self.agent.observe = watched_act, watched_observe
 
-    def fresh(self, tick: int) -> Tensor:
-        return self.environment.dynamics.observe(self.states[tick])
+    def live(self, steps: int) -> Self:
+        for _ in range(steps):
+            self.loop.step()
+        return self
+
+    def fresh(self, step: int) -> Tensor:
+        return self.environment.dynamics.observe(self.states[step])
+
+
+# -- stale observations ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("changes", [{"stale_observation": True}, {"faithful_to_paper": True}], ids=str)
 def test_a_stale_agent_acts_once_on_what_it_last_saw_of_an_episode(changes: dict[str, Any]) -> None:
     """And remembers it as a step from there into the new maze, which costs 1 and does not end unless that starts on its
     goal. Everywhere else it sees what is."""
-    life = Watched("ER", GAMES[0], [0, 1], buffer_size=200, **changes).live(200)
+    life = Watched("ER", GAMES[0], buffer_size=200, **changes).live(200)
     after = torch.stack([told[5] for told in life.told]).squeeze(2).roll(1, 0)  # [T, M]: an episode ended just before
     after[0] = False
     stale = 0
@@ -72,7 +82,7 @@ def test_a_stale_agent_acts_once_on_what_it_last_saw_of_an_episode(changes: dict
 
 @pytest.mark.parametrize("changes", [{}, {"faithful_to_paper": True, "stale_observation": False}], ids=str)
 def test_others_always_see_what_is(changes: dict[str, Any]) -> None:
-    life = Watched("ER", GAMES[0], [0, 1], **changes).live(200)
+    life = Watched("ER", GAMES[0], **changes).live(200)
     assert life.agent.episodes.min() > 5
     assert all(torch.equal(shown, life.fresh(t)) for t, shown in enumerate(life.shown))
 
@@ -80,22 +90,12 @@ def test_others_always_see_what_is(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("ticks", [1, 7])
 def test_an_epoch_begins_with_what_is(ticks: int) -> None:
     """With epochs of one step nobody ever sees anything stale; with longer ones, not in their first step."""
-    life = Watched("ER", GAMES[0], [0, 1], stale_observation=True)
+    life = Watched("ER", GAMES[0], stale_observation=True)
     for _ in range(210 // ticks):
-        life.interaction.epoch(ticks)
+        life.loop.epoch(ticks)
     fresh = [torch.equal(shown, life.fresh(t)) for t, shown in enumerate(life.shown)]
     assert life.agent.episodes.min() > 5 and all(fresh[::ticks])
     assert all(fresh) == (ticks == 1)
-
-
-def test_a_stale_agent_resumes_in_the_midst_of_its_staleness() -> None:
-    whole = Watched("ER", GAMES[0], [0], stale_observation=True)
-    while not (whole.told and whole.told[-1][5].any()):
-        whole.live(1)
-    resumed = Watched("ER", GAMES[0], [0], stale_observation=True).load(whole.state())
-    for life in (whole, resumed):
-        life.live(1)
-    assert torch.equal(whole.shown[-1], resumed.shown[-1]) and not torch.equal(resumed.shown[-1], whole.fresh(-1))
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_a_stale_agent_resumes_in_the_midst_of_its_staleness() -> None:
 @pytest.mark.parametrize("game", GAMES)
 def test_the_perfect_model_remembers_the_states_that_were_acted_in(game: str, stale: bool) -> None:
     """Where an episode ended, that of the new one next. Seed and time are nobody's business."""
-    life = Watched("PerfectModel", game, [0, 1], buffer_size=60, stale_observation=stale).live(50)
+    life = Watched("PerfectModel", game, buffer_size=60, stale_observation=stale).live(50)
     found = life.agent.replay.batch(((torch.arange(50) + 0.5) / 50).expand(2, -1))
     assert isinstance(found, Tensor)
     assert torch.equal(found[:, :, 2:], torch.cat(life.states, 1)[:, :, 2:]) and not found[:, :, :2].any()
@@ -113,7 +113,7 @@ def test_the_perfect_model_remembers_the_states_that_were_acted_in(game: str, st
 
 @pytest.mark.parametrize("name", ["ER", "SimpleModel", "CategoricalLatent", "GaussianLatent"])
 def test_the_others_remember_transitions_in_bits(name: str) -> None:
-    life = Watched(name, GAMES[0], [0, 1], buffer_size=60).live(50)
+    life = Watched(name, GAMES[0], buffer_size=60).live(50)
     assert life.agent.replay.rows()["obs"].dtype == torch.bool
     batch = life.agent.replay.batch(((torch.arange(50) + 0.5) / 50).expand(2, -1))
     assert isinstance(batch, Batch)
@@ -207,12 +207,12 @@ def moved(thing: Any, memo: dict[int, Any]) -> Any:
 
 
 @pytest.mark.parametrize(("case", "game"), [
-    (case, game) for case in CASES for game in GAMES if game == GAMES[0] or CASES[case][0] == "PerfectModel"
+    (case, game) for case in MODELS for game in GAMES if game == GAMES[0] or ALL[case][0] == "PerfectModel"
 ])  # fmt: skip
 def test_updates_stay_on_their_device_and_take_nothing_back(case: str, game: str) -> None:
     """An agent that has lived a little is moved to where tensors have no contents: a shape or a branch that depends on
     a number is refused there. So an update can be captured as a graph."""
-    agent = moved(Life(case, game, [0, 1]).live(6).agent, {id(CPU): CPU})
+    agent = moved(Watched(case, game, training_start_time=0).live(6).agent, {id(CPU): CPU})
     numbers = agent.of_update(0)
     with OneDevice(), torch.no_grad():
         losses = agent.update(numbers)
@@ -228,9 +228,9 @@ def test_updates_stay_on_their_device_and_take_nothing_back(case: str, game: str
 @pytest.mark.parametrize("game", GAMES)
 def test_a_world_that_was_moved_is_not_asked_for_starts(game: str) -> None:
     """`ChanceDynamics.initial` is for those that were not."""
-    life = Life("PerfectModel", game, [0])
+    loop = step_loop("PerfectModel", game, seeds=1)
     with pytest.MonkeyPatch.context() as patch:
-        twin = life.environment.dynamics.to(ELSEWHERE)  # type: ignore[attr-defined]
+        twin = loop.environment.dynamics.to(ELSEWHERE)  # type: ignore[attr-defined]
         patch.setattr(type(twin), "initial", lambda self, seeds: pytest.fail("asked"))
-        agent = Agent(life.agent.config, life.environment.spaces, [0], twin)
-    assert agent.replay.columns == life.agent.replay.columns
+        agent = Agent(loop.agent.config, loop.environment.spaces, [0], twin)
+    assert agent.replay.columns == loop.agent.replay.columns

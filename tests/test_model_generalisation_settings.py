@@ -10,9 +10,8 @@ import pytest
 from conftest import ROOT
 from control.cli.parse import Settings, as_dict, parse
 from fake_runs import Shown, load_script, refused
-from models.agents.model_generalisation.config import FAMILY, PRESETS, Config
+from models.agents.model_generalisation.config import FAMILY, PRESETS
 from models.registry import default_config
-from models.settings import kinds
 
 script = load_script("model_generalisation/convert")
 converted, convert = script.converted, script.main
@@ -72,16 +71,6 @@ def test_presets_of_environments_with_parameters() -> None:
     assert default_config("SimpleModel", "opengrid") == default_config("SimpleModel", "procmaze")
 
 
-def test_what_tells_the_implementations_apart() -> None:
-    configs = {name: default_config(name, "procmaze") for name in NAMES}
-    assert [configs[name].model for name in NAMES] == ["none", "perfect", "simple", "latent", "latent"]
-    assert [configs[name].batch_size for name in NAMES] == [320, 32, 32, 32, 32]
-    gaussian, categorical = configs["GaussianLatent"], configs["CategoricalLatent"]
-    assert (gaussian.latent_type, gaussian.min_std, gaussian.std_act) == ("gaussian", 0.1, "sigmoid2")
-    assert (categorical.latent_type, categorical.num_features, categorical.feature_width) == ("categorical", 32, 32)
-    assert {config.model_alpha for config in configs.values()} == {2e-4}
-
-
 TOGETHER = [
     "ER --double_DQN --batch_size 200000 --exploration_strat epsilon_greedy --epsilon 0.2 --episodic_env no",
     "GaussianLatent --num_features 3 --latent_type tanh_gaussian --min_std 1",
@@ -95,15 +84,6 @@ TOGETHER = [
 def test_settings_that_work_together(flags: str) -> None:
     settings = given(f"--gamename procmaze --implementation {flags}")
     assert settings.agent != default_config(flags.split()[0], "procmaze")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_ineffective_and_changeable_settings_exist(name: str) -> None:
-    known, config = kinds(Config), default_config(name, "procmaze")
-    for changed in (config, dataclasses.replace(config, use_target=False, binary_obs=False)):
-        assert set(FAMILY.ineffective(changed)) < set(known)
-    assert FAMILY.changeable(config) == ("num_steps",)
-    assert set(FAMILY.replaced.values()) < set(known) | {"implementation"}
 
 
 def test_periods_are_rounded_up() -> None:

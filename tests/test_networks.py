@@ -1,17 +1,11 @@
 """The family's networks against plain torch, and the published weights."""
 
-import dataclasses
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from helpers import build, config_of
-from models.agents.command_conditioned.networks import (
-    BehaviorNetwork,
-    GatedNetwork,
-    HyperNetwork,
-)
+from models.agents.command_conditioned.networks import BehaviorNetwork, GatedNetwork, HyperNetwork
 from models.layers import ConvolutionalTrunk
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
@@ -39,15 +33,8 @@ class PublishedBehavior(nn.Module):
         super().__init__()
         self.state_fc = nn.Sequential(nn.Linear(8, 32), nn.Tanh())
         self.command_fc = nn.Sequential(nn.Linear(2, 32), nn.Sigmoid())
-        self.output_fc = nn.Sequential(
-            nn.Linear(32, 128),
-            nn.ReLU(),
-            nn.Linear(128, 128),
-            nn.ReLU(),
-            nn.Linear(128, 128),
-            nn.ReLU(),
-            nn.Linear(128, 4),
-        )
+        hidden = [nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU()]
+        self.output_fc = nn.Sequential(*hidden, nn.Linear(128, 4))
 
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
         return self.output_fc(self.state_fc(obs) * self.command_fc(command * torch.tensor([0.025, 0.01])))
@@ -60,9 +47,7 @@ def published(seed: int = 0) -> tuple[PublishedBehavior, dict[str, Tensor]]:
 
 
 def lander(members: int = 2, **changes):
-    agent = build(
-        "UDRL", LANDER, list(range(members)), dataclasses.replace(config_of("UDRL", "lunarlander"), **changes)
-    )
+    agent = build("UDRL", LANDER, list(range(members)), config_of("UDRL", "lunarlander", **changes))
     agent.commands.update_scale()
     return agent
 
@@ -100,14 +85,11 @@ def test_published_weights_give_the_published_outputs() -> None:
     with torch.no_grad():
         for name, view in agent.policy.named_weights().items():
             view.copy_(state_dict[f"model.{name}"].T if view.dim() == 3 else state_dict[f"model.{name}"])
-    obs, command = (
-        torch.randn(3, 50, 8),
-        torch.rand(3, 50, 2) * torch.tensor([600.0, 900.0]) - torch.tensor([300.0, 0.0]),
-    )
+    obs, command = torch.randn(3, 50, 8), torch.tensor([600.0, 900.0]) * (torch.rand(3, 50, 2) - torch.tensor([0.5, 0]))
     for m in range(3):
-        torch.testing.assert_close(agent(obs, command)[m], model(obs[m], command[m]), rtol=0, atol=1e-6)
-    with torch.no_grad():  # the views that acting keeps see the new weights too
-        torch.testing.assert_close(agent(obs, command)[1], model(obs[1], command[1]), rtol=0, atol=1e-6)
+        for grad in (True, False):  # the views that acting keeps see the new weights too
+            with torch.set_grad_enabled(grad):
+                torch.testing.assert_close(agent(obs, command)[m], model(obs[m], command[m]), rtol=0, atol=1e-6)
 
 
 # -- hypernetwork ------------------------------------------------------------------------------------------------------
@@ -159,8 +141,8 @@ def test_convolutional_trunk() -> None:
     images = torch.randint(256, (2, 3, 8, 32, 32), dtype=torch.uint8)
     for m in range(2):
         x = images[m].float() / 255
-        for layer, (kernel, bias) in zip(
-            trunk.layers, zip(*[iter(plain(trunk, m).values())] * 2, strict=True), strict=True
-        ):
-            x = F.conv2d(x, kernel.view(layer.outputs, -1, 3, 3), bias, stride=2, padding=1).relu()
+        weights = plain(trunk, m)
+        for layer in trunk.layers:
+            kernel = weights[f"{layer.name}.weight"].view(layer.outputs, -1, 3, 3)
+            x = F.conv2d(x, kernel, weights[f"{layer.name}.bias"], stride=2, padding=1).relu()
         torch.testing.assert_close(trunk(images)[m], x.flatten(1), rtol=1e-4, atol=1e-5)

@@ -127,18 +127,6 @@ def test_updates_are_those_of_plain_torch(case: str) -> None:
                 torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", ["AAC", "AAC-shared"])
-def test_the_policy_learns_nothing_into_the_values(case: str) -> None:
-    """Where the value loss weighs nothing, not one bit of them changes."""
-    agent = agent_of(case, delta=0.0)
-    head = agent.network.critic.flat if case == "AAC" else agent.network.policy.layers()[-1][0][..., -1]
-    before, policy = head.detach().clone(), agent.network.policy.flat.detach().clone()
-    agent.observe(played([[30, 5]]))
-    agent.learn()
-    after = agent.network.critic.flat if case == "AAC" else agent.network.policy.layers()[-1][0][..., -1]
-    assert torch.equal(after, before) and not torch.equal(agent.network.policy.flat, policy)
-
-
 def of_member(trajectory: Trajectory, m: int) -> Trajectory:
     """What member ``m`` would have seen alone: as long as its own longest episode."""
     steps = int(trajectory.lengths[m].max())
@@ -183,13 +171,3 @@ def step(agent: Agent, trajectory: Trajectory) -> dict[str, Tensor]:
     seen = agent.observe(trajectory)
     weights = {name: value.detach().clone() for name, value in agent.learn().items() | agent.state_dict().items()}
     return seen | weights
-
-
-def test_step_sizes_fall_to_nothing_over_the_run() -> None:
-    """Ten episodes, four an update: 3 updates."""
-    agent = agent_of("AAC", anneal_lr=True, lr=0.3, value_lr=0.6, max_episodes=10, batch_size=4)
-    rates = []
-    for _ in range(4):
-        step(agent, played([[4, 4]]))
-        rates.append([optimizer.param_groups[0]["lr"] for optimizer in agent.optimizers])
-    assert rates == [pytest.approx([0.3 * left, 0.6 * left]) for left in (1, 2 / 3, 1 / 3, 0)]

@@ -132,60 +132,40 @@ def two_episodes() -> Trajectory:
     return trajectory
 
 
-@pytest.mark.parametrize(
-    ("case", "weights"), [("VPG", [3.0, 4.0, 4.0, 8.0]), ("EPG", [3.0, 4.0, 4.0, 8.0]),
-                          ("BPG", [-1.75, -0.75, -0.75, 3.25]), ("CPG", [-1.75, -0.75, -0.75, 3.25])]
-)  # fmt: skip
-def test_an_action_is_weighted_by_what_comes_after_it(case: str, weights: list[float]) -> None:
-    """Not by what its whole episode was worth; and experiences count alike, so that the baseline is 19 / 4, not the
-    mean of the episodes' means."""
-    agent = agent_of(case, discount=0.5)
+# Discount 0.5 and lambda 0.5; every value is 10, and the second episode is truncated, so that with bootstrap 0.5 * 10
+# comes after it. An error is r + 0.5 V' - 10, a generalised advantage an error and a quarter of the next advantage.
+THIRD = 4 - 10.0
+SECOND = 2 + 5 - 10 + THIRD / 4
+FIRST = 1 + 5 - 10 + SECOND / 4
+
+
+@pytest.mark.parametrize(("case", "changes", "weights"), [
+    # Not by what its whole episode was worth; and experiences count alike, so that the baseline is 19 / 4, not the mean
+    # of the episodes' means.
+    ("VPG", {}, [3.0, 4.0, 4.0, 8.0]), ("EPG", {}, [3.0, 4.0, 4.0, 8.0]),
+    ("BPG", {}, [-1.75, -0.75, -0.75, 3.25]), ("CPG", {}, [-1.75, -0.75, -0.75, 3.25]),
+    ("AAC", {"bootstrap_truncation": False}, [-7.0, -6.0, -6.0, -2.0]),
+    ("AAC", {"bootstrap_truncation": True}, [-7.0, -6.0, -6.0, 3.0]),
+    ("AAC", {"bootstrap_truncation": False, "gae_lambda": 0.5}, [FIRST, SECOND, THIRD, -2.0]),
+    ("AAC", {"bootstrap_truncation": True, "gae_lambda": 0.5}, [FIRST, SECOND, THIRD, 3.0]),
+])  # fmt: skip
+def test_an_action_is_weighted_by_what_comes_after_it(case: str, changes: dict[str, Any], weights: list[float]) -> None:
+    agent = agent_of(case, discount=0.5, **changes)
+    if case == "AAC":
+        with torch.no_grad():
+            agent.network.critic.flat.zero_()
+            agent.network.critic.layers()[-1][1].fill_(10.0)
     seen = agent.observe(two_episodes())
     assert agent.batch is not None and agent.batch.weights[0, :4].tolist() == weights
     assert agent.batch.share[0, :5].tolist() == [0.25] * 4 + [0.0]
-    expected = {"baseline": 4.75, "adv_m": 0.0} if case in ("BPG", "CPG") else {}
-    assert {name: value.item() for name, value in seen.items()} == expected
+    if case == "AAC":  # what the values are fitted to
+        assert agent.batch.returns[0, :4].tolist() == [each + 10 for each in weights]
+    baseline = {"BPG": 4.75, "CPG": 4.75, "AAC": 10.0}.get(case)
+    expected = {} if baseline is None else {"baseline": baseline, "adv_m": sum(weights) / 4}
+    assert {name: value.item() for name, value in seen.items()} == pytest.approx(expected)
 
 
-def constant_values(agent: Agent, value: float) -> None:
-    with torch.no_grad():
-        agent.network.critic.flat.zero_()
-        agent.network.critic.layers()[-1][1].fill_(value)
-
-
-@pytest.mark.parametrize(("bootstrap", "behind"), [(False, 0.0), (True, 10.0)])
-def test_a_value_is_compared_with_the_return_to_come(bootstrap: bool, behind: float) -> None:
-    """Every value is 10. The second episode is truncated: with bootstrap 8 + 0.5 * 10 comes."""
-    agent = agent_of("AAC", discount=0.5, bootstrap_truncation=bootstrap)
-    constant_values(agent, 10.0)
-    seen = agent.observe(two_episodes())
-    returns = [3.0, 4.0, 4.0, 8 + 0.5 * behind]
-    assert agent.batch.returns[0, :4].tolist() == returns
-    assert agent.batch.weights[0, :4].tolist() == [each - 10 for each in returns]
-    assert seen["baseline"].item() == 10 and seen["adv_m"].item() == pytest.approx(sum(returns) / 4 - 10)
-
-
-@pytest.mark.parametrize(("bootstrap", "behind"), [(False, 0.0), (True, 10.0)])
-def test_generalised_advantages_by_hand(bootstrap: bool, behind: float) -> None:
-    """Every value is 10, discount 0.5, lambda 0.5: the errors are r + 0.5 V' - 10 and an advantage is an error and a
-    quarter of the next advantage."""
-    agent = agent_of("AAC", discount=0.5, gae_lambda=0.5, bootstrap_truncation=bootstrap)
-    constant_values(agent, 10.0)
-    agent.observe(two_episodes())
-    third = 4 - 10.0
-    second = 2 + 5 - 10 + third / 4
-    first = 1 + 5 - 10 + second / 4
-    table = [first, second, third, 8 + 0.5 * behind - 10]
-    assert agent.batch.weights[0, :4].tolist() == table
-    assert agent.batch.returns[0, :4].tolist() == [each + 10 for each in table]
-
-
-def test_normalised_advantages_have_mean_0_and_deviation_1_over_real_experiences() -> None:
-    agent = agent_of("BPG", members=2, discount=0.5, normalize_advantage=True)
-    agent.observe(played([[200, 90], [3, 5]]))
-    for row, count in zip(agent.batch.weights, (290, 8), strict=True):
-        assert abs(row[:count].mean()) < 1e-6 and row[:count].std(correction=0).item() == pytest.approx(1, abs=1e-5)
-        assert not row[count:].any()
+def test_equal_advantages_are_normalised_to_nothing() -> None:
     same = played([[3, 5]])
     same.reward.fill_(2.0)
     agent = agent_of("VPG", discount=0.0, normalize_advantage=True)

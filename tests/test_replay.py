@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 from torch import Tensor
 
 from models.replay import Columns, ReplayBuffer, row_bytes
@@ -42,8 +41,7 @@ def contents(buffer: ReplayBuffer, draws: int = 4096) -> Tensor:
 
 
 @pytest.mark.parametrize("grows", [True, False])
-@pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("capacity", [5, 7, 1500])
+@pytest.mark.parametrize(("capacity", "count"), [(5, 1), (5, 3), (5, 5), (7, 3), (1500, 7)])
 def test_it_holds_the_latest_rows(capacity: int, count: int, grows: bool) -> None:
     """Also where an insert goes around the end, and past the rows of the first allocation (1,024)."""
     buffer = made(capacity=capacity, grows=grows)
@@ -55,13 +53,6 @@ def test_it_holds_the_latest_rows(capacity: int, count: int, grows: bool) -> Non
             assert buffer.size == min(added, capacity)
             expected = torch.arange(max(0, added - capacity), added) + torch.tensor([[0.0], [1000.0]])
             assert torch.equal(contents(buffer), expected)
-
-
-def test_a_full_insert_replaces_everything() -> None:
-    buffer = made(capacity=4, members=1)
-    buffer.add(**numbered("numbers", 1, 0, 3))
-    buffer.add(**numbered("numbers", 1, 10, 4))
-    assert contents(buffer).tolist() == [[10, 11, 12, 13]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,33 +104,13 @@ def test_each_row_is_drawn_by_its_share(capacity: int, count: int, members: int,
         assert all(torch.equal(drawn[name][:, at], rows[:, 0]) for name, rows in latest[place].items())
 
 
-def test_every_row_is_as_likely() -> None:
-    buffer = made(capacity=37)
-    for step in range(60):
-        buffer.add(**numbered("numbers", 2, step, 1))
-    drawn = buffer.sample(torch.rand(2, 37 * 400, generator=torch.Generator().manual_seed(0)))["obs"][..., 0]
-    for m in range(2):
-        counts = (drawn[m] - 1000 * m - 23).long().bincount(minlength=37)
-        assert stats.chisquare(counts.numpy()).pvalue > 1e-3
-    assert not torch.equal(drawn[0], drawn[1] - 1000)  # each member by its own numbers
-
-
-def test_goes_on_with_some_members() -> None:
-    buffer = made(capacity=8, members=4)
-    buffer.add(**numbered("numbers", 4, 0, 6))
-    buffer.select(torch.tensor([3, 1]))
-    assert torch.equal(contents(buffer) // 1000, torch.tensor([[3.0], [1.0]]).expand(2, 6))
-    buffer.add(**{name: part[[3, 1]] for name, part in numbered("numbers", 4, 6, 4).items()})
-    assert torch.equal(contents(buffer), torch.arange(2.0, 10) + torch.tensor([[3000.0], [1000.0]]))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("added", [0, 3, 8, 11, 1700])
 def test_goes_on_from_its_state(added: int, kind: str) -> None:
-    capacity = 8 if added < 100 else 3000
+    capacity, count = (8, 1) if added < 100 else (3000, 17)
     whole, resumed = made(kind, capacity), made(kind, capacity)
-    for step in range(added):
-        whole.add(**numbered(kind, 2, step, 1))
+    for step in range(0, added, count):
+        whole.add(**numbered(kind, 2, step, count))
     state = whole.state_dict()
     assert all(len(rows) == min(added, capacity) for rows in state["rows"].values())
     before = {name: rows.clone() for name, rows in state["rows"].items()}

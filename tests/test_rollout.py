@@ -2,13 +2,11 @@
 
 from itertools import product
 
-import pytest
 import torch
 from torch import Tensor
 
 from control.loops.rollout import Episodes, rollout
 from envs.base import Step
-from envs.make import make_environment
 from models.contract import RandomPolicy
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
@@ -96,19 +94,6 @@ def test_without_keeping_returns_and_lengths_are_the_same() -> None:
     episodes = rollout(Watching(), Scripted(2, 4), SEEDS, keep=False)
     assert isinstance(episodes, Episodes)
     assert torch.equal(episodes.returns, trajectory.returns) and torch.equal(episodes.lengths, trajectory.lengths)
-
-
-@pytest.mark.parametrize("game", ["cartpole", "probe-1", "probe-3", "probe-truncated"])
-def test_lengths_are_those_of_the_game(game: str) -> None:
-    environment = make_environment(game, 2, 3)
-    streams = Streams([0, 1])
-    trajectory = rollout(RandomPolicy(environment.spaces, 3, streams), environment, streams.episode_seeds(3))
-    assert isinstance(trajectory, Trajectory)
-    lengths = {"cartpole": trajectory.returns, "probe-1": 1, "probe-3": 2, "probe-truncated": 8}[game]
-    assert (trajectory.lengths == lengths).all()
-    ended = trajectory.truncated if game == "probe-truncated" else trajectory.terminated
-    assert torch.equal(ended.sum(0), torch.ones(2, 3, dtype=torch.int64))
-    assert (ended & trajectory.valid).sum() == 6
 
 
 def test_random_actions_cover_the_space_evenly() -> None:

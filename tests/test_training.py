@@ -1,8 +1,9 @@
-"""Whole runs through the command: what they write, when they stop, what they warn of."""
+"""Whole runs through the command: what they write, when they stop, what they refuse and warn of."""
 
 import math
+import shutil
 import signal
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +18,33 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import trainer
 from control.cli import parse as config
 from control.lightning.agent import AgentModule
-from control.loops.build import build_loop
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
-from helpers import CASES, flags, last_checkpoint, learned, on_policy, run_folder, start, trained, wait_until
+from helpers import flags, learned, loop_of, on_policy, run_folder, spoil, start, trained, wait_until
 from models.settings import UserError
 
-ALWAYS = {
-    "train/policy_loss", "rollout/return_mean", "rollout/return_std", "rollout/return_max", "rollout/return_min",
-    "rollout/length", "time/rollout", "time/update", "gradient_steps",
+Finished = Callable[..., tuple[Path, str]]
+
+EVALUATED = {"eval/return_greedy", "time/eval"}
+COMMON = {"epoch", "env_steps", "seed", "gradient_steps", "rollout/return_mean", "rollout/length"} | EVALUATED
+STEPS = COMMON | {"train/loss", "train/epsilon", "time/train"}
+EPISODES = COMMON | {
+    "rollout/return_std", "rollout/return_max", "rollout/return_min", "time/rollout", "time/update",
+    "eval/return_sampled",
 }  # fmt: skip
-EVALUATED = {"eval/return_greedy", "eval/return_sampled", "time/eval"}
-OWN = {
-    "UDRL": {"command/return", "command/horizon", "train/val_loss"},
-    "RCP-R": {"command/return", "train/val_loss"},
-    "RCP-A": {"command/advantage", "train/value_loss"},
-}
-BARE = [name for name in dict.fromkeys(implementation for implementation, _ in CASES.values()) if not on_policy(name)]
-HIDDEN = {"UDRL": "12,16", "RCP-R": "16,16", "RCP-A": "16,16"}
+COMMANDED = EPISODES | {"train/policy_loss"}
+GRADIENTS = EPISODES | {
+    "train/mean_reward", "train/best_mean_reward", "train/loss_p", "train/loss_t", "train/entropy",
+}  # fmt: skip
+COMPARED = GRADIENTS | {"train/loss_e", "train/baseline", "train/adv_m"}
+WRITTEN = {
+    "UDRL": COMMANDED | {"command/return", "command/horizon", "train/val_loss"},
+    "RCP-R": COMMANDED | {"command/return", "train/val_loss"},
+    "RCP-A": COMMANDED | {"command/advantage", "train/value_loss"},
+    "VPG": GRADIENTS, "CPG": COMPARED, "AAC": COMPARED | {"train/loss_v"},
+    "DDQN": STEPS, "DuelingDDQN": STEPS,
+}  # fmt: skip
 
 
 def events(folder: Path) -> EventAccumulator:
@@ -44,38 +53,58 @@ def events(folder: Path) -> EventAccumulator:
     return accumulator
 
 
+def kept(folder: Path) -> dict[str, Any]:
+    """What the last checkpoint of a run holds beside weights and optimisers."""
+    return checkpoints.load(folder / "checkpoints" / "last.ckpt").run_state
+
+
 # -- what a run writes -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", BARE)
-def test_a_run_writes_what_it_promises(name: str, logdir: Path, capsys: Shown) -> None:
-    folder = trained(logdir, implementation=name, hidden_sizes=HIDDEN.get(name, "16,16"), epochs=5, seed=3)
-    assert folder == logdir / "cartpole" / "debug" / name / "seed_3" / "version_0"
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_run_writes_what_it_promises(name: str, finished: Finished) -> None:
+    own = {"hidden_sizes": "16,16"} if name.startswith("RCP") else {}
+    folder, shown = finished(implementation=name, **own)
+    assert folder.parts[-5:] == ("cartpole", "debug", name, "seed_25", "version_0")
     assert {"config.yaml", "metrics.csv", "checkpoints", "curve.png"} <= {path.name for path in folder.iterdir()}
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"last.ckpt", "best.ckpt"}
 
     metrics = read_metrics(folder / "metrics.csv")
-    assert set(metrics) == {"epoch", "env_steps", "seed"} | ALWAYS | EVALUATED | OWN.get(name, set())
-    assert metrics["epoch"] == [1, 2, 3, 4, 5] and metrics["seed"] == [3] * 5
-    assert metrics["gradient_steps"] == [3, 6, 9, 12, 15]
+    assert set(metrics) == WRITTEN[name]
+    assert metrics["epoch"] == [1, 2, 3, 4, 5] and metrics["seed"] == [25] * 5
     for tag, column in metrics.items():
         measured = [not math.isnan(value) for value in column]
-        assert measured == [tag not in EVALUATED or epoch % 2 == 0 for epoch in metrics["epoch"]], tag
-    # every step counts: of four random episodes and of three an epoch, each as long as its return in this game
-    steps = np.diff([0, *metrics["env_steps"]])
-    assert (steps[1:] == np.multiply(3, metrics["rollout/length"][1:]).round()).all()
-    assert metrics["rollout/length"] == metrics["rollout/return_mean"]
-    assert all(low <= mean <= high for low, mean, high in zip(
-        *(metrics[f"rollout/return_{which}"] for which in ("min", "mean", "max")), strict=True))  # fmt: skip
-
-    shown = capsys.readouterr().out
+        if tag.startswith("rollout/") and WRITTEN[name] == STEPS:  # episodes that ended in an epoch
+            continue
+        assert measured == [not tag.startswith(("eval/", "time/eval")) or epoch % 2 == 0 for epoch in range(1, 6)], tag
+    # in this environment an episode is as long as its return
+    assert np.array_equal(metrics["rollout/return_mean"], metrics["rollout/length"], equal_nan=True)
+    if WRITTEN[name] == STEPS:  # one update a step, from the end of the first episode on
+        assert metrics["env_steps"] == [37, 74, 111, 148, 185]
+        assert 0 < metrics["gradient_steps"][0] < 37 and np.diff(metrics["gradient_steps"]).tolist() == [37] * 4
+    else:  # every step of three episodes an epoch counts
+        assert metrics["gradient_steps"] == [each * (1 if on_policy(name) else 3) for each in range(1, 6)]
+        played = np.multiply(3, metrics["rollout/length"][1:]).round()
+        assert np.diff(metrics["env_steps"]).tolist() == played.tolist()
+        extremes = np.array([metrics[f"rollout/return_{which}"] for which in ("min", "mean", "max")])
+        assert (np.diff(extremes, axis=0) >= 0).all()
     for line in ("epoch 1/5", "epoch 4/5", "greedy", str(folder), "--eval_agent", "tensorboard"):
         assert line in shown
-    assert "--resume" not in shown and "warning" not in shown.lower()
+    assert "--resume" not in shown and "warning" not in shown.lower() and "nan" not in shown
 
 
-def test_tensorboard_shows_the_same_numbers_settings_and_the_scatter(logdir: Path) -> None:
-    folder = trained(logdir)
+def test_what_was_not_measured_is_nan_and_not_printed(logdir: Path, capsys: Shown) -> None:
+    """Episodes of 200 steps; the first update only after one of them."""
+    changes = {"gamename": "mountaincar", "steps_per_epoch": 80, "epochs": 3, "num_envs": 3}
+    metrics = read_metrics(trained(logdir, implementation="DDQN", **changes) / "metrics.csv")
+    assert metrics["env_steps"] == [81, 162, 243]  # whole steps of three environments
+    assert np.isnan(metrics["train/loss"]).all() and np.isnan(metrics["rollout/length"]).all()
+    assert metrics["gradient_steps"] == [0, 0, 0] and metrics["train/epsilon"] == [1, 1, 1]
+    assert "nan" not in capsys.readouterr().out
+
+
+def test_tensorboard_shows_the_same_numbers_settings_and_the_scatter(finished: Finished) -> None:
+    folder, _ = finished(implementation="UDRL")
     shown, metrics = events(folder), read_metrics(folder / "metrics.csv")
     for tag in set(metrics) - {"epoch", "seed"}:
         scalars = shown.Scalars(tag)
@@ -90,15 +119,16 @@ def test_tensorboard_shows_the_same_numbers_settings_and_the_scatter(logdir: Pat
 
 def test_config_yaml_makes_the_same_run_again(logdir: Path, tmp_path: Path) -> None:
     more = ["--command.return", "31.5", "--lr", "0.002", "--no_expo_weighting"]
-    first, asked = trained(logdir, *more), config.parse(flags(logdir, *more))
+    first, asked = trained(logdir, *more, epochs=2), config.parse(flags(logdir, *more, epochs=2))
     read = config.from_dict(yaml.safe_load((first / "config.yaml").read_text()))
     assert read == config.Settings(asked.run, asked.agent, asked.command)
     assert trainer.main(["--config", str(first / "config.yaml"), "--logdir", str(tmp_path / "again")]) == 0
     np.testing.assert_equal(learned(run_folder(tmp_path / "again")), learned(first))
 
 
-def test_a_second_run_overwrites_nothing_and_is_the_newest_of_the_folder(logdir: Path) -> None:
-    first = trained(logdir)
+def test_a_second_run_overwrites_nothing_and_is_the_newest_of_the_folder(logdir: Path, finished: Finished) -> None:
+    shutil.copytree(finished(implementation="UDRL")[0].parents[4], logdir)
+    first = run_folder(logdir)
     before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
     newest = trained(logdir)
     assert newest.name == "version_1"
@@ -111,51 +141,59 @@ def test_a_second_run_overwrites_nothing_and_is_the_newest_of_the_folder(logdir:
 
 
 def test_no_checkpoint_writes_none(logdir: Path, capsys: Shown) -> None:
-    assert not list(trained(logdir, "--no_checkpoint").rglob("*.ckpt"))
+    assert not list(trained(logdir, "--no_checkpoint", epochs=1).rglob("*.ckpt"))
     assert "--eval_agent" not in capsys.readouterr().out
 
 
-def test_several_seeds_in_one_program_are_each_alone(logdir: Path, tmp_path: Path) -> None:
-    """All the way through Lightning: rows of member 26 are those of a run with seed 26."""
-    folder = trained(logdir, num_seeds=3)
-    together, alone = learned(folder), learned(trained(tmp_path / "alone", seed=26))
-    assert folder.parent.name == "seed_25-27"
-    assert {path.name for path in folder.glob("seed_*")} == {"seed_25", "seed_26", "seed_27"}
+@pytest.mark.parametrize("changes", [
+    {"num_seeds": 3}, {"implementation": "DDQN", "num_seeds": 4, "vary_hp": "true", "hidden_size": 6, "lr": 0.01}
+])  # fmt: skip
+def test_several_seeds_in_one_program_are_each_alone(changes: dict[str, Any], logdir: Path, tmp_path: Path) -> None:
+    """All the way through Lightning, also where networks of different shapes are trained in several groups."""
+    folder, count = trained(logdir, **changes, epochs=3), changes["num_seeds"]
+    assert folder.parent.name == f"seed_25-{24 + count}"
+    assert {path.name for path in folder.glob("seed_*")} == {f"seed_{25 + m}" for m in range(count)}
+    together = learned(folder)
+    alone = learned(trained(tmp_path / "alone", **changes | {"num_seeds": 1, "seed": 26}, epochs=3))
     rows = [row for row, seed in enumerate(together["seed"]) if seed == 26]
-    assert len(rows) == 5
+    assert len(rows) == 3
     np.testing.assert_equal({name: [together[name][row] for row in rows] for name in alone}, alone)
     assert "hparam/eval_return_greedy" in events(folder / "seed_26").Tags()["scalars"]
+    if count == 4:
+        assert len(kept(folder)["loop"]["groups"]) > 1
 
 
 # -- stopping, reloading, failing ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["UDRL", "DDQN"])
-def test_stops_at_the_target_return(name: str, logdir: Path, capsys: Shown) -> None:
-    folder = trained(logdir, implementation=name, target_return=1.0, epochs=50)
-    assert read_metrics(folder / "metrics.csv")["epoch"] == [1, 2]
-    assert "reached the target 1.0" in capsys.readouterr().out
+@pytest.mark.parametrize(("name", "target", "epochs"), [("UDRL", 1.0, 2), ("DDQN", 1.0, 2), ("UDRL", 1e6, 3)])
+def test_stops_at_the_target_return(name: str, target: float, epochs: int, logdir: Path, capsys: Shown) -> None:
+    folder = trained(logdir, implementation=name, target_return=target, epochs=3)
+    assert read_metrics(folder / "metrics.csv")["epoch"] == list(range(1, epochs + 1))
+    assert ("reached the target 1.0" in capsys.readouterr().out) == (epochs == 2)
     assert (folder / "checkpoints" / "last.ckpt").exists()
-    longer = trained(logdir, implementation=name, target_return=1e6, epochs=3)
-    assert len(read_metrics(longer / "metrics.csv")["epoch"]) == 3
 
 
-@pytest.mark.parametrize(("name", "which", "weights", "other"), [
-    ("UDRL", "last", "agents.0.policy.flat", {"hidden_sizes": "8,8"}),
-    ("DDQN", "best", "agents.0.online", {"hidden_size": 8}),
+@pytest.mark.parametrize(("name", "which", "other"), [
+    ("UDRL", "last", {"hidden_sizes": "8,8"}), ("DDQN", "best", {"hidden_size": 8}),
+    ("AAC", "last", {"value_hidden_sizes": "8,8"}),
 ])  # fmt: skip
 def test_reload_takes_the_weights_and_nothing_else(
-    name: str, which: str, weights: str, other: dict[str, Any], logdir: Path, tmp_path: Path, capsys: Shown
+    name: str, which: str, other: dict[str, Any], logdir: Path, tmp_path: Path, capsys: Shown, finished: Finished
 ) -> None:
-    kept = trained(logdir, implementation=name) / "checkpoints" / f"{which}.ckpt"
-    again = trained(tmp_path / "b", implementation=name, reload=kept, epochs=1, lr=1e-12)
+    kept = finished(implementation=name)[0] / "checkpoints" / f"{which}.ckpt"
+    short = {"max_episodes": 1, "value_lr": 1e-12} if name == "AAC" else {"epochs": 1}
+    again = trained(logdir, implementation=name, reload=kept, lr=1e-12, **short)
     theirs, ours = checkpoints.load(kept), checkpoints.load(again / "checkpoints" / "last.ckpt")
-    before, after = (each.content["state_dict"][weights] for each in (theirs, ours))
-    torch.testing.assert_close(after, before, rtol=0, atol=1e-9)
+    before, after = (each.content["state_dict"] for each in (theirs, ours))
+    weights = [own for own in before if own.endswith((".flat", ".online"))]
+    assert len(weights) == (2 if name == "AAC" else 1)
+    for own in weights:
+        torch.testing.assert_close(after[own], before[own], rtol=0, atol=1e-9)
     assert ours.run_state["epoch"] == 1
     if name == "UDRL":
         assert ours.content["optimizer_states"][0]["param_groups"][0]["step_count"] == 3
-    else:
+    if name == "DDQN":
         assert theirs.run_state["loop"]["groups"] is None
     argv = flags(tmp_path / "c", implementation=name, reload=kept, **other)
     refused(trainer.main, argv, "whose networks are others", capsys)
@@ -200,41 +238,34 @@ def test_rewards_that_are_no_number_are_one_line(
 # -- warnings --------------------------------------------------------------------------------------------------------
 
 
-def warned(logdir: Path, epochs: int, capsys: Shown, spoil) -> list[str]:
-    """The warnings of a run whose epochs report the losses that ``spoil`` makes of its agent."""
-    loop: Any = build_loop(config.parse(flags(logdir, num_seeds=2)))
-    loop.agent.learn = lambda: {"policy_loss": spoil(loop.agent)}
-    for epoch in range(1, epochs + 1):
-        loop.epochs = epoch
-        loop._learn({})
+def warnings(capsys: Shown) -> list[str]:
     return [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
 
 
-def losing(weights: Any, *losses: float):
-    """Sets ``weights`` of the policies to NaN, and says what was lost."""
-
-    def spoil(agent) -> torch.Tensor:
-        with torch.no_grad():
-            agent.policy.flat[weights] = float("nan")
-        return torch.tensor(losses)
-
-    return spoil
-
-
-def test_warns_once_of_a_policy_that_stays_uniform(logdir: Path, capsys: Shown) -> None:
-    for epochs, away, times in ((9, 0.001, 0), (30, -0.001, 1), (30, 0.05, 0)):
-        lines = warned(logdir, epochs, capsys, losing([], 0.3, math.log(2) + away))
-        assert len(lines) == times
-        assert all("has sat at ln(2) = 0.693" in line and "not learning" in line for line in lines)
+@pytest.mark.parametrize(("epochs", "away", "times"), [(9, 0.001, 0), (30, -0.001, 1), (30, 0.05, 0)])
+def test_warns_once_of_a_policy_that_stays_uniform(epochs: int, away: float, times: int, capsys: Shown) -> None:
+    loop = loop_of("UDRL", "probe-4", 25, 2)
+    loop.agent.learn = lambda: {"policy_loss": torch.tensor([0.3, math.log(2) + away])}
+    for _ in range(epochs):
+        loop.epoch()
+    lines = warnings(capsys)
+    assert len(lines) == times
+    assert all("has sat at ln(2) = 0.693" in line and "not learning" in line for line in lines)
 
 
-def test_warns_once_of_nan_and_ends_when_all_is_lost(logdir: Path, capsys: Shown) -> None:
-    lines = warned(logdir, 5, capsys, losing((1, 5), 0.3, 0.3))
-    assert len(lines) == 1 and lines[0].startswith("warning: seed 26: weights are no longer finite (epoch 1)")
-    lines = warned(logdir, 5, capsys, losing([], 0.3, math.nan))
-    assert len(lines) == 1 and "seed 26" in lines[0]
-    with pytest.raises(UserError, match="no longer finite"):
-        warned(logdir, 1, capsys, losing(..., math.nan, math.nan))
+@pytest.mark.parametrize("case", ["UDRL", "DDQN"])
+def test_warns_once_of_nan_and_ends_when_all_is_lost(case: str, capsys: Shown) -> None:
+    loop = loop_of(case, "cartpole", 25, 2)
+    for epoch in range(1, 6):
+        if epoch == 3:
+            spoil(loop.agents[0], 1)
+        assert loop.epoch()[loop.loss_tag].isnan().tolist() == [False, epoch >= 3]
+    lines = warnings(capsys)
+    assert len(lines) == 2 and lines[0].startswith("warning: seed 26: the loss is nan since epoch 3")
+    assert lines[1].startswith("warning: seed 26: weights are no longer finite (epoch 3)")
+    spoil(loop.agents[0], 0)
+    with pytest.raises(UserError, match="weights are no longer finite .epoch 6., so training stops"):
+        loop.epoch()
 
 
 # -- signals ---------------------------------------------------------------------------------------------------------
@@ -258,7 +289,7 @@ def test_a_signal_ends_the_epoch_under_way(
     assert "stopping after this epoch" in shown.err and shown.err.count("\n") <= 2
     assert "3 epochs," in shown.out and "--resume goes on from epoch 3" in shown.out
     assert read_metrics(folder / "metrics.csv")["epoch"] == [1, 2, 3]
-    assert last_checkpoint(folder)["understudy"]["epoch"] == 3
+    assert kept(folder)["epoch"] == 3
 
 
 @pytest.mark.slow
@@ -272,19 +303,16 @@ def test_a_signal_ends_with_checkpoint_and_summary(number: signal.Signals, logdi
     assert "Traceback" not in err and "stopping after this epoch" in err
     epochs = read_metrics(run_folder(logdir) / "metrics.csv")["epoch"]
     assert f"{epochs[-1]} epochs," in out and f"--resume goes on from epoch {epochs[-1]}" in out
-    assert last_checkpoint(run_folder(logdir))["understudy"]["epoch"] == epochs[-1]
+    assert kept(run_folder(logdir))["epoch"] == epochs[-1]
 
 
-def test_a_second_ctrl_c_ends_at_once(logdir: Path) -> None:
-    # one epoch of a minute of gradient steps
-    process = start(flags(logdir, num_grad_steps=200_000))
-    assert process.stderr is not None
-    wait_until(lambda: any(logdir.rglob("events*")), process)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    while "stopping" not in process.stderr.readline():
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "Traceback" not in err and err.strip().endswith("interrupted")
+def test_a_second_ctrl_c_ends_at_once(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: AgentModule, *batch: int) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the epoch went on")
+
+    monkeypatch.setattr(AgentModule, "training_step", interrupted)
+    assert trainer.main(flags(logdir)) == 130
+    shown = capsys.readouterr().err
+    assert "stopping after this epoch" in shown and shown.strip().endswith("interrupted")

@@ -1,6 +1,5 @@
 """Hyperparameters drawn per agent: their ranges and distributions, and which agents share a program."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -52,13 +51,6 @@ def test_small_numbers_stay_within_a_third_and_thrice(base: int) -> None:
     assert drawn == set(range(max(1, base // 3), 3 * base + 1))
 
 
-def test_an_integer_has_the_share_of_all_numbers_down_to_it() -> None:
-    """Of log-uniform numbers in [1, 7): k has log((k + 1) / k) / log(7)."""
-    drawn = np.bincount([own.batch_size for own in draws(Config(vary_hp=True, batch_size=2))], minlength=7)[1:]
-    expected = 3000 * np.diff(np.log(np.arange(1, 8))) / math.log(7)
-    assert stats.chisquare(drawn, expected).pvalue > 1e-3
-
-
 def test_a_draw_is_of_the_seed_and_of_what_varies_alone() -> None:
     assert draw(VARIED, 5) == draw(VARIED, 5) != draw(VARIED, 6)
     only = Config(vary_hp=True, vary=("lr",), hidden_size=70)
@@ -89,17 +81,3 @@ def test_what_it_cannot_train_is_refused() -> None:
     for spaces in (Spaces((3, 8, 8), Discrete(2), torch.uint8), Spaces((4,), Continuous((-1.0,), (1.0,)))):
         with pytest.raises(SettingError, match="discrete actions"):
             Agent(VARIED, spaces, [0])
-
-
-def test_what_was_drawn_is_what_is_trained_with() -> None:
-    small = dataclasses.replace(VARIED, hidden_size=20)
-    for group in groups(small, range(12)):
-        agent = Agent(small, SPACES, group)
-        for m, seed in enumerate(group):
-            own = draw(small, seed)
-            assert agent.own[m] == own
-            assert agent.optimizer.lr[m].item() == pytest.approx(own.lr, rel=1e-6)
-            layers = agent.network.views(agent.online)
-            assert len(layers) == own.hidden_layer + 1 and layers[0][0].shape[1:] == (own.hidden_size, 4)
-            agent.act(torch.zeros(len(group), 1, 4))
-            assert agent.numbers["replay"].shape[-1] == own.batch_size

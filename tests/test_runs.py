@@ -1,90 +1,63 @@
-"""Policy gradients through the command: what a run measures, when it ends, what it keeps, what it refuses."""
+"""Runs of policy gradients and of agents that learn between steps: what is theirs alone, and what they refuse."""
 
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from gymnasium.envs.registration import EnvSpec
 
 import trainer
+from control.cli.parse import parse
 from control.loops.episodes import EpisodeLoop
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from envs.make import make_environment
 from fake_runs import Shown, refused
-from helpers import flags, run_folder, trained
+from helpers import flags, loop_of, numbers, run_folder, same_numbers, trained
 
-WRITTEN = {
-    "epoch", "env_steps", "gradient_steps", "seed", "train/mean_reward", "train/best_mean_reward", "train/loss_p",
-    "train/loss_t", "train/entropy", "rollout/return_mean", "rollout/return_std", "rollout/return_max",
-    "rollout/return_min", "rollout/length", "time/rollout", "time/update", "eval/return_greedy", "eval/return_sampled",
-    "time/eval",
-}  # fmt: skip
-OWN = {
-    "CPG": {"train/loss_e", "train/baseline", "train/adv_m"},
-    "AAC": {"train/loss_e", "train/loss_v", "train/baseline", "train/adv_m"},
-    "VPG": set(),
-}
+Finished = Callable[..., tuple[Path, str]]
 
 
-@pytest.fixture
-def returns(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """Those of the training episodes, ``[M, E]`` a batch."""
-    seen: list[Tensor] = []
+def test_the_mean_of_the_latest_episodes(logdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:
+    """Seven of them, where a batch has three, counted again with a deque, as the notebook's trainer does. The best one
+    knows of this batch too, where the notebook's lags behind."""
+    returns: list[torch.Tensor] = []  # of the training episodes, [M, E] a batch
     real = EpisodeLoop._play
 
-    def rollout(self, actor, count):
-        trajectory = real(self, actor, count)
-        seen.append(trajectory.returns.clone())
+    def play(self, policy, count):
+        trajectory = real(self, policy, count)
+        returns.append(trajectory.returns.clone())
         return trajectory
 
-    monkeypatch.setattr(EpisodeLoop, "_play", rollout)
-    return seen
-
-
-# -- what is measured ------------------------------------------------------------------------------------------------
-
-
-# A window of two batches and a third of one; of less than a batch; and of more than there are.
-@pytest.mark.parametrize(("name", "window"), [("CPG", 7), ("AAC", 2), ("VPG", 100)])
-def test_the_mean_of_the_latest_episodes(
-    name: str, window: int, logdir: Path, returns: list[Tensor], capsys: Shown
-) -> None:
-    """Counted again with a deque, as the notebook's trainer does. The best one knows of this batch too, where the
-    notebook's lags behind."""
-    folder = trained(logdir, implementation=name, running_mean_len=window, num_seeds=2)
+    monkeypatch.setattr(EpisodeLoop, "_play", play)
+    folder = trained(logdir, implementation="CPG", running_mean_len=7, num_seeds=2)
     metrics = read_metrics(folder / "metrics.csv")
-    assert set(metrics) == WRITTEN | OWN[name]
     for m, seed in enumerate((25, 26)):
         rows = [row for row, value in enumerate(metrics["seed"]) if value == seed]
-        latest: deque[float] = deque(maxlen=window)
+        latest: deque[float] = deque(maxlen=7)
         means: list[float] = []
         for batch in returns:
             latest.extend(batch[m].tolist())
             means.append(sum(latest) / len(latest))
-        # 14 episodes are five batches of three
-        assert len(rows) == len(returns) == 5 and metrics["gradient_steps"][rows[-1]] == 5
+        assert len(rows) == len(returns) == 5  # batches of three have 14 episodes
         assert [metrics["train/mean_reward"][row] for row in rows] == pytest.approx(means, rel=1e-12)
         best = np.maximum.accumulate(means).tolist()
         assert [metrics["train/best_mean_reward"][row] for row in rows] == pytest.approx(best, rel=1e-12)
-        # in this game an episode is as long as its return
-        steps = np.cumsum([float(batch[m].sum()) for batch in returns])
-        assert [metrics["env_steps"][row] for row in rows] == steps.tolist()
 
     # best.ckpt is of the first epoch with the largest mean over both seeds, evaluated or not
     means = np.mean(np.reshape(metrics["train/mean_reward"], (5, 2)), axis=1)
     kept = checkpoints.load(folder / "checkpoints" / "best.ckpt").run_state
     assert kept["epoch"] == 1 + means.argmax() and kept["best"] == pytest.approx(means.max())
-    shown = capsys.readouterr().out
-    assert "epoch 1/5" in shown and "greedy" in shown and "warning" not in shown
 
 
-def test_stops_when_the_mean_reaches_the_target(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
+def test_stops_when_the_mean_reaches_the_target(logdir: Path, capsys: Shown, finished: Finished) -> None:
     """The largest mean of the first four epochs, to the last digit."""
-    means = read_metrics(trained(tmp_path / "whole", implementation="CPG") / "metrics.csv")["train/mean_reward"]
-    capsys.readouterr()
+    means = read_metrics(finished(implementation="CPG")[0] / "metrics.csv")["train/mean_reward"]
     folder = trained(logdir, implementation="CPG", target_reward=repr(max(means[:4])))
     ended = means.index(max(means[:4])) + 1
     assert read_metrics(folder / "metrics.csv")["train/mean_reward"] == means[:ended]
@@ -109,12 +82,13 @@ def test_a_run_that_is_over_keeps_its_own_settings(logdir: Path, tmp_path: Path,
     refused(trainer.main, longer, "max_episodes is 6, but the run to resume has 3", capsys, begun=True)
 
 
-def test_values_meant_for_one_agent_are_not_given_to_another(logdir: Path, capsys: Shown) -> None:
-    file = trained(logdir, implementation="CPG", max_episodes=3) / "config.yaml"
+def test_values_meant_for_one_agent_are_not_given_to_another(capsys: Shown, finished: Finished) -> None:
+    file = finished(implementation="CPG")[0] / "config.yaml"
     for flag, value, held in (("implementation", "AAC", "CPG"), ("preset", "skeleton", "published")):
         line = f"error: {flag} is '{value}', but {file} holds the values of '{held}'; leave out --{flag} or --config\n"
         assert refused(trainer.main, ["--config", str(file), f"--{flag}", value], "", capsys) == line
-    assert trainer.main(["--config", str(file), "--implementation", "CPG", "--preset", "published"]) == 0
+    same = parse(["--config", str(file), "--implementation", "CPG", "--preset", "published"])
+    assert same.agent == parse(["--config", str(file)]).agent
 
 
 def test_a_policy_that_is_sure_of_everything_is_told(logdir: Path, capsys: Shown) -> None:
@@ -129,24 +103,65 @@ def test_weights_that_are_no_longer_finite_end_the_run_in_one_line(logdir: Path,
     assert error.endswith("a smaller lr may help\n")
 
 
-# -- what becomes of it ----------------------------------------------------------------------------------------------
-
-
-def test_a_trained_agent_is_evaluated_and_lends_its_weights(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
-    folder = trained(logdir, implementation="AAC")
-    capsys.readouterr()
+def test_a_trained_agent_is_evaluated_without_a_command(capsys: Shown, finished: Finished) -> None:
+    folder, _ = finished(implementation="AAC")
     assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "3"]) == 0
     shown = capsys.readouterr().out
     assert "AAC on cartpole" in shown and "greedy" in shown and "sampled" in shown and "command" not in shown
     error = refused(trainer.main, ["--eval_agent", str(folder), "--command.return", "5"], "", capsys)
     assert error == "error: command.return has no effect: AAC here follows no command\n"
 
-    last = folder / "checkpoints" / "last.ckpt"
-    again = trained(tmp_path / "b", implementation="AAC", reload=last, max_episodes=1, lr=1e-12, value_lr=1e-12)
-    ours, theirs = (checkpoints.load(path).content["state_dict"] for path in (again, last))
-    for name, weights in theirs.items():
-        torch.testing.assert_close(ours[name], weights, rtol=0, atol=1e-9)
-    assert ours.keys() == {"agents.0.network.policy.flat", "agents.0.network.critic.flat"}
+
+# -- agents that learn between steps ---------------------------------------------------------------------------------
+
+
+def test_worker_processes_change_nothing() -> None:
+    loops = [loop_of("DDQN", "lunarlander", 1, 2, steps_per_epoch=120, num_workers=workers) for workers in (0, 2)]
+    rows = [loop.epoch() for loop in loops]
+    for m in range(2):
+        same_numbers(*(numbers(loop, row, m) for loop, row in zip(loops, rows, strict=True)))
+    assert torch.equal(*(loop.evaluate(3).returns for loop in loops))
+    loops[1].close()
+
+
+def test_a_longer_resumed_run_does_not_explore_anew(logdir: Path) -> None:
+    given: dict[str, Any] = {"implementation": "DDQN", "eps_fraction": 0.5}
+    trained(logdir, epochs=4, **given)
+    epsilon = read_metrics(trained(logdir, "--resume", epochs=6, **given) / "metrics.csv")["train/epsilon"]
+    assert len(epsilon) == 6 and epsilon[0] > epsilon[1] > 0.01 and epsilon[2:] == pytest.approx([0.01] * 4)
+
+
+def test_a_checkpoint_is_evaluated_greedily_and_filmed(logdir: Path, capsys: Shown) -> None:
+    folder = trained(logdir, "--record", "--vary_hp", implementation="DDQN", num_seeds=3, hidden_size=6, epochs=2)
+    assert (folder / "videos" / "final.mp4").stat().st_size > 1000
+    capsys.readouterr()
+    assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "5", "--record"]) == 0
+    shown = capsys.readouterr().out
+    assert [line.split()[:2] for line in shown.splitlines() if line.startswith(("greedy", "sampled"))] == [
+        ["greedy", "25"], ["greedy", "26"], ["greedy", "27"], ["greedy", "all"],
+    ]  # fmt: skip
+    assert "command" not in shown and len(list((folder / "videos").glob("eval_*.mp4"))) == 1
+    for more in (["--evaluation", "sampled"], ["--command.return", "3"]):
+        assert "DDQN" in refused(trainer.main, ["--eval_agent", str(folder), *more], "has no effect", capsys)
+
+
+def test_a_run_that_ends_before_it_learns_says_so(tmp_path: Path, capsys: Shown) -> None:
+    run = ["--implementation", "ER", "--gamename", "panflute", "--logdir", str(tmp_path), "--num_hidden_units", "4"]
+    for steps, told in (("20", True), ("40", False)):
+        flags = ["--num_steps", steps, "--eval_frequency", "20", "--training_start_time", "20", "--eval_steps", "2"]
+        assert trainer.main([*run, *flags, "--exp_name", steps]) == 0
+        assert ("warning: nothing will be learned: the run has 20 steps" in capsys.readouterr().out) == told
+
+
+# -- what cannot be --------------------------------------------------------------------------------------------------
+
+
+class Pictures(gym.Env):
+    observation_space = gym.spaces.Box(0, 255, (20, 20, 3), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
 
 
 @pytest.mark.parametrize(("argv", "line"), [
@@ -169,9 +184,17 @@ def test_a_trained_agent_is_evaluated_and_lends_its_weights(logdir: Path, tmp_pa
     ("--seed 9223372036854775807 --num_seeds 2",
      "seed is 9223372036854775807; allowed with num_seeds 2: at most 9223372036854775806"),
     ("--command.return 5", "command.return has no effect: CPG here follows no command"),
+    ("--implementation DDQN --gamename pendulum",
+     "gamename is 'pendulum', whose actions are continuous; DDQN takes discrete actions"),
+    ("--implementation DDQN --gamename Pictures-v0",
+     "gamename is 'Pictures-v0', which shows images; DDQN takes vectors of observations"),
+    ("--implementation DDQN --command.return 3", "command.return has no effect: DDQN here follows no command"),
 ])  # fmt: skip
-def test_what_cannot_be_is_one_line_and_writes_nothing(argv: str, line: str, logdir: Path, capsys: Shown) -> None:
-    small = ["--implementation", "CPG", "--gamename", "cartpole", "--max_episodes", "1", "--logdir", str(logdir)]
+def test_what_cannot_be_is_one_line_and_writes_nothing(
+    argv: str, line: str, logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(gym.registry, "Pictures-v0", EnvSpec("Pictures-v0", Pictures))
+    small = ["--implementation", "CPG", "--gamename", "cartpole", "--logdir", str(logdir)]
     assert refused(trainer.main, [*small, *argv.split()], "", capsys) == f"error: {line}\n" and not logdir.exists()
 
 
