@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 import trainer
 from conftest import ROOT
 from control.cli import parse as config
-from control.commands.search_results import EVALUATED, METRIC, Search
 from control.commands.search_space import Dimension, Space, search_space, trial_settings
-from control.commands.trial import run_trial
+from control.commands.trials import EVALUATED, METRIC, Search, run_trial
 from control.commands.tune import PERTURBED
 from control.storage import checkpoints
 from fake_runs import Shown, refused

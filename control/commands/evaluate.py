@@ -4,8 +4,6 @@ import contextlib
 import itertools
 from collections.abc import Iterator
 
-import numpy as np
-
 from control.cli.settings import Settings
 from control.commands.evaluate_proxy import evaluate_proxy, load_proxy
 from control.commands.run import ENVS, with_weights
@@ -90,7 +88,7 @@ def _followed(module: AgentModule) -> str:
 
 def _rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]]:
     """Lines of the table: one per seed, and one for all of several."""
-    returns, lengths = episodes.returns.numpy().astype(np.float64), episodes.lengths.numpy()
+    returns, lengths = episodes.returns.double().numpy(), episodes.lengths.numpy()
     rows = [(str(seed), returns[m], lengths[m]) for m, seed in enumerate(seeds)]
     if len(seeds) > 1:
         rows.append(("all", returns.ravel(), lengths.ravel()))

@@ -2,13 +2,11 @@
 
 import importlib
 import logging
-import signal
 import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
@@ -16,7 +14,7 @@ from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 from control.cli.settings import RunConfig, Settings, as_dict, to_yaml
 from control.commands.choose_proxy import conclude
 from control.lightning.agent import AgentModule
-from control.lightning.callbacks import Checkpoints, Recorder, RunLog, film
+from control.lightning.callbacks import Checkpoints, Recorder, RunLog, StopNow, StopOnSignal, film
 from control.lightning.module import RunModule
 from control.lightning.population import PopulationModule
 from control.lightning.population import build as build_search
@@ -122,36 +120,6 @@ def build_module(settings: Settings) -> RunModule:
         return AgentModule(settings)
     check_accelerator(settings.run)
     return build_search(settings)
-
-
-class StopNow(BaseException):
-    """The second Ctrl-C. Lightning would answer a KeyboardInterrupt with exit status 1."""
-
-
-class StopOnSignal(pl.Callback):
-    """Ctrl-C and SIGTERM end the run after the epoch under way, with a checkpoint; a second Ctrl-C ends it at once."""
-
-    asked = False
-
-    def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            raise StopNow
-        self.asked = True
-        print("\nstopping after this epoch; once more to stop at once", file=sys.stderr, flush=True)
-
-    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        # Lightning has put a handler around ours by now that would end the run without its summary.
-        signal.signal(signal.SIGTERM, self._ask)
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        trainer.should_stop |= self.asked
 
 
 def _find_resumable(settings: Settings) -> Path | None:

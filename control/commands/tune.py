@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from control.cli.settings import Settings
-from control.commands.search_results import METRIC, Search
 from control.commands.search_space import Dimension, Space, search_space, trial_settings
+from control.commands.trials import METRIC, Search, TrialFailed, run_trial
 from control.evolution.cluster import connected
 from control.storage import run_dir
 from models.settings import SettingError
@@ -112,8 +112,6 @@ def _perturbed_every(settings: Settings) -> int:
 def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder: Path) -> None:
     """What Ray calls in a process of its own, on any node, with the searcher's suggestion."""
     from ray import tune as ray_tune
-
-    from control.commands.trial import TrialFailed, run_trial
 
     logging.getLogger("ray").setLevel(logging.ERROR)
     if not folder.is_dir():

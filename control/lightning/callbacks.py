@@ -1,7 +1,10 @@
-"""Lightning callbacks of our own command: metrics.csv and TensorBoard, checkpoints, and videos."""
+"""Lightning callbacks of our own command: metrics.csv and TensorBoard, checkpoints, signals, and videos."""
 
 import math
+import signal
+import sys
 from pathlib import Path
+from types import FrameType
 
 import pytorch_lightning as pl
 import torch
@@ -109,6 +112,36 @@ class Checkpoints(CheckpointCallback):
         module.whole = whole
         trainer.save_checkpoint(self.folder / name)
         module.whole = True
+
+
+class StopNow(BaseException):
+    """The second Ctrl-C. Lightning would answer a KeyboardInterrupt with exit status 1."""
+
+
+class StopOnSignal(Callback):
+    """Ctrl-C and SIGTERM end the run after the epoch under way, with a checkpoint; a second Ctrl-C ends it at once."""
+
+    asked = False
+
+    def __enter__(self) -> None:
+        self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise StopNow
+        self.asked = True
+        print("\nstopping after this epoch; once more to stop at once", file=sys.stderr, flush=True)
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        # Lightning has put a handler around ours by now that would end the run without its summary.
+        signal.signal(signal.SIGTERM, self._ask)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        trainer.should_stop |= self.asked
 
 
 class Recorder(Callback):
