@@ -48,9 +48,7 @@ class RunConfig:
     time_limit: int | None = _run(None, "steps that truncate an episode; null is the environment's own", minimum=1)
     logdir: str = _run("exp_dir", "folder under which everything is written")
     logger: str = _run(
-        "tensorboard",
-        "what shows the run beside its metrics.csv",
-        choices=("tensorboard", "wandb", "mlflow", "none"),
+        "tensorboard", "what shows the run beside its metrics.csv", choices=("tensorboard", "wandb", "mlflow", "none")
     )
     print_statements: int = _run(0, "above 0 prints more while training", minimum=0)
     record: bool = _run(False, "write a video at the end, of the trained agent or of the one that --eval_agent names")

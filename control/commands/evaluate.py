@@ -35,12 +35,10 @@ def evaluate_checkpoint(settings: Settings) -> None:
     """Play `num_eval_episodes` episodes for each member of the checkpoint and print a table; with ``--record`` also a
     video of one episode. Episode seeds come from ``--seed`` (25 by default), not from the run's."""
     now = settings.run
-    for name in sorted({"num_agents", "real_baseline", "agent"} & settings.given):
-        raise SettingError(
-            f"--{name} has no effect with --eval_agent: only on a synthetic environment agents are trained", name
-        )
-    for name in sorted(settings.changed):
-        raise SettingError(f"--{name} has no effect with --eval_agent: the checkpoint holds it", name)
+    of_proxies = {"num_agents", "real_baseline", "agent"} & settings.given
+    for name in sorted(of_proxies | settings.changed.keys()):
+        why = "only on a synthetic environment agents are trained" if name in of_proxies else "the checkpoint holds it"
+        raise SettingError(f"--{name} has no effect with --eval_agent: {why}", name)
     checkpoint = checkpoints.load(now.eval_agent or "")
     then = checkpoint.settings
     for name in ("implementation", "gamename"):

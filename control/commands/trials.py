@@ -210,7 +210,7 @@ def run_trial(settings: Settings, folder: Path, start_from: Path | None, report:
             with contextlib.closing(build_module(settings)) as module:
                 checkpoint = checkpoints.load(start_from) if start_from else None
                 if checkpoint:
-                    _take_over(checkpoint, module, folder)
+                    _take_over(checkpoint, module, folder / "checkpoints" / "best.ckpt")
                 fit(module, folder, [Progress()], checkpoint, after=[Report(report)])
         except Exception as error:
             traceback.print_exc()
@@ -218,12 +218,9 @@ def run_trial(settings: Settings, folder: Path, start_from: Path | None, report:
             raise TrialFailed(line) from None
 
 
-def _take_over(checkpoint: Checkpoint, module: RunModule, folder: Path) -> None:
-    """Make this trial's a checkpoint that may be another's: with the learning rates of ``module`` and the best score in
-    ``folder``."""
-    own = [group for optimizer in module.configure_optimizers() for group in optimizer.param_groups]
-    theirs = [group for state in checkpoint.content["optimizer_states"] for group in state["param_groups"]]
-    for group, other in zip(own, theirs, strict=True):
-        other["lr"] = group["lr"]
-    best = folder / "checkpoints" / "best.ckpt"
-    checkpoint.run_state["best"] = checkpoints.load(best).run_state["best"] if best.exists() else float("-inf")
+def _take_over(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
+    """Give a checkpoint that may be another trial's the learning rates of ``module`` and the score of ``best``."""
+    for optimizer, saved in zip(module.configure_optimizers(), checkpoint.content["optimizer_states"], strict=True):
+        for own, theirs in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+            theirs["lr"] = own["lr"]
+    checkpoint.run_state["best"] = checkpoints.load(best).run_state["best"] if best.exists() else -math.inf
