@@ -1,46 +1,63 @@
-"""`--eval_agent CHECKPOINT`: how good is it? The checkpoint knows everything but how many episodes."""
+"""`--eval_agent`: how good is the agent of a checkpoint, which knows everything but how many episodes? And what are
+fresh agents worth that never trained on the real environment? They train on a proxy and are tested on the real
+environment, beside agents that trained there."""
 
 import contextlib
+import dataclasses
 import itertools
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-from control.cli.settings import Settings
-from control.commands.evaluate_proxy import evaluate_proxy, load_proxy
+from torch import Tensor
+
+from control.cli.settings import Settings, as_dict, from_dict
 from control.commands.run import ENVS, with_weights
 from control.commands.train import prepare
+from control.evolution.cluster import make_workers
 from control.lightning.agent import AgentModule
 from control.lightning.callbacks import film
+from control.loops.build import spaces_of
 from control.loops.rollout import Episodes
 from control.reports.statistics import interval, iqm
+from control.reports.synthetic import describe, iqm_text
 from control.reports.tables import aligned, with_interval
-from control.storage import checkpoints
+from control.storage import checkpoints, run_dir
+from control.storage.checkpoints import Checkpoint
+from models.proxies import files
+from models.proxies.files import Proxy, ProxyError
+from models.registry import family, learns_from
 from models.settings import SettingError
+from models.streams import derive_seed
+from understudy.files import IN_RUN, SUFFIX, pretrained
 
 _FROM_NOW = ("num_workers", "num_eval_episodes", "evaluation", "record", "accelerator", "num_threads")
+HEADER = ("trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps", "episodes", "seconds")
+WIDTHS = (10, 7, 6, 22, 6, 8, 8, 7)
+REAL_STEPS = 50_000  # at most, of an agent that trains on the real environment until it solves it
 
 
 def evaluate(settings: Settings) -> int:
     """Print how good an agent's checkpoint is, or what agents are worth that train on a proxy. Returns 0."""
     prepare(settings.run)
     assert settings.run.eval_agent
-    proxy = load_proxy(settings.run.eval_agent)
-    if proxy:
-        evaluate_proxy(settings, proxy)
+    found = proxy_or_checkpoint(settings.run.eval_agent)
+    if isinstance(found, Proxy):
+        evaluate_proxy(settings, found)
     else:
-        evaluate_checkpoint(settings)
+        evaluate_checkpoint(settings, found)
     return 0
 
 
-def evaluate_checkpoint(settings: Settings) -> None:
+def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     """Play `num_eval_episodes` episodes for each member of the checkpoint and print a table; with ``--record`` also a
     video of one episode. Episode seeds come from ``--seed`` (25 by default), not from the run's."""
-    now = settings.run
+    now, then = settings.run, checkpoint.settings
     of_proxies = {"num_agents", "real_baseline", "agent"} & settings.given
     for name in sorted(of_proxies | settings.changed.keys()):
         why = "only on a synthetic environment agents are trained" if name in of_proxies else "the checkpoint holds it"
         raise SettingError(f"--{name} has no effect with --eval_agent: {why}", name)
-    checkpoint = checkpoints.load(now.eval_agent or "")
-    then = checkpoint.settings
     for name in ("implementation", "gamename"):
         if name in settings.given and getattr(now, name) != getattr(then.run, name):
             raise SettingError(
@@ -93,3 +110,78 @@ def _rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]
     for name, values, steps in rows:
         middle = with_interval(float(iqm(values)), interval(values, iqm))
         yield [mode, name, f"{values.mean():.1f}", f"{values.std():.1f}", middle, f"{steps.mean():.0f}"]
+
+
+def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
+    """The proxy in a file, of a shipped name, or of a search's folder or checkpoint: its winner, or the best mean so
+    far. Of agents, the checkpoint in a file or folder."""
+    where = Path(path)
+    winners = [folder / IN_RUN for folder in (where, run_dir.newest(where)) if folder]
+    where = next((winner for winner in winners if winner.exists()), where)
+    if where.suffix == SUFFIX or path in pretrained() and not where.exists():
+        return files.load(where)
+    checkpoint = checkpoints.load(where)
+    settings, game = checkpoint.settings, checkpoint.settings.run.gamename
+    if learns_from(settings.run.implementation) != "evolution":
+        return checkpoint
+    entries = checkpoint.run_state["evolution"]["archive"]["entries"]
+    if not entries:
+        raise ProxyError(f"checkpoint {str(checkpoint.path)!r} is of a search whose mean has no fitness yet")
+    description = {"settings": as_dict(settings), "scores": {"generation": entries[0][1]}}
+    return Proxy(checkpoint.path, settings.proxy, spaces_of(game), game, entries[0][2], description)
+
+
+def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
+    """Train ``num_agents`` fresh agents on the proxy and as many on the real environment, and print a table of their
+    real returns. Seeds of the agents come from ``--seed``."""
+    run = settings.run
+    for name in ("record", "evaluation", "command", "implementation", "gamename"):
+        if name in settings.given:
+            raise SettingError(f"--{name} has no effect with a synthetic environment for --eval_agent", name)
+    agent_name = run.agent if "agent" in settings.given else proxy.description.get("settings", {}).get("agent", "DDQN")
+    agent = agent_settings(proxy, agent_name, settings.changed)
+    share = max(1, min(run.num_eval_episodes, 1000) // run.num_agents)
+    tests = share if "num_eval_episodes" in settings.given else 10
+    config = dataclasses.replace(proxy.config, test_episodes=tests)
+    print(f"{proxy.game} by a synthetic {'bandit' if config.proxy == 'bandit' else 'environment'}: {proxy.path}")
+    sampled = f", sampled for each agent: {', '.join(agent.vary)}" if agent.vary_hp else ""
+    print(f"{run.num_agents} fresh {agent_name} agents on each, seed {run.seed}{sampled}; "
+          f"{tests} real test episodes per agent\n")  # fmt: skip
+    seeds = [derive_seed(run.seed, f"evaluation, agent {i}") for i in range(run.num_agents)]
+
+    def show(name: str, agent_config: Any, proxies: Tensor | None, steps: int, rule: str | None) -> None:
+        """Train, test, and print the row."""
+        started = time.perf_counter()
+        job = (config, agent_name, agent_config, proxy.game)
+        with contextlib.closing(make_workers(*job, run.num_workers, run.ray_address)) as workers:
+            outcome = workers.run(proxies, seeds, steps=steps, test_limit=run.time_limit, rule=rule)
+        row = describe(outcome, config.solved_reward)
+        cells = (
+            name, f"{row['mean']:.1f}", f"{row['std']:.1f}", iqm_text(row),
+            "" if row["solved"] is None else f"{100 * row['solved']:.0f} %",
+            f"{row['steps']:,.0f}", f"{row['episodes']:,.1f}", f"{time.perf_counter() - started:.1f}",
+        )  # fmt: skip
+        print(*aligned([cells], WIDTHS), flush=True)
+
+    print(*aligned([HEADER], WIDTHS))
+    rule = "budget" if config.inner_rule == "tests" else None  # this training knows no real tests
+    show("synthetic", agent, proxy.parameters.expand(run.num_agents, -1), config.steps_in_use, rule)
+    if not run.real_baseline:
+        return
+    # One environment, one update per step, and everything is remembered.
+    real = dataclasses.replace(
+        agent, num_envs=1, fill=0, init_episodes=max(1, agent.init_episodes), rb_size=100_000, eps_fraction=None
+    )
+    solved = config.solved_reward
+    show("real", real, None, REAL_STEPS, "budget" if solved is None else "solved")
+    until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
+    print(f"\non the real environment agents train{until} at most {REAL_STEPS:,} steps")
+
+
+def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
+    """Settings of fresh agents: those of the search's agents as far as ``name`` knows them, then ``changed``.
+    ``vary_hp`` samples everything it can, unless ``vary`` says what."""
+    search = {"implementation": "SE", "gamename": proxy.game} | proxy.description.get("settings", {})
+    if changed.get("vary_hp"):
+        changed = {"vary": family(name).config().vary} | changed
+    return from_dict(search | {"agent": name} | changed).agent

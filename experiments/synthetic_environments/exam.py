@@ -19,10 +19,11 @@ if str(ROOT) not in sys.path:
 
 import torch  # noqa: E402
 
-from control.commands.evaluate_proxy import agent_settings, load_proxy  # noqa: E402
+from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
 from control.evolution.cluster import make_workers  # noqa: E402
 from control.evolution.inner_loop import Outcome  # noqa: E402
 from control.reports.synthetic import describe  # noqa: E402
+from models.proxies.files import Proxy  # noqa: E402
 from models.streams import derive_seed  # noqa: E402
 
 WIDE = {"hidden_size": 128, "batch_size": 128, "hidden_layer": 2}  # the published ranges: 42 to 384, 1 to 3 layers
@@ -35,8 +36,8 @@ EXAMS = {
 
 def examine(path: str, name: str, seed: int, agents: int | None) -> dict:
     """One exam of one synthetic environment as plain numbers."""
-    proxy = load_proxy(path)
-    assert proxy, f"{path} is no synthetic environment"
+    proxy = proxy_or_checkpoint(path)
+    assert isinstance(proxy, Proxy), f"{path} is no synthetic environment"
     kind, count, changed = EXAMS[name]
     count = agents or count
     config = dataclasses.replace(proxy.config, test_episodes=10, test_limit=None)
