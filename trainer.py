@@ -87,8 +87,8 @@ def run(settings: config.Settings) -> int:
     if settings.run.plot:
         from control.reports.figures import plot
 
-        out = Path(settings.run.plot_out) if settings.run.plot_out else None
-        return plot([Path(folder) for folder in settings.run.plot], out)
+        out = settings.run.plot_out
+        return plot([Path(folder) for folder in settings.run.plot], Path(out) if out else None)
     if settings.run.eval_agent:
         from control.commands.evaluate import evaluate as evaluate_here
 

@@ -51,11 +51,11 @@ def test_a_space_is_read_as_flags_are(tmp_path: Path) -> None:
         "seed: [1, 2]\nexpo_weighting: [true, false]\n"
     )
     space = space_of(tmp_path, text)
-    assert space["lr"] == Dimension("lr", "loguniform", (1e-4, 1e-2))
-    assert space["hidden_sizes"].values == ((8,), (8, 16), (32,))
-    assert space["hidden_sizes"].labels == ["8", "8 16", "32"]
-    assert space["reward_scale"].values == (None, 0.5)
-    assert space["expo_weighting"].values == (True, False)
+    assert space.dimensions["lr"] == Dimension("lr", "loguniform", (1e-4, 1e-2))
+    assert space.dimensions["hidden_sizes"].values == ((8,), (8, 16), (32,))
+    assert space.dimensions["hidden_sizes"].labels == ["8", "8 16", "32"]
+    assert space.dimensions["reward_scale"].values == (None, 0.5)
+    assert space.dimensions["expo_weighting"].values == (True, False)
     raw = {"lr": 0.00123456789, "batch_size": 16, "hidden_sizes": "8 16", "reward_scale": "null", "last_few": 3,
            "sample_by": "episode", "seed": 2, "expo_weighting": True}  # fmt: skip
     values = raw | {"lr": 0.00123457, "hidden_sizes": (8, 16), "reward_scale": None}
@@ -106,11 +106,11 @@ def test_environments_are_not_searched(tmp_path: Path, game: str) -> None:
 def test_every_published_value_lies_in_the_search_space(name: str) -> None:
     space = search_space(settings("--implementation", name))
     learned = name not in ("ER", "PerfectModel")
-    assert space.names == ["Q_alpha", *["model_alpha"] * learned, "softmax_temp"]
-    low, high = space["Q_alpha"].values
+    assert list(space.dimensions) == ["Q_alpha", *["model_alpha"] * learned, "softmax_temp"]
+    low, high = space.dimensions["Q_alpha"].values
     for values in model_generalisation.PRESETS.values():
         assert low < values[name]["Q_alpha"] < high
-        assert values[name]["softmax_temp"] in space["softmax_temp"].values
+        assert values[name]["softmax_temp"] in space.dimensions["softmax_temp"].values
 
 
 @pytest.mark.parametrize("name", [
@@ -119,17 +119,17 @@ def test_every_published_value_lies_in_the_search_space(name: str) -> None:
 ])  # fmt: skip
 def test_there_is_a_published_space(name: str) -> None:
     space = search_space(settings("--implementation", name))
-    assert {"lr", "Q_alpha"} & set(space.names) and "/" in space.source
+    assert {"lr", "Q_alpha"} & space.dimensions.keys() and "/" in space.source
 
 
 def test_what_is_given_is_not_searched_in_the_published_space() -> None:
     searched = {"lr", "batch_size"}
-    assert searched <= set(search_space(settings()).names)
-    assert not searched & set(search_space(settings("--lr", "0.1", "--batch_size", "8")).names)
+    assert searched <= search_space(settings()).dimensions.keys()
+    assert not searched & search_space(settings("--lr", "0.1", "--batch_size", "8")).dimensions.keys()
 
 
 def test_the_published_grid_of_learning_rates() -> None:
-    lr = search_space(settings())["lr"]
+    lr = search_space(settings()).dimensions["lr"]
     grid = {lr.decode(10 ** (-4 + k / 1000)) for k in range(2001)}
     assert len(grid) == 101 and min(grid) == 1e-4 and max(grid) == 1e-2
     assert float(f"{10**-3.98:.6g}") in grid

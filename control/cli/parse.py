@@ -42,15 +42,25 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     typed = split(sys.argv[1:] if argv is None else argv)
     asked = dict(typed)
     if "version" in asked:
-        print(f"understudy {version()}")
+        import tomllib
+
+        pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+        print(f"understudy {tomllib.loads(pyproject)['project']['version']}")
         raise SystemExit(0)
     if [name for name, _ in typed].count("config") > 1:
         raise SettingError("--config is given twice; allowed: one file")
     file = one_word("config", asked["config"]) if "config" in asked else ""
     written = read_config(file) if file else []
-    with _naming(file, dict(written), asked):
-        choice = _choose(dict(written) | asked, asked)
-    _check_choice(file, dict(written), asked)
+    in_file = dict(written)
+    with _naming(file, in_file, asked):
+        choice = _choose(in_file | asked, asked)
+    for name in ("implementation", "preset"):  # what a file holds is meant for those that it names
+        own, other = in_file.get(name), asked.get(name)
+        if own and other and own != other and "eval_agent" not in asked:
+            raise SettingError(
+                f"{name} is {' '.join(other)!r}, but {file} holds the values of {' '.join(own)!r}; "
+                f"leave out --{name} or --config"
+            )
     if "help" in asked:
         from control.cli.help import help_text
 
@@ -120,16 +130,6 @@ def _choose(words: Mapping[str, list[str]], asked: Container[str]) -> _Choice:
     choosing = CHOOSING if learns_from(implementation) == "evolution" else CHOOSING[:1]
     chosen = {name: one_word(name, words[name]) for name in choosing if name in words}
     return _Choice(implementation, game.name, evaluating, flags(implementation, game.name, chosen))
-
-
-def _check_choice(file: str, written: Mapping[str, list[str]], asked: Mapping[str, list[str]]) -> None:
-    """The values in a file are meant for the implementation and preset that it names: no flag may choose others."""
-    for name in ("implementation", "preset"):
-        if "eval_agent" not in asked and name in written and name in asked and written[name] != asked[name]:
-            raise SettingError(
-                f"{name} is {' '.join(asked[name])!r}, but {file} holds the values of {' '.join(written[name])!r}; "
-                f"leave out --{name} or --config"
-            )
 
 
 def _settings(values: dict[str, Any], choice: _Choice, asked: Container[str]) -> Settings:
@@ -203,10 +203,3 @@ def _check_together(settings: Settings, typed: Collection[str], known: Mapping[s
                 shipped = pretrained()
             if path not in shipped:
                 raise SettingError(f"{name} is {path!r}: no such file or folder{nearest(path, shipped)}", name)
-
-
-def version() -> str:
-    """The version of the source tree, from which all but the package `understudy` runs."""
-    import tomllib
-
-    return tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["version"]

@@ -1,11 +1,5 @@
-"""Search spaces: which hyperparameters are varied, and between what values. Imports neither torch nor ray.
-
-A file has one line per hyperparameter, with a list of choices or one range:
-
-    lr: {logspace: [-4, -2, 101]}
-    batch_size: [512, 768, 1024]
-    hidden_sizes: [[32], [64, 128]]
-"""
+"""Search spaces (docs/tuning.md): which hyperparameters are varied, and between what values. Imports neither torch nor
+ray."""
 
 import dataclasses
 import math
@@ -73,23 +67,16 @@ class Dimension:
 class Space:
     """A search space whose values have all been checked against the settings."""
 
-    dimensions: tuple[Dimension, ...]
+    dimensions: dict[str, Dimension]
     source: str
-
-    def __getitem__(self, name: str) -> Dimension:
-        return self.dimensions[self.names.index(name)]
-
-    @property
-    def names(self) -> list[str]:
-        return [dimension.name for dimension in self.dimensions]
 
     def decode(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """The settings that a searcher's suggestion stands for."""
-        return {dimension.name: dimension.decode(raw[dimension.name]) for dimension in self.dimensions}
+        return {name: dimension.decode(raw[name]) for name, dimension in self.dimensions.items()}
 
     def clamp(self, raw: dict[str, Any]) -> dict[str, Any]:
         """A suggestion with its numbers brought back into their ranges."""
-        return raw | {d.name: d.clamp(raw[d.name]) for d in self.dimensions if d.kind != "choice"}
+        return raw | {name: own.clamp(raw[name]) for name, own in self.dimensions.items() if own.kind != "choice"}
 
 
 def search_space(settings: Settings) -> Space:
@@ -100,15 +87,15 @@ def search_space(settings: Settings) -> Space:
     known = flags(settings.run.implementation, settings.run.gamename)
     entries = read_mapping("search_space", path, "name: choices or range")
     try:
-        dimensions = [
-            _dimension(name, entry, settings, known)
+        dimensions = {
+            name: _dimension(name, entry, settings, known)
             for name, entry in entries.items() if given or name not in settings.given
-        ]  # fmt: skip
+        }  # fmt: skip
     except SettingError as error:
         raise SettingError(f"{path}: {error}") from None
     if not dimensions:
         raise SettingError(f"{path}: nothing is left to search{'' if given else '; flags or --config set all of it'}")
-    return Space(tuple(dimensions), path)
+    return Space(dimensions, path)
 
 
 def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:

@@ -164,19 +164,19 @@ def _conclude(module: RunModule, folder: Path, seconds: float, verbose: bool) ->
     spent = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.0f} seconds"
     count = f"{module.epoch} {module.unit}{'s' * (module.epoch != 1)}"
     print(f"\n{count}, {int(module.env_steps.sum()):,} {module.steps_on} steps in {spent}")
-    proxy, evaluations = folder / "proxy.safetensors", []
+    commands, proxy = [f"-m tensorboard.main --logdir {module.settings.run.logdir}"], folder / "proxy.safetensors"
     if kept := checkpoints.kept(folder / "checkpoints"):
         lines.append(("checkpoint", kept))
     if isinstance(module, AgentModule) and kept:
-        evaluations = [str(kept), f"{kept} --num_eval_episodes 1 --record"]
+        evaluation = f"trainer.py --eval_agent {kept}"
+        commands += [evaluation, f"{evaluation} --num_eval_episodes 1 --record"]
     elif proxy.exists():
-        fresh = f"{proxy} --agent {module.settings.run.agent} --num_agents 10"
-        evaluations = [fresh, f"{fresh} --vary_hp"]
+        evaluation = f"trainer.py --eval_agent {proxy} --agent {module.settings.run.agent} --num_agents 10"
+        commands += [evaluation, f"{evaluation} --vary_hp"]
     executable, here = Path(sys.executable), Path.cwd()
     python = executable.relative_to(here) if executable.is_relative_to(here) else "python"
     print(*(f"  {name:<12}{value}" for name, value in lines), "next:", sep="\n")
-    print(f"  {python} -m tensorboard.main --logdir {module.settings.run.logdir}")
-    print(*(f"  {python} trainer.py --eval_agent {words}\n" for words in evaluations), sep="", end="")
+    print(*(f"  {python} {command}" for command in commands), sep="\n")
     if not module.is_over():
         print(f"  the same command with --resume goes on from {module.unit} {module.epoch}")
     elif not finished:
@@ -208,6 +208,4 @@ def prepare(run: RunConfig) -> None:
     # Lightning's advice is about data loaders and loggers that are as they are on purpose.
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning")
-    warnings.filterwarnings(
-        "ignore", category=UserWarning, message=".*(dataloader|num_workers|DataLoader|pkg_resources).*"
-    )
+    warnings.filterwarnings("ignore", ".*(dataloader|num_workers|DataLoader|pkg_resources).*", UserWarning)

@@ -110,7 +110,7 @@ class Search:
 
     def write(self) -> None:
         """``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
-        text, names = io.StringIO(), self.space.names
+        text, names = io.StringIO(), list(self.space.dimensions)
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(["trial", "status", "epoch", "env_steps", METRIC, *EVALUATED, "best_epoch", *names, "checkpoint"])
         for trial in self.ranked:
@@ -161,7 +161,7 @@ class Search:
         return 130 if interrupted else 0
 
     def _text(self, trial: Trial) -> str:
-        varied = [name for name in self.space.names if self.space[name].values[1:]]
+        varied = [name for name, dimension in self.space.dimensions.items() if len(dimension.values) > 1]
         return ", ".join(f"{name} {_word(trial.values[name])}" for name in varied)
 
     def _say(self, line: str) -> None:

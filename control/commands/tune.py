@@ -46,7 +46,7 @@ def tune(settings: Settings) -> int:
         search = Search(settings, space, folder)
         where = f"on {run.ray_address}" if run.ray_address else f"{at_once} at a time"
         trials = f"{run.num_samples} trials of {settings.epochs} epochs with {run.tune_algorithm}"
-        print(f"searching {', '.join(space.names)} ({space.source})\n{trials}, {where}: {folder}", flush=True)
+        print(f"searching {', '.join(space.dimensions)} ({space.source})\n{trials}, {where}: {folder}", flush=True)
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # KeyboardInterrupt
         try:
             _search(search)
@@ -68,7 +68,7 @@ def _check(settings: Settings, space: Space) -> None:
         raise SettingError(
             f"--no_checkpoint and --tune_algorithm {run.tune_algorithm} exclude each other: it pauses trials"
         )
-    if run.tune_algorithm == "pbt" and not set(PERTURBED) & set(space.names):
+    if run.tune_algorithm == "pbt" and not set(PERTURBED) & space.dimensions.keys():
         raise SettingError(
             f"{space.source}: pbt perturbs {', '.join(PERTURBED)}; at least one of them must be in the space"
         )
@@ -88,7 +88,7 @@ def _search(search: Search) -> None:
     trainable = ray_tune.with_parameters(_trainable, settings=settings, space=space, folder=search.folder.absolute())
     tuner = ray_tune.Tuner(
         ray_tune.with_resources(trainable, {"cpu": run.num_workers}),
-        param_space={dimension.name: _domain(dimension) for dimension in space.dimensions},
+        param_space={name: _domain(dimension) for name, dimension in space.dimensions.items()},
         tune_config=ray_tune.TuneConfig(
             metric=METRIC, mode="max", num_samples=run.num_samples, max_concurrent_trials=run.max_concurrent_trials,
             search_alg=searcher, scheduler=scheduler, trial_name_creator=name, trial_dirname_creator=name,
@@ -171,7 +171,7 @@ def _algorithm(settings: Settings, space: Space) -> tuple[Any, Any]:
         return searcher, schedulers.AsyncHyperBandScheduler(
             "epoch", max_t=epochs + 1, grace_period=max(every, epochs // 8), reduction_factor=REDUCTION
         )
-    perturbed = [dimension for dimension in space.dimensions if dimension.name in PERTURBED]
+    perturbed = [dimension for name, dimension in space.dimensions.items() if name in PERTURBED]
     return searcher, schedulers.PopulationBasedTraining(
         "epoch", perturbation_interval=_perturbed_every(settings) * every, custom_explore_fn=space.clamp,
         hyperparam_mutations={each.name: each.labels if each.kind == "choice" else _domain(each) for each in perturbed},
