@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 
 
 def train(*, verbose: bool = True, callbacks: "Sequence[Callback]" = (), **settings: Any) -> "Run":
-    """Train as the command does, with its folder, metrics and checkpoints, and give back the run.
-
-    ``verbose`` is the line per evaluation and the summary. ``callbacks`` are Lightning's.
-    """
+    """Train as the command does, with its folder, metrics and checkpoints, and give back the run. ``verbose`` is the
+    line per evaluation and the summary. ``callbacks`` are Lightning's."""
     asked = config.settings_from(**settings)
     from control.commands.run import Run
     from control.commands.train import train as train_here

@@ -33,8 +33,7 @@ class Flag:
 
 def flags(implementation: str, game: str, given: Mapping[str, str] | None = None) -> dict[str, Flag]:
     """Every setting of an implementation by name, with its default on that game, and every parameter of the game.
-    ``given`` are words that choose other defaults: ``preset`` and, where a proxy is learned, ``proxy`` and ``agent``.
-    """
+    ``given`` are words that choose other defaults: ``preset`` and, for a learned proxy, ``proxy`` and ``agent``."""
     given = given or {}
     inner = given.get("agent", RunConfig.agent)
     agent, proxy = default_configs(implementation, game, given, inner)

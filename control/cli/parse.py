@@ -1,7 +1,5 @@
-"""From the command line or from Python to `Settings`, before torch is imported.
-
-Merged in this order: the family's defaults, the implementation's, what the game needs, a file (``--config``), flags.
-"""
+"""From the command line or from Python to `Settings`, before torch is imported. Merged in this order: the family's
+defaults, the implementation's, what the game needs, a file (``--config``), flags."""
 
 import contextlib
 import dataclasses

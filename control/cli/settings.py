@@ -1,8 +1,5 @@
-"""The settings of a run, and how they are written down. Imports no torch.
-
-One flat mapping of names to plain values is the only written form: it is `config.yaml` in a run folder, what a
-checkpoint carries, and what ``--config`` reads.
-"""
+"""The settings of a run, and how they are written down: as one flat mapping of names to plain values. It is
+`config.yaml` in a run folder, what a checkpoint carries, and what ``--config`` reads. Imports no torch."""
 
 import dataclasses
 import functools

@@ -1,6 +1,5 @@
 """From words to values and back: argv, YAML and JSON are read as text, and one reader turns text into values. So a
-value in a file and the same text after a flag cannot mean different things.
-"""
+value in a file and the same text after a flag cannot mean different things."""
 
 import json
 import math

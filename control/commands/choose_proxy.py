@@ -1,8 +1,6 @@
-"""What comes after a search: which mean wins, what it is worth, and the files that say so.
-
-A fitness seen during a search is a selected maximum. So the best means are re-evaluated with agents of their own, and
-the winner is judged by a held-out evaluation: further agents, which chose nothing.
-"""
+"""What comes after a search: which mean wins, what it is worth, and the files that say so. A fitness seen in a search
+is a selected maximum. So the best means are re-evaluated with agents of their own, and the winner is judged by a
+held-out evaluation: further agents, which chose nothing."""
 
 import json
 from collections.abc import Iterator

@@ -40,8 +40,7 @@ class Evaluation:
 
 
 class Player:
-    """One episode of the first seed's agent: an action for every observation, as the environment gives and takes
-    them."""
+    """One episode of the first seed's agent: observations and actions are as the environment has them."""
 
     def __init__(self, policy: Policy):
         self._policy = policy
@@ -60,11 +59,10 @@ class Player:
 
 class Run:
     """A training run: its ``folder``, what it measured, and the agent of its best checkpoint (its last where it was
-    never evaluated)."""
+    never evaluated). ``finished`` is False where Ctrl-C ended the training."""
 
     def __init__(self, path: str | Path, finished: bool = True):
         self.path, self.finished = Path(path), finished
-        """``finished`` is False where Ctrl-C ended the training."""
 
     @cached_property
     def _checkpoint(self) -> Checkpoint:

@@ -1,5 +1,4 @@
-"""Search spaces (docs/tuning.md): which hyperparameters are varied, and between what values. Imports neither torch nor
-ray."""
+"""Search spaces (docs/tuning.md): which hyperparameters vary, and between what values. Imports neither torch nor ray."""
 
 import dataclasses
 import math

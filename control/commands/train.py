@@ -134,8 +134,7 @@ def _find_resumable(settings: Settings) -> Path | None:
 
 
 def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
-    """The settings of the interrupted run, with what may change taken from now; SettingError where more was asked
-    to."""
+    """The settings of the interrupted run, with what may change taken from now; SettingError where more was asked."""
     before, now = as_dict(checkpoint.settings), as_dict(settings)
     own = family(checkpoint.settings.run.implementation)
     changeable = CHANGEABLE + own.changeable(checkpoint.settings.agent)

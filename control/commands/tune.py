@@ -162,8 +162,7 @@ def _algorithm(settings: Settings, space: Space) -> tuple[Any, Any]:
     if run.tune_algorithm == "bohb":
         from ray.tune.search.bohb import TuneBOHB
 
-        by_rung = schedulers.HyperBandForBOHB("epoch", max_t=epochs, reduction_factor=REDUCTION)
-        return TuneBOHB(seed=run.seed), by_rung
+        return TuneBOHB(seed=run.seed), schedulers.HyperBandForBOHB("epoch", max_t=epochs, reduction_factor=REDUCTION)
     random.seed(run.seed)  # PBT draws from Python's own generator
     searcher = search.BasicVariantGenerator(random_state=run.seed, max_concurrent=run.max_concurrent_trials or 0)
     if run.tune_algorithm == "asha":

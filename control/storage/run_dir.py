@@ -1,7 +1,5 @@
-"""Run folders: ``LOGDIR/GAME/EXPERIMENT/IMPLEMENTATION/seed_N/version_K``, and the metrics kept in each.
-
-A run owns its folder: creating one never touches another, however many processes do it at once. Imports no torch.
-"""
+"""Run folders, ``LOGDIR/GAME/EXPERIMENT/IMPLEMENTATION/seed_N/version_K``, and the metrics kept in each. A run owns its
+folder: creating one never touches another, however many processes do it at once. Imports no torch."""
 
 import contextlib
 import csv
