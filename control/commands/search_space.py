@@ -1,4 +1,4 @@
-"""Search spaces (docs/tuning.md): which hyperparameters vary, and between what values. Imports neither torch nor ray."""
+"""Search spaces (docs/tuning.md): which hyperparameters vary, and between what values. Imports no torch, no ray."""
 
 import dataclasses
 import math
