@@ -233,7 +233,7 @@ def memory_of_generation(steps: int) -> tuple[float, float]:
     ours = Ours(loop, PERTURBATIONS * TRAININGS)
     ours.begin(LONGEST).train(steps)
     loop.test(ours.agent.with_weights(ours.agent.online), range(ours.agent.members), plain.EPISODE_STEPS)
-    return peak() - before, ours.agent.replay.nbytes / 1e9
+    return peak() - before, sum(table.nbytes for table in ours.agent.replay._tables.values()) / 1e9
 
 
 def memory(size: Size) -> dict[str, Result]:

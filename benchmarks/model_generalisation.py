@@ -29,7 +29,7 @@ from control.commands.train import prepare
 from control.loops.build import build_loop
 from control.loops.step_groups import StepGroups
 from models.agents.model_generalisation.config import IMPLEMENTATIONS
-from models.compiling import compiled
+from models.agents.model_generalisation.values import compiled
 from models.settings import SettingError
 
 CURVE = 24_000  # steps
@@ -226,7 +226,7 @@ def memory(seeds: int = 30, rows: int = 100_000) -> dict[str, Result]:
         computed = type(group.agent).memory_bytes(
             settings.agent, environment.spaces, seeds, getattr(environment, "dynamics", None)
         )
-        asked = group.agent.replay.nbytes
+        asked = sum(table.nbytes for table in group.agent.replay._tables.values())
         key, what = f"{name}_memory", f"{seeds} seeds, {rows:,} rows"
         results[key] = Result(computed / 1e9, "GB", f"from element sizes, {what}")
         results[f"{key}_asked"] = Result(asked / 1e9, "GB", "bytes of its tables")

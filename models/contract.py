@@ -25,6 +25,9 @@ from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 from models.trajectory import Trajectory
 
+Command = Mapping[str, float]
+"""What an agent is told to aim for, by name, such as ``{"return": 250.0}``."""
+
 
 class Policy(Protocol):
     """Chooses the actions of E episodes of each of M ``members``, which all begin at its first `act`. It is asked for
@@ -35,7 +38,6 @@ class Policy(Protocol):
 
     def act(self, obs: Tensor) -> Tensor:
         """Actions ``[M, E]`` int64 or ``[M, E, A]`` float32 for ``obs [M, E, *O]``."""
-        ...
 
     def advance(self, reward: Tensor) -> None:
         """Take in what the last action brought, ``[M, E]``; nothing for a policy without memory."""
@@ -73,21 +75,19 @@ class Agent(nn.Module):
         return len(self.seeds)
 
     def begin(
-        self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False,
-        command: Mapping[str, float] | None = None,
-    ) -> Policy:  # fmt: skip
+        self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False, command: Command | None = None
+    ) -> Policy:
         """A policy for E = ``envs`` episodes a member with the weights of now.
 
         ``sample`` draws actions, which an agent that learns between steps does in `StepAgent.act` alone; else the
         policy is greedy. ``evaluate`` says that nothing will be learned from the episodes. ``command`` replaces parts
-        of what the agent tells itself to do, such as ``{"return": 250.0}``; only agents with commands are given one.
-        All randomness comes from ``streams``, one a member.
+        of what the agent tells itself to do; only agents with commands are given one. All randomness comes from
+        ``streams``, one a member.
         """
         raise NotImplementedError
 
     def training_state(self) -> dict[str, Any]:
-        """What training goes on from beside weights and ``optimizers``: replay buffer, counters, streams. Plain values
-        and tensors only."""
+        """What training goes on from beside weights and ``optimizers``, as plain values and tensors."""
         return {}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
@@ -95,7 +95,7 @@ class Agent(nn.Module):
 
 
 class EpisodeAgent(Agent):
-    """Learns from whole episodes. ``config.schedule`` is a `models.schedule.EpisodeSchedule`."""
+    """Learns from whole episodes. ``config.schedule`` is a `models.family.EpisodeSchedule`."""
 
     main_loss: ClassVar[str]
     """The number of `learn` that the progress line shows as loss and that must stay finite; it need not fall."""
@@ -164,8 +164,7 @@ class StepAgent(Agent):
 
     @staticmethod
     def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
-        """Positions of ``seeds`` whose members can share a program (networks of one shape). Position 0 is in the first
-        group."""
+        """Positions of ``seeds`` whose members can share a program (networks of one shape), position 0 first."""
         return [list(range(len(seeds)))]
 
     @staticmethod
@@ -180,8 +179,7 @@ class StepAgent(Agent):
 
 
 class InnerAgent(StepAgent):
-    """A `StepAgent` of which hundreds train at once on synthetic environments, each leaving when it is done. Its
-    `models.family.Family` says ``trains_on_proxies=True``."""
+    """A `StepAgent` of which hundreds train at once on synthetic environments, each leaving when it is done."""
 
     online: nn.Parameter  # [M, D], all weights that act
 

@@ -71,15 +71,9 @@ class Network(nn.Module):
         self.members = len(streams)
         self._shapes = [shape for layer in self.layers for shape in layer.shapes]
         self._sizes = [prod(shape) for shape in self._shapes]
-        rows = [torch.cat([part.reshape(-1) for layer in self.layers for part in layer.initial(generator)])
-                for generator in streams.generators]  # fmt: skip
-        self.flat = nn.Parameter(torch.stack(rows))
+        drawn = [[part for layer in layers for part in layer.initial(one)] for one in streams.generators]
+        self.flat = nn.Parameter(torch.stack([torch.cat([part.reshape(-1) for part in parts]) for parts in drawn]))
         self._views: tuple[int, list[Tensor]] | None = None
-
-    @property
-    def size(self) -> int:
-        """Number of parameters of one member, D."""
-        return self.flat.shape[1]
 
     def weights(self) -> list[Tensor]:
         """Weight ``[M, in, out]`` and bias ``[M, out]`` of each layer in turn, as views of `flat`.
@@ -137,19 +131,25 @@ def sigmoid(x: Tensor) -> Tensor:
     return (0.5 * x).tanh() * 0.5 + 0.5
 
 
-def convolution(x: Tensor, weight: Tensor, bias: Tensor, kernel: int = 3, stride: int = 2) -> Tensor:
-    """``x [M, B, C, H, W]`` through each member's convolution, padding 1: ``[M, B, out, H', W']``.
+def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``x [M, B, C, H, W]`` through each member's 3x3 convolution, stride 2, padding 1: ``[M, B, out, H', W']``.
 
     As patches times a matrix: a grouped convolution would choose its kernel, and with it its rounding, by the number
     of members.
     """
     members, batch, channels, height, width = x.shape
-    patches = F.unfold(x.reshape(members * batch, channels, height, width), kernel, padding=1, stride=stride)
-    positions = patches.shape[-1]
-    rows = patches.transpose(1, 2).reshape(members, batch * positions, channels * kernel * kernel)
-    out_height = (height + 2 - kernel) // stride + 1
-    out = dense(rows, weight, bias).view(members, batch, out_height, positions // out_height, -1)
+    patches = F.unfold(x.reshape(members * batch, channels, height, width), 3, padding=1, stride=2)
+    rows = patches.transpose(1, 2).reshape(members, -1, 9 * channels)
+    out = dense(rows, weight, bias).view(members, batch, (height + 1) // 2, (width + 1) // 2, -1)
     return out.permute(0, 1, 4, 2, 3)
+
+
+def trunk(spaces: Spaces, channels: tuple[int, ...], streams: Streams) -> tuple[nn.Module, int]:
+    """What stands before the other networks, convolutions for images or else nothing, and its number of features."""
+    if not spaces.is_image:
+        return nn.Identity(), spaces.obs_shape[0]
+    found = ConvolutionalTrunk(spaces, channels, streams)
+    return found, found.features
 
 
 class ConvolutionalTrunk(Network):

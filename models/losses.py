@@ -11,15 +11,13 @@ HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 def cross_entropy(logits: Tensor, actions: Tensor) -> Tensor:
     """``-log softmax(logits)[action]``: ``logits [M, B, A]``, ``actions [M, B]`` int64 -> ``[M, B]``, in nats."""
-    if logits.shape[:-1] != actions.shape:
-        raise ValueError(f"logits {tuple(logits.shape)} do not fit actions {tuple(actions.shape)}")
+    _check_shape("actions", actions, logits[..., 0])
     return F.cross_entropy(logits.flatten(0, 1), actions.flatten(), reduction="none").view_as(actions)
 
 
 def squared_error(prediction: Tensor, target: Tensor) -> Tensor:
     """Squared error summed over the last axis: ``[M, B, A] x [M, B, A] -> [M, B]``."""
-    if prediction.shape != target.shape:
-        raise ValueError(f"prediction {tuple(prediction.shape)} does not fit target {tuple(target.shape)}")
+    _check_shape("targets", target, prediction)
     return (prediction - target).square().sum(-1)
 
 
@@ -59,16 +57,10 @@ def policy_gradient(scores: Tensor, actions: Tensor, weights: Tensor, share: Ten
 
 def entropy_loss(scores: Tensor, beta: float, share: Tensor | None = None) -> Tensor:
     """``-beta * mean(H(softmax(scores)) / ln A)``, in [-beta, 0]: ``scores [M, B, A] -> [M]``. Descending it raises
-    the entropy (Mnih et al. 2016, section 4; the division by the largest entropy is the notebook's). 0 where there is
-    one action only."""
+    the entropy (Mnih et al. 2016, section 4; dividing by the largest entropy is the notebook's). 0 for one action."""
     log_p = scores.log_softmax(-1)
     entropy = -(log_p.exp() * log_p).sum(-1)
-    return -beta * mean(entropy / (max_entropy(scores.shape[-1]) or 1.0), share)
-
-
-def max_entropy(actions: int) -> float:
-    """The entropy of the uniform distribution, ln A, in nats."""
-    return math.log(actions)
+    return -beta * mean(entropy / (math.log(scores.shape[-1]) or 1.0), share)
 
 
 def value_loss(values: Tensor, returns: Tensor, delta: float, share: Tensor | None = None) -> Tensor:
@@ -90,8 +82,7 @@ def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
 
 
 def gaussian_nll(values: Tensor, mean: Tensor, deviation: Tensor | None = None) -> Tensor:
-    """``-log N(value; mean, deviation)``, each by itself, ``ln(2 pi) / 2`` included; ``deviation`` is the standard one,
-    None is 1."""
+    """``-log N(value; mean, standard deviation)``, each by itself, ``ln(2 pi) / 2`` included; None is 1."""
     if deviation is None:
         return HALF_LOG_TWO_PI + 0.5 * (values - mean).square()
     return HALF_LOG_TWO_PI + deviation.log() + 0.5 * ((values - mean) / deviation).square()

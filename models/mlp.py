@@ -18,7 +18,6 @@ from math import prod
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.layers import Dense, sigmoid
@@ -57,12 +56,14 @@ class Mlp:
         self.depth = len(self.dense)
         self._slope = activation == "prelu"
         self._from_input = activation in ("prelu", "silu")  # their output does not tell their derivative
-        self.shapes = [self.products.shapes(one.inputs, one.outputs) for one in self.dense]
         # Whether a weight is stored the other way around than it is used.
         self._turned = [layout == "columns" and one.inputs < one.outputs for one in self.dense]
         self._stored: list[tuple[int, ...]] = []
-        for (weight, bias), turned in zip(self.shapes, self._turned, strict=True):
-            self._stored += [weight[::-1] if turned else weight, bias]
+        for one in self.dense:
+            if layout == "columns":
+                self._stored += [tuple(sorted((one.inputs, one.outputs))), (one.outputs, 1)]
+            else:
+                self._stored += one.shapes
         self._stored += [(1, 1)] * self._slope
         self._counts = [prod(shape) for shape in self._stored]
         self.padding = -sum(self._counts) % block
@@ -70,14 +71,14 @@ class Mlp:
 
     def initial(self, streams: Streams) -> Tensor:
         """First parameters ``[M, size]``, each member's drawn from its own stream."""
-        return torch.stack([self._one(generator) for generator in streams.generators])
-
-    def _one(self, generator: torch.Generator) -> Tensor:
-        parts: list[Tensor] = []
-        for layer, turned in zip(self.dense, self._turned, strict=True):
-            weight, bias = layer.initial(generator)  # [in, out]
-            parts += [(weight if turned or self.products is Rows else weight.T).reshape(-1), bias]
-        return F.pad(torch.cat([*parts, *([torch.tensor([PRELU_SLOPE])] if self._slope else [])]), (0, self.padding))
+        rows = []
+        for generator in streams.generators:
+            parts: list[Tensor] = []
+            for layer, turned in zip(self.dense, self._turned, strict=True):
+                weight, bias = layer.initial(generator)  # [in, out]
+                parts += [(weight if turned or self.products is Rows else weight.T).reshape(-1), bias]
+            rows.append(torch.cat([*parts, torch.tensor([PRELU_SLOPE] * self._slope), torch.zeros(self.padding)]))
+        return torch.stack(rows)
 
     def layers(self, flat: Tensor) -> list[Layer]:
         """Views of ``flat [M, size]``; they stay valid while its memory does. A prelu slope is a last, lone layer."""
@@ -172,16 +173,6 @@ class MlpNetwork(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """As `Mlp.backward`."""
         return self.mlp.backward(self.layers(), x, trace, of_outputs, inputs)
-
-
-class ValueNetwork(MlpNetwork):
-    """State values, ``[M, B, inputs] -> [M, B]``."""
-
-    def __init__(self, inputs: int, hidden: Sequence[int], streams: Streams, activation: str = "relu"):
-        super().__init__((inputs, *hidden, 1), activation, streams)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).squeeze(-1)
 
 
 class _ByHand(torch.autograd.Function):

@@ -9,19 +9,14 @@ from torch.optim.adamw import adamw
 
 
 class Adam(Optimizer):
-    """Adam (Kingma & Ba 2015, algorithm 1) with a learning rate per member, if wanted.
+    """Adam (Kingma & Ba 2015, algorithm 1).
 
-    ``lr`` is a number or an ``[M]`` tensor. The bias corrections are Python floats from ``beta ** step``: a tensor
-    power differs by an ulp between SIMD and scalar code, and with it a member alone from the same member in a batch.
-    Equals `torch.optim.Adam` up to rounding.
+    The bias corrections are Python floats from ``beta ** step``: a tensor power differs by an ulp between SIMD and
+    scalar code, and with it a member alone from the same member in a batch. Equals `torch.optim.Adam` up to rounding.
     """
 
     def __init__(
-        self,
-        params: Iterable[Tensor],
-        lr: float | Tensor,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
+        self, params: Iterable[Tensor], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
     ):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "step_count": 0})
 
@@ -32,20 +27,13 @@ class Adam(Optimizer):
             beta1, beta2 = group["betas"]
             correction1 = 1 - beta1 ** group["step_count"]
             root2 = (1 - beta2 ** group["step_count"]) ** 0.5
-            lr = group["lr"]
             for param in group["params"]:
                 if param.grad is None:
                     continue
-                mean, square = self._moments(param)
-                update = _direction(param.grad, mean, square, group["betas"], root2, group["eps"])
-                param.sub_(update.mul_(_per_member(lr, param) / correction1))
-
-    def _moments(self, param: Tensor) -> tuple[Tensor, Tensor]:
-        state = self.state[param]
-        if not state:
-            state["mean"] = torch.zeros_like(param)
-            state["square"] = torch.zeros_like(param)
-        return state["mean"], state["square"]
+                if not (state := self.state[param]):
+                    state |= {"mean": torch.zeros_like(param), "square": torch.zeros_like(param)}
+                update = _direction(param.grad, state["mean"], state["square"], group["betas"], root2, group["eps"])
+                param.sub_(update.mul_(group["lr"] / correction1))
 
 
 def _direction(
@@ -69,19 +57,24 @@ class MemberAdam:
         self.param, self.lr, self.betas, self.eps = param, lr, betas, eps
         self.mean, self.square = torch.zeros_like(param), torch.zeros_like(param)
         self.count = torch.zeros(param.shape[0], dtype=torch.int64)
-        self._tables = (torch.ones(1), torch.ones(1))
+        # Bias corrections by count: 1 / (1 - beta1**count) and sqrt(1 - beta2**count), of floats.
+        self._first, self._root2 = torch.ones(1), torch.ones(1)
 
     @torch.no_grad()
     def update(self, grad: Tensor, learning: Tensor | None = None) -> None:
         """One step by ``grad [M, D]`` of the members in ``learning [M]`` bool (None: everybody); the others keep
         weights and moments to the bit."""
         moved = (self.param, self.mean, self.square)
-        before = None if learning is None else [tensor.clone() for tensor in moved]
+        before = [] if learning is None else [tensor.clone() for tensor in moved]
         self.count += 1 if learning is None else learning
-        first, root2 = self._corrections()
+        if (most := int(self.count.max())) >= len(self._first):
+            powers = range(1, 2 * most + 1024)
+            self._first = torch.tensor([1.0] + [1 / (1 - self.betas[0] ** k) for k in powers])
+            self._root2 = torch.tensor([1.0] + [(1 - self.betas[1] ** k) ** 0.5 for k in powers])
+        first, root2 = self._first[self.count].unsqueeze(1), self._root2[self.count].unsqueeze(1)
         update = _direction(grad, self.mean, self.square, self.betas, root2, self.eps)
         self.param.sub_(update.mul_(self.lr.unsqueeze(1) * first))
-        if learning is not None and before is not None:
+        if learning is not None:
             for now, then in zip(moved, before, strict=True):
                 now[~learning] = then[~learning]
 
@@ -95,17 +88,6 @@ class MemberAdam:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.mean, self.square, self.count = state["mean"], state["square"], state["count"]
-
-    def _corrections(self) -> tuple[Tensor, Tensor]:
-        """``1 / (1 - beta1**count)`` and ``sqrt(1 - beta2**count)`` as ``[M, 1]``, read from tables of floats."""
-        most = int(self.count.max())
-        if most >= len(self._tables[0]):
-            powers = range(1, 2 * most + 1024)
-            self._tables = (
-                torch.tensor([1.0] + [1 / (1 - self.betas[0] ** k) for k in powers]),
-                torch.tensor([1.0] + [(1 - self.betas[1] ** k) ** 0.5 for k in powers]),
-            )
-        return self._tables[0][self.count].unsqueeze(1), self._tables[1][self.count].unsqueeze(1)
 
 
 class AdamW:
@@ -142,11 +124,6 @@ class AdamW:
         for name, mine in self.state_dict().items():
             for here, there in zip(mine, state[name], strict=True):
                 here.copy_(there)
-
-
-def _per_member(value: float | Tensor, like: Tensor) -> float | Tensor:
-    """A number as it is; an ``[M]`` tensor shaped to broadcast over ``like [M, ...]``."""
-    return value.view(-1, *[1] * (like.dim() - 1)) if isinstance(value, Tensor) else value
 
 
 @torch.no_grad()

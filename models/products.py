@@ -21,14 +21,7 @@ class Columns:
     batch = 2  # the axis
 
     @staticmethod
-    def shapes(inputs: int, outputs: int) -> tuple[tuple[int, int], tuple[int, ...]]:
-        """Of a weight and a bias as `affine` takes them."""
-        return (outputs, inputs), (outputs, 1)
-
-    @staticmethod
-    def affine(
-        weight: Tensor, bias: Tensor, x: Tensor, activation: str | None = None, slope: float = LEAK
-    ) -> Tensor:  # fmt: skip
+    def affine(weight: Tensor, bias: Tensor, x: Tensor, activation: str | None = None, slope: float = LEAK) -> Tensor:
         """``activation(weight @ x + bias)``: ``[M, out, in], [M, out, 1], [M, in, B] -> [M, out, B]``.
 
         One column or one output is a product and a sum, or two equal columns where the layer is large. The result lies
@@ -80,31 +73,20 @@ class Rows:
     batch = 1  # the axis
 
     @staticmethod
-    def shapes(inputs: int, outputs: int) -> tuple[tuple[int, int], tuple[int, ...]]:
-        """Of a weight and a bias as `affine` takes them."""
-        return (inputs, outputs), (outputs,)
-
-    @staticmethod
-    def affine(
-        weight: Tensor, bias: Tensor, x: Tensor, activation: str | None = None, slope: float = LEAK
-    ) -> Tensor:  # fmt: skip
+    def affine(weight: Tensor, bias: Tensor, x: Tensor, activation: str | None = None, slope: float = LEAK) -> Tensor:
         """``activation(x @ weight + bias)``: ``[M, in, out], [M, out], [M, B, in] -> [M, B, out]``."""
         if activation == "elu":
-            return Rows._elu(weight, bias, x)
+            if x.shape[1] == 1:
+                return Rows.affine(weight, bias, x.expand(-1, 2, -1), activation)[:, :1]
+            memory, out = in_blocks((x.shape[0], x.shape[1], weight.shape[2]), x)
+            dense(x, weight, bias, out)
+            F.elu_(memory)
+            return out
         out = dense(x, weight, bias)
         if activation == "relu":
             out.relu_()
         elif activation == "tanh":
             out.tanh_()
-        return out
-
-    @staticmethod
-    def _elu(weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
-        if x.shape[1] == 1:
-            return Rows._elu(weight, bias, x.expand(-1, 2, -1))[:, :1]
-        memory, out = in_blocks((x.shape[0], x.shape[1], weight.shape[2]), x)
-        dense(x, weight, bias, out)
-        F.elu_(memory)
         return out
 
     @staticmethod

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.family import Family, Overrides
-from models.settings import SettingError, kinds, nearest
+from models.family import Family
+from models.settings import kinds, no_choice
 
 
 @functools.cache
@@ -32,14 +32,8 @@ def family(name: str) -> Family:
     """The family that has implementation ``name``; SettingError when there is none."""
     known = implementations()
     if name not in known:
-        line = f"implementation is {name!r}; allowed: {', '.join(known)}{nearest(name, known)}"
-        raise SettingError(line, "implementation")
+        raise no_choice("implementation", name, known)
     return known[name]
-
-
-def learns_from(name: str) -> str:
-    """``episodes``, ``steps`` or ``evolution``: which loop trains an implementation."""
-    return family(name).learns_from
 
 
 def inner_agents() -> list[str]:
@@ -48,21 +42,17 @@ def inner_agents() -> list[str]:
 
 
 def agent_class(name: str) -> type[Any]:
-    """The ``Agent`` class of implementation ``name``. Imports torch. TypeError for a class that lacks something that
-    `models.contract` asks for."""
-    own = family(name)
-    found: type[Any] = importlib.import_module(f"{own.package}.agent").Agent
-    _check_agent(own, found)
-    return found
-
-
-def _check_agent(own: Family, found: type[Any]) -> None:
+    """The ``Agent`` class of implementation ``name``. Imports torch. TypeError where it lacks what it must have."""
     from models.contract import Agent, EpisodeAgent, InnerAgent, StepAgent
 
+    own = family(name)
+    found: type[Any] = importlib.import_module(f"{own.package}.agent").Agent
     needed: dict[type[Any], tuple[str, ...]] = {
-        Agent: ("action_kinds", "begin"), EpisodeAgent: ("observe", "learn", "main_loss"),
-        StepAgent: ("act", "observe", "learn", "learning"), InnerAgent: ("with_weights", "select"),
-    }  # fmt: skip
+        Agent: ("action_kinds", "begin"),
+        EpisodeAgent: ("observe", "learn", "main_loss"),
+        StepAgent: ("act", "observe", "learn", "learning"),
+        InnerAgent: ("with_weights", "select"),
+    }
     by_step = InnerAgent if own.trains_on_proxies else StepAgent
     base = EpisodeAgent if own.learns_from == "episodes" else by_step
     where = f"{found.__module__}.{found.__name__}"
@@ -75,6 +65,7 @@ def _check_agent(own: Family, found: type[Any]) -> None:
     of_config = "schedule" if base is EpisodeAgent else "num_envs"
     if not hasattr(own.config, of_config):
         raise TypeError(f"{own.config.__module__}.Config has no {of_config} (models/family.py)")
+    return found
 
 
 def default_config(name: str, game: str, given: Mapping[str, Any] | None = None) -> Any:
@@ -82,8 +73,14 @@ def default_config(name: str, game: str, given: Mapping[str, Any] | None = None)
     the preset that is ``given``, where the family has any. ``game`` may have parameters behind a comma, which change
     none of this. Raises SettingError for a preset that ``name`` has not."""
     own = family(name)
-    of_game = own.environment_presets.get((name, game.partition(",")[0]), {})
-    return own.config(**{**own.implementations[name], **of_game, **_preset(own, name, (given or {}).get("preset"))})
+    values = {**own.implementations[name], **own.environment_presets.get((name, game.partition(",")[0]), {})}
+    preset = (given or {}).get("preset")
+    if own.presets and preset is not None:
+        known = [own.config.preset, *(key for key, by_name in own.presets.items() if name in by_name)]
+        if preset not in known:
+            raise no_choice("preset", preset, known, f" for {name}")
+        values |= {"preset": preset, **own.presets.get(preset, {}).get(name, {})}
+    return own.config(**values)
 
 
 def default_configs(name: str, game: str, given: Mapping[str, Any], agent: str) -> tuple[Any, Any]:
@@ -91,23 +88,13 @@ def default_configs(name: str, game: str, given: Mapping[str, Any], agent: str) 
 
     ``given`` may choose a preset; ``agent`` is the one that trains on a proxy. Raises SettingError.
     """
-    if learns_from(name) != "evolution":
+    own = family(name)
+    if own.learns_from != "evolution":
         return default_config(name, game, given), None
     if agent not in inner_agents():
-        near = nearest(agent, inner_agents())
-        raise SettingError(f"agent is {agent!r}; allowed: {', '.join(inner_agents())}{near}", "agent")
-    own, inner = family(name), family(agent)
+        raise no_choice("agent", agent, inner_agents())
+    inner = family(agent)
     values = {**own.implementations[name], **own.proxy_defaults(given, game)}
     changes = {key: value for key, value in values.items() if key in kinds(inner.config)}
     proxy = own.config(**{key: value for key, value in values.items() if key in kinds(own.config)})
     return inner.config(**{**inner.implementations[agent], **changes}), proxy
-
-
-def _preset(own: Family, name: str, preset: Any) -> Overrides:
-    if preset is None or not own.presets:
-        return {}
-    known = [own.config.preset, *(key for key, values in own.presets.items() if name in values)]
-    if preset not in known:
-        near = nearest(str(preset), known)
-        raise SettingError(f"preset is {preset!r}; allowed for {name}: {', '.join(known)}{near}", "preset")
-    return {"preset": preset, **own.presets.get(preset, {}).get(name, {})}

@@ -1,7 +1,6 @@
 """The replay buffer: the latest rows of M members that advance in lock-step, in named columns."""
 
 from collections.abc import Mapping
-from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -24,24 +23,18 @@ class ReplayBuffer:
     """
 
     def __init__(
-        self,
-        columns: Columns,
-        capacity: int,
-        members: int,
-        device: torch.device | None = None,
-        grows: bool = False,
+        self, columns: Columns, capacity: int, members: int, device: torch.device | None = None, grows: bool = False
     ):
         self.columns, self.capacity, self.members = dict(columns), capacity, members
         self._names: dict[torch.dtype, tuple[list[str], list[str]]] = {}  # of vectors and of single numbers
         for name, (shape, dtype) in columns.items():
             self._names.setdefault(dtype, ([], []))[not shape].append(name)
+        self._widths: dict[torch.dtype, list[int]] = {}
         self._tables: dict[torch.dtype, Tensor] = {}
-        self._ends: dict[str, int] = {}  # of vectors within their table
         rows = min(capacity, _FIRST_ROWS) if grows else capacity
         for dtype, (vectors, numbers) in self._names.items():
-            sizes = [prod(columns[name][0]) for name in vectors]
-            self._ends |= dict(zip(vectors, accumulate(sizes), strict=True))
-            self._tables[dtype] = torch.empty(rows, members, sum(sizes) + len(numbers), dtype=dtype, device=device)
+            self._widths[dtype] = [prod(columns[name][0]) for name in vectors] + [len(numbers)]
+            self._tables[dtype] = torch.empty(rows, members, sum(self._widths[dtype]), dtype=dtype, device=device)
         self.size = self.position = 0
         # Tensors, so that a captured graph of operations sees them change.
         self._filled = torch.zeros((), device=device)
@@ -66,8 +59,8 @@ class ReplayBuffer:
     def _side_by_side(self, dtype: torch.dtype, values: Mapping[str, Tensor]) -> Tensor:
         """Columns ``[., ., ...]`` as they lie in a table, ``[., ., width]``."""
         vectors, numbers = self._names[dtype]
-        parts = [values[name] if values[name].dim() == 3 else values[name].flatten(2) for name in vectors]
-        return torch.cat(parts + [values[name].unsqueeze(2) for name in numbers], 2)
+        parts = [values[name].flatten(2) for name in vectors] + [values[name].unsqueeze(2) for name in numbers]
+        return torch.cat(parts, 2)
 
     def _resize(self, size: int) -> None:
         self.size = size
@@ -104,19 +97,14 @@ class ReplayBuffer:
 
     def _columns_of(self, dtype: torch.dtype, rows: Tensor) -> dict[str, Tensor]:
         vectors, numbers = self._names[dtype]
-        found, start = {}, 0
-        for name in vectors:
-            shape, end = self.columns[name][0], self._ends[name]
-            found[name] = rows[..., start:end] if len(shape) == 1 else rows[..., start:end].unflatten(-1, shape)
-            start = end
+        *parts, last = rows.split(self._widths[dtype], -1)
+        found = {}
+        for name, part in zip(vectors, parts, strict=True):
+            shape = self.columns[name][0]
+            found[name] = part if len(shape) == 1 else part.unflatten(-1, shape)
         if numbers:
-            found |= dict(zip(numbers, rows[..., start:].movedim(-1, 0).contiguous().unbind(0), strict=True))
+            found |= dict(zip(numbers, last.movedim(-1, 0).contiguous().unbind(0), strict=True))
         return found
-
-    @property
-    def nbytes(self) -> int:
-        """What its tables take now."""
-        return sum(table.nbytes for table in self._tables.values())
 
     def select(self, members: Tensor) -> None:
         """Forget the members that are not in ``members`` (indices ``[M']``)."""

@@ -49,8 +49,7 @@ def setting(
     bounded. ``above`` and ``below`` exclude the bound itself; ``empty`` permits the empty tuple and the
     empty text; ``section`` is the heading under which ``--help`` lists it."""
     bounds = {"above": above, "minimum": minimum, "below": below, "maximum": maximum}
-    choices = tuple(choices) if choices is not None else ()
-    metadata = {"help": help, "choices": choices, "empty": empty, "section": section, **bounds}
+    metadata = {"help": help, "choices": tuple(choices or ()), "empty": empty, "section": section, **bounds}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -63,9 +62,14 @@ class Kind:
     optional: bool
 
 
-INTEGER, OPTIONAL_INTEGER, SWITCH = Kind(int, False, False), Kind(int, False, True), Kind(bool, False, False)
-
-
+INTEGER, OPTIONAL_INTEGER = Kind(int, False, False), Kind(int, False, True)
+_NOUNS = {bool: "true or false", int: "integer", float: "number", str: "text"}
+_BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "above": ("greater than", operator.gt),
+    "minimum": ("at least", operator.ge),
+    "below": ("less than", operator.lt),
+    "maximum": ("at most", operator.le),
+}
 _KINDS: dict[type, dict[str, Kind]] = {}
 
 
@@ -78,10 +82,9 @@ def kinds(config_class: type) -> Mapping[str, Kind]:
 
 
 def _kind(hint: Any) -> Kind:
-    optional = False
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+    optional = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    if optional:
         (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
-        optional = True
     if typing.get_origin(hint) is tuple:
         return Kind(typing.get_args(hint)[0], True, optional)
     return Kind(hint, False, optional)
@@ -99,7 +102,11 @@ def check(config: Any) -> None:
 
 def check_value(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> None:
     """Check one value against its type and range; the SettingError calls it ``name``."""
-    if not _fits(value, kind, meta):
+    if value is None and kind.optional:
+        return
+    items = value if kind.many else (value,)
+    whole = isinstance(items, tuple) and (items or meta.get("empty"))
+    if not whole or not all(_fits(item, kind.item, meta) for item in items):
         raise refused(name, value, kind, meta)
 
 
@@ -110,9 +117,15 @@ def refused(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> Setti
     return SettingError(f"{name} is {shown!r}; allowed: {allowed(kind, meta)}{near}", name)
 
 
+def no_choice(name: str, value: Any, choices: Iterable[str], where: str = "") -> SettingError:
+    """The error for a ``value`` of ``name`` that is none of the ``choices`` there."""
+    known = list(choices)
+    return SettingError(f"{name} is {value!r}; allowed{where}: {', '.join(known)}{nearest(str(value), known)}", name)
+
+
 def allowed(kind: Kind, meta: Mapping[str, Any]) -> str:
     """What a field accepts, in words: "integer, at least 1", "list of numbers, each greater than 0; or null"."""
-    bounds = [f"{words} {meta[bound]}" for bound, words in _BOUNDS.items() if meta.get(bound) is not None]
+    bounds = [f"{words} {meta[bound]}" for bound, (words, _) in _BOUNDS.items() if meta.get(bound) is not None]
     if kind.item is str and not meta.get("choices") and not meta.get("empty"):
         bounds.append("not empty")
     if kind.many:
@@ -121,10 +134,6 @@ def allowed(kind: Kind, meta: Mapping[str, Any]) -> str:
     if kind.many:
         noun = f"list of {noun}s" if noun in _NOUNS.values() else f"list of {noun}"
     return ", ".join(filter(None, [noun, *bounds])) + ("; or null" if kind.optional else "")
-
-
-_NOUNS = {bool: "true or false", int: "integer", float: "number", str: "text"}
-_BOUNDS = {"above": "greater than", "minimum": "at least", "below": "less than", "maximum": "at most"}
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -140,17 +149,7 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     return by_lower[close[0]] if close else None
 
 
-def _fits(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
-    if value is None:
-        return kind.optional
-    if not kind.many:
-        return _item_fits(value, kind.item, meta)
-    if not isinstance(value, tuple) or not (value or meta.get("empty")):
-        return False
-    return all(_item_fits(item, kind.item, meta) for item in value)
-
-
-def _item_fits(value: Any, item: type, meta: Mapping[str, Any]) -> bool:
+def _fits(value: Any, item: type, meta: Mapping[str, Any]) -> bool:
     # An int is a float here, but True is not a number, though Python says so.
     if type(value) is not item and not (item is float and type(value) is int):
         return False
@@ -160,12 +159,4 @@ def _item_fits(value: Any, item: type, meta: Mapping[str, Any]) -> bool:
         return False
     if meta.get("choices") and value not in meta["choices"]:
         return False
-    return all(holds(value, meta[bound]) for bound, holds in _HOLDS.items() if meta.get(bound) is not None)
-
-
-_HOLDS: dict[str, Callable[[Any, Any], bool]] = {
-    "above": operator.gt,
-    "minimum": operator.ge,
-    "below": operator.lt,
-    "maximum": operator.le,
-}
+    return all(holds(value, meta[bound]) for bound, (_, holds) in _BOUNDS.items() if meta.get(bound) is not None)

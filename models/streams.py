@@ -18,8 +18,7 @@ def derive_seed(seed: int, name: str) -> int:
 
 
 def numbered_seed(seed: int, number: int) -> int:
-    """A 63-bit seed for the `number`-th of many things of one kind of the run `seed`, such as the tests after its
-    episodes."""
+    """A 63-bit seed for the `number`-th of many things of one kind, such as the tests after episodes of one run."""
     return (seed * 1_000_003 + number) % 2**63
 
 

@@ -1,7 +1,9 @@
-"""What acting in environments leaves behind."""
+"""What acting in environments leaves behind, and its returns, time first: ``[T, ...]``."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -29,3 +31,42 @@ class Trajectory:
     def lengths(self) -> Tensor:
         """Steps of each episode, ``[M, E]`` int64."""
         return self.valid.sum(0)
+
+
+def padded(rows: Sequence[Tensor], count: int) -> Tensor:
+    """``[n, ...]`` a member as ``[M, count, ...]``, followed by zeros."""
+    out = rows[0].new_zeros(len(rows), count, *rows[0].shape[1:])
+    for m, row in enumerate(rows):
+        out[m, : len(row)] = row
+    return out
+
+
+def discounted_returns(
+    reward: Tensor, valid: Tensor, discount: float | Tensor, bootstrap: Tensor | None = None
+) -> Tensor:
+    """Reward-to-go ``G_t = r_t + discount * G_{t+1}`` along the first axis of ``reward [T, ...]``.
+
+    ``valid [T, ...]`` bool marks the steps of the episode, which starts at t = 0; later steps give 0.
+    ``bootstrap [...]`` is the value of the state after the last valid step (0 by default).
+    """
+    after = torch.zeros_like(reward[0]) if bootstrap is None else bootstrap
+    return lambda_returns(reward, after.expand_as(reward), valid, discount, 1.0)
+
+
+def lambda_returns(
+    reward: Tensor, next_value: Tensor, valid: Tensor, discount: float | Tensor, trace: float | Tensor
+) -> Tensor:
+    """TD(lambda) returns ``G_t = r_t + discount * [(1 - trace) V_{t+1} + trace G_{t+1}]`` along the first axis.
+
+    ``next_value [T, ...]`` is V of the state after step t: 0 after termination, the value of the final observation
+    after truncation. At the last valid step G_{t+1} is that same value. Source: Sutton & Barto 2018, eq. 12.20.
+    """
+    out = torch.zeros_like(reward)
+    running = torch.zeros_like(reward[0])
+    following = torch.zeros_like(valid[0])
+    for t in range(reward.shape[0] - 1, -1, -1):
+        ahead = torch.where(following, (1 - trace) * next_value[t] + trace * running, next_value[t])
+        running = torch.where(valid[t], reward[t] + discount * ahead, running)
+        following = valid[t]
+        out[t] = running
+    return torch.where(valid, out, torch.zeros_like(out))

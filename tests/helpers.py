@@ -22,7 +22,7 @@ from control.loops.steps import StepLoop
 from control.storage.run_dir import read_metrics
 from envs.make import make_dynamics
 from models.contract import StepAgent
-from models.registry import agent_class, default_config, family, implementations, learns_from
+from models.registry import agent_class, default_config, family, implementations
 from models.spaces import Continuous, Discrete, Spaces
 
 # What makes a run small, for those fields that a family has. Batches and widths are odd, so that vector tails are
@@ -60,8 +60,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gaussian-deviations": ("GaussianLatent", {"binary_obs": False, "learn_obs_variance": True, "num_features": 7}),
     "tanh-sigmoid": ("GaussianLatent", {"latent_type": "tanh_gaussian", "std_act": "sigmoid", "activation": "silu"}),
 }  # fmt: skip
-ALL = {name: (name, {}) for name in implementations() if learns_from(name) != "evolution"} | VARIANTS
-CASES = {case: given for case, given in ALL.items() if learns_from(given[0]) == "episodes"}
+ALL = {name: (name, {}) for name in implementations() if family(name).learns_from != "evolution"} | VARIANTS
+CASES = {case: given for case, given in ALL.items() if family(given[0]).learns_from == "episodes"}
 STEP_CASES = {case: given for case, given in ALL.items() if case not in CASES}
 # The first five are those without changes.
 MODELS = [case for case, (name, _) in STEP_CASES.items() if family(name).package.endswith(".model_generalisation")]
@@ -69,7 +69,7 @@ MODELS = [case for case, (name, _) in STEP_CASES.items() if family(name).package
 
 def on_policy(implementation: str) -> bool:
     """Whether an implementation learns from the episodes it has just played, and forgets them."""
-    return learns_from(implementation) == "episodes" and default_config(implementation, "").schedule.on_policy
+    return family(implementation).learns_from == "episodes" and default_config(implementation, "").schedule.on_policy
 
 
 def able(case: str, game: str) -> bool:
@@ -175,7 +175,9 @@ def flags(logdir: Path, *more: str, **changes: Any) -> list[str]:
     """The command line of a run that takes a second."""
     implementation = changes.get("implementation", "UDRL")
     episodes = SMALL_POLICY_RUN if on_policy(implementation) else SMALL_RUN
-    small = {"episodes": episodes, "steps": SMALL_STEP_RUN, "evolution": SMALL_SEARCH}[learns_from(implementation)]
+    small = {"episodes": episodes, "steps": SMALL_STEP_RUN, "evolution": SMALL_SEARCH}[
+        family(implementation).learns_from
+    ]
     values = small | {"logdir": logdir} | changes
     return [word for name, value in values.items() for word in (f"--{name}", str(value))] + list(more)
 

@@ -134,7 +134,7 @@ def test_the_plain_policy_is_the_network_we_compare_it_with() -> None:
     plain.take_weights(ours.named_weights())
     obs, command = torch.randn(5, 8), torch.rand(5, 2) * 100
     expected = ours(obs.unsqueeze(0), (command * plain.scale).unsqueeze(0)).squeeze(0)
-    assert sum(p.numel() for p in plain.parameters()) == ours.size == 38_148
+    assert sum(p.numel() for p in plain.parameters()) == ours.flat.shape[1] == 38_148
     torch.testing.assert_close(plain(obs, command), expected)
 
 
@@ -173,8 +173,8 @@ def test_the_plain_ddqn_computes_our_update(preset: str) -> None:
     plain = plain_ddqn.PlainTraining(plain_ddqn.PRESETS[preset], 0)
     with torch.no_grad():
         ours.target.add_(0.3 * torch.randn_like(ours.target))  # apart, so that it matters which network does what
-    plain_ddqn.take_weights(plain.online, ours.network.views(ours.online), 0)
-    plain_ddqn.take_weights(plain.target, ours.network.views(ours.target), 0)
+    plain_ddqn.take_weights(plain.online, ours.network.layers(ours.online), 0)
+    plain_ddqn.take_weights(plain.target, ours.network.layers(ours.target), 0)
     before = flat_of(plain.online)
     rows = {name: torch.randn(300, 1, *shape) for name, (shape, _) in ours.replay.columns.items()}
     rows["action"] = torch.randint(2, (300, 1)).float()
@@ -187,7 +187,7 @@ def test_the_plain_ddqn_computes_our_update(preset: str) -> None:
         ours.update(uniform)
         plain.update(*plain.memory.at((uniform[0] * 300).long()))
     for theirs, flat in ((plain.online, ours.online), (plain.target, ours.target)):
-        expected = [part[0].reshape(-1) for layer in ours.network.views(flat) for part in layer]
+        expected = [part[0].reshape(-1) for layer in ours.network.layers(flat) for part in layer]
         actual = [parameter.flatten() for parameter in theirs.parameters()]
         torch.testing.assert_close(torch.cat(actual), torch.cat(expected), atol=1e-5, rtol=0)
     assert (flat_of(plain.online) - before).abs().max() > 1e-3

@@ -16,10 +16,10 @@ from control.cli.words import NULL, command_line
 from helpers import yaml_file
 from models.agents.ddqn import config
 from models.family import Family
-from models.registry import default_config, family, implementations, learns_from
+from models.registry import default_config, family, implementations
 from models.settings import Kind, SettingError, check, kinds
 
-AGENTS = [name for name in implementations() if learns_from(name) != "evolution"]
+AGENTS = [name for name in implementations() if family(name).learns_from != "evolution"]
 
 
 def test_defaults_are_the_published_run() -> None:

@@ -8,10 +8,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from models.agents.ddqn.agent import Agent
+from models.agents.ddqn.agent import Agent, draw
 from models.agents.ddqn.config import Config
 from models.agents.ddqn.networks import Dueling
-from models.agents.ddqn.variation import draw
 from models.mlp import Mlp
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
@@ -57,7 +56,7 @@ def learned(agent: Agent) -> dict[str, Tensor]:
 
 def table(agent: Agent, flat: Tensor, values: list[list[list[float]]]) -> None:
     """Parameters ``flat`` for action values ``[member][state][action]`` of one-hot states."""
-    (first, bias), (last, last_bias) = agent.network.views(flat)
+    (first, bias), (last, last_bias) = agent.network.layers(flat)
     first.copy_(torch.eye(2).expand_as(first))
     last.copy_(torch.tensor(values).transpose(1, 2))
     bias.zero_(), last_bias.zero_()
@@ -87,7 +86,7 @@ def test_an_update_worked_by_hand() -> None:
     agent.observe(zero, action, one, reward, discount, torch.zeros(2, 1, dtype=torch.bool))
     assert agent.learn().tolist() == pytest.approx([16, 4], rel=1e-6)
     gradient = torch.full_like(online, torch.nan)
-    (first, bias), (last, last_bias) = agent.network.views(gradient)
+    (first, bias), (last, last_bias) = agent.network.layers(gradient)
     first.copy_(torch.tensor([[[-16, 0], [-24, 0]], [[-4, 0], [2, 0]]]))
     bias[..., 0] = torch.tensor([[-16.0, -24], [-4, 2]])
     last.copy_(torch.tensor([[[0, 0], [-8, 0]], [[0, 0], [4, 0]]]))
@@ -131,7 +130,7 @@ def torch_values(agent: Agent, flat: Tensor, obs: Tensor) -> Tensor:
     """Action values ``[B, A]`` of one member, as Wang et al. 2016 or the public code has them."""
     network = agent.network
     if not isinstance(network, Dueling):
-        return torch_mlp(network.net, flat, obs)  # type: ignore[attr-defined]
+        return torch_mlp(network, flat, obs)
     own = flat.split([part.size for part in network.parts])
     features = torch_mlp(network.features, own[0], obs)
     value, advantage = torch_mlp(network.value, own[1], features), torch_mlp(network.advantage, own[2], features)

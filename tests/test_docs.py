@@ -19,7 +19,7 @@ from conftest import ROOT
 from control.cli import parse as config
 from helpers import on_policy
 from models.agents.model_generalisation.config import PRESETS
-from models.registry import learns_from
+from models.registry import family
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 PAGES += sorted(ROOT.glob("experiments/**/*.md")) + sorted(ROOT.glob("understudy/**/*.md"))
@@ -103,11 +103,11 @@ def scaled(command: str) -> str:
 def tiny(command: str) -> str:
     """Flags that make the run of a command small."""
     name = (re.findall(r"--implementation (\S+)", command) or ["UDRL"])[-1]
-    if learns_from(name) == "evolution":
+    if family(name).learns_from == "evolution":
         return TINY_SEARCH.replace("--inner_steps 60", "--inner_steps 300") if "paper" in command else TINY_SEARCH
     if name in PRESETS["procmaze_high"] or "model_generalisation" in command:
         return TINY_MODELS
-    if learns_from(name) == "steps":
+    if family(name).learns_from == "steps":
         return TINY_STEPS
     return TINY_POLICY if on_policy(name) else TINY
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from control.evolution import inner_loop
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.steps import StepLoop
+from models.agents.ddqn.agent import groups
 from models.agents.ddqn.config import Config as AgentConfig
-from models.agents.ddqn.variation import groups
 from models.proxies.synthetic.config import Config
 from models.streams import Streams, numbered_seed
 

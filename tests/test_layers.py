@@ -54,12 +54,12 @@ def test_convolution_is_conv2d_for_every_member(channels: int, out: int, size: i
 
 def test_weights_are_views_in_the_order_of_the_layers() -> None:
     network = Network([Dense("a", 3, 2), Dense("b", 2, 5, gain=1.0)], Streams([1, 2]))
-    assert network.size == 3 * 2 + 2 + 2 * 5 + 5
+    assert network.flat.shape[1] == 3 * 2 + 2 + 2 * 5 + 5
     with torch.no_grad():
         named, cached = network.named_weights(), network.weights()
         assert {name: tuple(view.shape) for name, view in named.items()} == {
             "a.weight": (2, 3, 2), "a.bias": (2, 2), "b.weight": (2, 2, 5), "b.bias": (2, 5)}  # fmt: skip
-        network.flat.copy_(torch.arange(2 * network.size).view(2, -1))
+        network.flat.copy_(torch.arange(2 * network.flat.shape[1]).view(2, -1))
         assert torch.equal(torch.cat([view.flatten(1) for view in named.values()], 1), network.flat)
         for views in (cached, network.weights()):
             assert all(torch.equal(a, b) for a, b in zip(views, named.values(), strict=True))

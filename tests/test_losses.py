@@ -16,7 +16,6 @@ from models.losses import (
     exponential_weights,
     gaussian_kl,
     gaussian_nll,
-    max_entropy,
     mean,
     policy_gradient,
     squared_error,
@@ -110,7 +109,6 @@ def test_entropy_loss_by_hand() -> None:
     first, second = math.log(4) - 0.75 * math.log(3), math.log(5) - 0.8 * math.log(4)
     table = -0.7 * torch.tensor([1 + first / math.log(2), second / math.log(2) + 1]) / 2
     torch.testing.assert_close(entropy_loss(SCORES, 0.7), table)
-    assert max_entropy(4) == pytest.approx(1.3862944, abs=1e-7)
     certain = torch.tensor([[[1000.0, 0.0, -1000.0]]])
     assert entropy_loss(certain, 0.7).item() == 0
     assert entropy_loss(torch.zeros(1, 2, 7), 0.7).item() == pytest.approx(-0.7)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.memory import EpisodeMemory
+from models.memory import Episode, EpisodeMemory
 from models.streams import Streams
 
 
@@ -27,14 +27,14 @@ class Plain:
         return sum(length for _, length, _ in self.episodes) if self.unit == "steps" else len(self.episodes)
 
 
-def episode(number: int, length: int, score: float):
+def episode(number: int, length: int, score: float) -> Episode:
     """Every step says which episode it belongs to and where it stands in it."""
     steps = {
         "number": torch.full((length,), number),
         "place": torch.arange(length),
         "obs": torch.full((length, 2), float(number)),
     }
-    return steps, score, {"last": torch.tensor([number, length])}
+    return Episode(steps, score, {"last": torch.tensor([number, length])})
 
 
 def held(memory: EpisodeMemory, member: int) -> list[tuple[int, int, float]]:
@@ -72,7 +72,6 @@ def test_keeps_what_a_plain_list_keeps(first, second, capacity: int, unit: str, 
         plain[member].add(batch)
         for m in range(2):
             assert held(memory, m) == plain[m].episodes
-            assert memory.steps(m) == sum(length for _, length, _ in plain[m].episodes)
     for m in range(2):
         slots = [slot for kept in memory.episodes[m] for slot in kept.slots.tolist()]
         assert len(set(slots)) == len(slots) and not set(slots) & set(memory._free[m].tolist())
@@ -118,13 +117,11 @@ def test_sampling_is_uniform(by: str, expected: list[float]) -> None:
     assert 4 < chi_square < 44  # 19 degrees of freedom: 0.9999 and 0.001
 
 
-def test_padded_take_and_put_reach_every_step_once() -> None:
+def test_columns_are_read_and_written_in_the_order_of_episodes() -> None:
     memory = EpisodeMemory(2, 100, "steps", "recent")
     memory.add(0, [episode(0, 3, 0.0), episode(1, 1, 0.0)])
     memory.add(1, [episode(2, 5, 0.0)])
-    slots, real = memory.padded()
-    assert real.sum(0).tolist() == [1, 3, 5]
-    assert memory.take("number", slots)[real].unique(return_counts=True)[1].tolist() == [3, 1, 5]
-    memory.put("place", slots[real], 10 * memory.take("place", slots)[real])
+    assert [column.tolist() for column in memory.column("number")] == [[1, 0, 0, 0], [2] * 5]
+    memory.set_column("place", 10 * torch.cat(memory.column("place")))
     assert memory.fields["place"][1][memory.episodes[1][0].slots].tolist() == [0, 10, 20, 30, 40]
     assert memory.fields["place"][0][memory.episodes[0][1].slots].tolist() == [0, 10, 20]

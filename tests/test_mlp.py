@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from models.agents.ddqn.config import Config as DdqnConfig
 from models.agents.model_generalisation.config import Config as ModelConfig
-from models.agents.model_generalisation.networks import network
+from models.agents.model_generalisation.values import network
 from models.layers import BLOCK, Dense, Truncated
 from models.mlp import Mlp, MlpNetwork
 from models.streams import Streams

@@ -142,7 +142,7 @@ def test_transitions_come_back_as_they_were_from_few_bytes(obs: int, bits: bool,
     """A byte a bit and five; with 64 bits, as ProcMaze's of size 4, thirty seeds of 100,000 rows fit in 400 MB."""
     columns = Transitions.layout(obs, actions, bits)
     assert row_bytes(columns) == taken and 30 * 100_000 * (2 * 64 + 5) <= 400e6
-    given, replay = transitions(3, bits, obs, actions), Transitions(7, 3, columns, CPU)
+    given, replay = transitions(3, bits, obs, actions), Transitions(columns, 7, 3, CPU)
     for t in range(7):
         replay.observe(**{name: part[:, t : t + 1] for name, part in given.items()})
     batch = dataclasses.asdict(replay.batch(((torch.arange(7) + 0.5) / 7).expand(3, -1)))

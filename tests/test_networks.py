@@ -57,7 +57,7 @@ def lander(members: int = 2, **changes):
 
 def test_the_published_size_and_order() -> None:
     network = BehaviorNetwork(8, 2, 4, HIDDEN, Streams([0]))
-    assert network.size == 38_148
+    assert network.flat.shape[1] == 38_148
     layers = ["state_fc.0", "command_fc.0", "output_fc.0", "output_fc.2", "output_fc.4", "output_fc.6"]
     assert [layer.name for layer in network.layers] == layers
     _, names = published()
@@ -113,7 +113,7 @@ def test_hypernetwork_is_a_network_with_generated_weights() -> None:
 
 def test_hypernetwork_starts_small_for_any_command() -> None:
     agent = lander(network="hypernetwork")
-    assert agent.policy.size == 113_580
+    assert agent.policy.flat.shape[1] == 113_580
     command = torch.tensor([[300.0, 900.0], [-300.0, 1.0], [0.0, 200.0], [320.0, 1.0]]).expand(2, -1, -1)
     logits = agent(torch.randn(2, 4, 8), command)
     assert logits.isfinite().all() and logits.abs().max() < 5 and logits.std() > 1e-3
@@ -125,7 +125,7 @@ def test_hypernetwork_starts_small_for_any_command() -> None:
 
 def test_gated_network() -> None:
     network = GatedNetwork(8, 1, 4, (64, 64), Streams([0, 1]))
-    assert network.size == 5_252
+    assert network.flat.shape[1] == 5_252
     obs, command = torch.randn(2, 7, 8), torch.randn(2, 7, 1)
     for m in range(2):
         weights, x = plain(network, m), obs[m]

@@ -13,12 +13,11 @@ from torch import Tensor
 
 from helpers import CASES, build, config_of, on_policy
 from models.agents.policy_gradients.agent import Agent
-from models.agents.policy_gradients.batch import CHUNK, pack, unpack
+from models.agents.policy_gradients.batch import CHUNK, pack, table, unpack
 from models.losses import entropy_loss, mean, policy_gradient, value_loss
-from models.returns import discounted_returns
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
-from models.trajectory import Trajectory
+from models.trajectory import Trajectory, discounted_returns
 
 FIXTURE = Path(__file__).parent / "fixtures" / "policy_gradient_batch.npz"
 LANDER = Spaces((8,), Discrete(4))
@@ -96,7 +95,7 @@ def test_losses_of_the_published_batch() -> None:
     never = torch.zeros_like(valid)
     trajectory = Trajectory(obs, action, reward, never, never, valid, obs[-1], reward.sum(0))
     batch = pack(trajectory)
-    batch.returns = batch.table(discounted_returns(reward, valid, 0.9), valid)
+    batch.returns = table(discounted_returns(reward, valid, 0.9), valid, batch.obs.shape[1])
     assert batch.counts == [450] and torch.equal(batch.obs[0, :450], torch.tensor(kept["states"]))
 
     scores = torch.zeros(1, 512, 4, dtype=torch.float64)
@@ -181,7 +180,7 @@ def test_equal_advantages_are_normalised_to_nothing() -> None:
 def test_packing_keeps_every_experience_in_order(lengths: list[list[int]]) -> None:
     trajectory = played(lengths, Spaces((2,), Discrete(3)))
     batch = pack(trajectory)
-    batch.returns = batch.table(trajectory.reward, trajectory.valid)
+    batch.returns = table(trajectory.reward, trajectory.valid, batch.obs.shape[1])
     assert batch.counts == [sum(row) for row in lengths]
     assert batch.obs.shape[1] % CHUNK == 0 and batch.obs.shape[1] - max(batch.counts) < CHUNK
     for m, row in enumerate(lengths):

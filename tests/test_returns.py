@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.returns import discounted_returns, lambda_returns
+from models.trajectory import discounted_returns, lambda_returns
 
 REWARD = torch.tensor([[1.0, 5.0], [2.0, 7.0], [4.0, 100.0]])  # [T, E]; the second episode has two steps
 VALID = torch.tensor([[True, True], [True, True], [True, False]])

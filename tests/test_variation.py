@@ -4,14 +4,11 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
-from models.agents.ddqn.agent import Agent
+from models.agents.ddqn.agent import Agent, draw, groups, shape_of
 from models.agents.ddqn.config import Config
-from models.agents.ddqn.variation import draw, groups, shape_of
-from models.settings import SettingError
-from models.spaces import Continuous, Discrete, Spaces
+from models.spaces import Discrete, Spaces
 
 VARIED = Config(vary_hp=True, lr=1e-3, batch_size=128, hidden_size=128, hidden_layer=2)
 SPACES = Spaces((4,), Discrete(2))
@@ -73,11 +70,8 @@ def test_groups_have_everybody_once_in_one_shape_each(config: Config) -> None:
     assert groups(config, []) == []
 
 
-def test_what_it_cannot_train_is_refused() -> None:
+def test_members_of_different_shapes_are_refused() -> None:
     one, other = (group[0] for group in groups(VARIED, range(50))[:2])
     with pytest.raises(ValueError, match="different shapes"):
         Agent(VARIED, SPACES, [one, other])
     assert Agent(VARIED, SPACES, [one]).members == 1
-    for spaces in (Spaces((3, 8, 8), Discrete(2), torch.uint8), Spaces((4,), Continuous((-1.0,), (1.0,)))):
-        with pytest.raises(SettingError, match="discrete actions"):
-            Agent(VARIED, spaces, [0])

@@ -105,7 +105,7 @@ def update_gflop(agent: Any) -> float:
     steps of a rollout once.
     """
     config, model, batch = agent.config, agent.model, agent.config.batch_size
-    steps = batch if model is None else agent.starts * config.rollout_length
+    steps = batch if config.model == "none" else agent.starts * config.rollout_length
     work = forward(agent.values.online, steps) + backward(agent.values.online, steps)
     work += forward(agent.values.online, steps)  # the target network's
     if isinstance(model, Simple | Latent):

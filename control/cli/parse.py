@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from control.cli.options import Flag, flags, flags_of_all, for_fresh_agents, parameters, unknown
 from control.cli.settings import RunConfig, Settings, as_dict, from_dict, to_yaml
 from control.cli.words import NULL, named, one_word, read_config, read_value, split, word
-from models.registry import family, learns_from
+from models.registry import family
 from models.settings import SettingError, nearest
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml"]
@@ -125,7 +125,7 @@ def _choose(words: Mapping[str, list[str]], asked: Container[str]) -> _Choice:
     evaluating = " ".join(words.get("eval_agent", [])).lower() not in NULL
     if evaluating and "help" not in words:
         return _Choice(implementation, game.name, True, flags_of_all(game.name))
-    choosing = CHOOSING if learns_from(implementation) == "evolution" else CHOOSING[:1]
+    choosing = CHOOSING if family(implementation).learns_from == "evolution" else CHOOSING[:1]
     chosen = {name: one_word(name, words[name]) for name in choosing if name in words}
     return _Choice(implementation, game.name, evaluating, flags(implementation, game.name, chosen))
 

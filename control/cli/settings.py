@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from models.family import StepSchedule
 from models.registry import default_configs, family
-from models.schedule import StepSchedule
 from models.settings import Kind, SettingError, check, check_value, kinds, nearest, setting
 
 _run = functools.partial(setting, section="run")

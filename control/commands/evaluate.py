@@ -27,7 +27,7 @@ from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
-from models.registry import family, learns_from
+from models.registry import family
 from models.settings import SettingError
 from models.streams import derive_seed
 from understudy.files import IN_RUN, SUFFIX, pretrained
@@ -122,7 +122,7 @@ def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
         return files.load(where)
     checkpoint = checkpoints.load(where)
     settings, game = checkpoint.settings, checkpoint.settings.run.gamename
-    if learns_from(settings.run.implementation) != "evolution":
+    if family(settings.run.implementation).learns_from != "evolution":
         return checkpoint
     entries = checkpoint.run_state["evolution"]["archive"]["entries"]
     if not entries:

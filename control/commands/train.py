@@ -24,7 +24,7 @@ from control.loops.process import configure_torch
 from control.reports.figures import learning_curve
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import AtomicCheckpointIO, Checkpoint
-from models.registry import family, learns_from
+from models.registry import family
 from models.settings import SettingError, UserError
 
 Callbacks = Sequence[pl.Callback]
@@ -116,7 +116,7 @@ def _loggers(run: RunConfig, folder: Path) -> list[Logger]:
 
 def build_module(settings: Settings) -> RunModule:
     """The module of a run with its environments; SettingError where agent and environment do not fit."""
-    if learns_from(settings.run.implementation) != "evolution":
+    if family(settings.run.implementation).learns_from != "evolution":
         return AgentModule(settings)
     check_accelerator(settings.run)
     return build_search(settings)

@@ -13,7 +13,7 @@ from envs.make import make_environment
 from envs.names import GAMES
 from envs.tensor import Dynamics, TensorEnvironment
 from models.contract import Agent, StepAgent
-from models.registry import agent_class, family, learns_from
+from models.registry import agent_class, family
 from models.settings import SettingError
 from models.spaces import Spaces
 from models.streams import Streams
@@ -24,7 +24,7 @@ def build_loop(settings: Settings) -> Loop:
     run = settings.run
     check_accelerator(run)
     check_spaces(run, agent_class(run.implementation), spaces_of(run.gamename))
-    loop = _episodes(settings) if learns_from(run.implementation) == "episodes" else _steps(settings)
+    loop = _episodes(settings) if family(run.implementation).learns_from == "episodes" else _steps(settings)
     followed = loop.commands_now()
     unknown = [f"command.{name}" for name in settings.command if name not in followed]
     if unknown:

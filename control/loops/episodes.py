@@ -13,7 +13,7 @@ from control.loops.rollout import Episodes, rollout
 from control.loops.window import RunningWindow
 from envs.base import Environment
 from models.contract import EpisodeAgent, Policy, RandomPolicy
-from models.schedule import EpisodeSchedule
+from models.family import EpisodeSchedule
 from models.streams import Streams
 from models.trajectory import Trajectory
 

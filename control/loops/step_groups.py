@@ -12,7 +12,7 @@ from control.loops.rollout import Episodes, rollout
 from control.loops.steps import StepLoop
 from envs.base import Environment
 from models.contract import Policy
-from models.schedule import StepSchedule
+from models.family import StepSchedule
 from models.streams import Streams
 
 

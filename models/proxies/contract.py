@@ -1,14 +1,10 @@
 """What a proxy is to the search for it: a learned environment or reward that fresh agents train on.
 
-A kind of proxy is a folder here and a file of the same name in ``envs/``:
-
-- ``config.py`` has ``Config``, which derives from `models.proxies.search.SearchConfig` and adds what the proxy is, and
-  ``FAMILY`` (`models.family.Family`, ``learns_from="evolution"``);
-- ``networks.py`` has its networks, for M proxies at once, which are `Parameters`;
-- ``envs/<kind>.py`` has ``Stages``, which is `envs.proxies.Stages`: it puts agents and proxies together in an
-  environment.
-
-D is the number of parameters of one proxy.
+A kind of proxy is a folder here and a file of the same name in ``envs/``. Its ``config.py`` has ``Config``, which
+derives from `models.proxies.search.SearchConfig` and adds what the proxy is, and ``FAMILY`` (`models.family.Family`,
+``learns_from="evolution"``); its ``networks.py`` has its networks, for M proxies at once, which are `Parameters`;
+``envs/<kind>.py`` has ``Stages``, which is `envs.proxies.Stages`: it puts agents and proxies together in an
+environment. D is the number of parameters of one proxy.
 """
 
 from typing import Any, Protocol
@@ -19,11 +15,10 @@ from models.streams import Streams
 
 
 class Parameters(Protocol):
-    """The parameters of a kind of proxy, flat."""
+    """The parameters of a kind of proxy, flat. ``size`` is D."""
 
     @property
-    def size(self) -> int:
-        """D."""
+    def size(self) -> int: ...
 
     def initial(self, streams: Streams) -> Tensor:
         """First parameters ``[M, D]`` float32, one row a stream."""
@@ -33,13 +28,12 @@ class Parameters(Protocol):
 
 
 class Trainee(Protocol):
-    """What an environment of proxies needs to know of its agents: M members with E environments each, their
-    settings."""
+    """The agents that train on proxies: M members with E = ``envs`` environments each, and their settings."""
+
+    envs: int
 
     @property
     def members(self) -> int: ...
 
     @property
     def config(self) -> Any: ...
-
-    envs: int

@@ -1,6 +1,6 @@
 """Settings of every search for a proxy, whatever the proxy is: the search itself, and the choice of its winner.
 
-The ``Config`` of a proxy's folder is what the proxy is, and these two: ``class Config(SearchConfig, ...)``. The only
+The ``Config`` of a proxy's folder is what the proxy is, and these: ``class Config(SearchConfig, ...)``. The only
 home of their defaults and ranges; imports no torch. Sources, [F] and [L]: `models.proxies.synthetic.config`.
 """
 
@@ -15,8 +15,9 @@ _choice = functools.partial(setting, section="choosing the winner")
 
 
 @dataclass(frozen=True)
-class Search:
-    """The outer loop (strategy, population), and the inner loop, in which fresh agents train and are tested."""
+class SearchConfig:
+    """The outer loop (strategy, population); the inner loop, in which fresh agents train and are tested; which mean of
+    the search wins, and how it is judged."""
 
     strategy: str = _search(
         "openai_es", "nes as published [F], openai_es with Adam, or snes [L]", choices=("nes", "openai_es", "snes")
@@ -54,11 +55,6 @@ class Search:
     test_episodes: int = _inner(8, "greedy episodes on the real environment that score an agent", minimum=1)
     test_limit: int | None = _inner(None, "largest number of their steps; null is the environment's limit", minimum=1)
 
-
-@dataclass(frozen=True)
-class Choice:
-    """Which mean of the search wins, and how it is judged."""
-
     solved_reward: float | None = _choice(None, "mean return that counts as solved; null: none does")
     quit_when_solved: bool = _choice(False, "end the search once agents of the mean reach solved_reward [F]")
     center_agents: int = _choice(16, "fresh agents that score the unperturbed mean", minimum=1)
@@ -73,11 +69,6 @@ class Choice:
         None, "steps that an agent trains for in both evaluations and in use; null is inner_steps", minimum=1
     )
 
-
-@dataclass(frozen=True)
-class SearchConfig(Choice, Search):
-    """A search and its choice, without what the proxy is."""
-
     @property
     def steps_in_use(self) -> int:
         """Largest number of steps that an agent trains for on a finished proxy."""
@@ -85,7 +76,6 @@ class SearchConfig(Choice, Search):
 
 
 def validate(config: SearchConfig) -> str | None:
-    """What is wrong with a combination of settings, as one line; None where nothing is."""
     if config.mirrored and config.population % 2:
         return f"population is {config.population}; allowed with mirrored: an even number"
     if config.inner_rule == "tests" and config.solved_reward is None:

@@ -1,1 +1,0 @@
-"""Upside-Down RL and Reward-Conditioned Policies: supervised learning of actions that obtained what is commanded."""

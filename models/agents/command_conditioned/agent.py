@@ -5,29 +5,30 @@ commanded is in commands.py. Deviations from the papers and the public code are 
 docs/command_conditioned.md.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from models.agents.command_conditioned.commands import REACH, Commands
 from models.agents.command_conditioned.config import Config
 from models.agents.command_conditioned.networks import POLICIES
-from models.agents.command_conditioned.policy import Bounds, CommandedPolicy
-from models.contract import EpisodeAgent
-from models.layers import ConvolutionalTrunk
-from models.losses import cross_entropy, exponential_weights, max_entropy, squared_error
-from models.memory import EpisodeMemory, NewEpisode
-from models.mlp import ValueNetwork
+from models.contract import Command, EpisodeAgent, Policy
+from models.layers import trunk
+from models.losses import cross_entropy, exponential_weights, squared_error
+from models.memory import Episode, EpisodeMemory
+from models.mlp import MlpNetwork
 from models.optim import Adam, clip_gradients
-from models.returns import discounted_returns, lambda_returns
 from models.spaces import Continuous, Discrete, Spaces
-from models.streams import Streams
-from models.trajectory import Trajectory
+from models.streams import Draw, NoiseBlocks, Streams
+from models.trajectory import Trajectory, discounted_returns, lambda_returns, padded
 
 _VALUE_CHUNK = 4096
 _UNIFORM_WITHIN = 0.005  # nats
+_CONTINUOUS_NOISE = 0.3  # standard deviation of exploration in half-widths of the action range (public code)
 
 
 class Agent(EpisodeAgent):
@@ -45,60 +46,44 @@ class Agent(EpisodeAgent):
         self.commands = Commands(config, self.members, spaces.max_return)
         self.streams = Streams.named(seeds, "learning")
         init = Streams.named(seeds, "initial weights")
-        self.trunk = ConvolutionalTrunk(spaces, config.conv_channels, init) if spaces.is_image else None
-        inputs = self.trunk.features if self.trunk else spaces.obs_shape[0]
-        outputs = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
-        self.policy = POLICIES[config.network](inputs, len(self.commands.names), outputs, config.hidden_sizes, init)
-        self.value = ValueNetwork(inputs, config.value_hidden_sizes, init) if config.desire_advantage else None
+        self.trunk, inputs = trunk(spaces, config.conv_channels, init)
+        self.outputs = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
+        sizes = inputs, len(self.commands.names), self.outputs, config.hidden_sizes
+        self.policy = POLICIES[config.network](*sizes, init)
+        sizes_of_value = (inputs, *config.value_hidden_sizes, 1)
+        self.value = MlpNetwork(sizes_of_value, "relu", init) if config.desire_advantage else None
         self.memory = EpisodeMemory(self.members, config.buffer_size, config.buffer_unit, config.buffer_order)
-        policy_params = [self.policy.flat, *([self.trunk.flat] if self.trunk else [])]
-        self.optimizers = [Adam(policy_params, config.lr)]
+        self.optimizers = [Adam([*self.policy.parameters(), *self.trunk.parameters()], config.lr)]
         if self.value:
             self.optimizers.append(Adam([self.value.flat], config.value_lr or config.lr))
-        self.bounds = Bounds(spaces.actions) if isinstance(spaces.actions, Continuous) else None
+        self.discrete = isinstance(spaces.actions, Discrete)
+        if isinstance(spaces.actions, Continuous):  # networks work in the cube [-1, 1]^A
+            low, high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
+            self.middle, self.half_width = (high + low) / 2, (high - low) / 2
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        """Which members ``[M]`` bool have a policy that is uniform whatever it sees, going by what `learn` gave, and
-        what that means. Of continuous actions no loss tells."""
-        loss = metrics["policy_loss"]
+        """Whether the policy is uniform whatever it sees. Of continuous actions no loss tells."""
         if not isinstance(self.spaces.actions, Discrete):
-            return torch.zeros_like(loss, dtype=torch.bool), ""
-        uniform = max_entropy(self.spaces.actions.n)
+            return super().has_collapsed(metrics)
+        uniform = math.log(self.spaces.actions.n)
         text = f"the policy loss has sat at ln({self.spaces.actions.n}) = {uniform:.3f}: the policy is uniform and not"
         advice = "look at the command scales (reward_scale, horizon_scale) and lr"
-        return (loss - uniform).abs() < _UNIFORM_WITHIN, f"{text} learning; {advice}"
-
-    # -- acting ------------------------------------------------------------------------------------------------
+        return (metrics["policy_loss"] - uniform).abs() < _UNIFORM_WITHIN, f"{text} learning; {advice}"
 
     def begin(
-        self,
-        envs: int,
-        streams: Streams,
-        *,
-        sample: bool,
-        evaluate: bool = False,
-        command: Mapping[str, float] | None = None,
-    ) -> CommandedPolicy:
-        """Start E episodes a member. ``sample`` draws actions (else greedy); ``evaluate`` takes the evaluation
-        command; ``command`` overrides parts of it, e.g. ``{"return": 250.0}``."""
+        self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False, command: Command | None = None
+    ) -> "CommandedPolicy":
+        """``evaluate`` takes the evaluation command; ``command`` replaces parts of it."""
         exact = evaluate and self.config.eval_command == "lower_bound"
-        return CommandedPolicy(
-            self, self.commands, self.spaces.actions, envs, streams, sample=sample, exact=exact, given=command or {}
-        )
+        return CommandedPolicy(self, envs, streams, sample, exact, command or {})
 
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
         """Logits or action means ``[M, B, outputs]`` of ``obs [M, B, *O]`` under ``command [M, B, C]`` (unscaled)."""
-        features = self.trunk(obs) if self.trunk else obs
-        return self.policy(features, command * self.commands.scale.unsqueeze(1))
-
-    # -- remembering -------------------------------------------------------------------------------------------
+        return self.policy(self.trunk(obs), command * self.commands.scale.unsqueeze(1))
 
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Remember whole episodes and make the next exploration commands from them.
-
-        ``validate`` first measures the loss on these steps, which nothing has been learned from yet: ``{"val_loss":
-        [M]}``, or nothing where it is switched off or the steps have no command yet (RCP-A).
-        """
+        """Remember whole episodes and make the next exploration commands from them. ``validate`` gives ``{"val_loss":
+        [M]}``, or nothing where it is switched off or the steps have no command yet (RCP-A)."""
         discounted = discounted_returns(trajectory.reward, trajectory.valid, self.config.discount)
         episodes = [self._episodes(trajectory, discounted, m) for m in range(self.members)]
         metrics = {}
@@ -110,7 +95,7 @@ class Agent(EpisodeAgent):
         self.commands.follow_returns(self.memory, discounted[0], trajectory.lengths)
         return metrics
 
-    def _episodes(self, trajectory: Trajectory, discounted: Tensor, m: int) -> list[NewEpisode]:
+    def _episodes(self, trajectory: Trajectory, discounted: Tensor, m: int) -> list[Episode]:
         """The episodes of member m in the form that memory takes."""
         episodes = []
         lengths, returns = trajectory.lengths[m].tolist(), trajectory.returns[m].tolist()
@@ -128,34 +113,34 @@ class Agent(EpisodeAgent):
                 steps |= {name: torch.zeros(length) for name in ("value", "value_target", "advantage")}
                 ended = trajectory.terminated[length - 1, m, e]
                 extras = {"final_obs": trajectory.final_obs[m, e].clone(), "terminated": ended.clone()}
-            episodes.append(NewEpisode(steps, total, extras))
+            episodes.append(Episode(steps, total, extras))
         return episodes
 
-    # -- learning ----------------------------------------------------------------------------------------------
-
     def learn(self) -> dict[str, Tensor]:
-        """One epoch's gradient steps. Returns means over them, ``{"policy_loss": [M], ...}``."""
         config = self.config
         metrics = {}
         if self.value:
             self._refresh_advantages()
-            metrics["value_loss"] = self._fit_value()
+            updates = max(1, config.num_grad_steps // config.val_func_update_interval)
+            metrics["value_loss"] = self._descend(self.optimizers[1], updates, self._value_loss)
+            metrics["value_loss"] *= self._value_scale().square()  # in units of reward squared
             self._refresh_advantages()
-        losses = []
-        for slots in self.memory.sample(self.streams, config.num_grad_steps, config.batch_size, config.sample_by):
-            loss, plain = self._policy_loss(slots)
-            self._descend(self.optimizers[0], loss)
-            losses.append(plain)
-        return metrics | {"policy_loss": torch.stack(losses).mean(0)}
+        return metrics | {"policy_loss": self._descend(self.optimizers[0], config.num_grad_steps, self._policy_loss)}
 
-    def _descend(self, optimizer: Adam, loss: Tensor) -> None:
-        optimizer.zero_grad()
-        loss.sum().backward()
-        clip_gradients(optimizer.param_groups[0]["params"], self.config.grad_clip_val)
-        optimizer.step()
+    def _descend(self, optimizer: Adam, updates: int, loss_of: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
+        """Gradient steps on batches from memory; mean loss ``[M]``. ``loss_of`` gives the loss to descend and the loss
+        to report, both ``[M]``, of the steps in ``slots [M, B]``."""
+        config, losses = self.config, []
+        for slots in self.memory.sample(self.streams, updates, config.batch_size, config.sample_by):
+            loss, plain = loss_of(slots)
+            optimizer.zero_grad()
+            loss.sum().backward()
+            clip_gradients(optimizer.param_groups[0]["params"], config.grad_clip_val)
+            optimizer.step()
+            losses.append(plain)
+        return torch.stack(losses).mean(0)
 
     def _policy_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Weighted loss (to descend) and plain loss (to watch) of the steps in ``slots [M, B]``, both ``[M]``."""
         config = self.config
         weighted_by = ["advantage" if config.desire_advantage else "cum_rew"] if config.expo_weighting else []
         obs, action, *rest = self.memory.gather(slots, ["obs", "action", *self.commands.names, *weighted_by])
@@ -168,12 +153,12 @@ class Agent(EpisodeAgent):
     def _fit_loss(self, obs: Tensor, action: Tensor, command: list[Tensor]) -> Tensor:
         """Cross-entropy of the action taken, or squared error to it in half-widths of the range; ``[M, B]``."""
         outputs = self(obs, torch.stack(command, dim=-1))
-        if self.bounds is None:
+        if self.discrete:
             return cross_entropy(outputs, action)
-        return squared_error(outputs, self.bounds.normalise(action))
+        return squared_error(outputs, (action - self.middle) / self.half_width)
 
     @torch.no_grad()
-    def _validation_loss(self, episodes: list[list[NewEpisode]]) -> Tensor:
+    def _validation_loss(self, episodes: list[list[Episode]]) -> Tensor:
         """Loss ``[M]`` on steps drawn from fresh episodes."""
         config = self.config
         names, batches = ["obs", "action", *self.commands.names], []
@@ -184,41 +169,36 @@ class Agent(EpisodeAgent):
         obs, action, *command = [torch.stack(rows) for rows in zip(*batches, strict=True)]
         return self._fit_loss(obs, action, command).mean(1)
 
-    # -- advantages (RCP-A) ------------------------------------------------------------------------------------
-
     @torch.no_grad()
     def _refresh_advantages(self) -> None:
-        """V, value targets and advantages of every step in memory under the present value network, and their
-        command."""
+        """Values, their targets and advantages of every step in memory by the present network, and their command."""
         config, memory = self.config, self.memory
         scale = self._value_scale()
-        values = self._values([memory.fields["obs"][m][memory.index(m)] for m in range(self.members)])
-        last = self._values(
-            [torch.stack([e.extras["final_obs"] for e in memory.episodes[m]]) for m in range(self.members)]
-        )
-        for m in range(self.members):
+        values = self._values(memory.column("obs"))
+        last = self._values([torch.stack([e.extras["final_obs"] for e in episodes]) for episodes in memory.episodes])
+        for m, seen in enumerate(memory.column("rtg")):
             ended = torch.stack([episode.extras["terminated"] for episode in memory.episodes[m]])
             last[m] = last[m] * scale[m] * ~ended * float(config.bootstrap_truncation)
             # Where an episode is cut off the network may only extrapolate (a lander can climb for ever), and
             # bootstrapping from that feeds on itself; no value lies outside the returns seen.
-            seen = memory.fields["rtg"][m][memory.index(m)]
             values[m] = (values[m] * scale[m]).clamp(seen.min(), seen.max())
             last[m] = last[m].clamp(seen.min().clamp(max=0), seen.max().clamp(min=0))
-            memory.fields["value"][m][memory.index(m)] = values[m]
-        slots, real = memory.padded()
-        reward, value = memory.take("reward", slots), memory.take("value", slots)
-        final = torch.zeros_like(real)
-        final[real.sum(0) - 1, torch.arange(real.shape[1])] = True
-        next_value = torch.where(final, torch.cat(last), value.roll(-1, 0))
-        traces = {"value_target": config.td_lambda if config.use_lambda_td else 1.0,
-                  "advantage": config.td_lambda if config.advantage_target == "lambda" else 1.0}  # fmt: skip
-        targets = {t: lambda_returns(reward, next_value, real, config.discount, t) for t in set(traces.values())}
-        memory.put("value_target", slots[real], targets[traces["value_target"]][real])
-        advantage = targets[traces["advantage"]] - value
+        memory.set_column("value", torch.cat(values))
+        # Episodes side by side, [T, N], those of the members in turn.
+        lengths = [len(episode) for episodes in memory.episodes for episode in episodes]
+        columns = (memory.column("reward"), values)
+        reward, value = (pad_sequence(torch.cat(column).split(lengths)) for column in columns)
+        left = torch.tensor(lengths) - torch.arange(len(reward)).unsqueeze(1)
+        real = left > 0
+        next_value = torch.where(left == 1, torch.cat(last), value.roll(-1, 0))
+        traces = [config.td_lambda if on else 1.0 for on in (config.use_lambda_td, config.advantage_target == "lambda")]
+        targets = {trace: lambda_returns(reward, next_value, real, config.discount, trace) for trace in set(traces)}
+        memory.set_column("value_target", targets[traces[0]].T[real.T])
+        advantage = targets[traces[1]] - value
         if config.clamp_adv_to_max:
             advantage = advantage.clamp(max=config.max_adv_clamp_val)
-        memory.put("advantage", slots[real], advantage[real])
-        self.commands.follow_advantages([memory.fields["advantage"][m][memory.index(m)] for m in range(self.members)])
+        memory.set_column("advantage", advantage.T[real.T])
+        self.commands.follow_advantages(memory.column("advantage"))
 
     def _value_scale(self) -> Tensor:
         """Units of reward in one unit of the value network's output, ``[M]``."""
@@ -231,35 +211,25 @@ class Agent(EpisodeAgent):
         """
         assert self.value
         chunks = -(-max(map(len, obs)) // _VALUE_CHUNK)
-        rows = torch.stack([pad_rows(values, chunks * _VALUE_CHUNK) for values in obs])
+        rows = padded(obs, chunks * _VALUE_CHUNK)
         out = torch.cat([self._value(part) for part in rows.split(_VALUE_CHUNK, dim=1)], dim=1)
         return [out[m, : len(values)] for m, values in enumerate(obs)]
 
     def _value(self, obs: Tensor) -> Tensor:
         """Values ``[M, B]`` in the network's own units; the trunk of an image agent is the policy's, held fixed."""
         assert self.value
-        return self.value(self.trunk(obs).detach() if self.trunk else obs)
+        return self.value(self.trunk(obs).detach()).squeeze(-1)
 
-    def _fit_value(self) -> Tensor:
-        """Gradient steps of the value network on its targets; mean squared error ``[M]`` in units of reward squared."""
-        config = self.config
-        updates = max(1, config.num_grad_steps // config.val_func_update_interval)
-        scale = self._value_scale().unsqueeze(1)
-        losses = []
-        for slots in self.memory.sample(self.streams, updates, config.batch_size, config.sample_by):
-            obs, target = self.memory.gather(slots, ["obs", "value_target"])
-            loss = (self._value(obs) - target / scale).square().mean(1)
-            self._descend(self.optimizers[1], loss)
-            losses.append(loss.detach())
-        return torch.stack(losses).mean(0) * scale.squeeze(1).square()
+    def _value_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean squared error in the network's own units."""
+        obs, target = self.memory.gather(slots, ["obs", "value_target"])
+        loss = (self._value(obs) - target / self._value_scale().unsqueeze(1)).square().mean(1)
+        return loss, loss.detach()
 
     def commands_now(self) -> dict[str, Tensor]:
         return self.commands.now()
 
-    # -- resuming ----------------------------------------------------------------------------------------------
-
     def training_state(self) -> dict[str, Any]:
-        """What `state_dict` does not hold and a resumed run needs: memory and random streams."""
         return {"memory": self.memory.state_dict(), "streams": self.streams.get_state()}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
@@ -267,6 +237,36 @@ class Agent(EpisodeAgent):
         self.streams.set_state(state["streams"])
 
 
-def pad_rows(values: Tensor, rows: int) -> Tensor:
-    """Zero rows appended to ``values [n, ...]`` up to ``[rows, ...]``."""
-    return torch.cat([values, values.new_zeros(rows - len(values), *values.shape[1:])])
+class CommandedPolicy(Policy):
+    """Actions in E episodes of every member under commands ``[M, E, C]``, which it draws and counts down.
+
+    ``sample`` draws actions, else the greatest is taken; ``exact`` takes the mean of the commands, and ``given``
+    replaces some (see `Commands.draw`).
+    """
+
+    def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool, exact: bool, given: Command):
+        self.agent, self.commands, self.sample, self.members = agent, agent.commands, sample, len(streams)
+        self.command = self.commands.draw(envs, streams, exact, given)
+        self.commanded_returns = self.commands.returns(self.command)
+        draws: list[Draw] = []
+        # RCP-A commands a fresh draw at every step (public code).
+        if "advantage" in self.commands.names and not exact and "advantage" not in given:
+            draws.append((Streams.normal, {"command": (envs,)}))
+        if sample:
+            draws.append((Streams.gumbel if agent.discrete else Streams.normal, {"action": (envs, agent.outputs)}))
+        self.noise = NoiseBlocks(streams, draws)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor) -> Tensor:
+        noise = self.noise.next()
+        if "command" in noise:
+            self.command[..., self.commands.column["advantage"]] = self.commands.around_mean(noise["command"])
+        outputs, strength = self.agent(obs, self.command), self.agent.config.action_noise
+        if self.agent.discrete:
+            return (outputs * strength + noise["action"] if self.sample else outputs).argmax(-1)
+        if self.sample:
+            outputs = outputs + _CONTINUOUS_NOISE * strength * noise["action"]
+        return self.agent.middle + self.agent.half_width * outputs.clamp(-1.0, 1.0)
+
+    def advance(self, reward: Tensor) -> None:
+        self.commands.count_down(self.command, reward)

@@ -39,14 +39,12 @@ class Commands(nn.Module):
         self.register_buffer("scale", torch.ones(members, len(self.names)))
         self.update_scale()
 
-    # -- what is asked for ----------------------------------------------------------------------------------------
-
     def draw(self, envs: int, streams: Streams, exact: bool, given: Mapping[str, float]) -> Tensor:
         """Commands ``[M, E, C]`` to begin episodes with. UDRL: return U(M, M + S) and at most the environment's,
         horizon H (paper, section 2.2). RCP: N(mean, spread). ``exact`` takes M, or the mean, itself; ``given`` replaces
         commands by the names that users know, such as ``{"return": 250.0}``."""
         best = self.config.command_source == "best"
-        drawn = self._around_mean(streams.uniform(envs) if best else streams.normal(envs), exact)
+        drawn = self.around_mean(streams.uniform(envs) if best else streams.normal(envs), exact)
         if best and self.max_return is not None:
             drawn = drawn.clamp(max=self.max_return)
         values = dict.fromkeys(COMMANDS, drawn) | {"horizon": self.horizon.unsqueeze(1).expand(-1, envs)}
@@ -55,12 +53,9 @@ class Commands(nn.Module):
                 values[name] = torch.full_like(drawn, given[_CALLED[name]])
         return torch.stack([values[name] for name in self.names], dim=-1)
 
-    def _around_mean(self, noise: Tensor, exact: bool = False) -> Tensor:
+    def around_mean(self, noise: Tensor, exact: bool = False) -> Tensor:
+        """Draws of the return or advantage ``[M, E]`` by ``noise [M, E]``."""
         return self.mean.unsqueeze(1) + self.spread.unsqueeze(1) * (torch.zeros_like(noise) if exact else noise)
-
-    def redraw_advantage(self, command: Tensor, noise: Tensor) -> None:
-        """Replace the advantage in ``command [M, E, C]`` by a draw, from ``noise [M, E]``."""
-        command[..., self.column["advantage"]] = self._around_mean(noise)
 
     def returns(self, command: Tensor) -> Tensor | None:
         """The return that is asked for, ``[M, E]``; None where none is commanded."""
@@ -81,8 +76,6 @@ class Commands(nn.Module):
     def now(self) -> dict[str, Tensor]:
         """Means of the present exploration command by the names that users know, ``[M]`` each."""
         return {_CALLED[name]: (self.horizon if name == "horizon" else self.mean).clone() for name in self.names}
-
-    # -- what it follows from -------------------------------------------------------------------------------------
 
     def follow_returns(self, memory: EpisodeMemory, fresh_returns: Tensor, lengths: Tensor) -> None:
         """Mean, spread and horizon of the next commands, from ``fresh_returns`` and ``lengths [M, E]`` of the latest
@@ -124,8 +117,6 @@ class Commands(nn.Module):
             self.advantage_reach[m] = 0.5 * REACH * deviation.clamp_min(1e-3)
         self.update_scale()
 
-    # -- how networks see it --------------------------------------------------------------------------------------
-
     def widen(self, discounted: Tensor, returns: Tensor, lengths: Tensor) -> None:
         """Widen the range that automatic scales cover to ``discounted [T, M, E]`` returns-to-go, ``returns`` and
         ``lengths [M, E]``; by powers of two, so that the scales change seldom."""
@@ -136,10 +127,7 @@ class Commands(nn.Module):
 
     def update_scale(self) -> None:
         """Factor on each command: the configured one, or 5 / (reach of the data)."""
-        reward, horizon = self.config.reward_scale, self.config.horizon_scale
-        source = {
-            "rtg": (reward, self.return_reach), "cum_rew": (reward, self.return_reach),
-            "horizon": (horizon, self.horizon_reach), "advantage": (reward, self.advantage_reach),
-        }  # fmt: skip
-        for column, (fixed, reach) in enumerate(source[name] for name in self.names):
-            self.scale[:, column] = fixed if fixed else REACH / reach.clamp_min(1e-3)
+        reaches = {"horizon": self.horizon_reach, "advantage": self.advantage_reach}
+        for column, name in enumerate(self.names):
+            fixed = self.config.horizon_scale if name == "horizon" else self.config.reward_scale
+            self.scale[:, column] = fixed or REACH / reaches.get(name, self.return_reach).clamp_min(1e-3)

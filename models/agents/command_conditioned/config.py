@@ -7,8 +7,7 @@ values for LunarLander come from correspondence with the authors.
 
 from dataclasses import dataclass
 
-from models.family import Family
-from models.schedule import EpisodeSchedule
+from models.family import EpisodeSchedule, Family
 from models.settings import setting
 
 
@@ -143,7 +142,6 @@ _RCP_A = _RCP | {
 
 
 def validate(config: Config) -> str | None:
-    """What is wrong with a combination of settings, as one line; None where nothing is."""
     if config.desire_rtg and config.desire_cum_rew:
         return "desire_rtg and desire_cum_rew exclude each other: switch one of them off"
     if not (config.desire_rtg or config.desire_cum_rew or config.desire_horizon or config.desire_advantage):

@@ -1,21 +1,13 @@
-"""The policies of the family: observation and command in, logits (or action means) out."""
+"""The policies of the family: ``obs [M, B, O]`` and scaled ``command [M, B, C]`` in, logits or action means ``[M, B,
+outputs]`` out."""
 
 from itertools import pairwise
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from models.layers import RELU_GAIN, Dense, Network, dense, sigmoid
 from models.streams import Streams
-
-
-class Policy(Protocol):
-    members: int
-
-    def __call__(self, obs: Tensor, command: Tensor) -> Tensor:
-        """``obs [M, B, *O]`` and scaled ``command [M, B, C]`` -> ``[M, B, outputs]``."""
-        ...
 
 
 class BehaviorNetwork(Network):
@@ -27,10 +19,8 @@ class BehaviorNetwork(Network):
     """
 
     def __init__(self, inputs: int, commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams):
-        layers = [
-            Dense("state_fc.0", inputs, hidden[0], gain=1.0),
-            Dense("command_fc.0", commands, hidden[0], gain=1.0),
-        ]
+        embedded = (("state", inputs), ("command", commands))
+        layers = [Dense(f"{name}_fc.0", size, hidden[0], gain=1.0) for name, size in embedded]
         layers += [Dense(f"output_fc.{2 * i}", a, b, gain=RELU_GAIN) for i, (a, b) in enumerate(pairwise(hidden))]
         layers.append(Dense(f"output_fc.{2 * (len(hidden) - 1)}", hidden[-1], outputs))
         super().__init__(layers, streams)

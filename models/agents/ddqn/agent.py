@@ -1,20 +1,58 @@
 """Double deep Q-learning, plain or dueling, for M members in lock-step."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from models.agents.ddqn.config import Config
-from models.agents.ddqn.networks import QNetwork, q_network
-from models.agents.ddqn.variation import draw, groups, shape_of
+from models.agents.ddqn.networks import Dueling
 from models.contract import InnerAgent, Policy
+from models.mlp import Mlp
 from models.optim import MemberAdam
 from models.replay import ReplayBuffer
-from models.settings import SettingError
 from models.spaces import Discrete, Spaces
-from models.streams import NoiseBlocks, Streams
+from models.streams import NoiseBlocks, Streams, derive_seed
+
+
+def draw(config: Config, seed: int) -> Config:
+    """The hyperparameters of one agent; ``config`` itself unless ``vary_hp``.
+
+    Learning rate log-uniform in [lr/3, 3 lr]; batch size and width log-uniform integers in [int(x/3), int(3x)];
+    depth uniform in {h - 1, h, h + 1}, at least 1 (zero hidden layers and one are the same network in the public
+    code). Source: Ferreira et al. 2022, appendix on varied hyperparameters, and the public code.
+    """
+    if not config.vary_hp:
+        return config
+    generator = torch.Generator().manual_seed(derive_seed(seed, "hyperparameters"))
+    u = torch.rand(4, generator=generator, dtype=torch.float64).tolist()
+    drawn: dict[str, float | int] = {
+        "lr": config.lr / 3 * 9 ** u[0],
+        "batch_size": _log_uniform(config.batch_size, u[1]),
+        "hidden_size": _log_uniform(config.hidden_size, u[2]),
+        "hidden_layer": max(1, config.hidden_layer - 1 + int(3 * u[3])),
+    }
+    return dataclasses.replace(config, **{name: drawn[name] for name in config.vary})  # type: ignore[arg-type]
+
+
+def _log_uniform(base: int, u: float) -> int:
+    low, high = max(1, int(base / 3)), 3 * base
+    return min(high, int(low * ((high + 1) / low) ** u))
+
+
+def shape_of(own: Config) -> tuple[int, int, int]:
+    """What members of one tensor program have in common: width, batch size and depth."""
+    return own.hidden_size, own.batch_size, own.hidden_layer
+
+
+def groups(config: Config, seeds: Sequence[int]) -> list[list[int]]:
+    """Positions in ``seeds`` of the agents that can share a tensor program: those of one shape."""
+    found: dict[tuple[int, int, int], list[int]] = {}
+    for position, seed in enumerate(seeds):
+        found.setdefault(shape_of(draw(config, seed)), []).append(position)
+    return list(found.values())
 
 
 class Agent(InnerAgent):
@@ -23,7 +61,7 @@ class Agent(InnerAgent):
     Target: ``r + discount * Q_target(s', argmax_a Q(s', a))``, r alone after termination; a time limit is no
     end. Mean squared error, Adam, and a soft target update after every gradient step. Member m explores, remembers
     and learns by its own streams; with ``vary_hp`` it has its own hyperparameters, drawn from its seed. Members must
-    then come from one group of `variation.groups`.
+    then come from one group of `groups`.
     """
 
     action_kinds = (Discrete,)
@@ -31,15 +69,17 @@ class Agent(InnerAgent):
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
         super().__init__()
-        if spaces.is_image or not isinstance(spaces.actions, Discrete):
-            raise SettingError("DDQN takes vectors of observations and discrete actions")
+        assert isinstance(spaces.actions, Discrete)
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
         self.own = [draw(config, seed) for seed in seeds]
-        self.shape = shape_of(self.own[0])
-        if any(shape_of(own) != self.shape for own in self.own):
+        first = self.own[0]
+        if any(shape_of(own) != shape_of(first) for own in self.own):
             raise ValueError("members of different shapes; train each group of `groups` by itself")
         self.obs_size, self.actions = spaces.obs_shape[0], spaces.actions.n
-        self.network = q_network(config, self.shape, self.obs_size, self.actions)
+        sizes = [self.obs_size, *[first.hidden_size] * first.hidden_layer, self.actions]
+        self.network: Mlp | Dueling = Mlp(sizes, config.activation_fn)
+        if config.head == "dueling":
+            self.network = Dueling(config, sizes)
         start = self.network.initial(Streams.named(seeds, "weights"))
         self.online = nn.Parameter(start, requires_grad=False)
         self.target = nn.Parameter(start.clone(), requires_grad=False)
@@ -53,7 +93,7 @@ class Agent(InnerAgent):
             [
                 (Streams.uniform, {"explore": (self.envs,)}),
                 (self._random_actions, {"action": (self.envs,)}),
-                (Streams.uniform, {"replay": (config.updates_per_step, self.shape.batch_size)}),
+                (Streams.uniform, {"replay": (config.updates_per_step, first.batch_size)}),
             ],
         )
         self.numbers: dict[str, Tensor] = {}  # of the step under way
@@ -64,19 +104,14 @@ class Agent(InnerAgent):
 
     def _views(self) -> None:
         self._policy = self.with_weights(self.online)
-        self._online, self._target = self._policy.views, self.network.views(self.target)
+        self._online: Any = self._policy.layers
+        self._target: Any = self.network.layers(self.target)
 
-    # -- acting -------------------------------------------------------------------------------------------------
-
-    def begin(
-        self, envs: int, streams: Streams, *, sample: bool = False, evaluate: bool = False,
-        command: Mapping[str, float] | None = None,
-    ) -> "Greedy":  # fmt: skip
-        """Greedy play, which draws nothing; there is no ``command``."""
+    def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
+        """Greedy play, which draws nothing."""
         return self._policy
 
     def act(self, obs: Tensor) -> Tensor:
-        """Epsilon-greedy actions ``[M, E]`` for ``obs [M, E, O]``; begins a step."""
         self.numbers = self.noise.next()
         self.steps += 1
         explore = self.numbers["explore"] < self.epsilon().unsqueeze(1)
@@ -97,23 +132,17 @@ class Agent(InnerAgent):
             self._epsilons = torch.tensor(powers)
         return self._epsilons[self.episodes]
 
-    # -- remembering and learning ---------------------------------------------------------------------------------
-
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Remember a step of every environment: ``[M, E, ...]``; ``discount`` is 0 after termination, ``done`` an
-        episode's last step."""
         self.replay.add(obs=obs, next_obs=next_obs, action=action, reward=reward, discount=discount)
         self.episodes += done.sum(1)
 
     def learning(self) -> Tensor:
-        """Who has seen enough to learn, ``[M]`` bool."""
         return (self.episodes >= self.config.init_episodes) & (self.replay.size >= max(1, self.config.fill))
 
     @torch.no_grad()
     def learn(self) -> Tensor:
-        """The gradient steps that this step owes. Returns the loss of the last one ``[M]``, NaN for those that wait."""
         able = self.learning()
         if not able.any():
             return torch.full((self.members,), torch.nan)
@@ -123,29 +152,25 @@ class Agent(InnerAgent):
         return loss if learning is None else loss.masked_fill(~able, torch.nan)
 
     def update(self, uniform: Tensor, learning: Tensor | None = None) -> Tensor:
-        """One gradient step of the members in ``learning [M]`` bool (None: all) on rows drawn by ``uniform [M, B]``;
-        the loss ``[M]``."""
+        """Loss ``[M]`` of a gradient step of the members ``learning [M]`` (None: all) on rows by ``uniform [M, B]``."""
         batch = self.replay.sample(uniform)
         obs, next_obs = batch["obs"].transpose(1, 2), batch["next_obs"].transpose(1, 2)
-        best = self.network.forward(self._online, next_obs)[0].max(1, keepdim=True).indices
-        later = self.network.forward(self._target, next_obs)[0].gather(1, best).squeeze(1)
+        best = self.network.forward(self._online, next_obs)[-1].max(1, keepdim=True).indices
+        later = self.network.forward(self._target, next_obs)[-1].gather(1, best).squeeze(1)
         goal = torch.addcmul(batch["reward"], batch["discount"], later, value=self.config.discount)
-        values, trace = self.network.forward(self._online, obs)
+        trace = self.network.forward(self._online, obs)
         chosen = (batch["action"].unsqueeze(1) == torch.arange(self.actions).view(1, -1, 1)).float()
-        error = (values * chosen).sum(1) - goal
-        weighted = error * (1 / self.shape.batch_size)
+        error = (trace[-1] * chosen).sum(1) - goal
+        weighted = error * (1 / uniform.shape[1])
         gradient = chosen * (2 * weighted).unsqueeze(1)
         before = None if learning is None else self.target[~learning]
-        self.optimizer.update(self.network.backward(self._online, obs, trace, gradient), learning)
+        self.optimizer.update(self.network.backward(self._online, obs, trace, gradient)[0], learning)
         self.target.lerp_(self.online, self.config.tau)
         if learning is not None and before is not None:
             self.target[~learning] = before
         return (weighted * error).sum(1)
 
-    # -- the company of members -----------------------------------------------------------------------------------
-
     def select(self, members: Tensor) -> None:
-        """Go on with ``members`` (indices ``[M']``) only."""
         chosen = members.tolist()
         self.seeds, self.own = [self.seeds[m] for m in chosen], [self.own[m] for m in chosen]
         self.online = nn.Parameter(self.online[members], requires_grad=False)
@@ -157,19 +182,16 @@ class Agent(InnerAgent):
         self._views()
 
     def measured(self) -> dict[str, Tensor]:
-        """What an epoch's row says of exploration, ``[M]`` by tag."""
         return {"train/epsilon": self.epsilon()}
 
     def values(self, obs: Tensor) -> Tensor:
         """``obs [M, B, O] -> [M, B, A]``."""
-        return self.network.forward(self._online, obs.transpose(1, 2))[0].transpose(1, 2)
+        return self.network.forward(self._online, obs.transpose(1, 2))[-1].transpose(1, 2)
 
     def with_weights(self, online: Tensor) -> "Greedy":
-        """Greedy play by ``online [M', D]``."""
         return Greedy(self.network, online)
 
     def training_state(self) -> dict[str, Any]:
-        """All that weights do not hold."""
         return {
             "optimizer": self.optimizer.state_dict(), "replay": self.replay.state_dict(), "episodes": self.episodes,
             "steps": self.steps, "noise": self.noise.state_dict(),
@@ -185,11 +207,11 @@ class Agent(InnerAgent):
 class Greedy(Policy):
     """Greedy play of M trained networks, without memory or optimiser."""
 
-    def __init__(self, network: QNetwork, online: Tensor):
+    def __init__(self, network: Mlp | Dueling, online: Tensor):
         self.network, self.online, self.members = network, online, len(online)
-        self.views = network.views(online)
+        self.layers: Any = network.layers(online)
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
         """``obs [M, E, O]`` -> the best actions ``[M, E]`` int64; of equal values the first."""
-        return self.network.forward(self.views, obs.transpose(1, 2))[0].max(1).indices
+        return self.network.forward(self.layers, obs.transpose(1, 2))[-1].max(1).indices

@@ -69,17 +69,11 @@ class Config:
 
 
 def validate(config: Config) -> str | None:
-    """What is wrong with a combination of settings, as one line; None where nothing is."""
-    if config.batch_size > config.rb_size:
-        return (
-            f"batch_size is {config.batch_size}, but rb_size is {config.rb_size}; allowed: a batch_size up to rb_size"
-        )
-    if config.fill > config.rb_size:
-        return f"fill is {config.fill}, but rb_size is {config.rb_size}; allowed: a fill up to rb_size"
-    if config.num_envs > config.rb_size:
-        return f"num_envs is {config.num_envs}, but rb_size is {config.rb_size}; allowed: num_envs up to rb_size"
-    if config.eps_min > config.eps_init:
-        return f"eps_min is {config.eps_min}, but eps_init is {config.eps_init}; allowed: an eps_min up to eps_init"
+    limits = {"batch_size": "rb_size", "fill": "rb_size", "num_envs": "rb_size", "eps_min": "eps_init"}
+    for name, limit in limits.items():
+        if getattr(config, name) > getattr(config, limit):
+            given = f"{name} is {getattr(config, name)}, but {limit} is {getattr(config, limit)}"
+            return f"{given}; allowed: {name} up to {limit}"
     return None
 
 

@@ -1,6 +1,6 @@
 """Q-learning from replay or from imagined rollouts, for M members in lock-step (Young et al. 2023)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -9,11 +9,9 @@ from torch import Tensor
 
 from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.experience import States, Transitions
-from models.agents.model_generalisation.imagination import Imagination, Latent, ModelSpec, Perfect, Simple
-from models.agents.model_generalisation.values import ActionValues, exploration_noise, explore, imagined, replayed
-from models.compiling import compiled
+from models.agents.model_generalisation.imagination import Imagination, Latent, ModelSpec, Perfect, Simple, imagined
+from models.agents.model_generalisation.values import ActionValues, compiled, exploration_noise, explore, replayed
 from models.contract import Policy, StepAgent
-from models.optim import AdamW
 from models.replay import row_bytes
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
@@ -37,81 +35,66 @@ class Agent(StepAgent):
 
     action_kinds = (Discrete,)
     knows_dynamics = True
-    advice = "smaller Q_alpha and model_alpha may help"  # against numbers that are no longer finite
+    advice = "smaller Q_alpha and model_alpha may help"
 
     def __init__(
         self, config: Config, spaces: Spaces, seeds: Sequence[int], dynamics: Any = None, device: torch.device = CPU
     ):
         super().__init__()
-        if spaces.is_image or not isinstance(spaces.actions, Discrete):
-            raise SettingError("agents with models take vectors of observations and discrete actions")
+        assert isinstance(spaces.actions, Discrete)
         self.config, self.spaces, self.seeds, self.device = config, spaces, list(seeds), device
         self.acts_on_stale, self.updates_per_step = config.acts_on_stale, config.updates_per_step
         self.obs_size, self.actions = spaces.obs_shape[0], spaces.actions.n
-        self.bits = _has_bits(config, spaces)
         self.starts = config.rollout_batch_size or config.batch_size
-        self.model: Imagination | None = self._model(dynamics)
-        size = self.model.size if self.model is not None else self.obs_size
-        self.values = ActionValues(config, size, self.actions, seeds, device)
+        bits, members = _has_bits(config, spaces), len(self.seeds)
+        spec = ModelSpec(self.obs_size, self.actions, bits, self.starts, self.seeds, device)
+        self.model: Any = Imagination(self.obs_size)
+        self.replay: Transitions | States
+        if config.model == "perfect":
+            self.model = Perfect(dynamics, self.obs_size, self.starts)
+            self.replay = States(config.buffer_size, members, dynamics, device)
+        else:
+            if config.model != "none":
+                self.model = Simple(config, spec) if config.model == "simple" else Latent(config, spec)
+            columns = Transitions.layout(self.obs_size, self.actions, bits)
+            self.replay = Transitions(columns, config.buffer_size, members, device)
+        self.values = ActionValues(config, self.model.size, self.actions, seeds, device)
+        self._optimizers = [one for one in (self.values.optimizer, self.model.optimizer) if one is not None]
         self._improve = compiled(self._gradient, device) if config.compile else self._gradient
-        self.replay = self._replay(dynamics)
         self.noise = self._noise()
         self.steps = 0  # environment steps so far
-        self.episodes = torch.zeros(len(seeds), dtype=torch.int64, device=device)  # finished
+        self.episodes = torch.zeros(members, dtype=torch.int64, device=device)  # finished
         self._sums: dict[str, Tensor] = {}
         self._updates = 0
         self.numbers: dict[str, Tensor] = {}  # random ones of the step under way
 
-    def _model(self, dynamics: Any) -> Any:
-        config = self.config
-        if config.model == "none":
-            return None
-        if config.model == "perfect":
-            return Perfect(dynamics, self.obs_size, self.starts)
-        spec = ModelSpec(self.obs_size, self.actions, self.bits, self.starts, self.seeds, self.device)
-        return Simple(config, spec) if config.model == "simple" else Latent(config, spec)
-
-    def _replay(self, dynamics: Any) -> Transitions | States:
-        capacity, members = self.config.buffer_size, len(self.seeds)
-        if self.config.model == "perfect":
-            return States(capacity, members, dynamics, self.device)
-        columns = Transitions.layout(self.obs_size, self.actions, self.bits)
-        return Transitions(capacity, members, columns, self.device)
-
     def _noise(self) -> NoiseBlocks:
         """The random numbers of a step by name, U updates in it: ``rows`` and ``starts`` choose from the replay buffer,
         ``act`` and ``imagined`` are for exploration, others for the model's methods of that name."""
-        config, model, updates = self.config, self.model, (self.config.updates_per_step,)
+        config, updates = self.config, (self.config.updates_per_step,)
+        rollout = (*updates, config.rollout_length)
         draw, count = exploration_noise(config, self.actions)
         wanted: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = {Streams.uniform: {}}
         wanted[Streams.uniform]["rows"] = (*updates, config.batch_size)
         wanted.setdefault(draw, {})["act"] = (1, count)
-        if model is not None:
-            rollout = (*updates, config.rollout_length)
+        if config.model != "none":
             wanted[draw]["imagined"] = (*rollout, self.starts, count)
-            if self.starts_apart:
+            if config.rollout_batch_size is not None:
                 wanted[Streams.uniform]["starts"] = (*updates, self.starts)
-            leading = {"encode": (), "fit": updates, "begin": updates, "step": rollout}
-            own = {name: (*leading[name], *shape) for name, shape in model.noise.items()}
-            wanted.setdefault(model.draw, {}).update(own)
+        leading = {"encode": (), "fit": updates, "begin": updates, "step": rollout}
+        own = {name: (*leading[name], *shape) for name, shape in self.model.noise.items()}
+        wanted.setdefault(self.model.draw, {}).update(own)
         numbers = sum(prod(shape) for shapes in wanted.values() for shape in shapes.values())
         # By the shapes alone, so that a member's numbers do not depend on its company.
         steps = max(1, min(_BLOCK, _NUMBERS // numbers))
         return NoiseBlocks(Streams.named(self.seeds, "model generalisation"), list(wanted.items()), steps, self.device)
 
-    @property
-    def starts_apart(self) -> bool:
-        """Whether rollouts start from rows of their own."""
-        return self.config.rollout_batch_size is not None
-
     @staticmethod
     def needs_dynamics(config: Config) -> bool:
-        """Whether it imagines in the environment itself."""
         return config.model == "perfect"
 
     @staticmethod
     def memory_bytes(config: Config, spaces: Spaces, members: int, dynamics: Any) -> int:
-        """What the replay buffer takes when it is full."""
         if config.model == "perfect":
             columns = States.layout(dynamics)
         else:
@@ -119,60 +102,37 @@ class Agent(StepAgent):
             columns = Transitions.layout(spaces.obs_shape[0], spaces.actions.n, _has_bits(config, spaces))
         return members * config.buffer_size * row_bytes(columns)
 
-    # -- acting -------------------------------------------------------------------------------------------------
-
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Exploring actions ``[M, 1]`` for ``obs [M, 1, O]``; begins a step."""
         self.numbers = self.noise.next()
         self.steps += 1
-        seen = self._encoded(obs, self.numbers.get("encode"))
+        seen = self.model.encode(obs, self.numbers.get("encode"))
         return explore(self.config, self.values(seen), self.numbers["act"])
 
-    def begin(
-        self, envs: int, streams: Streams, *, sample: bool = False, evaluate: bool = False,
-        command: Mapping[str, float] | None = None,
-    ) -> "Greedy":  # fmt: skip
-        """Greedy play, on latents drawn from ``streams``; there is no ``command``."""
+    def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
+        """Greedy play, on latents drawn from ``streams``."""
         return Greedy(self, streams)
 
-    @torch.no_grad()
-    def greedy(self, obs: Tensor, streams: Streams) -> Tensor:
-        """``obs [M, E, O]`` -> the best actions ``[M, E]`` int64, of equal values the first. Latent models look at a
-        draw of the encoder, as in training, by ``streams``."""
-        noise = None
-        if self.model is not None and "encode" in self.model.noise:
-            features = self.model.noise["encode"][1]
-            noise = self.model.draw(streams, obs.shape[1], features).to(self.device)
-        return self.values(self._encoded(obs, noise)).argmax(2)
-
-    def _encoded(self, obs: Tensor, noise: Tensor | None) -> Tensor:
-        return self.model.encode(obs, noise) if self.model is not None else obs
-
-    # -- remembering and learning ---------------------------------------------------------------------------------
-
     def visit(self, state: Tensor) -> None:
-        """Remember the state ``[M, 1, K]`` that is about to be acted in, where imagination is the environment."""
-        self.replay.visit(state)
+        if isinstance(self.replay, States):
+            self.replay.visit(state)
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Remember a step of every environment: ``[M, 1, ...]``; ``discount`` is 0 after termination."""
-        self.replay.observe(obs, action, next_obs, reward, discount != 0)
+        if isinstance(self.replay, Transitions):
+            self.replay.observe(obs, action, next_obs, reward, discount != 0)
         self.episodes += done.sum(1)
 
     def learning(self) -> Tensor:
-        """Which members have seen enough to learn, ``[M]`` bool: all from `Config.first_update` on."""
         return torch.full((self.members,), self.steps > self.config.first_update, device=self.device)
 
     @torch.no_grad()
     def learn(self) -> Tensor:
-        """The updates that this step owes; the loss of the values in the last one ``[M]``, NaN while waiting."""
         if self.steps <= self.config.first_update:
             return torch.full((self.members,), torch.nan, device=self.device)
         if (self.steps - 1) % self.config.target_update_frequency == 0:
-            self.values.copy_to_target()
+            self.values.target.copy_(self.values.online.flat)
         for update in range(self.config.updates_per_step):
             losses = self.update(self.of_update(update))
             for name, loss in losses.items():
@@ -187,22 +147,19 @@ class Agent(StepAgent):
     def update(self, numbers: dict[str, Tensor]) -> dict[str, Tensor]:
         """One update by the random ``numbers`` for it; losses ``[M]`` by name."""
         batch: Any = self.replay.batch(numbers["rows"])
-        losses: dict[str, Tensor] = {}
-        if self.model is not None:
-            with torch.enable_grad():
-                losses = self.model.fit(batch, numbers.get("fit"))
-            batch = self.replay.batch(numbers["starts"]) if self.starts_apart else batch
+        with torch.enable_grad():
+            losses = self.model.fit(batch, numbers.get("fit"))
+        if "starts" in numbers:
+            batch = self.replay.batch(numbers["starts"])
         loss, gradient = self._improve(batch, numbers)
         self.values.optimizer.update([gradient])
         # A captured graph writes its next results where these are.
         return losses | {"loss": loss.clone()}
 
     def _gradient(self, batch: Any, numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        if self.model is None:
-            return replayed(self.config, self.values, batch)
-        return imagined(self.config, self.values, self.model, batch, numbers)
-
-    # -- measuring and resuming ---------------------------------------------------------------------------------
+        if self.config.model == "none":
+            return replayed(self.values, batch)
+        return imagined(self.values, self.model, batch, numbers)
 
     def measured(self) -> dict[str, Tensor]:
         """Means of the model's losses ``[M]`` since the last call, by tag."""
@@ -211,23 +168,18 @@ class Agent(StepAgent):
         return means
 
     def training_state(self) -> dict[str, Any]:
-        """All that weights do not hold."""
         return {
-            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers()],
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "replay": self.replay.state_dict(), "noise": self.noise.state_dict(),
             "episodes": self.episodes, "steps": self.steps,
         }  # fmt: skip
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        for optimizer, saved in zip(self._optimizers(), state["optimizers"], strict=True):
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.replay.load_state_dict(state["replay"])
         self.noise.load_state_dict(state["noise"])
         self.episodes, self.steps = state["episodes"].to(self.device), state["steps"]
-
-    def _optimizers(self) -> list[AdamW]:
-        of_model = self.model.optimizer if self.model is not None else None
-        return [self.values.optimizer, *([of_model] if of_model else [])]
 
 
 def _has_bits(config: Config, spaces: Spaces) -> bool:
@@ -243,10 +195,14 @@ def _has_bits(config: Config, spaces: Spaces) -> bool:
 
 
 class Greedy(Policy):
-    """Greedy play of an agent, on latents drawn from ``streams``."""
+    """Greedy play of an agent. Latent models look at a draw of the encoder, as in training, by ``streams``."""
 
     def __init__(self, agent: Agent, streams: Streams):
         self.agent, self.members, self.streams = agent, agent.members, streams
 
+    @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        return self.agent.greedy(obs, self.streams)
+        model, noise = self.agent.model, None
+        if "encode" in model.noise:
+            noise = model.draw(self.streams, obs.shape[1], model.latents.features).to(obs.device)
+        return self.agent.values(model.encode(obs, noise)).argmax(2)

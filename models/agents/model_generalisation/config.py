@@ -7,16 +7,14 @@ Learning", arXiv 2211.02222, and its public code, whose names the settings keep.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
-from models.family import Family
-from models.schedule import StepSchedule
+from models.family import Family, StepSchedule
 from models.settings import setting
 
 LARGEST_LATENT = 65_536  # numbers of a categorical latent state
-MODELS = ("none", "perfect", "simple", "latent")
 
 _TABLE: dict[str, Any] = yaml.load(
     (Path(__file__).parent / "presets.yaml").read_text(encoding="utf-8"),
@@ -39,6 +37,8 @@ class Config:
     """Hyperparameters of ER, PerfectModel, SimpleModel, CategoricalLatent and GaussianLatent. Defaults are those of ER
     in the high-data regime on ProcMaze; `IMPLEMENTATIONS` holds what others change, presets.yaml the other cells."""
 
+    num_envs: ClassVar[int] = 1  # environments per member
+
     preset: str = setting(
         "shipped",
         "shipped: the environment's values for one update per step; <environment>_high: the same by name; "
@@ -51,7 +51,7 @@ class Config:
         "none",
         "model that imagines steps. none: values learn from replayed steps (ER); perfect: the environment itself; "
         "simple: a learned model of observations; latent: a learned model of latent states [Y]",
-        choices=MODELS,
+        choices=("none", "perfect", "simple", "latent"),
     )
     num_hidden_layers: int = setting(3, "hidden layers of each network [Y]", minimum=1, maximum=16)
     num_hidden_units: int = setting(200, "units of each hidden layer [Y]", minimum=1, maximum=65_536)
@@ -136,19 +136,13 @@ class Config:
     # Mistakes of the original
     faithful_to_paper: bool = setting(False, "repeat the original's mistakes: stale_observation and bernoulli_logits")
     stale_observation: bool | None = setting(
-        None,
-        "after an episode act on its last observation once more, and store that step; null: as faithful_to_paper",
+        None, "after an episode act on its last observation once more, and store that step; null: as faithful_to_paper"
     )
     bernoulli_logits: bool | None = setting(
         None,
         "SimpleModel: the probability of an imagined bit is its logit, not the sigmoid of the logit; null: as "
         "faithful_to_paper",
     )
-
-    @property
-    def num_envs(self) -> int:
-        """Environments per member."""
-        return 1
 
     @property
     def acts_on_stale(self) -> bool:
@@ -160,12 +154,10 @@ class Config:
 
     @property
     def epochs(self) -> int:
-        """Periods to train."""
         return -(-self.num_steps // self.eval_frequency)
 
     @property
     def first_update(self) -> int:
-        """Environment steps before the first update."""
         return -(-self.training_start_time // self.eval_frequency) * self.eval_frequency
 
     @property
@@ -181,27 +173,19 @@ class Config:
         )
 
 
-_IMAGINES: dict[str, object] = {"batch_size": 32}
-_LATENT: dict[str, object] = _IMAGINES | {"model": "latent"}
-
-IMPLEMENTATIONS: dict[str, dict[str, object]] = {
+_OWN: dict[str, dict[str, object]] = {
     "ER": {},
-    "PerfectModel": _IMAGINES | {"model": "perfect"} | _USUAL["PerfectModel"],
-    "SimpleModel": _IMAGINES | {"model": "simple"} | _USUAL["SimpleModel"],
-    "CategoricalLatent": _LATENT | _USUAL["CategoricalLatent"],
-    "GaussianLatent": _LATENT
-    | {"latent_type": "gaussian", "min_std": 0.1, "std_act": "sigmoid2"}
-    | _USUAL["GaussianLatent"],
-}
+    "PerfectModel": {"model": "perfect", "batch_size": 32},
+    "SimpleModel": {"model": "simple", "batch_size": 32},
+    "CategoricalLatent": {"model": "latent", "batch_size": 32},
+    "GaussianLatent": {
+        "model": "latent", "batch_size": 32, "latent_type": "gaussian", "min_std": 0.1, "std_act": "sigmoid2"
+    },
+}  # fmt: skip
+IMPLEMENTATIONS = {name: own | _USUAL[name] for name, own in _OWN.items()}
 
 # Settings that only a learned model has a use for, and only one of latent states.
-OF_LEARNED = (
-    "model_alpha",
-    "binary_obs",
-    "reward_weight",
-    "termination_weight",
-    "obs_prediction_weight",
-)
+OF_LEARNED = ("model_alpha", "binary_obs", "reward_weight", "termination_weight", "obs_prediction_weight")
 OF_LATENT = (
     "latent_type",
     "num_features",
@@ -216,7 +200,6 @@ OF_LATENT = (
 
 
 def preset_game(preset: str) -> str | None:
-    """The game whose values a preset holds; None where it is for any game."""
     return preset.rpartition("_")[0] if preset in PRESETS else None
 
 
@@ -252,7 +235,6 @@ def ineffective(config: Config) -> dict[str, str]:
 
 
 def validate(config: Config) -> str | None:
-    """What is wrong with a combination of settings, as one line; None where nothing is."""
     if config.model == "latent" and config.binary_obs and config.learn_obs_variance:
         return "learn_obs_variance is true, but binary_obs is too, and bits have no variance; allowed: one of them"
     if config.model == "latent" and config.latent_type == "categorical":
@@ -283,5 +265,4 @@ FAMILY = Family(
     },
     changeable=changeable,
     accelerators=("cpu", "gpu"),
-    trains_on_proxies=False,  # it evaluates and counts by steps of its own
 )

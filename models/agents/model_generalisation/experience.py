@@ -26,25 +26,18 @@ class Transitions(ReplayBuffer):
     """A row holds the observations (bytes where they are ``bits``), the reward, and the action, which is stored as its
     complement, below zero, where the episode terminated with it: 2 O + 5 bytes for up to 128 actions."""
 
-    def __init__(self, capacity: int, members: int, columns: Columns, device: torch.device):
-        super().__init__(columns, capacity, members, device)
-
     @staticmethod
     def layout(obs_size: int, actions: int, bits: bool) -> Columns:
-        """The columns of a row."""
         obs = ((obs_size,), torch.bool if bits else torch.float32)
         action = ((), torch.int8 if actions <= 128 else torch.int64)
         return {"obs": obs, "next_obs": obs, "reward": ((), torch.float32), "action": action}
-
-    def visit(self, state: Tensor) -> None:
-        """States are not remembered."""
 
     def observe(self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, continues: Tensor) -> None:
         """Insert transitions ``[M, 1, ...]``; ``continues`` is bool."""
         self.add(obs=obs, next_obs=next_obs, reward=reward, action=torch.where(continues, action, ~action))
 
     def batch(self, uniform: Tensor) -> Batch:
-        """A `Batch` by ``uniform [M, B]`` in [0, 1)."""
+        """Transitions by ``uniform [M, B]`` in [0, 1)."""
         rows = self.sample(uniform)
         coded = rows["action"].to(torch.int64)
         continues = coded >= 0
@@ -70,7 +63,6 @@ class States(ReplayBuffer):
 
     @classmethod
     def layout(cls, dynamics: Any) -> Columns:
-        """The columns of a row."""
         like, skip = cls._like(dynamics)
         # No number is larger than an environment has cells, 10,000 at most.
         return {"state": ((len(like) - skip,), like.dtype if like.is_floating_point() else torch.int16)}
@@ -78,9 +70,6 @@ class States(ReplayBuffer):
     def visit(self, state: Tensor) -> None:
         """Insert states ``[M, 1, K]``."""
         self.add(state=state[..., self.skip :])
-
-    def observe(self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, continues: Tensor) -> None:
-        """Transitions are not remembered."""
 
     def batch(self, uniform: Tensor) -> Tensor:
         """States ``[M, B, K]`` by ``uniform [M, B]``."""

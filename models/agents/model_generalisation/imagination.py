@@ -1,21 +1,17 @@
-"""What imagines: the environment itself, a model of observations, a model of latent states.
-
-Each encodes observations to what the action values see (``[M, B, size]``), learns from a batch (`fit`), and advances an
-imagined rollout step by step. Rewards and ends of the learned models depend on states and actions alone, so they are
-asked for once a rollout, in `outcomes`, and not once a step.
-"""
+"""What imagines: the environment itself, a model of observations, a model of latent states."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.experience import Batch
 from models.agents.model_generalisation.latents import Params, latents
-from models.agents.model_generalisation.networks import adam, network, with_action
+from models.agents.model_generalisation.values import ActionValues, adam, explore, network, one_hot
 from models.layers import sigmoid
 from models.losses import bit_nll, gaussian_nll
 from models.mlp import MlpNetwork
@@ -39,64 +35,62 @@ class ModelSpec:
     device: torch.device
 
 
-class Imagination(Protocol):
-    """``noise`` has the shapes of the random numbers by the method that needs them, all drawn by ``draw``.
-    ``optimizer`` is None where nothing is learned."""
+class Imagination(nn.Module):
+    """Encodes observations to what the action values see, learns from a batch (`fit`), and advances an imagined rollout
+    step by step. This base shows observations of ``size`` numbers as they are; it learns and imagines nothing.
 
-    size: int
-    draw: Callable[..., Tensor]
-    noise: Shapes
-    optimizer: AdamW | None
+    ``noise`` has the shapes of the random numbers by the method that needs them, all drawn by ``draw``.
+    ``optimizer`` is None where nothing is learned.
+    """
+
+    draw: Callable[..., Tensor] = staticmethod(Streams.uniform)
+    optimizer: AdamW | None = None
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.size = size
+        self.noise: Shapes = {}
 
     def encode(self, obs: Tensor, noise: Noise) -> Tensor:
-        """What the action values see of observations ``[M, B, O]``."""
-        ...
+        """What the action values see of observations ``[M, B, O]``: ``[M, B, size]``."""
+        return obs
 
     def fit(self, batch: Any, noise: Noise) -> dict[str, Tensor]:
         """One update of the model; its losses ``[M]`` by name, unweighted, in nats."""
-        ...
+        return {}
 
     def begin(self, start: Any, noise: Noise) -> tuple[Any, Tensor]:
         """Rollouts from ``start``: what the model goes on from, and what is seen."""
-        ...
+        seen = self.encode(start.obs, noise)
+        return seen, seen
 
     def step(self, state: Any, action: Tensor, noise: Noise) -> tuple[Any, Tensor, Any]:
         """The next of both after ``action [M, B]``, and what `outcomes` wants of this step."""
-        ...
+        raise NotImplementedError
 
     def outcomes(self, seen: Tensor, action: Tensor, kept: list[Any]) -> tuple[Tensor, Tensor]:
-        """Rewards, and probabilities that the episode continues, of all T steps: ``[M, T B]`` each."""
-        ...
+        """Rewards, and probabilities that the episode continues, of all T steps: ``[M, T B]`` each. Of learned models
+        they depend on states and actions alone, so they are asked for once a rollout, and not once a step."""
+        raise NotImplementedError
 
 
-class Perfect(nn.Module):
+class Perfect(Imagination):
     """The environment itself, its chance drawn anew (Young et al. 2023, "perfect model"). ``dynamics`` is an
     `envs.tensor.ChanceDynamics`, or a `Dynamics` without chance, on the device of the states."""
 
-    draw = staticmethod(Streams.uniform)
-    optimizer = None
-
     def __init__(self, dynamics: Any, obs_size: int, starts: int):
-        super().__init__()
-        self.size, self.dynamics = obs_size, dynamics
-        self.chances: int = getattr(dynamics, "chances", 0)
-        self.noise: Shapes = {"step": (starts, self.chances)} if self.chances else {}
-
-    def encode(self, obs: Tensor, noise: Noise) -> Tensor:
-        return obs
-
-    def fit(self, batch: Tensor, noise: Noise) -> dict[str, Tensor]:
-        return {}
+        super().__init__(obs_size)
+        self.dynamics = dynamics
+        if chances := getattr(dynamics, "chances", 0):
+            self.noise = {"step": (starts, chances)}
 
     def begin(self, start: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
         """``start`` are states ``[M, B, K]``."""
         return start, self.dynamics.observe(start)
 
     def step(self, state: Tensor, action: Tensor, noise: Noise) -> tuple[Tensor, Tensor, Any]:
-        if self.chances:
-            state, reward, terminated, _ = self.dynamics.advance(state, action, noise)
-        else:
-            state, reward, terminated, _ = self.dynamics.step(state, action)
+        moved = self.dynamics.step(state, action) if noise is None else self.dynamics.advance(state, action, noise)
+        state, reward, terminated, _ = moved
         return state, self.dynamics.observe(state), (reward, terminated)
 
     def outcomes(self, seen: Tensor, action: Tensor, kept: list[Any]) -> tuple[Tensor, Tensor]:
@@ -104,32 +98,31 @@ class Perfect(nn.Module):
         return torch.cat(rewards, 1), (~torch.cat(terminated, 1)).float()
 
 
-class _Learned(nn.Module):
+class _Learned(Imagination):
     """Heads of reward (the mean of a normal distribution of standard deviation 1) and of continuing (a logit), on
-    states seen and one-hot actions, and the step of the optimiser all the model's networks share."""
+    states seen and one-hot actions; the optimiser of all the model's networks; ``weights`` of the losses by name."""
 
     optimizer: AdamW
 
     def __init__(self, config: Config, spec: ModelSpec, size: int):
-        super().__init__()
-        self.config, self.spec, self.size = config, spec, size
+        super().__init__(size)
+        self.config, self.spec = config, spec
         self.reward = self.net("reward", size + spec.actions, 1)
         self.termination = self.net("termination", size + spec.actions, 1)
+        self.weights = {
+            "reward": config.reward_weight, "termination": config.termination_weight,
+            "obs": config.obs_prediction_weight, "kl": config.KL_prior_weight,
+            "kl_posterior": config.KL_posterior_weight, "kl_base": config.posterior_entropy_weight,
+        }  # fmt: skip
 
     def net(self, name: str, inputs: int, outputs: int) -> MlpNetwork:
         """A network with weights of its own stream."""
         streams = Streams.named(self.spec.seeds, f"weights of {name}")
         return network(self.config, inputs, outputs, streams, self.spec.device)
 
-    def descend(self, losses: dict[str, Tensor], weights: dict[str, float]) -> dict[str, Tensor]:
-        """One step down the weighted sum of ``losses [M, B]``; their means ``[M]``."""
-        means = {name: loss.mean(1) for name, loss in losses.items()}
-        total = sum(weights[name] * mean for name, mean in means.items() if weights[name])
-        total = total if isinstance(total, Tensor) else 0 * means["reward"]
-        # A weight of zero leaves a network without gradient: its moments fade and its weights decay all the same.
-        grads = torch.autograd.grad(total.sum(), self.optimizer.params, allow_unused=True, materialize_grads=True)
-        self.optimizer.update(grads)
-        return {name: mean.detach() for name, mean in means.items()}
+    def with_action(self, x: Tensor, action: Tensor) -> Tensor:
+        """``x [M, B, X]`` with ``action [M, B]`` as one-hot numbers after it, ``[M, B, X + A]``."""
+        return torch.cat((x, one_hot(action, self.spec.actions).to(x.dtype)), 2)
 
     def heads(self, x: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Losses of the heads, ``[M, B]``; ``x`` has the action."""
@@ -138,12 +131,18 @@ class _Learned(nn.Module):
             "termination": bit_nll(self.termination(x)[..., 0], batch.continues),
         }
 
-    @property
-    def head_weights(self) -> dict[str, float]:
-        return {"reward": self.config.reward_weight, "termination": self.config.termination_weight}
+    def descend(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
+        """One step down the weighted sum of ``losses [M, B]``; their means ``[M]``."""
+        means = {name: loss.mean(1) for name, loss in losses.items()}
+        total = sum(self.weights[name] * mean for name, mean in means.items() if self.weights[name])
+        total = total if isinstance(total, Tensor) else 0 * means["reward"]
+        # A weight of zero leaves a network without gradient: its moments fade and its weights decay all the same.
+        grads = torch.autograd.grad(total.sum(), self.optimizer.params, allow_unused=True, materialize_grads=True)
+        self.optimizer.update(grads)
+        return {name: mean.detach() for name, mean in means.items()}
 
     def outcomes(self, seen: Tensor, action: Tensor, kept: list[Any]) -> tuple[Tensor, Tensor]:
-        x = with_action(seen, action, self.spec.actions)
+        x = self.with_action(seen, action)
         return self.reward(x)[..., 0], sigmoid(self.termination(x)[..., 0])
 
 
@@ -155,25 +154,18 @@ class Simple(_Learned):
         super().__init__(config, spec, spec.obs_size)
         self.following = self.net("next observation", self.size + spec.actions, self.size)
         self.optimizer = adam(config, list(self.parameters()), config.model_alpha)
-        self.draw: Callable[..., Tensor] = Streams.uniform if spec.bits else Streams.normal
-        self.noise: Shapes = {"step": (spec.starts, self.size)}
-
-    def encode(self, obs: Tensor, noise: Noise) -> Tensor:
-        return obs
+        self.draw = Streams.uniform if spec.bits else Streams.normal
+        self.noise = {"step": (spec.starts, self.size)}
 
     def fit(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
-        x = with_action(batch.obs, batch.action, self.spec.actions)
-        losses = self.heads(x, batch)
+        x = self.with_action(batch.obs, batch.action)
         nll = bit_nll if self.spec.bits else gaussian_nll
-        losses["obs"] = nll(self.following(x), batch.next_obs).sum(2) * batch.continues
-        return self.descend(losses, self.head_weights | {"obs": self.config.obs_prediction_weight})
-
-    def begin(self, start: Batch, noise: Noise) -> tuple[Tensor, Tensor]:
-        return start.obs, start.obs
+        of_obs = nll(self.following(x), batch.next_obs).sum(2) * batch.continues
+        return self.descend(self.heads(x, batch) | {"obs": of_obs})
 
     def step(self, state: Tensor, action: Tensor, noise: Noise) -> tuple[Tensor, Tensor, None]:
         assert noise is not None
-        outputs = self.following(with_action(state, action, self.spec.actions))
+        outputs = self.following(self.with_action(state, action))
         if not self.spec.bits:
             state = outputs + noise
         else:
@@ -194,12 +186,9 @@ class Latent(_Learned):
         self.following = self.net("next latent", self.size + spec.actions, self.latents.outputs)
         self.decoder = self.net("decoder", self.size, spec.obs_size * (2 if config.learn_obs_variance else 1))
         self.optimizer = adam(config, list(self.parameters()), config.model_alpha)
-        features = self.latents.features
-        self.draw: Callable[..., Tensor] = Streams.normal if self.latents.normal else Streams.uniform
-        self.noise: Shapes = {
-            "fit": (config.batch_size, features), "begin": (spec.starts, features), "step": (spec.starts, features),
-            "encode": (1, features),
-        }  # fmt: skip
+        self.draw = Streams.normal if self.latents.normal else Streams.uniform
+        rows = {"fit": config.batch_size, "begin": spec.starts, "step": spec.starts, "encode": 1}
+        self.noise = {name: (count, self.latents.features) for name, count in rows.items()}
 
     def encode(self, obs: Tensor, noise: Noise) -> Tensor:
         assert noise is not None
@@ -208,34 +197,25 @@ class Latent(_Learned):
     def fit(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
         assert noise is not None
         both = self.encoder(torch.cat((batch.obs, batch.next_obs), 1))
-        count = batch.action.shape[1]
-        now, later = (self.latents.params(half, encoder=True) for half in both.split(count, 1))
+        halves = both.split(batch.action.shape[1], 1)
+        now, later = (self.latents.params(half, encoder=True) for half in halves)
         latent = self.latents.draw(now, noise)
-        x = with_action(latent, batch.action, self.spec.actions)
+        x = self.with_action(latent, batch.action)
         losses = self.heads(x, batch)
         losses["obs"] = self._nll(self.decoder(latent), batch.obs) * batch.continues
         predicted = self.latents.params(self.following(x), encoder=False)
         # One divergence, two gradients: the prediction's and the encoder's, each with the other held fast.
         losses["kl"] = self.latents.kl(_held(later), predicted)
         losses["kl_posterior"] = self.latents.kl(later, _held(predicted))
-        config = self.config
-        if config.posterior_entropy_weight:
+        if self.weights["kl_base"]:
             losses["kl_base"] = self.latents.kl_to_base(now)
-        weights = {
-            "obs": config.obs_prediction_weight, "kl": config.KL_prior_weight,
-            "kl_posterior": config.KL_posterior_weight, "kl_base": config.posterior_entropy_weight,
-        }  # fmt: skip
-        means = self.descend(losses, self.head_weights | weights)
+        means = self.descend(losses)
         means.pop("kl_posterior")  # the same number as kl
         return means
 
-    def begin(self, start: Batch, noise: Noise) -> tuple[Tensor, Tensor]:
-        latent = self.encode(start.obs, noise)
-        return latent, latent
-
     def step(self, state: Tensor, action: Tensor, noise: Noise) -> tuple[Tensor, Tensor, None]:
         assert noise is not None
-        outputs = self.following(with_action(state, action, self.spec.actions))
+        outputs = self.following(self.with_action(state, action))
         state = self.latents.draw(self.latents.params(outputs, encoder=False), noise)
         return state, state, None
 
@@ -245,9 +225,41 @@ class Latent(_Learned):
         if not self.config.learn_obs_variance:
             return gaussian_nll(obs, outputs).sum(2)
         mean, raw = outputs.split(self.spec.obs_size, 2)
-        return gaussian_nll(obs, mean, torch.nn.functional.softplus(raw)).sum(2)
+        return gaussian_nll(obs, mean, F.softplus(raw)).sum(2)
 
 
 def _held(params: Params) -> Params:
     """A distribution that no gradient goes into."""
     return tuple(each.detach() for each in params)
+
+
+def imagined(values: ActionValues, model: Imagination, start: Any, numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Loss ``[M]`` and gradient ``[M, D]`` of rollouts of T steps by the exploring policy from each of ``start``; every
+    step is learned from, weighted by the probability that its episode got there (Young et al. 2023, algorithm 1).
+
+    It changes nothing, has fixed shapes and asks the device for nothing, so it can be compiled, or captured as a graph.
+    """
+    config = values.config
+    state, seen = model.begin(start, numbers.get("begin"))
+    choices, noise = numbers["imagined"].unbind(1), numbers["step"].unbind(1) if "step" in numbers else None
+    every_seen, traces, actions, kept = [seen], [], [], []
+    for step in range(config.rollout_length):
+        trace = values.online.trace(seen)
+        action = explore(config, trace[-1], choices[step])
+        state, seen, outcome = model.step(state, action, None if noise is None else noise[step])
+        every_seen.append(seen)
+        traces.append(trace)
+        actions.append(action)
+        kept.append(outcome)
+    # The policy's forward passes are those of the loss too: the values change only after the rollout.
+    before, traces_together = torch.cat(every_seen[:-1], 1), [torch.cat(each, 1) for each in zip(*traces, strict=True)]
+    chosen = torch.cat(actions, 1)
+    reward, continues = model.outcomes(before, chosen, kept)
+    following = values.bootstrap_value(torch.cat(every_seen[1:], 1))
+    goal = torch.addcmul(reward, continues, following, value=config.gamma)
+    weight = None
+    # The environment itself also ends episodes that ``episodic_env`` says have no end.
+    if config.episodic_env or config.model == "perfect":
+        steps = continues.unflatten(1, (config.rollout_length, -1))
+        weight = torch.cat((torch.ones_like(steps[:, :1]), steps[:, :-1].cumprod(1)), 1).flatten(1)
+    return values.td_update(goal, before, traces_together, chosen, weight)

@@ -1,14 +1,15 @@
-"""Distributions of latent states, from a network's outputs ``[M, B, outputs]``."""
+"""Distributions of latent states, from a network's outputs ``[M, B, outputs]``.
+
+A latent has ``size`` numbers, of ``features`` variables; a draw takes so many random numbers, ``normal`` or uniform.
+"""
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from models.agents.model_generalisation.config import Config
-from models.agents.model_generalisation.networks import pick
 from models.layers import sigmoid
 from models.losses import categorical_kl, gaussian_kl
 
@@ -16,30 +17,11 @@ _SMALLEST = 1e-6  # standard deviation
 Params = tuple[Tensor, ...]
 
 
-class Latents(Protocol):
-    """``outputs`` of a network describe a distribution over latents of ``size`` numbers; a draw takes ``features``
-    numbers, ``normal`` or uniform."""
-
-    outputs: int
-    size: int
-    features: int
-    normal: bool
-
-    def params(self, outputs: Tensor, encoder: bool) -> Params:
-        """The distribution's parameters, of the encoder or of the prediction."""
-        ...
-
-    def draw(self, params: Params, noise: Tensor) -> Tensor:
-        """Latents ``[M, B, size]`` by ``noise [M, B, features]``, open to autograd."""
-        ...
-
-    def kl(self, p: Params, q: Params) -> Tensor:
-        """``KL(p || q)`` summed over the variables, ``[M, B]`` in nats."""
-        ...
-
-    def kl_to_base(self, p: Params) -> Tensor:
-        """The same to the uniform or the standard normal distribution."""
-        ...
+def pick(probability: Tensor, uniform: Tensor) -> Tensor:
+    """Draws of classes: ``probability [..., C]``, ``uniform [...]`` in [0, 1) -> ``[...]`` int64. The inverse of the
+    distribution function, so that a draw takes one number."""
+    # The last class takes what rounding leaves over.
+    return (probability.cumsum(-1)[..., :-1] <= uniform.unsqueeze(-1)).sum(-1)
 
 
 class Categorical:
@@ -53,9 +35,11 @@ class Categorical:
         self.outputs = self.size = self.features * self.width
 
     def params(self, outputs: Tensor, encoder: bool) -> Params:
+        """The distribution's parameters, of the encoder or of the prediction."""
         return (outputs.unflatten(2, (self.features, self.width)).log_softmax(3),)
 
     def draw(self, params: Params, noise: Tensor) -> Tensor:
+        """Latents ``[M, B, size]`` by ``noise [M, B, features]``, open to autograd."""
         probability = params[0].exp()
         chosen = pick(probability.detach(), noise).unsqueeze(3)
         sample = torch.zeros_like(probability).scatter_(3, chosen, 1.0)
@@ -64,11 +48,12 @@ class Categorical:
         return sample.flatten(2)
 
     def kl(self, p: Params, q: Params) -> Tensor:
+        """``KL(p || q)`` summed over the variables, ``[M, B]`` in nats."""
         return categorical_kl(p[0], q[0], 3).sum(2)
 
     def kl_to_base(self, p: Params) -> Tensor:
-        uniform = torch.full_like(p[0], 1 / self.width).log()
-        return categorical_kl(p[0], uniform, 3).sum(2)
+        """The same to the uniform distribution (of `Gaussian`: the standard normal one)."""
+        return self.kl(p, (torch.full_like(p[0], 1 / self.width).log(),))
 
 
 class Gaussian:
@@ -77,11 +62,11 @@ class Gaussian:
 
     normal = True
 
-    def __init__(self, config: Config, squashed: bool):
+    def __init__(self, config: Config):
         self.features = self.size = config.num_features
         self.outputs = 2 * self.features
-        self.squashed, self.min_std = squashed, config.min_std
-        self.positive: Callable[[Tensor], Tensor] = _POSITIVE[config.std_act]
+        self.squashed, self.min_std = config.latent_type == "tanh_gaussian", config.min_std
+        self.positive = _POSITIVE[config.std_act]
 
     def params(self, outputs: Tensor, encoder: bool) -> Params:
         mean, raw = outputs.split(self.features, 2)
@@ -93,8 +78,7 @@ class Gaussian:
         return value.tanh() if self.squashed else value
 
     def kl(self, p: Params, q: Params) -> Tensor:
-        (mean_p, deviation_p), (mean_q, deviation_q) = p, q
-        return gaussian_kl(mean_p, deviation_p, mean_q, deviation_q).sum(2)
+        return gaussian_kl(*p, *q).sum(2)
 
     def kl_to_base(self, p: Params) -> Tensor:
         return self.kl(p, (torch.zeros_like(p[0]), torch.ones_like(p[1])))
@@ -107,8 +91,6 @@ _POSITIVE: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def latents(config: Config) -> Latents:
+def latents(config: Config) -> Categorical | Gaussian:
     """The distribution that ``latent_type`` names."""
-    if config.latent_type == "categorical":
-        return Categorical(config)
-    return Gaussian(config, squashed=config.latent_type == "tanh_gaussian")
+    return Categorical(config) if config.latent_type == "categorical" else Gaussian(config)

@@ -1,9 +1,7 @@
-"""Action values: how they choose actions, and how they learn from transitions or from imagined rollouts.
+"""Networks of the family; action values: how they choose actions, and how they learn from transitions."""
 
-`replayed` and `imagined` give the loss ``[M]`` and its gradient ``[M, D]``, change nothing, have fixed shapes and ask
-the device for nothing: each can be compiled, or captured as a graph, as it is.
-"""
-
+import os
+import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,9 +10,31 @@ from torch import Tensor, nn
 
 from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.experience import Batch
-from models.agents.model_generalisation.imagination import Imagination
-from models.agents.model_generalisation.networks import adam, network, one_hot
+from models.layers import BLOCK, Truncated
+from models.mlp import MlpNetwork
+from models.optim import AdamW
+from models.settings import SettingError
 from models.streams import Streams
+
+
+def network(config: Config, inputs: int, outputs: int, streams: Streams, device: torch.device) -> MlpNetwork:
+    """``[M, B, inputs] -> [M, B, outputs]`` with the family's hidden layers.
+
+    Rows of parameters are whole vector blocks: Adam's kernel rounds the last elements of an array otherwise than those
+    before, and a member's last elements lie elsewhere in company.
+    """
+    hidden = [config.num_hidden_units] * config.num_hidden_layers
+    return MlpNetwork((inputs, *hidden, outputs), config.activation, streams, Truncated, BLOCK).to(device)
+
+
+def adam(config: Config, params: Sequence[Tensor], lr: float) -> AdamW:
+    """The family's optimiser of ``params``."""
+    return AdamW(params, lr, (config.b1_adam, config.b2_adam), config.eps_adam, config.wd_adam)
+
+
+def one_hot(action: Tensor, actions: int) -> Tensor:
+    """``[M, B]`` int64 to ``[M, B, A]`` bool."""
+    return action.unsqueeze(2) == torch.arange(actions, device=action.device)
 
 
 class ActionValues(nn.Module):
@@ -29,10 +49,6 @@ class ActionValues(nn.Module):
 
     def forward(self, seen: Tensor) -> Tensor:
         return self.online(seen)
-
-    def copy_to_target(self) -> None:
-        """Set the target network to the online one."""
-        self.target.copy_(self.online.flat)
 
     def bootstrap_value(self, seen: Tensor) -> Tensor:
         """The value of what comes after a step, ``[M, B, size] -> [M, B]``: the best by the target network, or, with
@@ -72,42 +88,26 @@ def explore(config: Config, values: Tensor, numbers: Tensor) -> Tensor:
     return torch.where(numbers[..., 0] < config.epsilon, any_action, values.argmax(2))
 
 
-def replayed(config: Config, values: ActionValues, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Goals ``r + gamma * Q_target(s', best)``, r alone after termination (Young et al. 2023, "experience replay")."""
-    goal = torch.addcmul(batch.reward, batch.continues, values.bootstrap_value(batch.next_obs), value=config.gamma)
+def replayed(values: ActionValues, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Loss ``[M]`` and gradient ``[M, D]`` for goals ``r + gamma * Q_target(s', best)``, r alone after termination
+    (Young et al. 2023, "experience replay"). As in `imagination.imagined` nothing changes and shapes are fixed."""
+    following = values.bootstrap_value(batch.next_obs)
+    goal = torch.addcmul(batch.reward, batch.continues, following, value=values.config.gamma)
     return values.td_update(goal, batch.obs, values.online.trace(batch.obs), batch.action)
 
 
-def imagined(
-    config: Config, values: ActionValues, model: Imagination, start: Any, numbers: dict[str, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Rollouts of T steps by the exploring policy from each of ``start``; every step is learned from, weighted by the
-    probability that its episode got there (Young et al. 2023, algorithm 1)."""
-    state, seen = model.begin(start, numbers.get("begin"))
-    choices, noise = numbers["imagined"].unbind(1), numbers["step"].unbind(1) if "step" in numbers else None
-    every_seen, traces, actions, kept = [seen], [], [], []
-    for step in range(config.rollout_length):
-        trace = values.online.trace(seen)
-        action = explore(config, trace[-1], choices[step])
-        state, seen, outcome = model.step(state, action, None if noise is None else noise[step])
-        every_seen.append(seen)
-        traces.append(trace)
-        actions.append(action)
-        kept.append(outcome)
-    # The policy's forward passes are those of the loss too: the values change only after the rollout.
-    before, traces_together = torch.cat(every_seen[:-1], 1), [torch.cat(each, 1) for each in zip(*traces, strict=True)]
-    chosen = torch.cat(actions, 1)
-    reward, continues = model.outcomes(before, chosen, kept)
-    following = values.bootstrap_value(torch.cat(every_seen[1:], 1))
-    goal = torch.addcmul(reward, continues, following, value=config.gamma)
-    return values.td_update(goal, before, traces_together, chosen, survival_weight(config, continues))
+def compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    """``function`` as one program of fixed shapes, compiled when it is first called, which takes half a minute; on a
+    GPU a captured graph of operations. It rounds otherwise than ``function`` itself.
 
-
-def survival_weight(config: Config, continues: Tensor) -> Tensor | None:
-    """The probability that an episode got to each imagined step, ``[M, T B]``, from the probability that each step
-    continues it; None where all are sure. The environment itself also ends episodes that ``episodic_env`` says have no
-    end."""
-    if not config.episodic_env and config.model != "perfect":
-        return None
-    steps = continues.unflatten(1, (config.rollout_length, -1))
-    return torch.cat((torch.ones_like(steps[:, :1]), steps[:, :-1].cumprod(1)), 1).flatten(1)
+    Raises SettingError where the processor's code has no C++ compiler to go to.
+    """
+    if device.type == "cpu" and not (os.environ.get("CXX") or any(map(shutil.which, ("g++", "clang++", "c++")))):
+        raise SettingError(
+            "compile is True, but no C++ compiler is on the PATH; allowed here: false (Debian and Ubuntu: "
+            "apt-get install g++)",
+            "compile",
+        )
+    return torch.compile(
+        function, fullgraph=True, dynamic=False, mode="default" if device.type == "cpu" else "reduce-overhead"
+    )

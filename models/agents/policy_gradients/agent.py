@@ -7,37 +7,23 @@ Read top to bottom: acting, what the episodes of a batch are worth (`observe`), 
 
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from models.agents.policy_gradients.batch import Batch, pack, unpack
+from models.agents.policy_gradients.batch import Batch, pack, table, unpack
 from models.agents.policy_gradients.config import Config
-from models.agents.policy_gradients.networks import ActorCritic
 from models.contract import EpisodeAgent, Policy
+from models.layers import trunk
 from models.losses import entropy_loss, policy_gradient, value_loss
+from models.mlp import MlpNetwork
 from models.optim import Adam, clip_gradients
-from models.returns import discounted_returns, lambda_returns
 from models.spaces import Discrete, Spaces
 from models.streams import NoiseBlocks, Streams
-from models.trajectory import Trajectory
+from models.trajectory import Trajectory, discounted_returns, lambda_returns
 
 _SURE = 1e-6  # share of the largest entropy
-
-
-class SoftmaxPolicy(Policy):
-    """E episodes of every member under way: actions drawn from the policy, or its likeliest."""
-
-    def __init__(self, agent: "Agent", envs: int, streams: Streams, sample: bool):
-        self.network, self.members = agent.network, agent.members
-        shape = (envs, self.network.actions)
-        self.noise = NoiseBlocks(streams, [(Streams.gumbel, {"action": shape})]) if sample else None
-
-    @torch.no_grad()
-    def act(self, obs: Tensor) -> Tensor:
-        """Actions ``[M, E]`` for ``obs [M, E, *O]``."""
-        scores = self.network.scores(obs)
-        return (scores if self.noise is None else scores + self.noise.next()["action"]).argmax(-1)
 
 
 class Agent(EpisodeAgent):
@@ -52,41 +38,32 @@ class Agent(EpisodeAgent):
         super().__init__()
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
         self.network = ActorCritic(config, spaces, Streams.named(seeds, "initial weights"))
-        self.optimizers = [Adam(self.network.trained_by_policy, config.lr, eps=config.eps)]
+        trained = [*self.network.policy.parameters(), *self.network.trunk.parameters()]
+        self.optimizers = [Adam(trained, config.lr, eps=config.eps)]
         if self.network.critic:
             self.optimizers.append(Adam([self.network.critic.flat], config.value_lr or config.lr, eps=config.eps))
         self.batch: Batch | None = None
 
-    def begin(
-        self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False,
-        command: Mapping[str, float] | None = None,
-    ) -> SoftmaxPolicy:  # fmt: skip
-        """Start E episodes a member. ``sample`` draws actions (else greedy); to ``evaluate`` is to act as ever, and
-        there is no ``command``."""
-        assert not command
+    def begin(self, envs: int, streams: Streams, *, sample: bool, **_: Any) -> "SoftmaxPolicy":
         return SoftmaxPolicy(self, envs, streams, sample)
-
-    # -- what episodes are worth --------------------------------------------------------------------------------
 
     @torch.no_grad()
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Take in the episodes of one update. Returns ``baseline`` and ``adv_m``, means over the experiences of what
-        their returns were compared with and of what was left, where there is a baseline."""
+        """Take in the episodes of one update. Returns ``baseline`` and ``adv_m``, where there is a baseline: means over
+        the experiences of what their returns were compared with, and of what was left."""
         config = self.config
         self.batch = batch = pack(trajectory)
         values = None
         if config.baseline == "value":
             values = torch.cat([self.network.values(chunk.obs) for chunk in batch.chunks()], 1)
-        batch.returns = batch.table(self._returns(trajectory, values), trajectory.valid)
-        if values is not None:
-            baseline = values
-        else:
-            means = batch.by_member(torch.mean, batch.returns)
-            baseline = (means if config.baseline == "batch_mean" else torch.zeros_like(means)).unsqueeze(1)
+        batch.returns = table(self._returns(trajectory, values), trajectory.valid, batch.obs.shape[1])
+        baseline = torch.zeros_like(batch.returns) if values is None else values
+        if config.baseline == "batch_mean":
+            baseline = batch.by_member(torch.mean, batch.returns).unsqueeze(1).expand_as(batch.returns)
         batch.weights = batch.returns - baseline
         metrics = {}
         if config.baseline != "none":
-            metrics["baseline"] = batch.by_member(torch.mean, baseline.expand_as(batch.returns))
+            metrics["baseline"] = batch.by_member(torch.mean, baseline)
             metrics["adv_m"] = batch.by_member(torch.mean, batch.weights)
         if config.normalize_advantage:
             batch.weights = batch.by_member(_standardised, batch.weights)
@@ -96,24 +73,14 @@ class Agent(EpisodeAgent):
         """Discounted or TD(lambda) returns of every step ``[T, M, E]``, given ``values [M, N]`` of the packed ones."""
         config = self.config
         reward, valid = trajectory.reward * config.reward_scale, trajectory.valid
-        last = self._last_values(trajectory) if config.bootstrap_truncation else None
+        last = torch.zeros_like(trajectory.returns)  # V after each episode, 0 where the environment ended it
+        if config.bootstrap_truncation:
+            last = self.network.values(trajectory.final_obs) * ~trajectory.terminated.any(0)
         if values is None or config.gae_lambda is None:
             return discounted_returns(reward, valid, config.discount, last)
-        following = self._following(trajectory, unpack(values, valid), last)
+        following = unpack(values, valid).roll(-1, 0)
+        following = torch.where(trajectory.terminated | trajectory.truncated, last, following)
         return lambda_returns(reward, following, valid, config.discount, config.gae_lambda)
-
-    def _last_values(self, trajectory: Trajectory) -> Tensor:
-        """V of the observation after each episode ``[M, E]``, 0 where the environment ended it."""
-        return self.network.values(trajectory.final_obs) * ~trajectory.terminated.any(0)
-
-    def _following(self, trajectory: Trajectory, values: Tensor, last: Tensor | None) -> Tensor:
-        """V after each step ``[T, M, E]``, given V of each step."""
-        following = torch.cat([values[1:], torch.zeros_like(values[:1])])
-        return torch.where(
-            trajectory.terminated | trajectory.truncated, torch.zeros_like(values) if last is None else last, following
-        )
-
-    # -- learning ----------------------------------------------------------------------------------------------
 
     def learn(self) -> dict[str, Tensor]:
         """One gradient step on the batch, which is then forgotten. Returns ``{name: [M]}``: the losses ``loss_p``,
@@ -121,12 +88,19 @@ class Agent(EpisodeAgent):
         share of the largest possible."""
         assert self.batch is not None
         batch, self.batch = self.batch, None
-        self._anneal()
+        if self.config.anneal_lr:
+            left = 1 - self.optimizers[0].param_groups[0]["step_count"] / self.config.epochs
+            rates = (self.config.lr, self.config.value_lr or self.config.lr)
+            for optimizer, lr in zip(self.optimizers, rates, strict=False):
+                optimizer.param_groups[0]["lr"] = left * lr
         parts = [self._descend(chunk) for chunk in batch.chunks()]
         for optimizer in self.optimizers:
             self._step(optimizer)
         for _ in range(self.config.value_steps):
-            self._fit_values(batch)
+            for chunk in batch.chunks():
+                values = self.network.values(chunk.obs)
+                value_loss(values, chunk.returns, self.config.delta, chunk.share).sum().backward()
+            self._step(self.optimizers[1])
         # one after another: a sum along an axis of chunks rounds by how many there are, and others may need more
         return {name: functools.reduce(torch.add, [part[name] for part in parts]) for name in parts[0]}
 
@@ -145,11 +119,6 @@ class Agent(EpisodeAgent):
         losses |= {"loss_t": total, "entropy": -negative_entropy}
         return {name: value.detach() for name, value in losses.items()}
 
-    def _fit_values(self, batch: Batch) -> None:
-        for chunk in batch.chunks():
-            value_loss(self.network.values(chunk.obs), chunk.returns, self.config.delta, chunk.share).sum().backward()
-        self._step(self.optimizers[1])
-
     def _step(self, optimizer: Adam) -> None:
         (group,) = optimizer.param_groups
         if self.config.grad_clip_val is not None:
@@ -157,16 +126,7 @@ class Agent(EpisodeAgent):
         optimizer.step()
         optimizer.zero_grad()
 
-    def _anneal(self) -> None:
-        if self.config.anneal_lr:
-            left = 1 - self.optimizers[0].param_groups[0]["step_count"] / self.config.epochs
-            for optimizer, lr in zip(
-                self.optimizers, (self.config.lr, self.config.value_lr or self.config.lr), strict=False
-            ):
-                optimizer.param_groups[0]["lr"] = left * lr
-
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        """Which members ``[M]`` bool explore nothing, going by what `learn` gave, and what that means."""
         text = "the policy has been sure of every action, so it explores nothing and learns no more"
         return metrics["entropy"] < _SURE, f"{text}; a smaller lr or a larger beta may help"
 
@@ -175,3 +135,57 @@ def _standardised(values: Tensor) -> Tensor:
     """Mean 0 and standard deviation 1 over ``[n]``; all 0 where they are equal."""
     centred = values - values.mean()
     return centred / (centred.square().mean().sqrt() + 1e-8)
+
+
+class SoftmaxPolicy(Policy):
+    """E episodes of every member under way: actions drawn from the policy, or its likeliest."""
+
+    def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool):
+        self.network, self.members = agent.network, agent.members
+        shape = (envs, self.network.actions)
+        self.noise = NoiseBlocks(streams, [(Streams.gumbel, {"action": shape})]) if sample else None
+
+    @torch.no_grad()
+    def act(self, obs: Tensor) -> Tensor:
+        scores = self.network.scores(obs)
+        return (scores if self.noise is None else scores + self.noise.next()["action"]).argmax(-1)
+
+
+class ActorCritic(nn.Module):
+    """Scores ``[M, B, A]`` of the actions and, where the baseline is a value, state values ``[M, B]``.
+
+    Two networks, or with ``shared_trunk`` one whose last output is the value. Images go through convolutions first,
+    which the policy's loss trains; a value network of its own reads their output without changing them.
+    """
+
+    def __init__(self, config: Config, spaces: Spaces, streams: Streams):
+        super().__init__()
+        assert isinstance(spaces.actions, Discrete)
+        self.actions, self.shared = spaces.actions.n, config.shared_trunk
+        self.trunk, inputs = trunk(spaces, config.conv_channels, streams)
+        outputs = self.actions + self.shared
+        self.policy = MlpNetwork((inputs, *config.hidden_sizes, outputs), config.activation, streams)
+        own = config.baseline == "value" and not self.shared
+        sizes = (inputs, *config.value_hidden_sizes, 1)
+        self.critic = MlpNetwork(sizes, config.activation, streams) if own else None
+
+    def scores(self, obs: Tensor) -> Tensor:
+        """``obs [M, B, *O] -> [M, B, A]``."""
+        return self.policy(self.trunk(obs))[..., : self.actions]
+
+    def values(self, obs: Tensor) -> Tensor:
+        """``obs [M, B, *O] -> [M, B]``."""
+        return self._values(self.trunk(obs))
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor | None]:
+        features = self.trunk(obs)
+        outputs = self.policy(features)
+        if self.shared:
+            return outputs[..., :-1], outputs[..., -1]
+        return outputs, self._values(features) if self.critic else None
+
+    def _values(self, features: Tensor) -> Tensor:
+        if self.shared:
+            return self.policy(features)[..., -1]
+        assert self.critic
+        return self.critic(features.detach()).squeeze(-1)

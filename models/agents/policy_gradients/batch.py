@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.trajectory import Trajectory
+from models.trajectory import Trajectory, padded
 
 CHUNK = 256  # experiences; large enough for matrix products, small enough to waste little on padding
 
@@ -35,27 +35,27 @@ class Batch:
     def chunks(self) -> Iterator["Batch"]:
         """Parts of `CHUNK` experiences a member."""
         fields = (self.obs, self.action, self.returns, self.weights, self.share)
-        for parts in zip(*(field.split(CHUNK, dim=1) for field in fields), strict=True):
-            obs, action, returns, weights, share = parts
+        for obs, action, returns, weights, share in zip(*(field.split(CHUNK, dim=1) for field in fields), strict=True):
             yield Batch(obs, action, returns, weights, share, self.counts)
-
-    def table(self, values: Tensor, valid: Tensor) -> Tensor:
-        """``values [T, M, E]`` of the steps that are ``valid``, in the order of this batch, ``[M, N]``."""
-        return _padded(_flat(values, valid), self.share.shape[1])
 
     def by_member(self, function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
         """``function`` of each member's real ``values [M, N]``, ``[n] -> [n]`` or ``[n] -> []``, as ``[M, N]`` with
         followed by zeros, or as ``[M]``."""
         results = [function(row[:count]) for row, count in zip(values, self.counts, strict=True)]
-        return torch.stack(results) if results[0].dim() == 0 else _padded(results, values.shape[1])
+        return torch.stack(results) if results[0].dim() == 0 else padded(results, values.shape[1])
+
+
+def table(values: Tensor, valid: Tensor, rows: int) -> Tensor:
+    """``values [T, M, E, ...]`` of ``valid`` steps, episode after episode and then zeros: ``[M, rows, ...]``."""
+    return padded([values[:, m].transpose(0, 1)[valid[:, m].T] for m in range(values.shape[1])], rows)
 
 
 def pack(trajectory: Trajectory) -> Batch:
     """The real steps of a trajectory; returns and weights are 0 still."""
     counts = trajectory.valid.sum((0, 2)).tolist()
     rows = -(-max(counts) // CHUNK) * CHUNK
-    obs, action = (_padded(_flat(values, trajectory.valid), rows) for values in (trajectory.obs, trajectory.action))
-    share = _padded([torch.full((count,), 1 / count) for count in counts], rows)
+    obs, action = (table(values, trajectory.valid, rows) for values in (trajectory.obs, trajectory.action))
+    share = padded([torch.full((count,), 1 / count) for count in counts], rows)
     return Batch(obs, action, torch.zeros_like(share), torch.zeros_like(share), share, counts)
 
 
@@ -65,17 +65,4 @@ def unpack(values: Tensor, valid: Tensor) -> Tensor:
     for m, row in enumerate(values):
         where = valid[:, m].T
         out[:, m].T[where] = row[: int(where.sum())]
-    return out
-
-
-def _flat(values: Tensor, valid: Tensor) -> list[Tensor]:
-    """``[T, M, E, ...]`` as one ``[n, ...]`` a member, episode after episode."""
-    return [values[:, m].transpose(0, 1)[valid[:, m].T] for m in range(values.shape[1])]
-
-
-def _padded(rows: list[Tensor], count: int) -> Tensor:
-    """``[n, ...]`` a member as ``[M, count, ...]``, followed by zeros."""
-    out = rows[0].new_zeros(len(rows), count, *rows[0].shape[1:])
-    for m, row in enumerate(rows):
-        out[m, : len(row)] = row
     return out

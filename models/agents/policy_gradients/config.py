@@ -8,8 +8,7 @@ learning", [M] Mnih et al. 2016, arXiv 1602.01783 (entropy; advantage actor-crit
 
 from dataclasses import dataclass
 
-from models.family import Family
-from models.schedule import EpisodeSchedule
+from models.family import EpisodeSchedule, Family
 from models.settings import setting
 
 
@@ -91,7 +90,6 @@ class Config:
 
     @property
     def epochs(self) -> int:
-        """Batches to train."""
         return -(-self.max_episodes // self.batch_size)
 
 
@@ -131,7 +129,7 @@ PRESETS: dict[str, dict[str, dict[str, object]]] = {
             "normalize_advantage": True,
             "reward_scale": 0.05,
             "value_steps": 20,
-        },
+        }
     },
 }
 
@@ -152,7 +150,6 @@ def ineffective(config: Config) -> dict[str, str]:
 
 
 def validate(config: Config) -> str | None:
-    """What is wrong with a combination of settings, as one line; None where nothing is."""
     if config.baseline != "value":
         off = {"shared_trunk": False, "gae_lambda": None, "bootstrap_truncation": False, "value_steps": 0}
         for name, value in off.items():

@@ -13,7 +13,7 @@ from typing import Any
 from models.family import Family
 from models.proxies import search
 from models.proxies.search import SearchConfig
-from models.settings import SettingError, nearest, setting
+from models.settings import no_choice, setting
 
 _proxy = functools.partial(setting, section="synthetic environment")
 
@@ -115,15 +115,10 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     """What preset, proxy and game change of the defaults of proxy, search and inner agent. ``values`` are the settings
     given so far. Raises SettingError for a combination that does not exist."""
     preset, proxy = values.get("preset", Config.preset), values.get("proxy", Config.proxy)
+    if proxy not in PROXIES:
+        raise no_choice("proxy", proxy, PROXIES)
     if (preset, proxy) not in _PRESETS:
-        known = [name for name, kind in _PRESETS if kind == proxy] or list(dict(_PRESETS))
-        if proxy not in PROXIES:
-            raise SettingError(
-                f"proxy is {proxy!r}; allowed: {', '.join(PROXIES)}{nearest(str(proxy), PROXIES)}", "proxy"
-            )
-        raise SettingError(
-            f"preset is {preset!r}; allowed for a {proxy}: {', '.join(known)}{nearest(str(preset), known)}", "preset"
-        )
+        raise no_choice("preset", preset, [name for name, kind in _PRESETS if kind == proxy], f" for a {proxy}")
     base = "cartpole" if game == "cartpole-200" else game
     solved = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     unknown = {"quit_when_solved": False} if values.get("solved_reward", solved.get("solved_reward")) is None else {}
@@ -132,16 +127,11 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
 
 
 def validate(config: Config) -> str | None:
-    """What is wrong with a combination of settings, as one line; None where nothing is."""
     if config.proxy == "bandit" and config.inner_rule == "plateau":
         return "inner_rule is 'plateau', but proxy is 'bandit', whose episodes have one step; allowed: budget, tests"
     return search.validate(config)
 
 
 FAMILY = Family(
-    config=Config,
-    implementations={"SE": {}},
-    learns_from="evolution",
-    proxy_defaults=proxy_defaults,
-    validate=validate,
+    config=Config, implementations={"SE": {}}, learns_from="evolution", proxy_defaults=proxy_defaults, validate=validate
 )

@@ -36,12 +36,8 @@ class Networks:
         self.action_size = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
         self.latent = (config.latent_size or self.state_size) if config.learned_reset or config.proxy == "bandit" else 0
         inputs = self.action_size + self.state_size
-        self.parts: dict[str, Mlp] = {}
-        if config.proxy == "mdp":
-            self.parts["state"] = self._mlp(inputs, self.state_size)
-        self.parts["reward"] = self._mlp(inputs, 1)
-        if config.proxy == "mdp":
-            self.parts["done"] = self._mlp(inputs, 1)
+        outputs = {"state": self.state_size, "reward": 1, "done": 1} if config.proxy == "mdp" else {"reward": 1}
+        self.parts = {name: self._mlp(inputs, count) for name, count in outputs.items()}
         if self.latent:
             self.parts["initial"] = self._mlp(self.latent, self.state_size)
         self.size = sum(part.size for part in self.parts.values())
@@ -56,15 +52,11 @@ class Networks:
         """First parameters, ``[M, size]``, drawn as ``proxy_init`` says."""
         parts = [part.initial(streams) for part in self.parts.values()]
         if self.config.proxy_init == "normal":
-            parts = [self._normal(part, streams) for part in self.parts.values()]
+            parts = []
+            for layer in [layer for part in self.parts.values() for layer in part.dense]:
+                parts.append(streams.normal(layer.outputs * layer.inputs) / layer.inputs**0.5)
+                parts.append(torch.zeros(len(streams), layer.outputs))
         return torch.cat(parts, 1)
-
-    @staticmethod
-    def _normal(part: Mlp, streams: Streams) -> Tensor:
-        rows = []
-        for (outputs, inputs), _ in part.shapes:
-            rows += [streams.normal(outputs * inputs) / inputs**0.5, torch.zeros(len(streams), outputs)]
-        return torch.cat(rows, 1)
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Each network's own parameters, views of ``flat [M, size]``."""
@@ -83,12 +75,11 @@ class Program:
     def __init__(self, networks: Networks, flat: Tensor):
         self.networks, self.flat = networks, flat
         own = networks.split(flat)
-        names = [name for name in networks.parts if name != "initial"]
-        self.names = names
-        self.layers = {name: networks.parts[name].layers(own[name]) for name in networks.parts}
+        self.names = [name for name in networks.parts if name != "initial"]
+        self.layers = {name: part.layers(own[name]) for name, part in networks.parts.items()}
         self.folded = networks.config.proxy_hidden_layer == 1
         if self.folded:
-            self._fold([self.layers[name] for name in names])
+            self._fold([self.layers[name] for name in self.names])
 
     def _fold(self, nets: list[list[Layer]]) -> None:
         first_weight = torch.cat([net[0][0].transpose(1, 2) for net in nets], 2).transpose(1, 2)
@@ -109,7 +100,9 @@ class Program:
     def step(self, state: Tensor, action: Tensor) -> Outcome:
         """``state [M, E, S]``, ``action [M, E]`` int64 or ``[M, E, A]`` -> `Outcome`. A bandit's state stays as it is
         and its done is 1."""
-        x = torch.cat([self._encoded(action), state], 2).transpose(1, 2)
+        if isinstance(self.networks.actions, Discrete):
+            action = (action.unsqueeze(-1) == torch.arange(self.networks.action_size)).float()
+        x = torch.cat([action, state], 2).transpose(1, 2)
         if self.folded:
             out = self._one.forward(self._both, x)[-1]
         else:
@@ -118,11 +111,6 @@ class Program:
             return Outcome(state, out[:, 0], torch.ones_like(out[:, 0]))
         size = self.networks.state_size
         return Outcome(out[:, :size].transpose(1, 2), out[:, size], out[:, size + 1])
-
-    def _encoded(self, action: Tensor) -> Tensor:
-        if isinstance(self.networks.actions, Discrete):
-            return (action.unsqueeze(-1) == torch.arange(self.networks.action_size)).float()
-        return action
 
     @torch.no_grad()
     def first_states(self, noise: Tensor) -> Tensor:
