@@ -54,32 +54,25 @@ class Environment(Protocol):
     @property
     def state(self) -> Tensor | None:
         """Of tensor programs all that the next step depends on, ``[M, E, K]``; None where that is out of reach."""
-        ...
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
         """Start episodes. ``seeds [M, E]`` int64 >= 0; ``where [M, E]`` bool chooses which (all by default).
         Returns the observations ``[M, E, *O]`` of all environments, those not reset unchanged."""
-        ...
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         """Advance the environments in ``active [M, E]`` (all by default) with ``actions [M, E(, A)]``."""
-        ...
 
     def starts(self, seeds: Tensor) -> Tensor:
         """A block of B resets prepared at once: ``seeds [B, M, E]`` to what `start` takes a row ``[M, E, ...]`` of."""
-        ...
 
     def start(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
         """`reset` by a row of `starts`."""
-        ...
 
     def snapshot(self) -> dict[str, Any]:
         """The episodes under way, as plain values and tensors."""
-        ...
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a `snapshot` as if nothing had been. The environment must be a new one."""
-        ...
 
     def close(self) -> None: ...
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from envs.gridworld import MOVES, as_lines, clipped_moves
-from envs.parameters import ButtonParameters
+from envs.names import ButtonParameters
 from envs.seeded import uniform_at
 from envs.tensor import ChanceDynamics
 

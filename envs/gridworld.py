@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from envs.parameters import GridParameters
+from envs.names import GridParameters
 from envs.seeded import uniform
 from envs.tensor import TIME, ChanceDynamics
 

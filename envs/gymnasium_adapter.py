@@ -157,7 +157,11 @@ def _open(game: Game, render: bool) -> gym.Env:
                 warnings.simplefilter("ignore")
             env = gym.make(game.gym_id, disable_env_checker=True, **kwargs)
     except (ImportError, gym.error.DependencyNotInstalled) as error:
-        raise _missing(game, error) from error
+        known = [package for package in _EXTRAS if package in str(error).lower()]
+        what = f"a package it needs is missing ({first_line(error)})"
+        if known:
+            what = f"it needs {known[0]}; install it: pip install -e '.{_EXTRAS[known[0]]}'"
+        raise SettingError(f"gamename is {game.name!r}: {what}") from error
     except Exception as error:
         raise SettingError(f"gamename is {game.name!r}: it cannot be made ({first_line(error)})") from error
     inner = env.unwrapped
@@ -172,15 +176,8 @@ def _open(game: Game, render: bool) -> gym.Env:
     if isinstance(env.observation_space, Box) and len(env.observation_space.shape) == 1:
         return env
     with contextlib.suppress(NotImplementedError):  # told with the space, by _spaces
-        env = gym.wrappers.FlattenObservation(env)
+        return gym.wrappers.FlattenObservation(env)
     return env
-
-
-def _missing(game: Game, error: Exception) -> SettingError:
-    for package, extra in _EXTRAS.items():
-        if package in str(error).lower():
-            return SettingError(f"gamename is {game.name!r}: it needs {package}; install it: pip install -e '.{extra}'")
-    return SettingError(f"gamename is {game.name!r}: a package it needs is missing ({first_line(error)})")
 
 
 def _spaces(env: gym.Env, game: Game) -> Spaces:

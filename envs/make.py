@@ -1,9 +1,11 @@
-"""Makes environments by name."""
+"""Makes environments by name, and those in which agents train on proxies."""
 
 import importlib
 from dataclasses import replace
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from envs.base import Environment
 from envs.gymnasium_adapter import GymnasiumEnvironment
@@ -11,7 +13,10 @@ from envs.names import Game, resolve
 from envs.probes import ProbeEnvironment
 from envs.tensor import CPU, ChanceDynamics, Dynamics, TensorEnvironment
 from envs.workers import ParallelEnvironment
+from models.proxies.contract import Parameters, Trainee
+from models.proxies.search import SearchConfig
 from models.settings import SettingError
+from models.spaces import Spaces
 
 _NO_LIMIT = -1  # to `gymnasium.make`, to which None is the environment's own
 
@@ -61,10 +66,9 @@ def _limited(name: str, time_limit: int | None) -> Game:
     game = resolve(name)
     if time_limit is None:
         return game
-    if time_limit == 0:
-        # Bounds on returns count with the limit.
-        return replace(game, kwargs={**game.kwargs, "max_episode_steps": _NO_LIMIT}, max_return=None)
-    return replace(game, kwargs={**game.kwargs, "max_episode_steps": time_limit})
+    # Bounds on returns count with the limit.
+    best = game.max_return if time_limit else None
+    return replace(game, kwargs={**game.kwargs, "max_episode_steps": time_limit or _NO_LIMIT}, max_return=best)
 
 
 def _dynamics(game: Game) -> Dynamics | None:
@@ -78,3 +82,31 @@ def _dynamics(game: Game) -> Dynamics | None:
     if dynamics.spaces.max_episode_steps is not None:
         dynamics.spaces = replace(dynamics.spaces, max_episode_steps=None, max_return=None)
     return dynamics
+
+
+class Stages(Protocol):
+    """One kind of proxy around one real environment.
+
+    ``envs/<kind>.py`` has a class ``Stages`` of this form, which is made by ``Stages(config, game)``.
+    """
+
+    @property
+    def spaces(self) -> Spaces:
+        """The real environment's, which the agents are made for."""
+        ...
+
+    @property
+    def parameters(self) -> Parameters: ...
+
+    def stage(self, flat: Tensor, agent: Trainee) -> Environment:
+        """An environment of ``agent.members`` members with ``agent.envs`` environments each, in which member m trains
+        on the proxy ``flat[m]``, ``flat [M, D]``. A learned reward may take its discount from ``agent.config``."""
+        ...
+
+
+def stages_of(config: SearchConfig, game: str) -> Stages:
+    """The `Stages` of a proxy's settings around the real environment ``game``. Settings in
+    ``models/proxies/<kind>/config.py`` mean ``envs/<kind>.py``."""
+    kind = type(config).__module__.split(".")[-2]
+    found: Stages = importlib.import_module(f"envs.{kind}").Stages(config, game)
+    return found

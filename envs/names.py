@@ -14,10 +14,49 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from envs.parameters import ButtonParameters, FluteParameters, GridParameters, Parameters
-from models.settings import SettingError, closest, nearest
+from models.settings import INTEGER, SettingError, check, check_value, closest, nearest, setting
 
 PROBE_PREFIX = "probe-"
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Base of the parameters of an environment: a frozen dataclass of `models.settings.setting` fields. Values are
+    checked against their ranges; raises SettingError."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True)
+class GridParameters(Parameters):
+    """Parameters of `envs.procmaze.ProcMaze` and `envs.gridworld.OpenGrid`."""
+
+    grid_size: int = setting(10, "cells along a side of the grid", minimum=2, maximum=100)
+    spontaneous_termination: bool = setting(True, "rare events, which end the search for the goal")
+    teleport_on_termination: bool = setting(True, "an event moves the player to the goal; off, it ends the episode")
+
+
+@dataclass(frozen=True)
+class ButtonParameters(Parameters):
+    """Parameters of `envs.buttongrid.ButtonGrid`."""
+
+    grid_size: int = setting(10, "cells along a side of the grid", minimum=2, maximum=100)
+    num_buttons: int = setting(3, "buttons, each on a cell of its own", minimum=1)
+    spontaneous_reset: bool = setting(True, "rare events, which change the buttons")
+    activate_on_reset: bool = setting(True, "an event switches all buttons on; off, it starts a new arrangement")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_value("num_buttons", self.num_buttons, INTEGER, {"minimum": 1, "maximum": self.grid_size**2})
+
+
+@dataclass(frozen=True)
+class FluteParameters(Parameters):
+    """Parameters of `envs.panflute.PanFlute`."""
+
+    num_pipes: int = setting(5, "pipes, of length 1, 2, ...; as many actions", minimum=1, maximum=100)
+    spontaneous_reward: bool = setting(True, "rare events, which put notes at all ends")
 
 
 @dataclass(frozen=True)
@@ -29,7 +68,7 @@ class Game:
     ``kwargs`` go to ``gymnasium.make``; ``wrappers`` are classes of ``envs/wrappers.py``, applied in order.
     ``dynamics`` is ``module:class`` of the environment as a tensor program (`envs.tensor.Dynamics`, made with the same
     ``kwargs``), empty where there is none; it replaces the Gymnasium id except where frames are drawn.
-    ``parameters`` is the class of those ``kwargs`` that a name may change (`envs.parameters.Parameters`), None where it
+    ``parameters`` is the class of those ``kwargs`` that a name may change (`Parameters`), None where it
     may change none. Its fields have the names and defaults of the constructor's arguments and become flags.
     ``info`` names the numbers in Gymnasium's ``info`` that a step hands out as `envs.base.Step.info`, in this order.
     """
@@ -89,13 +128,11 @@ _TABLE = (
     _ours("gridworld:OpenGrid", -1.0, GridParameters),
     _ours("buttongrid:ButtonGrid", 100.0, ButtonParameters),
     _ours("panflute:PanFlute", 100.0, FluteParameters),
-    *(
-        Game(f"{PROBE_PREFIX}{name}", max_return=1.0)
-        for name in ("1", "2", "3", "4", "5", "4-continuous", "5-continuous")
-    ),
-    *(Game(f"{PROBE_PREFIX}{name}", max_return=8.0) for name in ("truncated", "truncated-continuous")),
 )
+_PROBES = ("1", "2", "3", "4", "5", "4-continuous", "5-continuous", "truncated", "truncated-continuous")
 GAMES: dict[str, Game] = {game.name: game for game in _TABLE}
+for _name in _PROBES:
+    GAMES[PROBE_PREFIX + _name] = Game(PROBE_PREFIX + _name, max_return=8.0 if "truncated" in _name else 1.0)
 
 
 def resolve(name: str) -> Game:
@@ -229,7 +266,7 @@ def _unknown(name: str) -> SettingError:
     close = closest(bare, [gym_id for gym_id, home in ids.items() if module and home.partition(".")[0] == package])
     near = f"{module}:{close}" if close else closest(bare, [*GAMES, *declared(), *ids])
     hint = f"; did you mean '{near}'? Allowed:" if near else "; allowed:"
-    listed = ", ".join([*(game.name for game in _TABLE if not game.is_probe), *declared()])
+    listed = ", ".join([*(game.name for game in _TABLE), *declared()])
     return SettingError(f"gamename is {name!r}{hint} {listed}, or any Gymnasium id", "gamename")
 
 

@@ -8,7 +8,7 @@ reward even to an agent that never earns one. There are no episodes.
 import torch
 from torch import Tensor
 
-from envs.parameters import FluteParameters
+from envs.names import FluteParameters
 from envs.seeded import uniform_at
 from envs.tensor import ChanceDynamics
 

@@ -17,6 +17,7 @@ Reinforcement Learning Systems" (2021), whose probes 1-5 these are.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,37 +49,26 @@ class Probe:
     continuous: bool = False
 
 
-# Mean of 1 - (a - 0.5)^2 for a uniform in [-1, 1]: 1 - (1/3 + 1/4).
-_UNIFORM = 5 / 12
-
-
-def _one(obs: Tensor, discount: float) -> Tensor:
+def _one(obs: Tensor, *_: Any) -> Tensor:
     return torch.ones_like(obs)
-
-
-def _one_at_last_step(obs: Tensor, discount: float) -> Tensor:
-    return discount ** (1 - obs)
-
-
-def _right(obs: Tensor, right: Tensor, age: Tensor) -> Tensor:
-    return right
 
 
 def _scored(length: int, shows: str, continuous: bool) -> Probe:
     """A probe that pays the score of the action at every step; truncated when longer than one step."""
     endless = length > 1
-    random_return = length * (_UNIFORM if continuous else 0.5)
+    # Mean of 1 - (a - 0.5)^2 for a uniform in [-1, 1]: 1 - (1/3 + 1/4).
+    random_return = length * (5 / 12 if continuous else 0.5)
 
     def value(obs: Tensor, discount: float) -> Tensor:
         return torch.ones_like(obs) / (1 - discount if endless else 1.0)
 
-    return Probe(length, shows, _right, value, float(length), random_return, endless, continuous)
+    return Probe(length, shows, lambda obs, right, age: right, value, length, random_return, endless, continuous)
 
 
 PROBES: dict[str, Probe] = {
-    "probe-1": Probe(1, "zero", lambda obs, right, age: torch.ones_like(obs), _one, 1.0, 1.0),
-    "probe-2": Probe(1, "sign", lambda obs, right, age: obs, lambda obs, discount: obs.clone(), 0.0, 0.0),
-    "probe-3": Probe(2, "age", lambda obs, right, age: age, _one_at_last_step, 1.0, 1.0),
+    "probe-1": Probe(1, "zero", _one, _one, 1, 1),
+    "probe-2": Probe(1, "sign", lambda obs, right, age: obs, lambda obs, discount: obs.clone(), 0, 0),
+    "probe-3": Probe(2, "age", lambda obs, right, age: age, lambda obs, discount: discount ** (1 - obs), 1, 1),
     "probe-4": _scored(1, "zero", False),
     "probe-5": _scored(1, "sign", False),
     "probe-4-continuous": _scored(1, "zero", True),

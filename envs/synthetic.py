@@ -62,7 +62,7 @@ class SyntheticDynamics(Dynamics):
 
 
 class Stages:
-    """`envs.proxies.Stages` of synthetic environments."""
+    """`envs.make.Stages` of synthetic environments."""
 
     def __init__(self, config: Config, game: str):
         self.game = game

@@ -31,16 +31,13 @@ class Dynamics(Protocol):
         """States that start an episode, each a function of its seed: ``seeds [..., M, E]`` int64 to ``[..., M, E, K]``.
 
         Leading axes are a block of ticks at once, cheaper than tick by tick."""
-        ...
 
     def observe(self, state: Tensor) -> Tensor:
         """What is seen of states ``[..., M, E, K]``: ``[..., M, E, *O]`` in the dtype of ``spaces``."""
-        ...
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """``state [M, E, K]``, ``actions [M, E(, A)]`` to the next state, reward ``[M, E]`` float32, terminated
         ``[M, E]`` bool, and the discount ``[M, E]`` of `Step`, None where it only says the same as terminated."""
-        ...
 
     def select(self, members: Tensor) -> Self:
         """The same for some of the members, ``members [M']`` int64; without parameters of members, itself."""

@@ -22,6 +22,7 @@ from envs.names import Game
 from models.spaces import Spaces
 
 _JOIN_SECONDS = 5.0
+_TOLD = {"obs", "reward", "terminated", "truncated", "info"}  # fields of a `Step` that travel
 
 
 class ParallelEnvironment(Replayed):
@@ -45,9 +46,10 @@ class ParallelEnvironment(Replayed):
             "actions": torch.zeros(rows, *self.spaces.action_shape, dtype=self.spaces.action_dtype),
             "seeds": torch.zeros(rows, dtype=torch.int64),
             "reward": torch.zeros(rows),
-            "info": torch.zeros(rows, len(game.info)),
             **{key: torch.zeros(rows, dtype=torch.bool) for key in ("active", "terminated", "truncated")},
         }
+        if game.info:
+            self._shared["info"] = torch.zeros(rows, len(game.info))
         for tensor in self._shared.values():
             tensor.share_memory_()
         count = min(num_workers, rows)
@@ -69,7 +71,7 @@ class ParallelEnvironment(Replayed):
         self._note_step(actions, active)
         self._shared["actions"][:] = actions.detach().flatten(0, 1)
         self._all("step", active)
-        return Step(**{key: self._take(key) for key in _told(self.game)})
+        return Step(**{key: self._take(key) for key in self._shared.keys() & _TOLD})
 
     def close(self) -> None:
         for _, pipe in self._workers:
@@ -133,7 +135,7 @@ def _serve(pipe: Connection, game: Game, part: dict[str, Tensor]) -> None:
                     part["obs"][:] = environment.reset(part["seeds"][None], active)[0]
                 else:
                     step = environment.step(part["actions"][None], active)
-                    for key in _told(game):
+                    for key in part.keys() & _TOLD:
                         part[key][:] = getattr(step, key)[0]
                 pipe.send("")
             except (EnvironmentFault, ValueError) as fault:
@@ -151,15 +153,9 @@ def _kill_group(pid: int) -> None:
             os.kill(pid, signal.SIGTERM)
 
 
-def _told(game: Game) -> list[str]:
-    """The fields of a `Step` that travel."""
-    return ["obs", "reward", "terminated", "truncated"] + ["info"] * bool(game.info)
-
-
 def _context() -> Any:
     """Workers fork from a clean server that has imported torch once; never from this process and its threads."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
+    known = "forkserver" in multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if known else "spawn")
     context.set_forkserver_preload(["envs.workers"])
     return context

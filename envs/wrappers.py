@@ -70,8 +70,6 @@ def is_image(space: gym.Space) -> bool:
     """Whether ImageObservation takes observations of this space."""
     if isinstance(space, gym.spaces.Dict):
         return "screen" in space.spaces and is_image(space.spaces["screen"])
-    return isinstance(space, Box) and space.dtype == np.uint8 and (len(space.shape) == 2 or _has_channels(space.shape))
-
-
-def _has_channels(shape: tuple[int, ...]) -> bool:
-    return len(shape) == 3 and shape[2] in (1, 3, 4)
+    if not isinstance(space, Box) or space.dtype != np.uint8:
+        return False
+    return len(space.shape) == 2 or len(space.shape) == 3 and space.shape[2] in (1, 3, 4)

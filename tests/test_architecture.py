@@ -139,7 +139,7 @@ def test_a_search_knows_no_kind_of_proxy() -> None:
         str(found)
         for found in ALL_IMPORTS
         for kind in kinds
-        if found.path.startswith(("control/evolution/", "control/lightning/", "control/loops/", "envs/proxies"))
+        if found.path.startswith(("control/evolution/", "control/lightning/", "control/loops/", "envs/make"))
         and (within(found.module, f"models.proxies.{kind}") or within(found.module, f"envs.{kind}"))
     ]
     assert not wrong

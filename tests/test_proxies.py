@@ -13,8 +13,7 @@ from control.cli.settings import RunConfig, Settings
 from control.evolution.inner_loop import InnerLoop
 from control.evolution.workers import LocalWorkers
 from control.lightning.population import PopulationModule
-from envs.make import make_dynamics
-from envs.proxies import stages_of
+from envs.make import make_dynamics, stages_of
 from envs.tensor import Dynamics, TensorEnvironment
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.contract import Trainee

@@ -17,8 +17,7 @@ from torch import Tensor
 from control.loops.rollout import rollout
 from control.loops.steps import StepLoop
 from control.loops.stopping import Plateau, Rule, Solved
-from envs.make import make_environment
-from envs.proxies import stages_of
+from envs.make import make_environment, stages_of
 from models.contract import InnerAgent, Policy
 from models.proxies.search import SearchConfig
 from models.registry import agent_class

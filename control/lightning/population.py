@@ -16,7 +16,7 @@ from control.evolution.strategies import make_strategy
 from control.lightning.evolution import Evolution
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces
-from envs.proxies import Stages, stages_of
+from envs.make import Stages, stages_of
 from models.proxies.search import SearchConfig
 from models.registry import agent_class
 from models.settings import SettingError

@@ -3,7 +3,7 @@
 A kind of proxy is a folder here and a file of the same name in ``envs/``. Its ``config.py`` has ``Config``, which
 derives from `models.proxies.search.SearchConfig` and adds what the proxy is, and ``FAMILY`` (`models.family.Family`,
 ``learns_from="evolution"``); its ``networks.py`` has its networks, for M proxies at once, which are `Parameters`;
-``envs/<kind>.py`` has ``Stages``, which is `envs.proxies.Stages`: it puts agents and proxies together in an
+``envs/<kind>.py`` has ``Stages``, which is `envs.make.Stages`: it puts agents and proxies together in an
 environment. D is the number of parameters of one proxy.
 """
 
