@@ -187,8 +187,8 @@ class Generation:
 
     def ours(self) -> float:
         seeds, steps = range(len(self.proxies)), self.size.training
-        limit = plain.EPISODE_STEPS
-        return cpu_seconds(lambda: self.loop.run(self.proxies, seeds, steps, test_limit=limit, rule="budget"))
+        how = {"inner_steps": steps, "test_limit": plain.EPISODE_STEPS, "inner_rule": "budget"}
+        return cpu_seconds(lambda: self.loop.run(self.proxies, seeds, **how))
 
     def theirs(self) -> float:
         """A few agents, one from each third of the proxies, scaled to all."""

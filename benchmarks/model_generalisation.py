@@ -27,7 +27,7 @@ from plain.model_generalisation import ORIGINAL, ORIGINAL_CURVE, ORIGINAL_MEMORY
 from control.cli.settings import RunConfig, Settings, from_dict
 from control.commands.train import prepare
 from control.loops.build import build_loop
-from control.loops.step_groups import StepGroups
+from control.loops.steps import StepGroups
 from models.agents.model_generalisation.config import IMPLEMENTATIONS
 from models.agents.model_generalisation.values import compiled
 from models.settings import SettingError

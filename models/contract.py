@@ -86,6 +86,10 @@ class Agent(nn.Module):
         """
         raise NotImplementedError
 
+    def commands_now(self) -> dict[str, Tensor]:
+        """The mean of the present command by name, ``[M]`` each in raw units; empty where the agent follows none."""
+        return {}
+
     def training_state(self) -> dict[str, Any]:
         """What training goes on from beside weights and ``optimizers``, as plain values and tensors."""
         return {}
@@ -112,10 +116,6 @@ class EpisodeAgent(Agent):
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
         """Which members ``[M]`` bool can learn no more, going by what `learn` gave, and what to tell the user."""
         return torch.zeros(self.members, dtype=torch.bool), ""
-
-    def commands_now(self) -> dict[str, Tensor]:
-        """The mean of the present command by name, ``[M]`` each in raw units; empty where the agent follows none."""
-        return {}
 
 
 class StepAgent(Agent):

@@ -74,12 +74,6 @@ def test_a_failed_mean_counts_as_the_worst_member(kind: int) -> None:
         weights(kind, [1, 2], None)
 
 
-@pytest.mark.parametrize("kind", [-1, 8])
-def test_unknown_kind(kind: int) -> None:
-    with pytest.raises(ValueError, match=f"score transformation is {kind}; expected 0 to 7"):
-        weights(kind, [1, 2])
-
-
 @given(st.sampled_from(KINDS), mixed, numbers | failures)
 def test_finite_and_in_order_with_the_failed_last(kind: int, fitness: list[float], score: float) -> None:
     out, rank = weights(kind, fitness, score), failures_last(torch.tensor(fitness, dtype=torch.float64))

@@ -30,9 +30,9 @@ class Watched(InnerLoop):
         outcome.weights = [self.tested[seed] for seed in seeds]  # type: ignore[attr-defined]
         return outcome
 
-    def test(self, policy: Any, seeds: Any, limit: int | None = None) -> tuple[Tensor, int]:
+    def test(self, policy: Any, seeds: Any) -> tuple[Tensor, int]:
         self.tested |= dict(zip(seeds, policy.online.clone(), strict=True))
-        return super().test(policy, seeds, limit)
+        return super().test(policy, seeds)
 
 
 def loop_of(game: str = "cartpole", agent: dict[str, Any] | None = None, **changes: Any) -> Watched:
@@ -122,9 +122,9 @@ def test_alone_as_in_company_to_the_bit(case: str, kept: list[int]) -> None:
 def test_alone_as_in_company_on_the_real_environment(rule: str, kept: list[int]) -> None:
     settings = PLATEAU | {"inner_rule": "budget", "solved_reward": 20.0, "inner_steps": 250}
     loop, seeds = loop_of(**settings), list(range(8))
-    company = loop.run(None, seeds, rule=rule)
+    company = loop.run(None, seeds, inner_rule=rule)
     assert (company.steps.unique().numel() > 1) == (len(kept) > 0) == (rule != "budget")
-    same_alone(loop, None, seeds, company, [0], [5, 2], rule=rule)
+    same_alone(loop, None, seeds, company, [0], [5, 2], inner_rule=rule)
 
 
 def test_alone_as_in_company_without_a_tensor_program() -> None:
@@ -155,7 +155,7 @@ def test_an_agent_that_stopped_is_the_agent_of_that_moment() -> None:
     early = (company.steps < 160).nonzero()[:, 0].tolist()
     assert len(early) > 3
     for i in early[:6]:
-        same(loop.run(proxies[[i]], [seeds[i]], steps=int(company.steps[i]), rule="budget"), company, [i])
+        same(loop.run(proxies[[i]], [seeds[i]], inner_steps=int(company.steps[i]), inner_rule="budget"), company, [i])
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
@@ -186,7 +186,7 @@ def test_counts_of_steps_and_episodes() -> None:
 def test_arguments_replace_the_settings() -> None:
     loop, seeds = loop_of(**PLATEAU), [0, 1, 2]
     proxies = proxies_of(loop, 3)
-    outcome = loop.run(proxies, seeds, steps=50, test_limit=5, rule="budget")
+    outcome = loop.run(proxies, seeds, inner_steps=50, test_limit=5, inner_rule="budget")
     assert outcome.steps.tolist() == [50] * 3 and outcome.returns.tolist() == [[5.0] * 3] * 3
     assert outcome.test_steps == 45
     same(loop_of(inner_steps=50, test_limit=5).run(proxies, seeds), outcome, [0, 1, 2])

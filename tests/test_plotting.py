@@ -95,7 +95,7 @@ def test_last_tenth_averages_late_epochs_only_and_a_cut_line_is_left_out(logdir:
 def test_grid_covers_what_all_runs_share(logdir: Path) -> None:
     runs = [read_runs(write_run(logdir, seeds=(seed,)) / "metrics.csv")[0] for seed in (25, 26)]
     runs[1].columns = {name: values[:20] for name, values in runs[1].columns.items()}
-    x, curves = on_grid(runs, "rollout/return_mean", "env_steps")
+    x, curves = on_grid(runs, "rollout/return_mean")
     assert (x[0], x[-1]) == (1000, 20000) and curves.shape == (2, len(x))
     # Straight lines stay straight lines, also when smoothed.
     np.testing.assert_allclose(curves[0], 125 * x / 40000)
@@ -115,7 +115,7 @@ def test_one_collapse_does_not_flatten_the_rest(values: Sequence[float], floor: 
     with sheet(tmp_path / "clipped.png", [[0]], (4, 3)) as (axis,):
         axis.plot(values)
         before = axis.get_ylim()
-        clip_below(axis, [run], ["x"], "epoch")
+        clip_below(axis, [run], ["x"])
         low, high = axis.get_ylim()
         texts = [text.get_text() for text in axis.texts]
     if floor is None:
@@ -157,7 +157,7 @@ def test_the_best_running_mean_is_aggregated_too(logdir: Path, capsys: Shown) ->
 
 def test_one_seed_has_no_interval(logdir: Path, capsys: Shown) -> None:
     run, out = write_run(logdir), logdir / "figures" / "one.png"
-    plot([run], out=out, x="epoch")
+    plot([run], out=out)
     assert is_png(out) and out.with_suffix(".json").exists() and "one seed" in capsys.readouterr().out
     json.dumps(summarise(find_groups([run])[0]), allow_nan=False)
 
@@ -227,7 +227,6 @@ def test_bad_arguments_are_said_before_the_table(logdir: Path, capsys: Shown) ->
     (logdir / "folder.png" / "plot.json").mkdir(parents=True)
     for arguments, said in (
         (([logdir / "nowhere"],), "is not there"),
-        (([run], None, "time"), "x is 'time'; allowed: env_steps, epoch"),
         (([run], Path("a.jpg")), r"plot_out is 'a.jpg'; allowed: a folder, or a file ending in .png, .pdf"),
         (([run], logdir / "file/plot.png"), "plot_out is .*cannot be written"),
         (([run], logdir / "folder.png/plot.json/../plot.png"), "plot_out is .*cannot be written"),

@@ -19,8 +19,7 @@ import torch
 from conftest import ROOT
 from control.evolution import cluster
 from control.evolution.cluster import RayWorkers, make_workers
-from control.evolution.inner_loop import Outcome
-from control.evolution.workers import LocalWorkers
+from control.evolution.inner_loop import InnerLoop, Outcome
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.synthetic.config import Config
 from models.settings import SettingError, UserError
@@ -34,22 +33,22 @@ SEEDS = [11, 12, 11, 12, 13]
 
 
 @pytest.fixture(scope="module")
-def local() -> LocalWorkers:
-    return LocalWorkers(CONFIG, "DDQN", AGENT, GAME)
+def local() -> InnerLoop:
+    return InnerLoop(CONFIG, "DDQN", AGENT, GAME)
 
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[RayWorkers]:
     pytest.importorskip("ray")
-    workers = RayWorkers(CONFIG, "DDQN", AGENT, GAME, 2)
+    workers = RayWorkers(CONFIG, "DDQN", AGENT, GAME, 2, None)
     yield workers
     workers.close()
     workers.close()
 
 
 @pytest.fixture(scope="module")
-def proxies(local: LocalWorkers) -> torch.Tensor:
-    return local.loop.stages.parameters.initial(Streams(list(range(len(SEEDS)))))
+def proxies(local: InnerLoop) -> torch.Tensor:
+    return local.stages.parameters.initial(Streams(list(range(len(SEEDS)))))
 
 
 def same(one: Outcome, other: Outcome) -> None:
@@ -70,13 +69,13 @@ def worker_pids(driver: int, busy: bool = False) -> list[int]:
     return sorted(pid for pid in found if parents.get(parents[pid]) == driver)
 
 
-def test_two_workers_do_what_one_process_does(local: LocalWorkers, two: RayWorkers, proxies: torch.Tensor) -> None:
+def test_two_workers_do_what_one_process_does(local: InnerLoop, two: RayWorkers, proxies: torch.Tensor) -> None:
     alone = local.run(proxies, SEEDS)
     assert len(alone.returns.unique()) > 2
     shared = two.run(proxies, SEEDS)
     same(alone, shared)
     assert shared.train_seconds > 0 and shared.test_seconds > 0
-    more = {"steps": 30, "test_limit": 7, "rule": "plateau"}
+    more = {"inner_steps": 30, "test_limit": 7, "inner_rule": "plateau"}
     same(local.run(proxies[:3], SEEDS[:3], **more), two.run(proxies[:3], SEEDS[:3], **more))  # type: ignore[arg-type]
     same(local.run(None, SEEDS[:1]), two.run(None, SEEDS[:1]))
 
@@ -87,7 +86,7 @@ def test_what_a_worker_raises_comes_out_as_it_is(two: RayWorkers, proxies: torch
 
 
 def test_a_killed_worker_changes_nothing(
-    local: LocalWorkers, two: RayWorkers, proxies: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local: InnerLoop, two: RayWorkers, proxies: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another starts its agents over. It dies when they are trained, and not at a moment that a clock decides."""
     work, tries = cluster._work, tmp_path / "tries"
@@ -103,7 +102,7 @@ def test_a_killed_worker_changes_nothing(
         return outcome
 
     monkeypatch.setattr(cluster, "_work", dies_at_first)
-    workers = RayWorkers(CONFIG, "DDQN", AGENT, GAME, 2)  # in the Ray of `two`
+    workers = RayWorkers(CONFIG, "DDQN", AGENT, GAME, 2, None)  # in the Ray of `two`
     same(local.run(proxies, SEEDS), workers.run(proxies, SEEDS))
     killed, other = map(int, tries.read_text().split())
     assert killed != other and killed not in worker_pids(os.getpid())
@@ -125,7 +124,7 @@ def test_a_worker_that_dies_again_and_again_is_one_line(two: RayWorkers, proxies
     killer.start()
     try:
         with pytest.raises(UserError, match="^worker [12] of 2 died 3 times over the same agents.*memory.*rb_size"):
-            two.run(proxies, SEEDS, steps=100_000, rule="budget")
+            two.run(proxies, SEEDS, inner_steps=100_000, inner_rule="budget")
     finally:
         ended.set()
         killer.join()
@@ -133,13 +132,13 @@ def test_a_worker_that_dies_again_and_again_is_one_line(two: RayWorkers, proxies
 
 
 @pytest.mark.slow
-def test_workers_in_a_trial_use_the_search_s_ray(local: LocalWorkers, two: RayWorkers, proxies: torch.Tensor) -> None:
+def test_workers_in_a_trial_use_the_search_s_ray(local: InnerLoop, two: RayWorkers, proxies: torch.Tensor) -> None:
     """All cores are taken, by the trials; what the workers leave is the search's."""
     import ray
 
     @ray.remote(num_cpus=2)
     def trial() -> Outcome:
-        workers = RayWorkers(CONFIG, "DDQN", AGENT, GAME, 2)
+        workers = RayWorkers(CONFIG, "DDQN", AGENT, GAME, 2, None)
         outcome = workers.run(proxies, SEEDS)
         workers.close()
         assert ray.is_initialized()
@@ -169,7 +168,9 @@ def script(code: str, **environment: str) -> "subprocess.Popen[str]":
 
 
 def test_one_worker_needs_no_ray() -> None:
-    process = script("make_workers(*job).run(None, [1], steps=3)\nprint([m for m in sys.modules if m[:3] == 'ray'])")
+    process = script(
+        "make_workers(*job).run(None, [1], inner_steps=3)\nprint([m for m in sys.modules if m[:3] == 'ray'])"
+    )
     assert process.communicate(timeout=120) == ("[]\n", "")
 
 
@@ -200,10 +201,10 @@ asked = 0
 workers = make_workers(*job, num_workers=2)
 signal.signal(signal.SIGINT, on_signal)
 print("started", flush=True)
-outcome = workers.run(None, [1, 2], steps=2500)
+outcome = workers.run(None, [1, 2], inner_steps=2500)
 try:
     print("finished", len(outcome.returns), flush=True)
-    workers.run(None, [1, 2], steps=1_000_000)
+    workers.run(None, [1, 2], inner_steps=1_000_000)
 except Stop:
     sys.exit(130)
 """

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from control.cli.settings import RunConfig, Settings
 from control.evolution.inner_loop import InnerLoop
-from control.evolution.workers import LocalWorkers
 from control.lightning.population import PopulationModule
 from envs.make import make_dynamics, stages_of
 from envs.tensor import Dynamics, TensorEnvironment
@@ -88,8 +87,8 @@ def test_agents_train_on_it_alone_as_in_company() -> None:
 
 def test_a_search_under_a_plain_lightning_trainer() -> None:
     config = Config(population=4, generations=2, inner_steps=120, noise_std=2.0, center_every=1)
-    settings = Settings(RunConfig(implementation="SE", gamename="cartpole"), AGENT, proxy=config)
-    module = PopulationModule(settings, LocalWorkers(config, "DDQN", AGENT, "cartpole"), stages_of(config, "cartpole"))
+    settings = Settings(RunConfig(implementation="SE", gamename="cartpole", epochs=2), AGENT, proxy=config)
+    module = PopulationModule(settings, InnerLoop(config, "DDQN", AGENT, "cartpole"), stages_of(config, "cartpole"))
     pl.Trainer(
         max_epochs=module.epochs, accelerator="cpu", logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False,

@@ -1,5 +1,6 @@
 """What the figures of a synthetic environment are drawn from."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,8 @@ EARLY = "--inner_rule plateau --early_out_num 2 --early_out_virtual_diff 0.1 --i
 def drawn(argv: str) -> tuple[Proxy, config.Settings, InnerLoop]:
     """A random synthetic environment on which ten agents end at 8 different times under the rule of ``EARLY``."""
     settings = config.parse([*SEARCH.split(), *argv.split()])
-    loop = InnerLoop(settings.proxy, "DDQN", settings.replace(vary_hp=False).agent, "cartpole")
+    config_in_use = dataclasses.replace(settings.proxy, inner_steps=settings.proxy.steps_in_use)
+    loop = InnerLoop(config_in_use, "DDQN", settings.replace(vary_hp=False).agent, "cartpole")
     flat = 2 * loop.stages.parameters.initial(Streams([8]))[0]
     return Proxy(Path("drawn"), settings.proxy, loop.stages.spaces, "cartpole", flat, {}), settings, loop
 
@@ -48,20 +50,20 @@ def test_the_real_episodes_are_those_of_the_agents_as_they_ended(
         patched.setattr(StepLoop, "select", spy)
         found = behaviour(proxy, settings)
     assert (len(left) > 0) == early
-    trained = loop.train(proxy.parameters.expand(10, -1), list(range(10)), proxy.config.steps_in_use)
+    trained = loop.finish(loop.begin(proxy.parameters.expand(10, -1), list(range(10))))
     episodes = rollout(trained.policy, make_environment("cartpole", 10, 10), torch.arange(100).view(10, 10), keep=False)
     steps = int(episodes.lengths.sum())
     assert episodes.returns.sum() == steps  # a step is a point
-    assert found["real"]["reward"].tolist() == [1.0] * steps
-    assert found["real"]["state"].shape == found["synthetic on real"]["state"].shape == (steps, 4)
+    assert found["real"][:, 4].tolist() == [1.0] * steps
+    assert found["real"].shape == found["synthetic on real"].shape == (steps, 5)
     if not early:
-        assert found["synthetic"]["state"].shape == (10 * 90, 4)
+        assert found["synthetic"].shape == (10 * 90, 5)
 
 
 def test_a_bandit_shows_the_states_that_agents_are_paid_for() -> None:
     proxy, settings, loop = drawn("--proxy bandit --inner_steps 40 --deploy_steps 40")
-    shown = {name: torch.from_numpy(part) for name, part in behaviour(proxy, settings)["synthetic"].items()}
+    states, rewards = torch.from_numpy(behaviour(proxy, settings)["synthetic"]).split([4, 1], 1)
     program = loop.stages.parameters.program(proxy.parameters[None])
-    assert shown["state"].shape == (400, 4)
-    pays = [program.step(shown["state"][None], torch.full((1, 400), action)).reward[0] for action in (0, 1)]
-    assert torch.stack([(shown["reward"] - pay).abs() for pay in pays]).amin(0).max() < 1e-5
+    assert states.shape == (400, 4)
+    pays = [program.step(states[None], torch.full((1, 400), action)).reward[0] for action in (0, 1)]
+    assert torch.stack([(rewards[:, 0] - pay).abs() for pay in pays]).amin(0).max() < 1e-5

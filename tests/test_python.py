@@ -151,10 +151,10 @@ def test_the_target_ends_a_run_without_our_callbacks(tmp_path: Path) -> None:
 def test_a_resumed_run_is_read_and_restored_once(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert trainer.main(flags(logdir, epochs=2)) == 0
     calls: list[str] = []
-    read, restore = torch.load, AgentModule.load_training_state
+    read, restore = torch.load, AgentModule.on_load_checkpoint
     monkeypatch.setattr(torch, "load", lambda *a, **k: calls.append("read") or read(*a, **k))
     monkeypatch.setattr(
-        AgentModule, "load_training_state", lambda self, state: calls.append("restore") or restore(self, state)
+        AgentModule, "on_load_checkpoint", lambda self, content: calls.append("restore") or restore(self, content)
     )
     assert trainer.main(flags(logdir, "--resume", epochs=4)) == 0
     assert calls == ["read", "restore"]

@@ -125,6 +125,8 @@ BAD_INPUT = [
     ("--strategy ness", "strategy is 'ness'; allowed: nes, openai_es, snes; did you mean 'nes'?"),
     ("--population 5", "population is 5; allowed with mirrored: an even number"),
     ("--score_transform 8", "score_transform is 8; allowed: integer, at least 0, at most 7"),
+    ("--noise_std 0", "noise_std is 0.0; allowed: number, greater than 0"),
+    ("--weight_decay 1", "weight_decay is 1.0; allowed: number, at least 0, less than 1"),
     ("--epochs 5", "--epochs has no effect with SE; did you mean '--generations'?"),
     ("--strategy nes --score_transform 7 --center_every 5", "allowed: a center_every of 1"),
     ("--target_return 9 --solved_reward 400", "target_return is 9.0, but solved_reward is 400"),

@@ -47,10 +47,3 @@ def test_interval_agrees_with_scipy() -> None:
     bounds = interval(values)
     assert bounds is not None
     assert bounds == pytest.approx((reference.low, reference.high), abs=2.5)
-
-
-def test_no_runs_and_no_confidence_are_refused() -> None:
-    with pytest.raises(ValueError, match="no runs"):
-        mean([])
-    with pytest.raises(ValueError, match="confidence is 95"):
-        interval([1.0, 2.0], confidence=95)

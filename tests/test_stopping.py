@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from control.loops.steps import Ended
-from control.loops.stopping import Plateau, Solved
-from control.loops.window import RunningWindow
+from control.loops.stopping import Plateau, RunningWindow, Solved
 
 ONE_ENV: Any = SimpleNamespace(agent=SimpleNamespace(envs=1))
 

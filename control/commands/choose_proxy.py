@@ -2,6 +2,7 @@
 is a selected maximum. So the best means are re-evaluated with agents of their own, and the winner is judged by a
 held-out evaluation: further agents, which chose nothing."""
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from control.cli.words import command_line
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.lightning.population import PopulationModule
 from control.loops.recording import record
-from control.reports.synthetic import behaviour_figure, describe, search_figure, sentence
+from control.reports.synthetic import behaviour_figure, describe, iqm_text, search_figure
 from control.storage import run_dir
 from models.proxies import files
 from models.settings import UserError
@@ -50,7 +51,8 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
     files.save(path, winner, config=proxy, spaces=spaces, game=run.gamename, description=description)
     run_dir.atomic_write_text(folder / "scores.json", json.dumps(scores, indent=1) + "\n")
     yield "proxy", f"{path} (mean before generation {generation})"
-    yield "its score", f"{sentence(summary)} on {count} fresh agents that chose nothing"
+    score = f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}"
+    yield "its score", f"{score} on {count} fresh agents that chose nothing"
     if run.record:
         yield "video", _film(module, winner, folder / "videos" / "final.mp4")
     yield "behaviour", behaviour_figure(files.load(path), folder / "behaviour.png", module.settings)
@@ -59,8 +61,9 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
 def _film(module: PopulationModule, winner: Tensor, path: Path) -> str:
     """Train one more agent on the winner alone and record it on the real environment."""
     settings, game = module.settings, module.settings.run.gamename
-    loop = InnerLoop(module.config, settings.run.agent, settings.agent, game)
-    trained = loop.train(winner[None], module.seeds_of("video", 1), module.config.steps_in_use)
+    config = dataclasses.replace(module.config, inner_steps=module.config.steps_in_use)
+    loop = InnerLoop(config, settings.run.agent, settings.agent, game)
+    trained = loop.finish(loop.begin(winner[None], module.seeds_of("video", 1)))
     try:
         total = record(trained.policy, game, path, Streams.named(module.seeds, "video").episode_seeds(1))
     except UserError as error:
@@ -98,4 +101,4 @@ def _outcome(
         minutes = seconds * steps / module.config.inner_steps * count * len(means) / 60
         print(f"{doing} (about {minutes:.0f} minutes)" if minutes >= 1 else doing, flush=True)
     seeds = module.seeds_of(name, count) * len(means)
-    return module.workers.run(means.repeat_interleave(count, 0), seeds, steps=steps, sample_all=sample_all)
+    return module.workers.run(means.repeat_interleave(count, 0), seeds, sample_all=sample_all, inner_steps=steps)

@@ -92,7 +92,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
 
 def _followed(module: AgentModule) -> str:
     """The command that the agent is given, for those that follow one."""
-    commands = module.loop.commands_now()
+    commands = module.loop.agents[0].commands_now()
     if not commands:
         return ""
     given = {name: float(value.mean()) for name, value in commands.items()} | module.settings.command
@@ -149,12 +149,13 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
           f"{tests} real test episodes per agent\n")  # fmt: skip
     seeds = [derive_seed(run.seed, f"evaluation, agent {i}") for i in range(run.num_agents)]
 
-    def show(name: str, agent_config: Any, proxies: Tensor | None, steps: int, rule: str | None) -> None:
+    def show(name: str, agent_config: Any, proxies: Tensor | None, steps: int, rule: str) -> None:
         """Train, test, and print the row."""
         started = time.perf_counter()
         job = (config, agent_name, agent_config, proxy.game)
         with contextlib.closing(make_workers(*job, run.num_workers, run.ray_address)) as workers:
-            outcome = workers.run(proxies, seeds, steps=steps, test_limit=run.time_limit, rule=rule)
+            limit = run.time_limit or config.test_limit
+            outcome = workers.run(proxies, seeds, inner_steps=steps, test_limit=limit, inner_rule=rule)
         row = describe(outcome, config.solved_reward)
         cells = (
             name, f"{row['mean']:.1f}", f"{row['std']:.1f}", iqm_text(row),
@@ -164,7 +165,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         print(*aligned([cells], WIDTHS), flush=True)
 
     print(*aligned([HEADER], WIDTHS))
-    rule = "budget" if config.inner_rule == "tests" else None  # this training knows no real tests
+    rule = "budget" if config.inner_rule == "tests" else config.inner_rule  # this training knows no real tests
     show("synthetic", agent, proxy.parameters.expand(run.num_agents, -1), config.steps_in_use, rule)
     if not run.real_baseline:
         return

@@ -14,11 +14,10 @@ from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 from control.cli.settings import RunConfig, Settings, as_dict, to_yaml
 from control.commands.choose_proxy import conclude
 from control.lightning.agent import AgentModule
-from control.lightning.callbacks import Checkpoints, Recorder, RunLog, StopNow, StopOnSignal, film
+from control.lightning.callbacks import Checkpoints, Progress, Recorder, RunLog, StopNow, StopOnSignal, film
 from control.lightning.module import RunModule
 from control.lightning.population import PopulationModule
 from control.lightning.population import build as build_search
-from control.lightning.progress import Progress
 from control.loops.build import check_accelerator
 from control.loops.process import configure_torch
 from control.reports.figures import learning_curve
@@ -85,8 +84,8 @@ def fit(
     module: RunModule, folder: Path, callbacks: Callbacks, checkpoint: Checkpoint | None = None, after: Callbacks = ()
 ) -> None:
     """Train `module` to its last epoch, from `checkpoint` where one is given; metrics and checkpoints go to `folder`.
-    In every epoch the module's own callbacks act first, then `callbacks`, then the log, then the checkpoints, then
-    those in `after`, which Lightning must know as checkpoints too. What `checkpoint` holds is gone afterwards."""
+    In every epoch `callbacks` act first, then the log, then the checkpoints, then those in `after`, which Lightning
+    must know as checkpoints too. What `checkpoint` holds is gone afterwards."""
     run = module.settings.run
     done = checkpoint.run_state["epoch"] if checkpoint else None
     log = RunLog(folder, module.seeds, done, run.logger == "tensorboard")
@@ -94,10 +93,10 @@ def fit(
     trainer = pl.Trainer(
         max_epochs=max(module.epochs, done or 0),  # it refuses a checkpoint beyond them
         accelerator=run.accelerator, devices=1,
-        logger=_loggers(run, folder), callbacks=[*module.callbacks(), *callbacks, log, *saving, *after],
+        logger=_loggers(run, folder), callbacks=[*callbacks, log, *saving, *after],
         plugins=[AtomicCheckpointIO(checkpoint)],
         enable_checkpointing=bool(saving or after), enable_progress_bar=False, enable_model_summary=False,
-        num_sanity_val_steps=0, check_val_every_n_epoch=module.eval_every, default_root_dir=folder,
+        num_sanity_val_steps=0, check_val_every_n_epoch=module.settings.schedule.eval_every, default_root_dir=folder,
     )  # fmt: skip
     trainer.fit(module, ckpt_path=checkpoint.path if checkpoint else None, weights_only=True)
     log.finish(module)

@@ -19,8 +19,8 @@ from control.cli import errors
 from control.cli.settings import Settings, to_yaml
 from control.commands.search_space import Space, trial_settings
 from control.commands.train import build_module, fit, prepare
+from control.lightning.callbacks import Progress
 from control.lightning.module import RunModule
-from control.lightning.progress import Progress
 from control.reports.tables import aligned
 from control.reports.tags import GREEDY, SAMPLED, TAGS
 from control.storage import checkpoints

@@ -21,15 +21,13 @@ from typing import Any
 
 from torch import Tensor
 
-from control.evolution.inner_loop import Outcome
-from control.evolution.workers import LocalWorkers
+from control.evolution.inner_loop import InnerLoop, Outcome
 from models.proxies.search import SearchConfig
 from models.settings import SettingError, UserError
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = [str(_ROOT / name) for name in ("understudy", "models", "envs", "control")]
-_REACH_SECONDS = 5.0
-_ANSWER_SECONDS = 20.0
+_REACH_SECONDS, _ANSWER_SECONDS = 5.0, 20.0
 # Read by Ray when it is first imported. Its reports, its usage statistics and its copies of every metric are off, and
 # trials have the priority of an ordinary run, not the lowest but four. Nor does a call after its end start another, and
 # what its daemons would print here, such as a page on a worker that died, is skipped.
@@ -55,8 +53,7 @@ _NOTICE_SECONDS = 60.0
 def connected(address: str | None, cpus: int) -> Iterator[None]:
     """Ray for the length of the block: a local one with ``cpus``, or the cluster at ``address``.
 
-    Raises UserError, one line, where the cluster cannot be reached. A cluster is left as it was found; the temporary
-    files of a local Ray go with it.
+    UserError, one line, where the cluster cannot be reached. The temporary files of a local Ray go with it.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -73,10 +70,15 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
         if address is None:
             # Ray makes sockets some 60 characters further down, and the path of a socket ends at 107.
             common["_temp_dir"] = temporary if len(temporary) < 40 else None
-            ray.init(address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=_LOCAL_STORE_BYTES,
-                     **common)  # fmt: skip
+            common |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": _LOCAL_STORE_BYTES}
+            ray.init(address="local", **common)
         else:
-            _join(address, common)
+            try:
+                ray.init(address=address, **common)
+            # Ray raises ConnectionError, RuntimeError, ValueError or its own, by what went wrong with the cluster.
+            except Exception as error:
+                lines = str(error).strip().splitlines() or [type(error).__name__]
+                raise _unreachable(address, lines[0]) from error
         yield
     finally:
         ray.shutdown()
@@ -93,8 +95,8 @@ def _reach(address: str) -> None:
             socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
         except OSError as error:
             raise _unreachable(address, error.strerror or str(error)) from error
-    where = [] if address == "auto" else ["--address", address]
-    command = [sys.executable, "-m", "ray.scripts.scripts", "status", *where]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "status"]
+    command += [] if address == "auto" else ["--address", address]
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
@@ -102,17 +104,6 @@ def _reach(address: str) -> None:
     if asked.returncode:
         said = [line for line in (asked.stdout + asked.stderr).splitlines() if line.strip()]
         raise _unreachable(address, said[-1] if said else "ray status failed")
-
-
-def _join(address: str, common: dict[str, Any]) -> None:
-    import ray
-
-    try:
-        ray.init(address=address, **common)
-    # Ray raises ConnectionError, RuntimeError, ValueError or its own, by what went wrong with the cluster.
-    except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise _unreachable(address, lines[0]) from error
 
 
 def _unreachable(address: str, reason: str) -> UserError:
@@ -125,43 +116,37 @@ def _unreachable(address: str, reason: str) -> UserError:
 
 @contextlib.contextmanager
 def _cores_for(num_workers: int, address: str | None) -> Iterator[int]:
-    """Ray for the length of the block; gives the cores that each task is to ask it for."""
+    """Ray for the length of the block; gives the cores that each task is to ask it for. SettingError for too few."""
+
+    def check(cores: int, where: str) -> None:
+        if num_workers > cores:
+            line = f"num_workers is {num_workers}; allowed: at most {cores}, the cores of {where}"
+            raise SettingError(line, "num_workers")
+
     in_search = "ray" in sys.modules and sys.modules["ray"].is_initialized()
     if not in_search and address is None:
-        _check_cores(num_workers, os.cpu_count() or 1, "this machine")
+        check(os.cpu_count() or 1, "this machine")
     with contextlib.nullcontext() if in_search else connected(address, num_workers):
         import ray
 
-        where = "the search's Ray" if in_search else f"the cluster at {address}" if address else "this machine"
-        _check_cores(num_workers, int(ray.cluster_resources().get("CPU", 0)), where)
+        if in_search or address:
+            where = "the search's Ray" if in_search else f"the cluster at {address}"
+            check(int(ray.cluster_resources().get("CPU", 0)), where)
         yield 0 if in_search else 1  # a trial has reserved them
 
 
-def _check_cores(num_workers: int, cores: int, where: str) -> None:
-    if num_workers > cores:
-        line = f"num_workers is {num_workers}; allowed: at most {cores}, the cores of {where}"
-        raise SettingError(line, "num_workers")
-
-
 class RayWorkers:
-    """`control.evolution.workers.LocalWorkers` in ``num_workers`` processes, each with one thread on a core of its own.
+    """`InnerLoop` in ``num_workers`` processes, each with one thread on a core of its own.
 
-    Their Ray is started here, or is the cluster at ``ray_address``; in a trial of a search it is the search's, and
-    the workers use the cores that the trial has reserved. Work is Ray's tasks: where a process dies, another starts its
-    agents over, with the same result, which follows from proxies and seeds alone; nodes with other processors may round
-    otherwise. Workers ignore Ctrl-C, which is for the caller of `run`: what a signal handler raises comes out of there
-    at once. Raises SettingError for more workers than cores, and UserError (one line) where the cluster cannot be
-    joined or a worker cannot start.
+    Their Ray is started here, or is the cluster at ``ray_address``; in a trial of a search it is the search's, with the
+    cores that the trial has reserved. Where a process dies, another starts its agents over with the same result; nodes
+    with other processors may round otherwise. Workers ignore Ctrl-C: what a signal handler raises comes out of `run` at
+    once. Raises SettingError for more workers than cores, and UserError (one line) where the cluster cannot be joined
+    or a worker cannot start.
     """
 
     def __init__(
-        self,
-        config: SearchConfig,
-        agent: str,
-        agent_config: Any,
-        game: str,
-        num_workers: int,
-        ray_address: str | None = None,
+        self, config: SearchConfig, agent: str, agent_config: Any, game: str, num_workers: int, ray_address: str | None
     ):
         self._job, self._count = (config, agent, agent_config, game), num_workers
         self._running: list[Any] = []
@@ -181,9 +166,8 @@ class RayWorkers:
             raise
 
     def run(self, proxies: Tensor | None, seeds: Sequence[int], **how: Any) -> Outcome:
-        """See `control.evolution.inner_loop.InnerLoop.run`. Each worker gets one contiguous part of the agents.
+        """`InnerLoop.run`, a contiguous part of the agents for each worker; seconds are the slowest worker's.
 
-        ``train_seconds`` and ``test_seconds`` are the slowest worker's. Raises what `InnerLoop.run` raises, and
         UserError, one line, where workers have died three times over the same agents.
         """
         count = min(self._count, len(seeds))
@@ -221,28 +205,27 @@ class RayWorkers:
         return [future.result() for future in futures]
 
 
-Workers = LocalWorkers | RayWorkers
+Workers = InnerLoop | RayWorkers
 
 
 def make_workers(
     config: SearchConfig, agent: str, agent_config: Any, game: str, num_workers: int = 1, ray_address: str | None = None
 ) -> Workers:
-    """Workers for agents of that kind: this process for one, else as many processes of a Ray started for them, or of
-    the cluster at ``ray_address``. Raises what `RayWorkers` raises."""
+    """Workers for agents of that kind: this process for one, else `RayWorkers`."""
     job = (config, agent, agent_config, game)
-    return LocalWorkers(*job) if num_workers == 1 else RayWorkers(*job, num_workers, ray_address)
+    return InnerLoop(*job) if num_workers == 1 else RayWorkers(*job, num_workers, ray_address)
 
 
 def _work(job: tuple[Any, ...], call: tuple[Tensor | None, list[int], dict[str, Any]] | None) -> Outcome | None:
     """What a worker process does: load what the job needs, then train and test the agents of ``call``, if any."""
-    workers = _loaded(*job)
-    return workers.run(call[0], call[1], **call[2]) if call else None
+    loop = _loaded(*job)
+    return loop.run(call[0], call[1], **call[2]) if call else None
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(*job: Any) -> LocalWorkers:
+def _loaded(*job: Any) -> InnerLoop:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    return LocalWorkers(*job)
+    return InnerLoop(*job)
 
 
 def _cancel(tasks: list[Any]) -> None:
@@ -254,8 +237,7 @@ def _cancel(tasks: list[Any]) -> None:
 
 
 def _one_line(error: Any, worker: str, starting: bool) -> Exception:
-    """What was raised in a worker: as it was where the user can put it right, else with the worker's traceback. A line
-    about a worker that died, or could not start."""
+    """What was raised in a worker, with its traceback unless a user error; a line if it died or could not start."""
     from ray.exceptions import RayTaskError
 
     if isinstance(error, RayTaskError):

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 KINDS = range(8)
-COMPARES_WITH_MEAN = frozenset({5, 6, 7})  # rules that compare the members with the fitness of the mean itself
 MARGIN = 1e-6  # a member counts as better than the mean from here on
+LARGEST = torch.finfo(torch.float32).max
 
 
 def without_failures(fitness: Tensor) -> tuple[Tensor, Tensor]:
@@ -22,7 +22,7 @@ def without_failures(fitness: Tensor) -> tuple[Tensor, Tensor]:
     With no sound member the fitness is all zeros.
     """
     value = fitness.to(torch.float64)
-    sound = value.abs() <= torch.finfo(torch.float32).max  # false for NaN
+    sound = value.abs() <= LARGEST  # false for NaN
     worst = value[sound].min() if sound.any() else torch.zeros_like(value).sum()
     return torch.where(sound, value, worst), sound
 
@@ -52,11 +52,9 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
     cancels and is left out. Its order of equal members is that of an unstable sort.
     Synthetic environments, Ferreira et al. 2022, arXiv:2202.02790, the setting ``score_transform_type``.
 
-    Raises ValueError for an unknown kind, and where a rule needs ``mean_score`` and has none.
+    Raises ValueError where a rule needs ``mean_score`` and has none.
     """
-    if kind not in KINDS:
-        raise ValueError(f"score transformation is {kind}; expected 0 to 7")
-    if kind in COMPARES_WITH_MEAN and mean_score is None:
+    if kind >= 5 and mean_score is None:
         raise ValueError(f"score transformation {kind} needs the fitness of the mean")
     value, sound = without_failures(fitness)
     weights = torch.zeros_like(value)
@@ -65,40 +63,28 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
     if kind == 0:
         low, high = value.aminmax()
         return (value - low) / (high - low + 1e-9)
+    best_first = failures_last(fitness).sort(descending=True, stable=True).indices
     if kind <= 4:
-        weights[_best_first(fitness)] = _by_rank(kind, len(value)).to(value.device)
+        weights[best_first] = _by_rank(kind, len(value))
         return weights
-    gain = _gain(value, sound, float("nan") if mean_score is None else mean_score)
+    assert mean_score is not None
+    base = mean_score if abs(mean_score) <= LARGEST else float(value.min())
+    gain = torch.where(sound & (value > base + MARGIN), value - base, 0.0)  # of those that beat the mean
     if kind == 5:
-        best = _best_first(fitness)[0]
-        weights[best] = (gain[best] > 0).double()
+        weights[best_first[0]] = (gain[best_first[0]] > 0).double()
         return weights
     scale = gain.max() if kind == 6 else gain.sum()
     return gain / scale if scale > 0 else weights
-
-
-def _best_first(fitness: Tensor) -> Tensor:
-    return failures_last(fitness).sort(descending=True, stable=True).indices
 
 
 def _by_rank(kind: int, n: int) -> Tensor:
     """Weights of kinds 1 to 4, which depend on the rank alone, best first ``[n]``."""
     if kind == 1:
         return torch.linspace(1, 0, n, dtype=torch.float64)
-    if kind == 2:
-        utilities = nes_utilities(n)
-        return utilities / utilities[0] if n > 1 else utilities
-    if kind == 3:
-        shaped = _shaped(n)
-        return shaped / shaped[0]
-    return (torch.arange(n) == 0).double()
-
-
-def _gain(value: Tensor, sound: Tensor, mean_score: float) -> Tensor:
-    """By how much each member beats the mean ``[n]``; 0 for those that do not and for the failed."""
-    filled, has_score = without_failures(torch.tensor([mean_score], dtype=torch.float64))
-    base = filled[0].to(value.device) if has_score[0] else value.min()
-    return torch.where(sound & (value > base + MARGIN), value - base, 0.0)
+    if kind == 4:
+        return (torch.arange(n) == 0).double()
+    shaped = nes_utilities(n) if kind == 2 else _shaped(n)
+    return shaped / shaped[0] if shaped[0] > 0 else shaped
 
 
 def _shaped(n: int) -> Tensor:
@@ -119,9 +105,8 @@ def nes_utilities(n: int) -> Tensor:
 def shared_utilities(fitness: Tensor) -> Tensor:
     """`nes_utilities` by rank ``[n]``; equal members get the mean of theirs, so a plateau moves nothing."""
     _, group, sizes = (-failures_last(fitness)).unique(return_inverse=True, return_counts=True)
-    by_rank = nes_utilities(len(fitness)).to(fitness.device)
-    of_rank = torch.arange(len(sizes), device=fitness.device).repeat_interleave(sizes)  # best group first
-    total = torch.zeros(len(sizes), dtype=torch.float64, device=fitness.device).index_add_(0, of_rank, by_rank)
+    of_rank = torch.arange(len(sizes)).repeat_interleave(sizes)  # best group first
+    total = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, of_rank, nes_utilities(len(fitness)))
     return (total / sizes)[group]
 
 

@@ -1,7 +1,6 @@
 """The inner loop: fresh agents train on proxies (or on the real environment) and are tested on the real environment.
 
-All agents are members of one tensor program, which they leave when their training ends. Imports no Lightning, so that
-worker processes start quickly.
+All are members of one tensor program, which they leave when their training ends. No Lightning: workers start quickly.
 """
 
 import copy
@@ -14,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from control.loops.process import configure_torch
 from control.loops.rollout import rollout
 from control.loops.steps import StepLoop
 from control.loops.stopping import Plateau, Rule, Solved
 from envs.make import make_environment, stages_of
+from envs.tensor import TensorEnvironment
 from models.contract import InnerAgent, Policy
 from models.proxies.search import SearchConfig
 from models.registry import agent_class
@@ -58,20 +59,14 @@ class Outcome:
     @classmethod
     def joined(cls, parts: Sequence["Outcome"]) -> "Outcome":
         """Parts of one batch of agents, in order."""
-        return cls(
-            torch.cat([part.returns for part in parts]),
-            torch.cat([part.steps for part in parts]),
-            torch.cat([part.episodes for part in parts]),
-            sum(part.test_steps for part in parts),
-            sum(part.train_seconds for part in parts),
-            sum(part.test_seconds for part in parts),
-        )
+        fields = zip(*(vars(part).values() for part in parts), strict=True)
+        whole: list[Any] = [torch.cat(each) if isinstance(each[0], Tensor) else sum(each) for each in fields]
+        return cls(*whole)
 
     def of(self, rows: Tensor) -> "Outcome":
         """Agents ``rows [N']`` (indices) in that order; totals stay those of all."""
-        return dataclasses.replace(
-            self, returns=self.returns[rows], steps=self.steps[rows], episodes=self.episodes[rows]
-        )
+        picked = {name: getattr(self, name)[rows] for name in ("returns", "steps", "episodes")}
+        return dataclasses.replace(self, **picked)
 
 
 def train(loop: StepLoop, steps: int, rule: Rule | None = None, episodes: int | None = None) -> Trained:
@@ -89,12 +84,10 @@ def train(loop: StepLoop, steps: int, rule: Rule | None = None, episodes: int | 
     result = agent.online.clone()
     for _ in range(steps):
         ended = loop.step()
-        if ended is None:
+        if ended is None or not running[ended.members].any():
             continue
         ended = ended.of(running)  # a rule may be costly: it is asked about agents in training only
         who = ended.members
-        if len(who) == 0:
-            continue
         counts.index_add_(0, at[who], torch.ones_like(who))
         done = torch.zeros_like(who, dtype=torch.bool) if rule is None else rule(loop, ended)
         if episodes is not None:
@@ -105,7 +98,7 @@ def train(loop: StepLoop, steps: int, rule: Rule | None = None, episodes: int | 
             result[at[m]], spent[at[m]], running[m] = agent.online[m], ended.step * agent.envs, False
         if not running.any():
             break
-        if loop.can_select and running.sum() < _COMPACT * len(running):
+        if isinstance(loop.environment, TensorEnvironment) and running.sum() < _COMPACT * len(running):
             kept = running.nonzero()[:, 0]
             loop.select(kept)
             if rule is not None:
@@ -116,88 +109,79 @@ def train(loop: StepLoop, steps: int, rule: Rule | None = None, episodes: int | 
 
 
 class InnerLoop:
-    """Trains and tests agents of one kind on proxies of one kind around one real environment.
+    """Trains and tests agents of one kind on proxies of one kind around one real environment, all in this process.
 
-    ``config`` are the settings of proxies and search, ``agent`` is the agents' implementation with its settings
-    ``agent_config``, and ``game`` the real environment.
+    ``agent`` is the agents' implementation, ``game`` the real environment. Sets torch to one thread and to round
+    denormal numbers to zero: else the same agent would come out differently in another process.
     """
 
     def __init__(self, config: SearchConfig, agent: str, agent_config: Any, game: str):
+        configure_torch()
         self.config, self.agent_config, self.game = config, agent_config, game
         self.agent_class: type[InnerAgent] = agent_class(agent)
         self.stages = stages_of(config, game)
+        self._training_limit = config.test_limit  # of episodes of a training on the real environment
         self._rule_steps = 0  # real steps of the tests that a rule asked for, of the group under way
 
-    def run(
-        self, proxies: Tensor | None, seeds: Sequence[int], steps: int | None = None, test_limit: int | None = None,
-        rule: str | None = None, sample_all: bool = False,
-    ) -> Outcome:  # fmt: skip
+    def run(self, proxies: Tensor | None, seeds: Sequence[int], sample_all: bool = False, **changes: Any) -> Outcome:
         """Train N fresh agents of ``seeds [N]`` and test them; agent i on ``proxies [N, D]`` row i, or all on the
         real environment where ``proxies`` is None.
 
-        ``steps``, ``test_limit`` and ``rule`` replace the settings'; ``sample_all`` samples all hyperparameters that
-        can be sampled. Tests start from seeds of the agent's own seed.
+        ``changes`` replace settings of the search; ``sample_all`` samples all hyperparameters that can be sampled.
+        Tests start from seeds of the agent's own seed.
         """
+        configure_torch()  # again: this thread need not be the one of last time
+        loop = copy.copy(self)
+        loop.config = dataclasses.replace(self.config, **changes)
         if sample_all:
-            other = copy.copy(self)
             everything = type(self.agent_config)().vary
-            other.agent_config = dataclasses.replace(self.agent_config, vary_hp=True, vary=everything)
-            return other.run(proxies, seeds, steps, test_limit, rule)
-        groups = self.agent_class.groups(self.agent_config, seeds)
+            loop.agent_config = dataclasses.replace(self.agent_config, vary_hp=True, vary=everything)
+        groups = self.agent_class.groups(loop.agent_config, seeds)
         pieces = [group[i : i + _MOST_MEMBERS] for group in groups for i in range(0, len(group), _MOST_MEMBERS)]
-        parts = []
-        for piece in pieces:
-            mine = None if proxies is None else proxies[piece]
-            parts.append(self._run_group(mine, [seeds[i] for i in piece], steps, test_limit, rule))
+        parts = [
+            loop._run_piece(None if proxies is None else proxies[piece], [seeds[i] for i in piece]) for piece in pieces
+        ]
         order = torch.tensor([i for piece in pieces for i in piece])
         return Outcome.joined(parts).of(order.argsort())
 
-    def _run_group(
-        self, proxies: Tensor | None, seeds: list[int], steps: int | None, test_limit: int | None, rule: str | None
-    ) -> Outcome:
+    def _run_piece(self, proxies: Tensor | None, seeds: list[int]) -> Outcome:
         started, self._rule_steps = time.perf_counter(), 0
-        trained = self.train(proxies, seeds, steps, rule)
+        trained = self.finish(self.begin(proxies, seeds))
         middle = time.perf_counter()
-        returns, test_steps = self.test(trained.policy, seeds, test_limit or self.config.test_limit)
+        returns, steps = self.test(trained.policy, seeds)
         returns[~trained.finite] = torch.nan  # such an agent still plays, always the same
-        test_steps += self._rule_steps
-        return Outcome(
-            returns, trained.steps, trained.episodes, test_steps, middle - started, time.perf_counter() - middle
-        )
+        seconds = middle - started, time.perf_counter() - middle
+        return Outcome(returns, trained.steps, trained.episodes, steps + self._rule_steps, *seconds)
 
-    def train(
-        self, proxies: Tensor | None, seeds: list[int], steps: int | None = None, rule: str | None = None
-    ) -> Trained:
-        """Train agents of one shape, as `run` does, without a test."""
-        return self.finish(self.begin(proxies, seeds), steps, rule)
+    def close(self) -> None:
+        """Nothing was started."""
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
-        """Fresh agents of ``seeds [N]`` before their first step on ``proxies [N, D]``, or on the real environment."""
+        """Fresh agents of ``seeds [N]``, of one shape, before their first step; ``proxies`` as for `run`."""
         agent = self.agent_class(self.agent_config, self.stages.spaces, seeds)
         if proxies is None:
-            stage = make_environment(self.game, agent.members, agent.envs, time_limit=self.config.test_limit)
+            stage = make_environment(self.game, agent.members, agent.envs, time_limit=self._training_limit)
         else:
             stage = self.stages.stage(proxies, agent)
         return StepLoop(agent, stage, Streams.named(seeds, "episodes"))
 
-    def finish(self, loop: StepLoop, steps: int | None = None, rule: str | None = None) -> Trained:
-        """Train agents that have just begun to the end, as the settings or ``steps`` and ``rule`` say."""
-        config = self.config
-        each = -(-(steps or config.inner_steps) // loop.agent.envs)
-        return train(loop, each, self._rule(rule or config.inner_rule, loop.agent.members), config.train_episodes)
+    def finish(self, loop: StepLoop) -> Trained:
+        """Train agents that have just begun to the end."""
+        steps = -(-self.config.inner_steps // loop.agent.envs)
+        return train(loop, steps, self._rule(loop.agent.members), self.config.train_episodes)
 
-    def test(self, policy: Policy, seeds: Sequence[int], limit: int | None = None) -> tuple[Tensor, int]:
-        """Greedy episodes of M agents on the real environment: returns ``[M, K]``, and the steps of all. ``seeds [M]``
-        give the starts; ``limit`` in steps replaces the environment's."""
-        real = make_environment(self.game, policy.members, self.config.test_episodes, time_limit=limit)
-        starts = Streams.named(seeds, "tests").episode_seeds(self.config.test_episodes)
-        episodes = rollout(policy, real, starts, keep=False)
+    def test(self, policy: Policy, seeds: Sequence[int]) -> tuple[Tensor, int]:
+        """Greedy episodes of M agents on the real environment, by ``seeds [M]``: returns ``[M, K]``, steps of all."""
+        count, limit = self.config.test_episodes, self.config.test_limit
+        real = make_environment(self.game, policy.members, count, time_limit=limit)
+        episodes = rollout(policy, real, Streams.named(seeds, "tests").episode_seeds(count), keep=False)
         real.close()
         return episodes.returns, int(episodes.lengths.sum())
 
-    def _rule(self, name: str, members: int) -> Rule | None:
+    def _rule(self, members: int) -> Rule | None:
+        """``inner_rule``, or "solved": by the agent's own episodes, where these are on the real environment."""
         config, initial = self.config, self.agent_config.init_episodes
-        number = config.early_out_num
+        name, number = config.inner_rule, config.early_out_num
         if name == "plateau":
             return Plateau(members, number, config.early_out_virtual_diff, initial, config.plateau_floor)
         if name in ("tests", "solved"):
@@ -210,6 +194,6 @@ class InnerLoop:
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
         seeds = [numbered_seed(agent.seeds[m], int(agent.episodes[m])) for m in members.tolist()]
-        returns, steps = self.test(agent.with_weights(agent.online[members]), seeds, self.config.test_limit)
+        returns, steps = self.test(agent.with_weights(agent.online[members]), seeds)
         self._rule_steps += steps
         return returns.mean(1)

@@ -1,14 +1,16 @@
-"""Evolution strategies: a population around a mean, and a step of the mean towards its better members.
+"""Evolution strategies: a population around a mean, a step of the mean towards its better members, and the best means.
 
-    strategy = make_strategy(config, mean)
-    population = strategy.ask(torch.randn(strategy.rows, len(mean)))  # [P, D]
-    strategy.tell(fitness)  # [P], higher is better
+    strategy = STRATEGIES[config.strategy](config, mean)
+    noise = torch.randn(strategy.rows, len(mean))
+    population = strategy.ask(noise)  # [P, D]
+    strategy.tell(noise, fitness)  # [P], higher is better
 
 Noise is given by the caller: the strategies draw no random numbers. A failed member (see
 `control.evolution.fitness_shaping`) counts as worse than every sound one and its value is never computed with. Sums
 over the population are taken in float64, the mean is kept in float32.
 """
 
+import copy
 import math
 from typing import Any
 
@@ -16,8 +18,7 @@ import torch
 from torch import Tensor
 
 from control.evolution.fitness_shaping import centred_ranks, failures_last, shared_utilities, transform
-from models.proxies.search import SearchConfig, validate
-from models.settings import SettingError, check
+from models.proxies.search import SearchConfig
 
 
 class Strategy:
@@ -30,38 +31,28 @@ class Strategy:
 
     def __init__(self, config: SearchConfig, mean: Tensor):
         self.mean = mean.detach().to(torch.float32, copy=True)
-        self.config, self.population, self.mirrored = config, config.population, config.mirrored
+        self.config, self.mirrored = config, config.mirrored
         self.rows = config.population // 2 if config.mirrored else config.population
         self.noise_std: float | Tensor = config.noise_std
-        self._noise: Tensor | None = None
 
     def ask(self, noise: Tensor) -> Tensor:
         """Standard normal ``[rows, D]`` -> population ``[P, D]``. When mirrored, row 2i adds noise i, row 2i + 1
-        subtracts it. Changes nothing but which noise `tell` answers for, so it may be repeated."""
-        _check_shape("noise", noise, (self.rows, len(self.mean)))
-        self._noise = noise.detach().clone()
-        offset = (noise.detach() * self.noise_std).to(self.mean)
+        subtracts it."""
+        offset = (noise * self.noise_std).float()
         if not self.mirrored:
             return self.mean + offset
         return torch.stack((self.mean + offset, self.mean - offset), dim=1).flatten(0, 1)
 
-    def tell(self, fitness: Tensor, mean_score: float | None = None) -> dict[str, float]:
-        """Fitness ``[P]`` of the population last asked for: moves the mean. With all members failed everything stays
-        as it is.
+    def tell(self, noise: Tensor, fitness: Tensor, mean_score: float | None = None) -> dict[str, float]:
+        """Move the mean by the ``fitness [P]`` of the population of ``noise``, unless all members have failed.
 
-        Returns ``update_norm`` (Euclidean length of the move), ``noise_std`` (after it, mean over D) and ``failed``
-        (members). Raises RuntimeError without an `ask` before, ValueError for a wrong shape.
+        Gives ``update_norm`` (Euclidean length), ``noise_std`` (after the move, mean over D), ``failed`` (members).
         """
-        if self._noise is None:
-            raise RuntimeError("tell without ask: no population this fitness could belong to")
-        _check_shape("fitness", fitness, (self.population,))
-        # P numbers are quicker and summed in a fixed order on the CPU, wherever the parameters are.
-        ordered = failures_last(fitness.detach().cpu())
+        ordered = failures_last(fitness)
         failed = int((ordered == -torch.inf).sum())
         before = self.mean
-        if failed < self.population:
-            self.mean = self._step(self._noise.to(before.device, torch.float64), ordered, mean_score).to(before)
-        self._noise = None
+        if failed < len(fitness):
+            self.mean = self._step(noise.double(), ordered, mean_score).float()
         return {
             "update_norm": float((self.mean.double() - before.double()).norm()),
             "noise_std": float(torch.as_tensor(self.noise_std, dtype=torch.float64).mean()),
@@ -72,26 +63,14 @@ class Strategy:
         """Noise ``[rows, D]``, fitness ``[P]`` with -infinity for the failed, at least one sound -> new mean."""
         raise NotImplementedError
 
-    def _decayed(self) -> Tensor:
-        return self.mean.double() * (1 - self.config.weight_decay)
-
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and numbers that change from generation to generation; no settings, and no noise of a generation
-        under way: ask again with the same noise after a restart."""
-        values = {name: getattr(self, name) for name in self.kept}
-        return {name: value.clone() if isinstance(value, Tensor) else value for name, value in values.items()}
+        """Tensors and numbers that change from generation to generation; no settings."""
+        return {name: copy.deepcopy(getattr(self, name)) for name in self.kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict` to the bit. Raises ValueError for that of another strategy or size."""
-        if set(state) != set(self.kept):
-            raise ValueError(f"state holds {sorted(state)}; expected {sorted(self.kept)}")
-        mine = self.state_dict()
-        for name, value in mine.items():
-            if isinstance(value, Tensor):
-                _check_shape(name, state[name], tuple(value.shape))
-        for name, value in mine.items():
-            setattr(self, name, state[name].to(value, copy=True) if isinstance(value, Tensor) else state[name])
-        self._noise = None
+        """Go on from a `state_dict` to the bit."""
+        for name in self.kept:
+            setattr(self, name, copy.deepcopy(state[name]))
 
 
 class NES(Strategy):
@@ -112,7 +91,8 @@ class NES(Strategy):
             sign, fitness = torch.where(minus > plus, -1.0, 1.0).double(), torch.maximum(plus, minus)
         weights = transform(self.config.score_transform, fitness, mean_score) * sign
         step = self.config.step_size / self.rows if self.config.nes_step_size else self.config.step_size
-        return self._decayed() + step * self.noise_std * (weights.to(noise.device) @ noise)
+        decayed = self.mean.double() * (1 - self.config.weight_decay)
+        return decayed + step * self.noise_std * (weights @ noise)
 
 
 class OpenAIES(Strategy):
@@ -139,7 +119,7 @@ class OpenAIES(Strategy):
         if self.mirrored:
             plus, minus = utility.view(self.rows, 2).unbind(1)
             utility = plus - minus
-        climb = utility.to(noise.device) @ noise.double() / (self.rows * self.noise_std)
+        climb = utility @ noise.double() / (self.rows * self.noise_std)
         return climb - self.config.weight_decay * self.mean.double()
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
@@ -170,12 +150,13 @@ class SNES(Strategy):
         self.noise_std: Tensor = torch.full_like(self.mean, config.noise_std, dtype=torch.float64)
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        utility = shared_utilities(fitness).to(noise.device)
+        utility = shared_utilities(fitness)
         towards = across = utility
         if self.mirrored:
             plus, minus = utility.view(self.rows, 2).unbind(1)
             towards, across = plus - minus, plus + minus  # the square of the noise does not know its sign
-        mean = self._decayed() + self.config.step_size * self.noise_std * (towards @ noise)
+        decayed = self.mean.double() * (1 - self.config.weight_decay)
+        mean = decayed + self.config.step_size * self.noise_std * (towards @ noise)
         self.noise_std = self.noise_std * (self.rate / 2 * (across @ (noise.square() - 1))).exp()
         return mean
 
@@ -183,16 +164,19 @@ class SNES(Strategy):
 STRATEGIES = {"nes": NES, "openai_es": OpenAIES, "snes": SNES}
 
 
-def make_strategy(config: SearchConfig, mean: Tensor) -> Strategy:
-    """The strategy that ``config`` names, around ``mean [D]``. Raises SettingError where a setting is out of its range
-    or does not go with another (an odd population when mirrored)."""
-    check(config)
-    problem = validate(config)
-    if problem:
-        raise SettingError(problem)
-    return STRATEGIES[config.strategy](config, mean)
+class Archive:
+    """The best means so far by the fitness that fresh agents gave them, best first.
 
+    Such a fitness is a selected maximum: a mean from here is to be evaluated anew.
+    """
 
-def _check_shape(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-    if tuple(tensor.shape) != shape:
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {shape}")
+    def __init__(self, size: int):
+        self.size = size
+        self.entries: list[tuple[float, int, Tensor]] = []  # (fitness, generation, mean [D])
+
+    def offer(self, fitness: float, generation: int, mean: Tensor) -> None:
+        """Keep a mean if it is among the best, of equal ones the earlier. One whose agents all failed is left out."""
+        if math.isfinite(fitness):
+            self.entries.append((fitness, generation, mean.clone()))
+            self.entries.sort(key=lambda entry: -entry[0])  # stable
+            del self.entries[self.size :]

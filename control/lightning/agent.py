@@ -12,6 +12,7 @@ from control.lightning.module import RunModule
 from control.loops.build import build_loop
 from control.reports.tags import GREEDY, REWARD_RATE, RUNNING_MEAN, SAMPLED, TRAINING
 from control.storage import checkpoints
+from control.storage.checkpoints import OURS
 
 
 class AgentModule(RunModule):
@@ -27,8 +28,6 @@ class AgentModule(RunModule):
         self.loop = loop
         self.agents = nn.ModuleList(loop.agents)
 
-    # -- Lightning's hooks ------------------------------------------------------------------------------------
-
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: str | PathLike[str], **changes: Any) -> Self:  # type: ignore[override]
         """The trained module from a file of Lightning's or the folder of a run. ``changes`` are settings that do not
@@ -41,6 +40,8 @@ class AgentModule(RunModule):
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
         return [optimizer for agent in self.loop.agents for optimizer in agent.optimizers]
 
+    val_dataloader = RunModule.train_dataloader
+
     def on_train_start(self) -> None:
         super().on_train_start()
         if self.epoch == 0:
@@ -48,7 +49,8 @@ class AgentModule(RunModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         self.row = self.loop.epoch()
-        self._count()
+        self.epoch, self.env_steps = self.loop.epochs, self.loop.env_steps
+        self.gradient_steps = self.loop.gradient_steps
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         if self.trainer.sanity_checking:
@@ -60,11 +62,13 @@ class AgentModule(RunModule):
             if tag in self.row:
                 self.log(tag, self.row[tag].float().mean(), logger=self.trainer.state.fn != "fit", batch_size=1)
 
-    def _count(self) -> None:
-        self.epoch, self.env_steps = self.loop.epochs, self.loop.env_steps
-        self.gradient_steps = self.loop.gradient_steps
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint[OURS]["loop"] = self.loop.state_dict(self.whole)
 
-    # -- the run's side -----------------------------------------------------------------------------------------
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        self.loop.load_state_dict(checkpoint[OURS]["loop"])
 
     def take_weights(self, checkpoint: checkpoints.Checkpoint) -> None:
         """Only the weights: no optimiser, memory or counters. CheckpointError where they have other shapes."""
@@ -83,27 +87,30 @@ class AgentModule(RunModule):
     def is_over(self) -> bool:
         return super().is_over() or self.loop.has_reached_target()
 
-    @property
-    def target(self) -> float | None:
-        return super().target if self.loop.score_tag == GREEDY else self.loop.target
-
-    @property
-    def score_name(self) -> str:
-        return self.loop.score_name
-
     def score(self) -> float | None:
         values = self.row.get(self.loop.score_tag)
         return None if values is None else float(values.mean())
+
+    def stop_reason(self) -> str:
+        target = self.settings.run.target_return if self.loop.score_tag == GREEDY else self.loop.target
+        score = self.score()
+        if score is None or target is None or score < target:
+            return ""
+        return f"{self.loop.score_name} {score:.1f} reached the target {target}"
 
     def headline(self) -> str:
         return ", ".join(self._shown({self._return_tag: "return {:.0f}", self.loop.loss_tag: "loss {:.3g}"}))
 
     def report(self) -> list[str] | None:
-        if not self.has_something_to_say():
+        """At evaluations, in the first epoch of a process, and always where more is to be printed."""
+        first = self.epoch == self.epochs_before + 1
+        if not (first or self.is_evaluated() or self.settings.run.print_statements > 0):
             return None
+        steps = int(self.env_steps.sum())
+        done = f"{steps:,} steps" if steps < 100_000 else f"{steps / 1e6:.2f} M steps"
         greedy = {REWARD_RATE: "reward rate {:.4f}"} if REWARD_RATE in self.row else {GREEDY: "greedy {:7.1f}"}
         texts = {self._return_tag: "return {:7.1f}"} | greedy | {SAMPLED: "sampled {:7.1f}"}
-        return [self.steps_text(), *self._shown(texts | {self.loop.loss_tag: "loss {:.3g}"})]
+        return [done, *self._shown(texts | {self.loop.loss_tag: "loss {:.3g}"})]
 
     @property
     def _return_tag(self) -> str:
@@ -113,12 +120,6 @@ class AgentModule(RunModule):
         """The mean of each tag over the members that have a number, in words; nothing where none has."""
         means = {tag: float(self.row[tag].double().nanmean()) for tag in texts if tag in self.row}
         return [texts[tag].format(mean) for tag, mean in means.items() if mean == mean]
-
-    def training_state(self) -> dict[str, Any]:
-        return {"loop": self.loop.state_dict(self.whole)}
-
-    def load_training_state(self, state: dict[str, Any]) -> None:
-        self.loop.load_state_dict(state["loop"])
 
     def close(self) -> None:
         self.loop.close()

@@ -1,8 +1,9 @@
-"""Lightning callbacks of our own command: metrics.csv and TensorBoard, checkpoints, signals, and videos."""
+"""Lightning callbacks of our own command: progress, metrics.csv and TensorBoard, checkpoints, signals, and videos."""
 
 import math
 import signal
 import sys
+import time
 from pathlib import Path
 from types import FrameType
 
@@ -11,6 +12,7 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
 
 from control.cli.settings import as_dict
 from control.lightning.agent import AgentModule
@@ -20,6 +22,53 @@ from control.reports.figures import command_figure
 from control.reports.tags import tags
 from control.storage.run_dir import MetricsFile, read_metrics
 from models.streams import Streams
+
+# Lightning's callbacks serve any module, these a `RunModule`, hence the ignores.
+
+
+class Progress(Callback):
+    """A bar over epochs on a terminal, and a line everywhere whenever the module has something to report."""
+
+    def __init__(self) -> None:
+        self.bar: tqdm | None = None
+        self._steps, self._time, self._first, self._started = 0, 0.0, 0, 0.0
+
+    def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
+        self._steps, self._time = int(module.env_steps.sum()), time.perf_counter()
+        self._first, self._started = module.epoch, self._time
+        if sys.stderr.isatty():
+            self.bar = tqdm(
+                total=module.epochs, initial=module.epoch, unit=module.unit, dynamic_ncols=True, smoothing=0.05
+            )
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
+        if self.bar is not None:
+            self.bar.update(module.epoch - self.bar.n)
+            self.bar.set_postfix_str(module.headline())
+        parts = module.report()
+        if parts is not None:
+            try:
+                self._line(module, parts)
+            except BrokenPipeError:  # nobody reads on (head, less): end with a checkpoint
+                trainer.should_stop = True
+        if reason := module.stop_reason():
+            tqdm.write(reason)
+
+    def _line(self, module: RunModule, parts: list[str]) -> None:
+        steps, now = int(module.env_steps.sum()), time.perf_counter()
+        rate, self._steps, self._time = (steps - self._steps) / (now - self._time), steps, now
+        left = (now - self._started) / (module.epoch - self._first) * (module.epochs - module.epoch)
+        done = f"{module.unit} {module.epoch}/{module.epochs}"
+        tqdm.write("  ".join([done, *parts, f"{rate:,.0f} steps/s", f"{tqdm.format_interval(left)} left"]))
+        sys.stdout.flush()
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        self.on_train_end(trainer, module)
 
 
 class RunLog(Callback):
@@ -34,18 +83,16 @@ class RunLog(Callback):
         purge = None if resumed_epoch is None else resumed_epoch + 1
         folders = [run_dir] if len(seeds) == 1 else [run_dir / f"seed_{seed}" for seed in seeds]
         self.writers = [SummaryWriter(str(folder), purge_step=purge) for folder in folders if tensorboard]
-        self.last = self._latest(read_metrics(self.metrics.path)) if resumed_epoch is not None else {}
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        assert isinstance(module, RunModule)
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         columns = {tag: values.tolist() for tag, values in module.row.items()}
-        self.last |= {tag: column for tag, column in columns.items() if not any(map(math.isnan, column))}
         steps = module.env_steps.tolist()
         rows = []
         for m, seed in enumerate(self.seeds):
-            values = {"gradient_steps": module.gradient_steps} | {tag: column[m] for tag, column in columns.items()}
-            rows.append({"epoch": module.epoch, "env_steps": steps[m], "seed": seed} | values)
-            for tag, value in (values | {"env_steps": steps[m]}).items() if self.writers else ():
+            values = {"env_steps": steps[m], "gradient_steps": module.gradient_steps}
+            values |= {tag: column[m] for tag, column in columns.items()}
+            rows.append({"epoch": module.epoch, "seed": seed} | values)
+            for tag, value in values.items() if self.writers else ():
                 if not math.isnan(value):
                     self.writers[m].add_scalar(tag, value, module.epoch)
         self.metrics.append(*rows)
@@ -64,28 +111,21 @@ class RunLog(Callback):
         for writer in self.writers:
             writer.flush()  # a scheduler of trials may end this process any moment
 
-    def _latest(self, columns: dict[str, list[float]]) -> dict[str, list[float]]:
-        """The last number of every tag that each seed has one of, for a run that goes on."""
-        latest = {}
-        for tag, values in columns.items():
-            by_seed = {
-                int(seed): value for seed, value in zip(columns["seed"], values, strict=True) if not math.isnan(value)
-            }
-            if by_seed.keys() == set(self.seeds):
-                latest[tag] = [by_seed[seed] for seed in self.seeds]
-        return latest
-
     def finish(self, module: RunModule) -> None:
         """Settings and final metrics for TensorBoard's HPARAMS page, then close."""
         from torch.utils.tensorboard.summary import hparams
 
-        settings = {name: value if isinstance(value, bool | int | float | str) else str(value)
-                    for name, value in as_dict(module.settings).items()}  # fmt: skip
-        for m, writer in enumerate(self.writers):
-            final = {"hparam/" + tag.replace("/", "_"): self.last[tag][m]
-                     for tag in tags("return", "score") if tag in self.last}  # fmt: skip
-            experiment, start, end = hparams(settings, final)
-            for summary in (experiment, start, end):
+        values = as_dict(module.settings).items()
+        settings = {name: each if isinstance(each, int | float | str) else str(each) for name, each in values}
+        columns = read_metrics(self.metrics.path)
+        for seed, writer in zip(self.seeds, self.writers, strict=False):
+            final = {}
+            for tag in tags("return", "score"):
+                own = zip(columns["seed"], columns.get(tag, ()), strict=False)
+                measured = [value for of, value in own if of == seed and not math.isnan(value)]
+                if measured:
+                    final["hparam/" + tag.replace("/", "_")] = measured[-1]
+            for summary in hparams(settings, final):
                 writer._get_file_writer().add_summary(summary)
             for tag, value in final.items():
                 writer.add_scalar(tag, value, module.epoch)
@@ -99,8 +139,7 @@ class Checkpoints(CheckpointCallback):
     def __init__(self, folder: Path, every: int):
         self.folder, self.every = folder, every
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        assert isinstance(module, RunModule)
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         score = module.score()
         if score is not None and math.isfinite(score) and score > module.best:
             module.best = score
@@ -150,8 +189,7 @@ class Recorder(Callback):
     def __init__(self, folder: Path):
         self.folder = folder
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        assert isinstance(module, RunModule)
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         run = module.settings.run
         every = run.recording_epoch_interval
         if every > 0 and module.epoch % every == 0 and isinstance(module, AgentModule):

@@ -3,32 +3,29 @@
 import time
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
 from control.cli.settings import Settings
-from control.evolution.archive import Archive
 from control.evolution.cluster import Workers, make_workers
 from control.evolution.inner_loop import Outcome
-from control.evolution.objective import objective
-from control.evolution.strategies import make_strategy
-from control.lightning.evolution import Evolution
+from control.evolution.strategies import STRATEGIES, Archive
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces
+from control.storage.checkpoints import OURS
 from envs.make import Stages, stages_of
 from models.proxies.search import SearchConfig
 from models.registry import agent_class
-from models.settings import SettingError
+from models.settings import SettingError, UserError
 from models.streams import Streams, derive_seed
 
 
 class PopulationModule(RunModule):
-    """Trains fresh agents on every member of the population and tests them on the real environment.
+    """Trains fresh agents on every member of the population, tests them on the real environment, and moves the mean by
+    the members' fitness, all in one `training_step`.
 
-    `training_step` does the inner loops of a generation, those of the mean among them where its fitness is due;
-    `validation_step` turns the tests into ``fitness [P]``; the callback `Evolution`, which `callbacks` gives, moves the
-    mean. Any Lightning trainer will do that validates after every epoch. The one parameter is the mean, ``[1, D]``.
+    A generation's perturbations and agents follow from the run's seed and its number alone, so nothing of a generation
+    under way needs to be kept. The one parameter is the mean, ``[1, D]``.
     """
 
     unit, steps_on = "generation", "synthetic"
@@ -38,33 +35,20 @@ class PopulationModule(RunModule):
         self.config: SearchConfig = settings.proxy
         self.workers, self.stages = workers, stages
         self.mean = nn.Parameter(torch.zeros(1, stages.parameters.size), requires_grad=False)
-        self.start_from(self.mean[0])
-        self.archive, self.solved = Archive(self.config.keep_best), False
-        self.population = self.fitness = torch.zeros(0)
-        self.mean_fitness: float | None = None
+        self.strategy = STRATEGIES[self.config.strategy](self.config, self.mean[0])
+        self.archive = Archive(self.config.keep_best)
+        self.solved = False  # whether the latest mean that was scored reaches ``solved_reward``
+        self.fitness = torch.zeros(0)  # [P], of the population
+        self.mean_fitness: float | None = None  # of the mean itself, in the generations where it is due
         self.outcome: Outcome | None = None
         self.real_steps = 0
 
-    # -- the run's side ---------------------------------------------------------------------------------------------
-
-    @property
-    def epochs(self) -> int:
-        return self.config.generations
+    def has_solved(self) -> bool:
+        """Whether a mean ends the search."""
+        return self.config.quit_when_solved and self.solved
 
     def is_over(self) -> bool:
-        return self.epoch >= self.epochs or self.config.quit_when_solved and self.solved
-
-    @property
-    def target(self) -> float | None:
-        return None  # the callback's business: it must end the run before the update
-
-    def callbacks(self) -> list[pl.Callback]:
-        return [Evolution()]
-
-    def configure_callbacks(self) -> list[pl.Callback]:
-        """For a trainer that was not given `callbacks`."""
-        given = {type(callback) for callback in self.trainer.callbacks}  # type: ignore[attr-defined]  # its type lacks it
-        return [callback for callback in self.callbacks() if type(callback) not in given]
+        return super().is_over() or self.has_solved()
 
     def score(self) -> float | None:
         return self.mean_fitness
@@ -74,22 +58,23 @@ class PopulationModule(RunModule):
         return f"fitness {self.fitness.mean():.0f}{best}"
 
     def report(self) -> list[str] | None:
-        parts = [f"fitness {self.fitness.mean():7.1f}", f"best {self.fitness.max():7.1f}"]
-        if self.mean_fitness is not None:
-            parts.append(f"mean {self.mean_fitness:7.1f}")
-        return [
-            *parts,
-            f"{int(self.env_steps.sum()) / 1e6:.2f} M synthetic",
-            f"{self.real_steps / 1e6:.2f} M real steps",
-        ]
+        steps = f"{int(self.env_steps.sum()) / 1e6:.2f} M synthetic", f"{self.real_steps / 1e6:.2f} M real steps"
+        of_mean = [] if self.mean_fitness is None else [f"mean {self.mean_fitness:7.1f}"]
+        return [f"fitness {self.fitness.mean():7.1f}", f"best {self.fitness.max():7.1f}", *of_mean, *steps]
 
-    # -- the search ---------------------------------------------------------------------------------------------------
+    def histograms(self) -> dict[str, Tensor]:
+        """The mean's parameters by network, for TensorBoard."""
+        split = self.stages.parameters.split(self.mean.detach())
+        return {f"parameters/{name}": part[0] for name, part in split.items()}
 
-    def start_from(self, mean: Tensor) -> None:
-        self.strategy = make_strategy(self.config, mean)
+    def close(self) -> None:
+        self.workers.close()
 
-    def take_mean(self) -> None:
-        self.mean.data = self.strategy.mean[None].clone()
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        if self.epoch == 0:
+            self.strategy = STRATEGIES[self.config.strategy](self.config, self.first_mean())
+        self._take_mean()
 
     def first_mean(self) -> Tensor:
         """The proxy the search starts from, ``[D]``: of ``initial_draws`` the one whose perturbed copies have the best
@@ -101,11 +86,10 @@ class PopulationModule(RunModule):
             return first[0]
         noise = Streams([derive_seed(seed, f"initial perturbation {i}") for i in range(draws)])
         copies = first.unsqueeze(1) + config.noise_std * noise.normal(members, parameters.size)
-        outcome = self.train_fresh(copies.flatten(0, 1), [derive_seed(seed, "initial agent")] * draws * members)
-        fitness = objective(outcome, config).view(draws, members).mean(1).nan_to_num(-torch.inf)
-        return first[int(fitness.argmax())]
+        outcome = self._train_fresh(copies.flatten(0, 1), [derive_seed(seed, "initial agent")] * draws * members)
+        return first[int(outcome.scores.view(draws, members).mean(1).nan_to_num(-torch.inf).argmax())]
 
-    def train_fresh(self, proxies: Tensor, seeds: list[int]) -> Outcome:
+    def _train_fresh(self, proxies: Tensor, seeds: list[int]) -> Outcome:
         """Fresh agents of ``seeds [N]`` on ``proxies [N, D]``, their steps counted as the search's."""
         outcome = self.workers.run(proxies, seeds)
         self.env_steps = self.env_steps + int(outcome.steps.sum())
@@ -114,77 +98,85 @@ class PopulationModule(RunModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         self.epoch = self.current_epoch + 1
-        config = self.config
-        proxies = self.population.repeat_interleave(config.agents_per_proxy, 0)
-        seeds = self._agent_seeds(len(self.population))
+        config, each, name = self.config, self.config.agents_per_proxy, f"generation {self.epoch}"
+        streams = Streams.named(self.seeds, f"perturbations of {name}")
+        noise = streams.normal(self.strategy.rows, self.mean.shape[1])[0]
+        population = self.strategy.ask(noise)
+        agents = len(population) * each
+        repeats = len(population) if config.common_random_numbers else 1
+        seeds = self.seeds_of(name, agents // repeats) * repeats
+        proxies = population.repeat_interleave(each, 0)
         if (self.epoch - 1) % config.center_every == 0 or self.epoch == self.epochs:
             proxies = torch.cat([proxies, self.mean.detach().expand(config.center_agents, -1)])
-            seeds = seeds + self.seeds_of(f"centre of generation {self.epoch}", config.center_agents)
+            seeds = seeds + self.seeds_of(f"centre of {name}", config.center_agents)
         started = time.perf_counter()
-        self.outcome = self.train_fresh(proxies, seeds)
+        self.outcome = self._train_fresh(proxies, seeds)
         self.row = {
             "time/generation": torch.tensor([time.perf_counter() - started]),
             "time/train": torch.tensor([self.outcome.train_seconds]),
             "time/test": torch.tensor([self.outcome.test_seconds]),
         }
+        self.fitness = self.outcome.scores[:agents].view(-1, each).mean(1)
+        self._measure(self.outcome, self.outcome.scores[agents:])
+        if not self.has_solved():  # as published, the first mean that solves is not moved
+            self._move_mean(noise)
 
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        if self.outcome is None:
-            return  # a trainer that tries a validation before the first epoch
-        each, count = self.config.agents_per_proxy, len(self.population)
-        fitness = objective(self.outcome, self.config)
-        self.fitness = fitness[: count * each].view(count, each).mean(1)
-        of_mean = fitness[count * each :]
-        self.mean_fitness = float(of_mean.nanmean()) if len(of_mean) else None
+    def _measure(self, outcome: Outcome, of_mean: Tensor) -> None:
+        """The row of a generation, and the archive; ``of_mean`` are the scores of the mean's agents, if it has any."""
         sound = self.fitness[self.fitness.isfinite()]
         if not len(sound):
             sound = torch.tensor([torch.nan])
-        self.row |= {
-            "es/fitness_mean": sound.mean()[None], "es/fitness_best": sound.max()[None],
-            "es/fitness_worst": sound.min()[None], "es/fitness_std": sound.std(correction=0)[None],
-            "es/real_steps": torch.tensor([float(self.real_steps)]),
-            "es/synthetic_steps": self.env_steps.float(),
-            "es/steps_per_agent": self.outcome.steps.float().mean()[None],
-            "es/episode_length": (self.outcome.steps.sum() / self.outcome.episodes.sum().clamp(min=1))[None],
+        numbers = {
+            "es/fitness_mean": sound.mean(), "es/fitness_best": sound.max(), "es/fitness_worst": sound.min(),
+            "es/fitness_std": sound.std(correction=0), "es/real_steps": torch.tensor(float(self.real_steps)),
+            "es/synthetic_steps": self.env_steps[0].float(), "es/steps_per_agent": outcome.steps.float().mean(),
+            "es/episode_length": outcome.steps.sum() / outcome.episodes.sum().clamp(min=1),
         }  # fmt: skip
-        if self.mean_fitness is not None:
-            self.row["es/center_return"] = of_mean.nanmean()[None]
-            if self.config.solved_reward is not None:
-                self.row["es/center_solved"] = (of_mean >= self.config.solved_reward).float().mean()[None]
+        self.mean_fitness = None
+        if len(of_mean):
+            numbers["es/center_return"] = of_mean.nanmean()
+            self.mean_fitness = float(of_mean.nanmean())
+            self.archive.offer(self.mean_fitness, self.epoch, self.strategy.mean)
+            solved = self.config.solved_reward
+            if solved is not None:
+                numbers["es/center_solved"] = (of_mean >= solved).float().mean()
+            self.solved = solved is not None and self.mean_fitness >= solved
+        self.row |= {tag: value[None] for tag, value in numbers.items()}
+
+    def _move_mean(self, noise: Tensor) -> None:
+        told = self.strategy.tell(noise, self.fitness, self.mean_fitness)
+        self.row |= {f"es/{name}": torch.tensor([value]) for name, value in told.items()}
+        self._take_mean()
+        if not self.mean.isfinite().all():
+            raise UserError(
+                f"the mean is no longer finite (generation {self.epoch}), so the search stops; the checkpoint of "
+                "the generation before is kept: a smaller step_size or noise_std may help"
+            )
+
+    def _take_mean(self) -> None:
+        self.mean.data = self.strategy.mean[None].clone()
 
     def seeds_of(self, name: str, count: int) -> list[int]:
         """Seeds of ``count`` fresh agents; different names give agents that share nothing."""
         return [derive_seed(self.settings.run.seed, f"{name}, agent {i}") for i in range(count)]
 
-    def _agent_seeds(self, proxies: int) -> list[int]:
-        each, name = self.config.agents_per_proxy, f"generation {self.epoch}"
-        if self.config.common_random_numbers:
-            return self.seeds_of(name, each) * proxies
-        return self.seeds_of(name, each * proxies)
+    def on_train_epoch_end(self) -> None:
+        super().on_train_epoch_end()
+        if self.has_solved():
+            self.trainer.should_stop = True
 
-    def histograms(self) -> dict[str, Tensor]:
-        """The mean's parameters by network, for TensorBoard."""
-        if not self.mean.isfinite().all():
-            return {}
-        split = self.stages.parameters.split(self.mean.detach())
-        return {f"parameters/{name}": part[0] for name, part in split.items()}
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        archive = {"entries": [list(entry) for entry in self.archive.entries]}
+        search = {"strategy": self.strategy.state_dict(), "archive": archive, "solved": self.solved}
+        checkpoint[OURS] |= {"real_steps": self.real_steps, "evolution": search}
 
-    # -- whole runs ---------------------------------------------------------------------------------------------
-
-    def training_state(self) -> dict[str, Any]:
-        search = {
-            "strategy": self.strategy.state_dict(), "archive": self.archive.state_dict(), "solved": self.solved,
-        }  # fmt: skip
-        return {"real_steps": self.real_steps, "evolution": search}
-
-    def load_training_state(self, state: dict[str, Any]) -> None:
-        self.real_steps, search = state["real_steps"], state["evolution"]
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        search = checkpoint[OURS]["evolution"]
+        self.real_steps, self.solved = checkpoint[OURS]["real_steps"], search["solved"]
         self.strategy.load_state_dict(search["strategy"])
-        self.archive.load_state_dict(search["archive"])
-        self.solved = search["solved"]
-
-    def close(self) -> None:
-        self.workers.close()
+        self.archive.entries = [tuple(entry) for entry in search["archive"]["entries"]]
 
 
 def build(settings: Settings) -> PopulationModule:

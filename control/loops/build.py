@@ -1,13 +1,14 @@
 """From settings to the loop of a run, with its agent and environments."""
 
+from typing import Any
+
 import torch
 
 from control.cli.settings import RunConfig, Settings
 from control.loops.episodes import EpisodeLoop
 from control.loops.loop import Loop
-from control.loops.resources import available_memory
-from control.loops.step_groups import Group, StepGroups
-from control.loops.steps import StepLoop
+from control.loops.process import available_memory
+from control.loops.steps import Group, StepGroups, StepLoop
 from envs.base import Environment
 from envs.make import make_environment
 from envs.names import GAMES
@@ -25,12 +26,11 @@ def build_loop(settings: Settings) -> Loop:
     check_accelerator(run)
     check_spaces(run, agent_class(run.implementation), spaces_of(run.gamename))
     loop = _episodes(settings) if family(run.implementation).learns_from == "episodes" else _steps(settings)
-    followed = loop.commands_now()
-    unknown = [f"command.{name}" for name in settings.command if name not in followed]
-    if unknown:
+    followed = loop.agents[0].commands_now()
+    if unknown := ", ".join(f"command.{name}" for name in settings.command if name not in followed):
         loop.close()
         able = ", ".join(followed) or "no command"
-        raise SettingError(f"{', '.join(unknown)} has no effect: {run.implementation} here follows {able}")
+        raise SettingError(f"{unknown} has no effect: {run.implementation} here follows {able}")
     return loop
 
 
@@ -41,14 +41,8 @@ def spaces_of(game: str) -> Spaces:
     return environment.spaces
 
 
-def seeds_of(run: RunConfig) -> list[int]:
-    """The seeds of a run's members."""
-    return [run.seed + member for member in range(run.num_seeds)]
-
-
 def check_spaces(run: RunConfig, agent: type[Agent], spaces: Spaces, name: str = "") -> None:
-    """SettingError where an agent cannot play the game. ``name`` is the implementation that acts, where that is not
-    the run's own."""
+    """SettingError where an agent cannot play the game. ``name`` is its implementation, if not the run's own."""
     acts = name or run.implementation
     if not isinstance(spaces.actions, agent.action_kinds):
         given = type(spaces.actions).__name__.lower()
@@ -66,10 +60,8 @@ def check_accelerator(run: RunConfig) -> None:
     if run.accelerator not in able:
         raise SettingError(f"accelerator is {run.accelerator!r}; allowed for {run.implementation}: cpu", "accelerator")
     if not torch.cuda.is_available():
-        raise SettingError(
-            f"accelerator is {run.accelerator!r}, but torch {torch.__version__} finds no GPU; allowed here: cpu",
-            "accelerator",
-        )
+        line = f"accelerator is {run.accelerator!r}, but torch {torch.__version__} finds no GPU; allowed here: cpu"
+        raise SettingError(line, "accelerator")
 
 
 def _episodes(settings: Settings) -> EpisodeLoop:
@@ -80,20 +72,18 @@ def _episodes(settings: Settings) -> EpisodeLoop:
 
     training = environment(schedule.episodes)
     if training.spaces.max_episode_steps is None and run.time_limit is None:
-        print(
-            f"note: {run.gamename} has no time limit, so an episode may never end; --time_limit N cuts it", flush=True
-        )
-    agent = agent_class(run.implementation)(settings.agent, training.spaces, seeds_of(run))
+        note = f"note: {run.gamename} has no time limit, so an episode may never end; --time_limit N cuts it"
+        print(note, flush=True)
+    seeds = list(range(run.seed, run.seed + run.num_seeds))
+    agent = agent_class(run.implementation)(settings.agent, training.spaces, seeds)
     # Rows that only evaluation has would be looked at in every step of training.
     evaluation = environment(run.eval_episodes) if run.eval_episodes > schedule.episodes else None
-    return EpisodeLoop(
-        agent, training, schedule, run.gamename,
-        eval_episodes=run.eval_episodes, evaluation=evaluation, command=settings.command,
-    )  # fmt: skip
+    return EpisodeLoop(agent, training, schedule, run.gamename, run.eval_episodes, evaluation, settings.command)
 
 
 def _steps(settings: Settings) -> StepGroups:
-    run, seeds = settings.run, seeds_of(settings.run)
+    run = settings.run
+    seeds = list(range(run.seed, run.seed + run.num_seeds))
     chosen = agent_class(run.implementation).groups(settings.agent, seeds)
     workers = max(1, run.num_workers // len(chosen))
     groups = [_group(settings, positions, workers) for positions in chosen]
@@ -103,17 +93,17 @@ def _steps(settings: Settings) -> StepGroups:
 def _group(settings: Settings, positions: list[int], workers: int) -> Group:
     run, config, schedule = settings.run, settings.agent, settings.schedule
     device = torch.device("cuda" if run.accelerator == "gpu" else "cpu")
-    seeds = [seeds_of(run)[m] for m in positions]
+    seeds = [run.seed + m for m in positions]
 
     def environment(envs: int, limit: int | None) -> Environment:
         return make_environment(run.gamename, len(seeds), envs, workers, time_limit=limit, device=device)
 
     training = environment(config.num_envs, run.time_limit or (0 if schedule.endless else None))
-    kind: type[StepAgent] = agent_class(run.implementation)
+    kind = agent_class(run.implementation)
     dynamics = training.on_device if isinstance(training, TensorEnvironment) else None
     _check_dynamics(run, config, kind, training.spaces, dynamics)
     world = {"dynamics": dynamics, "device": device} if kind.knows_dynamics else {}
-    agent = agent_class(run.implementation)(config, training.spaces, seeds, **world)
+    agent = kind(config, training.spaces, seeds, **world)
     limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
     evaluation = environment(schedule.eval_episodes, min(limits, default=None))
     loop = StepLoop(agent, training, Streams.named(seeds, "episodes"))
@@ -121,10 +111,9 @@ def _group(settings: Settings, positions: list[int], workers: int) -> Group:
 
 
 def _check_dynamics(
-    run: RunConfig, config: object, agent: type[StepAgent], spaces: Spaces, dynamics: Dynamics | None
+    run: RunConfig, config: Any, agent: type[StepAgent], spaces: Spaces, dynamics: Dynamics | None
 ) -> None:
-    """SettingError where the agent must step copies of the environment and cannot, or would remember more than there
-    is room for."""
+    """SettingError where the agent must step copies of the environment and cannot, or has no room for its memory."""
     if dynamics is None and agent.needs_dynamics(config):
         able = ", ".join(game.name for game in GAMES.values() if game.dynamics)
         raise SettingError(
@@ -134,7 +123,7 @@ def _check_dynamics(
     needed = agent.memory_bytes(config, spaces, run.num_seeds, dynamics)
     there = available_memory(run.accelerator) if needed else None
     if there is not None and needed > there:
-        size = config.buffer_size  # type: ignore[attr-defined]  # which everything that says how much it needs has
+        size = config.buffer_size  # which everything that says how much it needs has
         most = int(size * there / needed)
         raise SettingError(
             f"buffer_size is {size}, which takes {needed / 1e9:.1f} GB with num_seeds {run.num_seeds} on "

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from control.loops.loop import Loop, joined, rounds
+from control.loops.loop import Loop, rounds
 from control.loops.rollout import Episodes, rollout
-from control.loops.window import RunningWindow
+from control.loops.stopping import RunningWindow
 from envs.base import Environment
 from models.contract import EpisodeAgent, Policy, RandomPolicy
 from models.family import EpisodeSchedule
@@ -25,14 +25,16 @@ class EpisodeLoop(Loop):
     agent commands itself, ``evaluation`` is an environment of its own for evaluations, where they have more rows."""
 
     evaluation_modes = ("greedy", "sampled")
+    kept = (*Loop.kept, "commanded", "measured", "stuck", "best_mean")
 
     def __init__(
-        self, agent: EpisodeAgent, environment: Environment, schedule: EpisodeSchedule, game: str = "", *,
-        eval_episodes: int = 10, evaluation: Environment | None = None, command: Mapping[str, float] | None = None,
+        self, agent: EpisodeAgent, environment: Environment, schedule: EpisodeSchedule, game: str,
+        eval_episodes: int, evaluation: Environment | None, command: Mapping[str, float],
     ):  # fmt: skip
         super().__init__([agent], agent.seeds, game, eval_episodes)
         self.agent, self.schedule, self.command = agent, schedule, command
         self.environment, self.evaluation = environment, evaluation or environment
+        self.eval_envs = self.evaluation.envs
         self.streams = Streams.named(self.seeds, "rollout")
         self.loss_tag = f"train/{agent.main_loss}"
         if schedule.running_mean:
@@ -40,8 +42,8 @@ class EpisodeLoop(Loop):
         self.recent = RunningWindow(len(self.seeds), schedule.running_mean or 1)  # training returns
         self.best_mean = torch.full((len(self.seeds),), -math.inf, dtype=torch.float64)
         self.commanded = []
-        self._measured = False  # whether an evaluation has been since
-        self._stuck = 0  # epochs for which a policy has been collapsed
+        self.measured = False  # whether an evaluation has been since
+        self.stuck = 0  # epochs for which a policy has been collapsed
 
     def warm_up(self) -> None:
         for count in rounds(self.schedule.warm_up, self.environment.envs):
@@ -50,8 +52,8 @@ class EpisodeLoop(Loop):
     def epoch(self) -> dict[str, Tensor]:
         start = time.perf_counter()
         self.epochs += 1
-        if self._measured:
-            self.commanded, self._measured = [], False
+        if self.measured:
+            self.commanded, self.measured = [], False
         row: dict[str, Tensor] = {}
         if not self.schedule.on_policy:
             self._learn(row)
@@ -67,10 +69,10 @@ class EpisodeLoop(Loop):
         metrics = self.agent.learn()
         row |= {f"train/{name}": value for name, value in metrics.items()}
         self.gradient_steps += self.schedule.gradient_steps
-        self._check_members("loss", metrics[self.agent.main_loss])
+        self._check_members(metrics[self.agent.main_loss])
         collapsed, text = self.agent.has_collapsed(metrics)
-        self._stuck = self._stuck + 1 if collapsed.any() else 0
-        if self._stuck == _STUCK_EPOCHS:
+        self.stuck = self.stuck + 1 if collapsed.any() else 0
+        if self.stuck == _STUCK_EPOCHS:
             self._warn(f"for {_STUCK_EPOCHS} epochs {text}")
 
     def _explore(self, row: dict[str, Tensor]) -> None:
@@ -89,7 +91,7 @@ class EpisodeLoop(Loop):
         }  # fmt: skip
         row |= {f"command/{name}": value for name, value in self.agent.commands_now().items()}
         if policy.commanded_returns is not None:
-            self.commanded.append((policy.commanded_returns, returns))
+            self.commanded = [*self.commanded, (policy.commanded_returns, returns)]
         row |= {f"train/{name}": value for name, value in self.agent.observe(trajectory, validate=True).items()}
 
     def _play(self, policy: Policy, count: int) -> Trajectory:
@@ -105,17 +107,10 @@ class EpisodeLoop(Loop):
         members = torch.arange(len(self.seeds))
         self.recent.add(members.repeat_interleave(returns.shape[1]), returns.flatten())
         mean = self.recent.mean(members, 0, self.schedule.running_mean)
+        seen = min(self.schedule.running_mean, int(self.recent.counts.min()))
+        self.score_name = f"mean return of the last {seen} episodes"
         self.best_mean = torch.maximum(self.best_mean, mean)
         return {"train/mean_reward": mean, "train/best_mean_reward": self.best_mean}
-
-    @property
-    def score_name(self) -> str:  # type: ignore[override]  # of the running mean it says over how many episodes
-        if not self.schedule.running_mean:
-            return super().score_name
-        return f"mean return of the last {min(self.schedule.running_mean, int(self.recent.counts.min()))} episodes"
-
-    def commands_now(self) -> dict[str, Tensor]:
-        return self.agent.commands_now()
 
     def has_reached_target(self) -> bool:
         """By the running mean, which is known without an evaluation."""
@@ -124,34 +119,25 @@ class EpisodeLoop(Loop):
         length = self.recent.values.shape[1]
         return float(self.recent.mean(torch.arange(len(self.seeds)), 0, length).mean()) >= self.target
 
-    def evaluate(self, episodes: int, sample: bool = False) -> Episodes:
+    def _round(self, count: int, sample: bool) -> Episodes:
         """Under the evaluation command, where the agent follows one."""
-        parts = []
-        for count in rounds(episodes, self.evaluation.envs):
-            streams = self.evaluation_streams
-            policy = self.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=self.command)
-            parts.append(rollout(policy, self.evaluation, streams.episode_seeds(count), keep=False))
-        return joined(parts)
+        streams = self.evaluation_streams
+        policy = self.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=self.command)
+        return rollout(policy, self.evaluation, streams.episode_seeds(count), keep=False)
 
     def measure(self) -> dict[str, Tensor]:
-        self._measured = True
+        self.measured = True
         return super().measure()
 
     def policy(self, streams: Streams, sample: bool = False) -> Policy:
         return self.agent.begin(1, streams, sample=sample, evaluate=True, command=self.command)
 
     def state_dict(self, whole: bool = True) -> dict[str, Any]:
-        return super().state_dict() | {
-            "streams": self.streams.get_state(), "commanded": self.commanded, "measured": self._measured,
-            "stuck": self._stuck, "recent": self.recent.state_dict(), "best_mean": self.best_mean,
-            "agent": self.agent.training_state() if whole else None,
-        }  # fmt: skip
+        agent = self.agent.training_state() if whole else None
+        return super().state_dict() | {"recent": self.recent.state_dict(), "agent": agent}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.streams.set_state(state["streams"])
-        self.commanded, self._measured = list(state["commanded"]), state["measured"]
-        self._stuck, self.best_mean = state["stuck"], state["best_mean"]
         self.recent.load_state_dict(state["recent"])
         self.agent.load_training_state(state["agent"])
 

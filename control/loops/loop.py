@@ -23,6 +23,9 @@ class Loop(ABC):
     """
 
     evaluation_modes: tuple[str, ...]  # of "greedy" and "sampled"
+    eval_envs: int  # environments of a member that an evaluation has
+    order: slice | Tensor = slice(None)  # of the members, [M], among those of one agent after another
+    kept: tuple[str, ...] = ("epochs", "env_steps", "gradient_steps")  # attributes in the state, beside all streams
     loss_tag = "train/loss"
     score_tag = "eval/return_greedy"  # what the best checkpoint goes by
     score_name = "greedy return"  # the same in words
@@ -46,59 +49,54 @@ class Loop(ABC):
         """Train for one epoch; its row. Raises UserError where no member has finite weights any more."""
 
     @abstractmethod
-    def evaluate(self, episodes: int, sample: bool = False) -> Episodes:
-        """``episodes`` of every member with actions that are drawn (``sample``) or greedy; nothing is learned of
-        them."""
+    def _round(self, count: int, sample: bool) -> Episodes:
+        """At most ``eval_envs`` episodes of `evaluate`."""
 
     @abstractmethod
     def policy(self, streams: Streams, sample: bool = False) -> Policy:
         """A policy for one episode of the run's first members. ``streams`` are one for each of its members."""
 
     @abstractmethod
-    def state_dict(self, whole: bool = True) -> dict[str, Any]:
-        """What a resumed run needs beside weights and optimisers; without ``whole`` no agent's training state."""
-        return {
-            "epochs": self.epochs, "env_steps": self.env_steps, "gradient_steps": self.gradient_steps,
-            "evaluation_streams": self.evaluation_streams.get_state(),
-        }  # fmt: skip
-
-    @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.epochs, self.env_steps = state["epochs"], state["env_steps"]
-        self.gradient_steps = state["gradient_steps"]
-        self.evaluation_streams.set_state(state["evaluation_streams"])
-
-    @abstractmethod
     def close(self) -> None:
         """Close the environments."""
+
+    def state_dict(self, whole: bool = True) -> dict[str, Any]:
+        """What a resumed run needs beside weights and optimisers; without ``whole`` no agent's training state."""
+        streams = {name: value.get_state() for name, value in vars(self).items() if isinstance(value, Streams)}
+        return {name: getattr(self, name) for name in self.kept} | streams
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in self.kept:
+            setattr(self, name, state[name])
+        for name, value in vars(self).items():
+            if isinstance(value, Streams):
+                value.set_state(state[name])
+
+    def evaluate(self, episodes: int, sample: bool = False) -> Episodes:
+        """``episodes`` of every member, greedy or with drawn actions (``sample``); nothing is learned of them."""
+        parts = [self._round(count, sample) for count in rounds(episodes, self.eval_envs)]
+        return Episodes(torch.cat([part.returns for part in parts], 1), torch.cat([part.lengths for part in parts], 1))
 
     def measure(self) -> dict[str, Tensor]:
         """An evaluation as the settings ask for it, in every mode; its row."""
         played = {mode: self.evaluate(self.eval_episodes, mode == "sampled") for mode in self.evaluation_modes}
         return {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in played.items()}
 
-    def commands_now(self) -> dict[str, Tensor]:
-        """The mean of the present command by name, ``[M]`` each; empty where the agents follow none."""
-        return {}
-
     def has_reached_target(self) -> bool:
         """Whether the members are as good as ``target`` says, as far as that is known without an evaluation."""
         return False
-
-    # -- for subclasses -----------------------------------------------------------------------------------------------
 
     def _check_returns(self, finite: Tensor) -> None:
         if not finite.all():
             text = "the rewards of an episode add up to nan or to more than a float holds; every reward must be finite"
             raise EnvironmentFault(f"environment {self.game}: {text}")
 
-    def _check_members(self, what: str, loss: Tensor, learned: Tensor | None = None) -> None:
-        """Warn once of a ``loss [M]`` (called ``what``) that is not finite though the member ``learned [M]`` bool, and
-        of weights that are not; UserError where all are lost."""
+    def _check_members(self, loss: Tensor, learned: Tensor | None = None) -> None:
+        """Warn once of a ``loss [M]`` of those who ``learned [M]``, or weights, not finite. UserError if all are."""
         for m, (seed, value) in enumerate(zip(self.seeds, loss.tolist(), strict=True)):
             if (learned is None or learned[m]) and not math.isfinite(value):
-                self._warn(f"seed {seed}: the {what} is {value} since epoch {self.epochs}; {self.agents[0].advice}")
-        sound = self._sound_members()
+                self._warn(f"seed {seed}: the loss is {value} since epoch {self.epochs}; {self.agents[0].advice}")
+        sound = torch.cat([finite(agent) for agent in self.agents])[self.order]
         for seed, fine in zip(self.seeds, sound.tolist(), strict=True):
             if not fine:
                 self._warn(f"seed {seed}: weights are no longer finite (epoch {self.epochs}); it cannot recover")
@@ -107,10 +105,6 @@ class Loop(ABC):
                 f"the weights are no longer finite (epoch {self.epochs}), so training stops; earlier checkpoints are "
                 f"kept: {self.agents[0].advice}"
             )
-
-    def _sound_members(self) -> Tensor:
-        """Which members have nothing but finite weights, ``[M]`` bool."""
-        return finite(self.agents[0])
 
     def _warn(self, text: str) -> None:
         key = text.split(" (")[0].split(" since")[0]
@@ -130,8 +124,3 @@ def finite(agent: Agent) -> Tensor:
 def rounds(episodes: int, envs: int) -> list[int]:
     """``episodes`` in rounds of at most ``envs``."""
     return [min(envs, episodes - done) for done in range(0, episodes, envs)]
-
-
-def joined(parts: Sequence[Episodes]) -> Episodes:
-    """The episodes of several rounds side by side."""
-    return Episodes(torch.cat([part.returns for part in parts], 1), torch.cat([part.lengths for part in parts], 1))

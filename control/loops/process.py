@@ -1,9 +1,10 @@
-"""How this process computes. Imports no Lightning, so that worker processes start quickly."""
+"""How this process computes, and what its machine has left. Imports no Lightning, so that workers start quickly."""
 
 import ctypes
 import functools
 import platform
 import sys
+from pathlib import Path
 
 import torch
 
@@ -12,10 +13,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 def configure_torch(threads: int = 1, matmul_precision: str = "highest") -> None:
     """Threads, the precision of matrix products, and denormal numbers that are zero: before anything is computed, else
-    the same member would come out differently in another process. The latter is a setting of the thread that calls.
-
-    Adam's moments of units that never fire again fade into denormal numbers, which processors handle slowly.
-    """
+    the same member would come out differently in another process. The latter is a setting of the thread that calls:
+    Adam's moments of units that never fire again fade into denormal numbers, which processors handle slowly."""
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(matmul_precision)
     torch.set_flush_denormal(True)
@@ -31,3 +30,15 @@ def _keep_memory() -> None:
         # The second alone would do harm: it ends glibc's own raising of the first.
         if libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30):
             libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def available_memory(accelerator: str) -> int | None:
+    """Bytes left of the processor's memory or of the first GPU's; None where the system does not say."""
+    if accelerator == "gpu":
+        return torch.cuda.mem_get_info()[0]
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None

@@ -6,7 +6,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
-from envs.base import Environment, Step
+from envs.base import Environment
 from models.contract import Policy
 from models.trajectory import Trajectory
 
@@ -30,45 +30,31 @@ def rollout(policy: Policy, environment: Environment, seeds: Tensor, keep: bool 
     environment whose episode is over is not stepped again; the policy still sees all E rows, so that a row's result
     never depends on how many are left.
     """
-    few = _FirstFew(environment, seeds.shape[1]) if seeds.shape[1] < environment.envs else environment
-    obs = few.reset(seeds)
+    count = seeds.shape[1]
+
+    def wide(values: Tensor) -> Tensor:
+        """``[M, E, ...]`` with zeros for the environments that do not take part."""
+        others = values.new_zeros(values.shape[0], environment.envs - count, *values.shape[2:])
+        return torch.cat([values, others], 1) if others.numel() else values
+
+    running = torch.ones(seeds.shape, dtype=torch.bool)
+    obs = environment.reset(wide(seeds), wide(running))[:, :count]
     trace: list[tuple[Tensor, ...]] = []
-    running = torch.ones(seeds.shape, dtype=torch.bool, device=obs.device)
+    running = running.to(obs.device)
     returns = torch.zeros(seeds.shape, device=obs.device)
     lengths = torch.zeros(seeds.shape, dtype=torch.int64, device=obs.device)
     while running.any():
         action = policy.act(obs)
-        step = few.step(action, running)
+        step = environment.step(wide(action), wide(running))
+        reward, terminated, truncated = (part[:, :count] for part in (step.reward, step.terminated, step.truncated))
         if keep:
-            trace.append((obs, action, step.reward, step.terminated, step.truncated, running))
-        returns += step.reward
+            trace.append((obs, action, reward, terminated, truncated, running))
+        returns += reward
         lengths += running
-        policy.advance(step.reward)
-        obs = step.obs
-        running = running & ~(step.terminated | step.truncated)
+        policy.advance(reward)
+        obs = step.obs[:, :count]
+        running = running & ~(terminated | truncated)
     if not keep:
         return Episodes(returns.cpu(), lengths.cpu())
     columns = [torch.stack(column) for column in zip(*trace, strict=True)]
     return Trajectory(*columns, final_obs=obs, returns=returns)  # type: ignore[misc]  # six columns, in order
-
-
-class _FirstFew:
-    """The first environments of every member as if there were no others."""
-
-    def __init__(self, environment: Environment, count: int):
-        self.environment, self.count = environment, count
-
-    def reset(self, seeds: Tensor) -> Tensor:
-        everyone = torch.ones(seeds.shape, dtype=torch.bool)
-        return self.environment.reset(self._widen(seeds), self._widen(everyone))[:, : self.count]
-
-    def step(self, actions: Tensor, active: Tensor) -> Step:
-        step = self.environment.step(self._widen(actions), self._widen(active))
-        n = self.count
-        fields = {name: value[:, :n] for name, value in vars(step).items() if value is not None}
-        return Step(**fields)
-
-    def _widen(self, values: Tensor) -> Tensor:
-        wide = values.new_zeros(values.shape[0], self.environment.envs, *values.shape[2:])
-        wide[:, : self.count] = values
-        return wide

@@ -1,17 +1,22 @@
-"""Agents that learn between the steps of their environments: M members of one tensor program, step by step."""
+"""Agents that learn between the steps of their environments: members of one tensor program, and groups of such."""
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from control.loops.loop import Loop
+from control.loops.rollout import Episodes, rollout
 from envs.base import Environment
 from envs.tensor import TensorEnvironment
-from models.contract import InnerAgent, StepAgent
+from models.contract import InnerAgent, Policy, StepAgent
+from models.family import StepSchedule
 from models.streams import Streams
 
 BLOCK = 128  # steps whose episode starts are drawn at once
+KEPT = ("steps", "obs", "shown", "returns", "lengths", "seeds")
 
 
 @dataclass
@@ -83,7 +88,7 @@ class StepLoop:
         members, device = self.agent.members, self.agent.device
         losses, waited = [], torch.zeros(members, dtype=torch.int64, device=device)
         counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64, device=device)
-        self.refresh()
+        self.shown = None  # it acts on the observation of now, if it was to act on an older one
         for _ in range(steps):
             ended = self.step()
             losses.append(self.loss)
@@ -105,10 +110,6 @@ class StepLoop:
         }  # fmt: skip
         return {name: value.cpu() for name, value in (row | self.agent.measured()).items()}
 
-    def refresh(self) -> None:
-        """Show the agent the observation of now, if it was to act on an older one."""
-        self.shown = None
-
     def _start(self, where: Tensor | None) -> Tensor:
         while self._block < self.steps // BLOCK:
             self._draw()
@@ -124,41 +125,123 @@ class StepLoop:
         self._seeds = self.streams.episode_seeds(BLOCK, self.agent.envs).transpose(0, 1)
         self._starts = self.environment.starts(self._seeds)
 
-    @property
-    def can_select(self) -> bool:
-        """Whether members can leave."""
-        return isinstance(self.environment, TensorEnvironment) and isinstance(self.agent, InnerAgent)
-
     def select(self, members: Tensor) -> None:
-        """Go on with ``members`` (indices ``[M']``) only, where `can_select`."""
+        """Go on with ``members`` (indices ``[M']``) only: of an `InnerAgent` in a `TensorEnvironment`."""
         assert isinstance(self.environment, TensorEnvironment) and isinstance(self.agent, InnerAgent)
         self.agent.select(members)
         self.environment = self.environment.select(members)
         self.streams.select(members.tolist())
         self._block_state = self._block_state[members]
-        self.returns, self.lengths, self.seeds = self.returns[members], self.lengths[members], self.seeds[members]
-        self.loss = self.loss[members]
+        for name in ("obs", "shown", "returns", "lengths", "seeds", "loss"):
+            value = getattr(self, name)
+            setattr(self, name, None if value is None else value[members])
         if self.obs is not None:
-            self.obs = self.obs[members]
-            self.shown = None if self.shown is None else self.shown[members]
             self._seeds, self._starts = self._seeds[:, members], self._starts[:, members]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything to go on from but the agent's weights."""
-        return {
-            "agent": self.agent.training_state(), "environment": self.environment.snapshot(), "steps": self.steps,
-            "obs": self.obs, "shown": self.shown, "returns": self.returns, "lengths": self.lengths,
-            "seeds": self.seeds, "block": self._block, "streams": self._block_state,
-        }  # fmt: skip
+        own = {name: getattr(self, name) for name in KEPT} | {"block": self._block, "streams": self._block_state}
+        return own | {"agent": self.agent.training_state(), "environment": self.environment.snapshot()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        device = self.agent.device
         self.agent.load_training_state(state["agent"])
-        self.steps, self.seeds = state["steps"], state["seeds"]
-        self.obs, self.shown = (None if state[name] is None else state[name].to(device) for name in ("obs", "shown"))
-        self.returns, self.lengths = state["returns"].to(device), state["lengths"].to(device)
+        for name in KEPT:
+            value = state[name]
+            moves = isinstance(value, Tensor) and name != "seeds"  # which stay where they are drawn
+            setattr(self, name, value.to(self.agent.device) if moves else value)
         self.streams.set_state(state["streams"])
         if state["block"] >= 0:
             self._block = state["block"] - 1
             self._draw()
         self.environment.restore(state["environment"])
+
+
+@dataclass
+class Group:
+    """Members that share one tensor program; ``at [m]`` is their place among the run's."""
+
+    at: Tensor
+    loop: StepLoop
+    evaluation: Environment
+
+
+class StepGroups(Loop):
+    """`Loop` of members that learn step by step.
+
+    Members whose networks have different shapes (``vary_hp``) are several groups, trained one after another; what a
+    member learns depends on neither. An epoch has ``steps_per_epoch`` steps of every member, rounded up to whole steps
+    of its E environments; episodes go on from epoch to epoch. ``budget`` is how many steps a member has in the run.
+    """
+
+    evaluation_modes = ("greedy",)
+    kept = (*Loop.kept, "updates", "budget")  # the latter, as exploration must not return when a run gets longer
+
+    def __init__(self, groups: list[Group], seeds: list[int], schedule: StepSchedule, epochs: int, game: str = ""):
+        super().__init__([group.loop.agent for group in groups], seeds, game, schedule.eval_episodes)
+        self.groups, self.schedule, self.envs = groups, schedule, groups[0].loop.agent.envs
+        self.eval_envs = groups[0].evaluation.envs
+        self.order = torch.cat([group.at for group in groups]).argsort()
+        self.steps = -(-schedule.steps_per_epoch // self.envs)  # in an epoch, of all environments at once
+        self.budget = epochs * self.steps * self.envs
+        self.updates_per_step = groups[0].loop.agent.updates_per_step
+        self.updates = torch.zeros(len(seeds), dtype=torch.int64)
+        self.acting_streams = Streams.named(seeds, "latents of evaluations")
+
+    def warm_up(self) -> None:
+        wait = self.schedule.first_update
+        if wait >= self.budget:
+            self._warn(f"nothing will be learned: the run has {self.budget} steps, the first update comes after {wait}")
+
+    def epoch(self) -> dict[str, Tensor]:
+        start = time.perf_counter()
+        self.epochs += 1
+        for group in self.groups:
+            group.loop.agent.budget = self.budget
+        seen = self._gathered([group.loop.epoch(self.steps) for group in self.groups])
+        self._check_returns(seen["finite"])
+        self.env_steps = self.env_steps + self.steps * self.envs
+        self.updates = self.updates + seen["updated"] * self.updates_per_step
+        self.gradient_steps = int(self.updates.max())
+        seconds = torch.full((len(self.seeds),), time.perf_counter() - start)
+        self._check_members(seen["loss"], seen["updated"] > 0)
+        return {
+            "train/loss": seen["loss"], "rollout/return_mean": seen["return"], "rollout/length": seen["length"],
+            "gradient_steps": self.updates,
+        } | {tag: values for tag, values in seen.items() if "/" in tag} | {"time/train": seconds}  # fmt: skip
+
+    def _gathered(self, rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Rows ``[m, ...]`` of all groups as ``[M, ...]``, every member in its place."""
+        return {name: torch.cat([row[name] for row in rows])[self.order] for name in rows[0]}
+
+    def _round(self, count: int, sample: bool) -> Episodes:
+        """Greedy episodes; there is no other way to ``sample``."""
+        assert not sample
+        seeds, streams, rows = self.evaluation_streams.episode_seeds(count), self.acting_streams.fork(), []
+        for group in self.groups:
+            policy = group.loop.agent.begin(count, streams.of(group.at), sample=False, evaluate=True)
+            rows.append(vars(rollout(policy, group.evaluation, seeds[group.at], keep=False)))
+        return Episodes(**self._gathered(rows))
+
+    def measure(self) -> dict[str, Tensor]:
+        played = self.evaluate(self.eval_episodes)
+        row = {self.score_tag: played.returns.mean(1)}
+        if self.schedule.continuing:
+            row["eval/reward_rate"] = (played.returns / played.lengths).mean(1)
+        return row
+
+    def policy(self, streams: Streams, sample: bool = False) -> Policy:
+        first = self.groups[0]  # which the first member is always in
+        return first.loop.agent.begin(1, streams.of(first.at), sample=sample, evaluate=True)
+
+    def state_dict(self, whole: bool = True) -> dict[str, Any]:
+        return super().state_dict() | {"groups": [group.loop.state_dict() for group in self.groups] if whole else None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        for group, saved in zip(self.groups, state["groups"], strict=True):
+            group.loop.load_state_dict(saved)
+
+    def close(self) -> None:
+        for group in self.groups:
+            group.loop.environment.close()
+            group.evaluation.close()

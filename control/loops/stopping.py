@@ -1,23 +1,65 @@
-"""When the training of an agent on a proxy ends before its budget. A rule judges every member on its own."""
+"""Running means of what members report, and rules that end each member's training on a proxy before its budget."""
 
 from collections.abc import Callable
-from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from control.loops.steps import Ended, StepLoop
-from control.loops.window import RunningWindow
+
+Test = Callable[[StepLoop, Tensor], Tensor]
 
 
-class Rule(Protocol):
-    """``ended`` are the episodes that ended in one step; gives which of their members are done, ``[N]`` bool."""
+class RunningWindow:
+    """The latest ``size`` numbers of each member, and their mean; fewer where there are fewer."""
 
-    def __call__(self, interaction: StepLoop, ended: Ended) -> Tensor: ...
+    def __init__(self, members: int, size: int):
+        self.values = torch.zeros(members, size, dtype=torch.float64)
+        self.counts = torch.zeros(members, dtype=torch.int64)
 
-    def select(self, members: Tensor) -> None: ...
+    def add(self, members: Tensor, values: Tensor) -> None:
+        """``values [N]`` of ``members [N]``, ascending; a member comes up as often as it has new numbers."""
+        size = self.values.shape[1]
+        new = torch.bincount(members, minlength=len(self.counts))
+        nth = torch.arange(len(members)) - torch.searchsorted(members, members)  # of the member's own
+        latest = nth >= new[members] - size
+        self.values[members[latest], ((self.counts[members] + nth) % size)[latest]] = values[latest].double()
+        self.counts += new
+
+    def mean(self, members: Tensor, first: int, last: int) -> Tensor:
+        """Mean of the latest entries from the ``last`` one back to before the ``first``: ``mean(m, 0, 10)`` is that of
+        the latest ten. ``[N]``, NaN where there are none."""
+        back = torch.arange(first, last)
+        index = self.counts[members].unsqueeze(1) - 1 - back
+        there = index >= 0
+        values = self.values[members].gather(1, index % self.values.shape[1])
+        return (values * there).sum(1) / there.sum(1)
+
+    def select(self, members: Tensor) -> None:
+        self.values, self.counts = self.values[members], self.counts[members]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"values": self.values, "counts": self.counts}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.values, self.counts = state["values"], state["counts"]
 
 
-class Plateau:
+class Rule:
+    """Looks at the latest ``size`` numbers of every member; nothing ends before ``initial`` episodes and some more."""
+
+    def __init__(self, members: int, number: int, initial: int, size: int):
+        self.number, self.initial, self.latest = number, initial, RunningWindow(members, size)
+
+    def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
+        """``ended`` are the episodes that ended in one step; which of their members are done, ``[N]`` bool."""
+        raise NotImplementedError
+
+    def select(self, members: Tensor) -> None:
+        self.latest.select(members)
+
+
+class Plateau(Rule):
     """Done when the mean return of the latest ``number`` episodes differs from that of the ``number`` before by
     less than ``difference``, relatively. Not before ``initial + number`` episodes and ``floor`` steps.
 
@@ -25,49 +67,34 @@ class Plateau:
     """
 
     def __init__(self, members: int, number: int, difference: float, initial: int, floor: int = 0):
-        self.number, self.difference, self.initial, self.floor = number, difference, initial, floor
-        self.returns = RunningWindow(members, 2 * number)
+        super().__init__(members, number, initial, 2 * number)
+        self.difference, self.floor = difference, floor
 
-    def __call__(self, interaction: StepLoop, ended: Ended) -> Tensor:
+    def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
         who, n = ended.members, self.number
-        self.returns.add(who, ended.returns)
-        now, before = self.returns.mean(who, 0, n), self.returns.mean(who, n, 2 * n)
+        self.latest.add(who, ended.returns)
+        now, before = self.latest.mean(who, 0, n), self.latest.mean(who, n, 2 * n)
         flat = (now - before).abs() / (before.abs() + 1e-9) < self.difference
-        enough = self.returns.counts[who] > self.initial + n
-        return flat & enough & (ended.step * interaction.agent.envs >= self.floor)
-
-    def select(self, members: Tensor) -> None:
-        self.returns.select(members)
+        enough = self.latest.counts[who] > self.initial + n
+        return flat & enough & (ended.step * loop.agent.envs >= self.floor)
 
 
-class Solved:
+class Solved(Rule):
     """Done when the mean of the latest ``number`` scores reaches ``solved``; not before the ``initial`` episodes.
 
-    The score of an episode is its own return, or what ``test(interaction, members) -> [N]`` says of the agent then:
-    the published rule tests on the real environment after every training episode. Source: as `Plateau`.
+    The score of an episode is its own return, or what ``test(loop, members) -> [N]`` says of the agent then, once where
+    several of its episodes ended: the published rule tests on the real environment after every training episode.
+    Source: as `Plateau`.
     """
 
-    def __init__(
-        self,
-        members: int,
-        number: int,
-        solved: float,
-        initial: int,
-        test: Callable[[StepLoop, Tensor], Tensor] | None = None,
-    ):
-        self.number, self.solved, self.initial, self.test = number, solved, initial, test
-        self.scores = RunningWindow(members, number)
+    def __init__(self, members: int, number: int, solved: float, initial: int, test: Test | None = None):
+        super().__init__(members, number, initial, number)
+        self.solved, self.test = solved, test
 
-    def __call__(self, interaction: StepLoop, ended: Ended) -> Tensor:
-        who = ended.members
-        self.scores.add(who, ended.returns if self.test is None else self._tested(interaction, who))
-        return (self.scores.mean(who, 0, self.number) >= self.solved) & (self.scores.counts[who] > self.initial)
-
-    def _tested(self, interaction: StepLoop, who: Tensor) -> Tensor:
-        """One test an agent, also where several of its episodes ended at once."""
-        assert self.test is not None
-        once, of = who.unique(return_inverse=True)
-        return self.test(interaction, once)[of]
-
-    def select(self, members: Tensor) -> None:
-        self.scores.select(members)
+    def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
+        who, scores = ended.members, ended.returns
+        if self.test is not None:
+            once, of = who.unique(return_inverse=True)
+            scores = self.test(loop, once)[of]
+        self.latest.add(who, scores)
+        return (self.latest.mean(who, 0, self.number) >= self.solved) & (self.latest.counts[who] > self.initial)

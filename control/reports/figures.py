@@ -2,28 +2,17 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import compress
+from functools import partial
+from itertools import compress, cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from control.reports.panels import (
-    COLOURS,
-    GREY,
-    NOTE,
-    STYLE,
-    X_LABELS,
-    Cells,
-    clip_below,
-    draw_aggregate,
-    draw_seeds,
-    grid,
-    on_grid,
-    scale,
-    sheet,
-)
+from control.reports import panels
+from control.reports.panels import COLOURS, GREY, NOTE, STEPS_LABEL, Cells, grid, scale, sheet
 from control.reports.runs import Array, Group, Run, find_groups, logged, read_runs, return_tags
 from control.reports.tables import seeds_text, summarise, table
 from control.reports.tags import COMMAND, REWARD_RATE, TAGS, TRAINING, tags
@@ -32,25 +21,20 @@ from models.settings import SettingError
 FORMATS = (".png", ".pdf", ".svg")
 
 
-def plot(run_dirs: Sequence[Path], out: Path | None = None, x: str = "env_steps") -> int:
+def plot(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     """Draw and tabulate runs: mean with its 95 % bootstrap band and IQM over seeds, groups overlaid.
 
     Takes run folders or any folder above them; several environments are a row of panels each. Writes the figure to
     ``out`` (.png, .pdf, .svg, or a folder that gets `plot.png`), by default into the folder common to the runs, and
-    the table's numbers as JSON beside it. ``x`` is env_steps or epoch. Returns the exit code 0. Raises SettingError
-    where there is nothing to draw or the figure cannot be written, the latter before anything is printed.
+    the table's numbers as JSON beside it. Returns the exit code 0. Raises SettingError where there is nothing to draw
+    or the figure cannot be written, the latter before anything is printed.
     """
-    if x not in X_LABELS:
-        raise SettingError(f"x is '{x}'; allowed: {', '.join(X_LABELS)}")
     out = None if out is None else figure_file(Path(out))
     groups = find_groups(run_dirs)
     labels, title = _labels([group.names for group in groups])
     summary = {label: summarise(group) for label, group in zip(labels, groups, strict=True)}
     common = os.path.commonpath([run.source.parent for group in groups for run in group.runs])
-
-    def draw(target: Path) -> None:
-        _draw_groups(_rows(groups, labels), title, x, target)
-
+    draw = partial(_draw_groups, _rows(groups, labels), title)
     show(table(title, summary), {"runs": title, "groups": summary}, draw, out or Path(common, "plot.png"), "plot_out")
     return 0
 
@@ -79,8 +63,7 @@ def figure_file(out: Path, setting: str = "plot_out") -> Path:
 
 
 def check_writable(setting: str, *paths: Path) -> None:
-    """SettingError, in the name of ``setting``, where one of these files cannot be written; makes their folders, and
-    leaves no file behind."""
+    """SettingError, in the name of ``setting``, where a file cannot be written. Makes folders, and leaves no file."""
     try:
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +96,7 @@ def _rows(groups: Sequence[Group], labels: Sequence[str]) -> dict[str, dict[str,
     }
 
 
-def _draw_groups(rows: dict[str, dict[str, Group]], title: str, x: str, target: Path) -> None:
+def _draw_groups(rows: dict[str, dict[str, Group]], title: str, target: Path) -> None:
     """A figure of ``rows[environment][label]``: one row of panels per environment; of a single one, up to three."""
     groups = [group for row in rows.values() for group in row.values()]
     titles = _titles([run for group in groups for run in group.runs])
@@ -121,35 +104,33 @@ def _draw_groups(rows: dict[str, dict[str, Group]], title: str, x: str, target: 
         raise SettingError(f"{title}: neither returns nor losses were logged yet")
     columns = len(titles) if len(rows) > 1 else min(len(titles), 3 if len(titles) > 4 else 2)
     cells = grid(len(rows) * len(titles), columns)
-    colours = {
-        label: COLOURS[i % len(COLOURS)] for i, label in enumerate(sorted({k for row in rows.values() for k in row}))
-    }
+    labels = sorted({label for row in rows.values() for label in row})
+    colours = dict(zip(labels, cycle(COLOURS), strict=False))
     counts = [len(group.runs) for group in groups]
     title = ", ".join(part for part in (title, seeds_text(counts)) if part)
     note = f"{NOTE}; to the shortest run's end" if max(counts) > 1 else ""
     with sheet(target, cells, (5.4 * columns, 3.9 * len(cells)), title=title, note=note) as axes:
-        panels = iter(axes)
-        for environment, row in rows.items():
-            for (tag, panel_title), axis in zip(titles.items(), panels, strict=False):
-                for label, group in row.items():
-                    draw_aggregate(axis, *on_grid(group.runs, tag, x), colours[label], label, with_seeds=len(row) == 1)
-                axis.set(title=f"{environment}: {panel_title}" if environment else panel_title, xlabel=X_LABELS[x])
-                scale(axis)
-                if TAGS[tag].kind == "return":
-                    clip_below(axis, [run for group in row.values() for run in group.runs], [tag], x)
+        places = [(environment, tag) for environment in rows for tag in titles]
+        for axis, (environment, tag) in zip(axes, places, strict=True):
+            row = rows[environment]
+            for label, group in row.items():
+                panels.draw_aggregate(axis, *panels.on_grid(group.runs, tag), colours[label], label, len(row) == 1)
+            axis.set(title=f"{environment}: {titles[tag]}" if environment else titles[tag], xlabel=STEPS_LABEL)
+            scale(axis)
+            if TAGS[tag].kind == "return":
+                panels.clip_below(axis, [run for group in row.values() for run in group.runs], [tag])
 
 
 def _titles(runs: Sequence[Run]) -> dict[str, str]:
     """The panels for these runs: tag and title, with the tag where another panel has the same title."""
     shown = [*return_tags(runs), *logged(runs, tags("loss"))]
-    titles = [TAGS[tag].title for tag in shown]
-    return {
-        tag: f"{title} ({tag})" if titles.count(title) > 1 else title for tag, title in zip(shown, titles, strict=True)
-    }
+    titles = {tag: TAGS[tag].title for tag in shown}
+    several = [title for title, count in Counter(titles.values()).items() if count > 1]
+    return {tag: f"{title} ({tag})" if title in several else title for tag, title in titles.items()}
 
 
 def learning_curve(run_dir: Path) -> Path:
-    """Draw one run folder as `curve.png` in it and return that path: returns, losses, command against obtained return.
+    """Draw one run folder as `curve.png` in it, whose path it gives: returns, losses, commanded and obtained return.
 
     Seeds trained together appear as thin lines with their mean. Raises SettingError where there is nothing to draw.
     """
@@ -160,46 +141,37 @@ def learning_curve(run_dir: Path) -> Path:
     parts = run_dir.resolve().parts
     names = parts[-5:-2] if parts[-1].startswith("version_") else parts[-1:]
     title = ", ".join([*names, "seed " + ", ".join(str(run.seed) for run in runs)])
-    losses, commanded = logged(runs, tags("loss")), logged(runs, [COMMAND])
+    losses, commanded = logged(runs, tags("loss")), logged(runs, [COMMAND]) and logged(runs, [TRAINING])
     cells = beside(len(losses) + len(commanded))
     widths = [1.6] + [1.0] * (len(cells[0]) - 1)
     size = (4.2 * sum(widths), 4.2 if len(cells) == 1 else 7.0)
     with sheet(run_dir / "curve.png", cells, size, title=title, widths=widths, legend=None) as axes:
-        _draw_returns(axes[0], runs)
+        shown = return_tags(runs)
+        # A running mean and the training return, of which one is drawn, have the same colour.
+        colours = dict(zip(tags("return"), (COLOURS[0], *COLOURS), strict=False))
+        for tag in shown:
+            panels.draw_seeds(axes[0], runs, tag, colours[tag], TAGS[tag].short)
+        axes[0].set(title="Reward per step" if shown == [REWARD_RATE] else "Return", xlabel=STEPS_LABEL)
+        scale(axes[0])
+        panels.clip_below(axes[0], runs, shown)
+        if shown:
+            axes[0].legend(loc="best")
         for axis, tag in zip(axes[1:], losses, strict=False):
-            draw_seeds(axis, runs, tag, COLOURS[0])
-            axis.set(title=TAGS[tag].title, xlabel=X_LABELS["env_steps"])
+            panels.draw_seeds(axis, runs, tag, COLOURS[0])
+            axis.set(title=TAGS[tag].title, xlabel=STEPS_LABEL)
             scale(axis)
         if commanded:
-            columns = [_column(runs, tag) for tag in (COMMAND, TRAINING, "epoch")]
+            columns = [np.concatenate([run.columns[tag] for run in runs]) for tag in (COMMAND, TRAINING, "epoch")]
             dots = _draw_commands(axes[-1], *columns)
             axes[-1].figure.colorbar(dots, ax=axes[-1], label="epoch")
     return run_dir / "curve.png"
 
 
-def beside(panels: int) -> Cells:
-    """Panel 0 at the sheet's full height, and beside it ``panels`` more in a row, or in two for more than three."""
-    rows = 1 if panels <= 3 else 2
-    others = grid(panels, -(-panels // rows)) if panels else [[]]
+def beside(count: int) -> Cells:
+    """Panel 0 at the sheet's full height, and beside it ``count`` more in a row, or in two for more than three."""
+    rows = 1 if count <= 3 else 2
+    others = grid(count, -(-count // rows)) if count else [[]]
     return [[0, *(number + 1 if number >= 0 else -1 for number in row)] for row in others]
-
-
-def _draw_returns(axis: Any, runs: Sequence[Run]) -> None:
-    shown = return_tags(runs)
-    # A running mean and the training return, of which one is drawn, have the same colour.
-    colours = dict(zip(tags("return"), (COLOURS[0], *COLOURS), strict=False))
-    for tag in shown:
-        draw_seeds(axis, runs, tag, colours[tag], TAGS[tag].short)
-    axis.set(title="Reward per step" if shown == [REWARD_RATE] else "Return", xlabel=X_LABELS["env_steps"])
-    scale(axis)
-    clip_below(axis, runs, shown, "env_steps")
-    if shown:
-        axis.legend(loc="best")
-
-
-def _column(runs: Sequence[Run], tag: str) -> Array:
-    """The values of all runs, NaN where a run has none."""
-    return np.concatenate([run.columns.get(tag, np.full(len(run.columns["epoch"]), np.nan)) for run in runs])
 
 
 def command_figure(commanded: Array, obtained: Array) -> Any:
@@ -207,7 +179,7 @@ def command_figure(commanded: Array, obtained: Array) -> Any:
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(panels.STYLE):
         figure = Figure(figsize=(4, 4), dpi=80, layout="constrained")
         _draw_commands(figure.subplots(), commanded, obtained)
     return figure

@@ -13,7 +13,7 @@ import numpy as np
 from control.reports.runs import Array, Run
 from control.reports.statistics import interval, iqm, mean
 
-X_LABELS = {"env_steps": "environment steps", "epoch": "epoch"}
+STEPS_LABEL = "environment steps"
 NOTE = "line: mean, band: its 95 % bootstrap interval, dashed: interquartile mean"
 
 # Okabe and Ito's palette, told apart under every common colour blindness; its yellow is too faint for a line.
@@ -74,7 +74,7 @@ def sheet(
         figure.savefig(target, dpi=130)
 
 
-def on_grid(runs: Sequence[Run], tag: str, x: str) -> tuple[Array, Array]:
+def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array, Array]:
     """Smoothed curves of the runs that logged ``tag``, on a grid of x they all cover: ``(grid [G], values [N, G])``.
 
     The grid ends where the shortest run ends, so that every point aggregates the same seeds; linear in between.
@@ -93,10 +93,8 @@ def smooth(values: Array) -> Array:
     half = round(len(values) * SMOOTH / 2)
     if half == 0:
         return values
-    total = np.concatenate([[0.0], np.cumsum(values)])
-    index = np.arange(len(values))
-    low, high = np.maximum(index - half, 0), np.minimum(index + half + 1, len(values))
-    return (total[high] - total[low]) / (high - low)
+    window = np.ones(2 * half + 1)
+    return np.convolve(values, window, "same") / np.convolve(np.ones(len(values)), window, "same")
 
 
 def draw_aggregate(axis: Any, x: Array, curves: Array, colour: str, label: str, with_seeds: bool = False) -> None:
@@ -116,7 +114,7 @@ def draw_seeds(axis: Any, runs: Sequence[Run], tag: str, colour: str, label: str
     """The raw points faint, the smoothed mean over seeds on top."""
     for run in runs:
         axis.plot(*run.points(tag, "env_steps"), color=colour, linewidth=0.7, alpha=0.35)
-    x, curves = on_grid(runs, tag, "env_steps")
+    x, curves = on_grid(runs, tag)
     if len(x):
         axis.plot(x, mean(curves), color=colour, linewidth=2, label=label, marker="o" if len(x) == 1 else None)
 
@@ -132,10 +130,10 @@ def scale(axis: Any, allow_log: bool = True) -> None:
         axis.set_yscale("log")
 
 
-def clip_below(axis: Any, runs: Sequence[Run], tags: Sequence[str], x: str) -> None:
+def clip_below(axis: Any, runs: Sequence[Run], tags: Sequence[str]) -> None:
     """End the y axis above the few lowest values of ``tags`` where they would take more than two thirds of it, and say
     so in the panel: one collapsed evaluation in a hundred should not hide all others."""
-    values = np.sort(np.concatenate([np.empty(0), *(run.points(tag, x)[1] for run in runs for tag in tags)]))
+    values = np.sort(np.concatenate([np.empty(0), *(run.points(tag)[1] for run in runs for tag in tags)]))
     if len(values) < FEW or axis.get_yscale() == "log":
         return
     low, high = values[max(1, int(RARE * len(values)))], values[-1]

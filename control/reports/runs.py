@@ -6,18 +6,15 @@ Imports no torch and is quick, so that figures can be drawn while runs go on.
 import csv
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from control.reports.statistics import Array
 from control.reports.tags import RUNNING_MEAN, TAGS, tags
 from control.storage.run_dir import KEYS, read_metrics
 from models.settings import SettingError
-
-Array = NDArray[np.float64]
 
 LAST = 0.1  # share of the epochs, at the end, that `Run.last` averages over
 
@@ -56,7 +53,7 @@ class Group:
     """The seeds of one environment, experiment and implementation, which are its ``names``."""
 
     names: tuple[str, ...]
-    runs: list[Run] = field(default_factory=list)
+    runs: list[Run]
 
 
 def read_runs(path: Path) -> list[Run]:
@@ -70,9 +67,9 @@ def read_runs(path: Path) -> list[Run]:
         raise SettingError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, csv.Error) as error:
         raise SettingError(f"{path} is no metrics.csv of numbers: {error}") from None
-    missing = [name for name in KEYS if name not in table]
-    if missing:
-        raise SettingError(f"{path} is no metrics.csv: it has no column {missing[0]}")
+    for name in KEYS:
+        if name not in table:
+            raise SettingError(f"{path} is no metrics.csv: it has no column {name}")
     columns = {name: np.array(values, dtype=np.float64) for name, values in table.items()}
     seeds = columns["seed"]
     return [
@@ -88,23 +85,18 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     each is a group. Raises SettingError, in the name of ``setting``, where a folder does not exist or holds no
     metrics.csv.
     """
-    groups: dict[tuple[str, ...], dict[int, tuple[Any, Run]]] = {}
+    groups: dict[tuple[str, ...], dict[int, Run]] = {}
     named = {Path(folder).resolve() for folder in run_dirs if Path(folder, "metrics.csv").is_file()}
     versions_apart = len({folder.parent for folder in named}) < len(named)
-    for path in _metrics_files(run_dirs, setting):
-        names, version = _place(path)
-        names += (path.parent.name,) if versions_apart else ()
-        newest = groups.setdefault(names, {})
-        age = (version, path.stat().st_mtime)
+    files = _metrics_files(run_dirs, setting)
+    for path in sorted(files, key=lambda path: (_place(path)[1], path.stat().st_mtime), reverse=True):
+        names = _place(path)[0] + ((path.parent.name,) if versions_apart else ())
         for run in read_runs(path):
-            if run.seed not in newest or age > newest[run.seed][0]:
-                newest[run.seed] = (age, run)
-    found = [
-        Group(names, [newest[seed][1] for seed in sorted(newest)]) for names, newest in sorted(groups.items()) if newest
-    ]
-    if not found:
-        raise SettingError(f"{setting} is {_listed(run_dirs)}; its metrics.csv has no epoch yet")
-    return found
+            groups.setdefault(names, {}).setdefault(run.seed, run)
+    if not groups:
+        listed = ", ".join(f"'{path}'" for path in run_dirs)
+        raise SettingError(f"{setting} is {listed}; its metrics.csv has no epoch yet")
+    return [Group(names, [runs[seed] for seed in sorted(runs)]) for names, runs in sorted(groups.items())]
 
 
 def _metrics_files(run_dirs: Sequence[Path], setting: str) -> list[Path]:
@@ -112,28 +104,22 @@ def _metrics_files(run_dirs: Sequence[Path], setting: str) -> list[Path]:
     for folder in map(Path, run_dirs):
         if folder.is_file():
             folder = folder.parent
-        below = sorted(folder.rglob("metrics.csv")) if folder.is_dir() else []
+        below = sorted(folder.rglob("metrics.csv"))
         if not below:
             fault = "holds no metrics.csv" if folder.is_dir() else "is not there"
-            raise SettingError(
-                f"{setting} is '{folder}', which {fault}; allowed: run folders, or any folder above them"
-            )
+            allowed = "run folders, or any folder above them"
+            raise SettingError(f"{setting} is '{folder}', which {fault}; allowed: {allowed}")
         files.update(dict.fromkeys(path.resolve() for path in below))
     return list(files)
 
 
 def _place(path: Path) -> tuple[tuple[str, ...], int]:
-    """(environment, experiment, implementation) and version, from `GAME/EXP/IMPL/seed_N/version_K/metrics.csv`.
-    A folder copied elsewhere is a group under its own name."""
+    """(environment, experiment, implementation) and version; a folder copied elsewhere has its own name for all."""
     version, seed = path.parent, path.parent.parent
     if version.name.startswith("version_") and seed.name.startswith("seed_") and len(path.parts) > 6:
         number = version.name.removeprefix("version_")
         return path.parts[-6:-3], int(number) if number.isdigit() else 0
     return (version.name,), 0
-
-
-def _listed(paths: Sequence[Path]) -> str:
-    return ", ".join(f"'{path}'" for path in paths)
 
 
 def logged(runs: Sequence[Run], names: Iterable[str]) -> list[str]:

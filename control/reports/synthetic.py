@@ -1,5 +1,6 @@
 """A search in numbers and pictures, and what a synthetic environment shows the agents that train on it."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,18 @@ from control.reports.tags import FITNESS, MEAN_RETURN
 from envs.make import make_environment
 from models.proxies.files import Proxy
 from models.proxies.synthetic.networks import Networks
-from models.trajectory import Trajectory
 
 _AGENTS, _EPISODES, _BINS = 10, 10, 60
 
 
 def describe(outcome: Outcome, solved: float | None) -> dict[str, Any]:
-    """Numbers of N agents: mean and spread of their mean returns, interquartile mean with a bootstrap interval of
-    95 %, the share that solves the task, and what training cost. Agents whose weights are no longer finite have failed,
-    and count in nothing else."""
+    """Numbers of N agents: of their mean returns, with a 95 % bootstrap interval of the interquartile mean, and of what
+    training cost. Agents whose weights are no longer finite have failed, and count in nothing else."""
     scores = outcome.scores[outcome.scores.isfinite()].double().numpy()
     if not len(scores):
         scores = np.full(1, np.nan)
     bounds = interval(scores, iqm)
+    low, high = (None, None) if bounds is None else map(float, bounds)
     return {
         "agents": len(outcome.scores),
         "failed": int((~outcome.scores.isfinite()).sum()),
@@ -38,18 +38,13 @@ def describe(outcome: Outcome, solved: float | None) -> dict[str, Any]:
         "median": float(np.median(scores)),
         "worst": float(scores.min()),
         "iqm": float(iqm(scores)),
-        "iqm_low": None if bounds is None else float(bounds[0]),
-        "iqm_high": None if bounds is None else float(bounds[1]),
+        "iqm_low": low,
+        "iqm_high": high,
         "solved": None if solved is None else float((scores >= solved).mean()),
         "steps": float(outcome.steps.double().mean()),
         "steps_std": float(outcome.steps.double().std(correction=0)),
         "episodes": float(outcome.episodes.double().mean()),
     }
-
-
-def sentence(summary: dict[str, Any]) -> str:
-    """``mean 498.2, IQM 500.0 [499.1, 500.0]``."""
-    return f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}"
 
 
 def iqm_text(summary: dict[str, Any]) -> str:
@@ -78,42 +73,36 @@ def search_figure(folder: Path, solved: float | None) -> Path:
     return path
 
 
-def behaviour(proxy: Proxy, settings: Settings) -> dict[str, dict[str, np.ndarray]]:
-    """Samples of what agents see: ``{"synthetic" | "real" | "synthetic on real": {"state" [N, S], "reward" [N]}}``.
+def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
+    """Samples of what agents see, "synthetic", "real" and "synthetic on real": states and, as the last column, rewards
+    ``[N, S + 1]``.
 
-    Ten agents train on the synthetic environment. Its samples are its next states (of a bandit, its only ones) and
-    rewards; where trainings end early, of the agents that ended last. Then each plays ten greedy episodes on the real
-    environment. The third is what the synthetic environment would have answered there. As in figure 4 of Ferreira et
-    al. 2022.
+    Ten agents train on the synthetic environment: its next states (of a bandit, its only ones) and rewards; where
+    trainings end early, of the agents that ended last. Then each plays ten greedy episodes on the real environment. The
+    third is what the synthetic one would have answered there. As in figure 4 of Ferreira et al. 2022.
     """
     # one shape for all agents, so that one program holds them
-    loop = InnerLoop(proxy.config, settings.run.agent, settings.replace(vary_hp=False).agent, proxy.game)
+    config = dataclasses.replace(proxy.config, inner_steps=proxy.config.steps_in_use)
+    loop = InnerLoop(config, settings.run.agent, settings.replace(vary_hp=False).agent, proxy.game)
     parameters = proxy.parameters.expand(_AGENTS, -1)
     interaction = loop.begin(parameters, list(range(_AGENTS)))
-    trained = loop.finish(interaction, proxy.config.steps_in_use)
-    inner: Any = interaction.agent
-    networks = Networks(proxy.config, loop.stages.spaces)
-    rows = inner.replay.rows()
+    trained = loop.finish(interaction)
+    agent: Any = interaction.agent
+    rows = agent.replay.rows()
     seen = rows["next_obs" if proxy.config.proxy == "mdp" else "obs"]
     real = make_environment(proxy.game, _AGENTS, _EPISODES)
     played = rollout(trained.policy, real, torch.arange(_AGENTS * _EPISODES).view(_AGENTS, _EPISODES))
     real.close()
-    assert isinstance(played, Trajectory)
     valid, states = played.valid, torch.cat([played.obs[1:], played.final_obs[None]])
-    program = networks.program(parameters)
+    program = Networks(proxy.config, loop.stages.spaces).program(parameters)
     answers = [program.step(obs, action) for obs, action in zip(played.obs, played.action, strict=True)]
-    return {
-        "synthetic": {"state": _flat(seen), "reward": rows["reward"].flatten().numpy()},
-        "real": {"state": _flat(states[valid]), "reward": played.reward[valid].numpy()},
-        "synthetic on real": {
-            "state": _flat(torch.stack([answer.next_state for answer in answers])[valid]),
-            "reward": torch.stack([answer.reward for answer in answers])[valid].numpy(),
-        },
+    answered, paid = (torch.stack([getattr(answer, name) for answer in answers]) for name in ("next_state", "reward"))
+    samples = {
+        "synthetic": (seen.flatten(0, -2), rows["reward"].flatten()),
+        "real": (states[valid], played.reward[valid]),
+        "synthetic on real": (answered[valid], paid[valid]),
     }
-
-
-def _flat(states: torch.Tensor) -> np.ndarray:
-    return states.reshape(-1, states.shape[-1]).numpy()
+    return {what: torch.cat([state, reward[:, None]], 1).numpy() for what, (state, reward) in samples.items()}
 
 
 _NAMES = {
@@ -125,7 +114,7 @@ _NAMES = {
 def behaviour_figure(proxy: Proxy, path: Path, settings: Settings) -> Path:
     """Histograms of `behaviour`: one panel per dimension of the state and one for the reward; counts on a log scale."""
     data = behaviour(proxy, settings)
-    size = data["real"]["state"].shape[1]
+    size = data["real"].shape[1] - 1
     names = [*_NAMES.get(proxy.game, [f"state {i}" for i in range(size)]), "reward"]
     bandit = proxy.config.proxy == "bandit"
     seen = "states agents train on" if bandit else "agents in training on it"
@@ -140,11 +129,12 @@ def behaviour_figure(proxy: Proxy, path: Path, settings: Settings) -> Path:
             for (what, samples), colour in zip(data.items(), COLOURS, strict=False):
                 if bandit and what == "synthetic on real" and i < size:
                     continue  # a bandit has no next state
-                values = samples["state"][:, i] if i < size else samples["reward"]
-                low, high = np.quantile(values, [0.002, 0.998])
+                low, high = np.quantile(samples[:, i], [0.002, 0.998])
                 margin = 0.05 * max(high - low, 1e-3)
                 edges = np.linspace(low - margin, high + margin, _BINS)
-                axis.hist(values, edges, histtype="step", color=colour, log=True, density=True, label=labels[what])
+                axis.hist(
+                    samples[:, i], edges, histtype="step", color=colour, log=True, density=True, label=labels[what]
+                )
             axis.set_title(name, fontsize=9)
             axis.tick_params(labelsize=7)
     return path

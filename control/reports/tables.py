@@ -1,7 +1,7 @@
 """Numbers over seeds, and text tables of them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from control.reports.runs import Group, return_tags
@@ -56,10 +56,9 @@ def table(title: str, summary: dict[str, Any]) -> str:
         for seed, numbers in group["seeds"].items():
             cells = [f"{_number(numbers[tag]['last'])} ({_number(numbers[tag]['best'])})" for tag in shown]
             rows.append([f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}", *cells])
-        over, best = group["over_seeds"], group.get("best_over_seeds", {})
-        for name, text in AGGREGATES.items():
-            cells = [f"{text(over[tag])} ({text(best[tag])})" if tag in best else text(over[tag]) for tag in shown]
-            rows.append([name, "", "", *cells])
+        best = group.get("best_over_seeds", {})
+        columns = [aggregates(group["over_seeds"][tag], best.get(tag)) for tag in shown]
+        rows += [[name, "", "", *(column[name] for column in columns)] for name in AGGREGATES]
         lines += ["", *aligned(rows)]
     return "\n".join(lines)
 
@@ -69,11 +68,8 @@ def aligned(rows: Sequence[Sequence[str]], least: Sequence[int] = ()) -> list[st
     widths, for a table that is printed row by row."""
     columns = list(zip(*rows, strict=True))
     widths = [max(width, *map(len, column)) for width, column in zip(least or [0] * len(columns), columns, strict=True)]
-    lines = []
-    for first, *rest in rows:
-        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))]
-        lines.append("  ".join(cells).rstrip())
-    return lines
+    form = "  ".join([f"{{:<{widths[0]}}}", *(f"{{:>{width}}}" for width in widths[1:])])
+    return [form.format(*row).rstrip() for row in rows]
 
 
 def with_interval(value: float, bounds: Sequence[Any] | None) -> str:
@@ -93,13 +89,15 @@ def _number(value: float | None) -> str:
     return f"{value:.1f}" if abs(value) >= 1 or value == 0 else f"{value:#.3g}"  # rewards per step are small
 
 
-def _range(bounds: list[float] | None) -> str:
-    return f"{_number(bounds[0])} to {_number(bounds[1])}" if bounds else "one seed"
+def aggregates(over: dict[str, Any], best: dict[str, Any] | None = None) -> dict[str, str]:
+    """What the rows `AGGREGATES` show of the numbers that `over_seeds` gave, in brackets also those of ``best``."""
+    low_high = over["iqm_interval"]
+    span = f"{_number(low_high[0])} to {_number(low_high[1])}" if low_high else "one seed"
+    texts = dict(zip(AGGREGATES, (_number(over["mean"]), _number(over["iqm"]), span), strict=True))
+    if best is None:
+        return texts
+    return {name: f"{texts[name]} ({text})" for name, text in aggregates(best).items()}
 
 
-AGGREGATES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "mean": lambda over: _number(over["mean"]),
-    "IQM": lambda over: _number(over["iqm"]),
-    "  95 %": lambda over: _range(over["iqm_interval"]),
-}
-"""Rows of a table below those of the seeds: how each shows what `over_seeds` gave."""
+AGGREGATES = ("mean", "IQM", "  95 %")
+"""Rows of a table below those of the seeds."""

@@ -21,7 +21,7 @@ if str(ROOT) not in sys.path:
 import numpy as np  # noqa: E402
 
 from control.reports.figures import figure_file, show  # noqa: E402
-from control.reports.panels import COLOURS, GREY, X_LABELS, scale, sheet  # noqa: E402
+from control.reports.panels import COLOURS, GREY, STEPS_LABEL, scale, sheet  # noqa: E402
 from control.reports.runs import LAST, Array, Run  # noqa: E402
 from control.reports.statistics import interval, mean  # noqa: E402
 from control.reports.tables import aligned, seeds_text  # noqa: E402
@@ -204,7 +204,7 @@ def _draw_panel(axis: Any, panel: Panel, window: int, frequency: int, colours: d
         axis.text(1.01, level, f"{name}\n{level:g}", transform=axis.get_yaxis_transform(), color=GREY, fontsize=8,
                   va="center")  # fmt: skip
     scale(axis, allow_log=False)
-    axis.set(xlabel=X_LABELS["env_steps"], ylabel=Y_LABELS[panel.tag])
+    axis.set(xlabel=STEPS_LABEL, ylabel=Y_LABELS[panel.tag])
 
 
 def make(folders: Sequence[Path], out: Path, window: int, frequency: int) -> None:

@@ -27,7 +27,7 @@ import trainer  # noqa: E402
 from control.cli.errors import show  # noqa: E402
 from control.cli.parse import parse  # noqa: E402
 from control.reports.figures import check_writable, figure_file  # noqa: E402
-from control.reports.panels import COLOURS, GREY, X_LABELS, scale, sheet  # noqa: E402
+from control.reports.panels import COLOURS, GREY, STEPS_LABEL, scale, sheet  # noqa: E402
 from control.reports.runs import Array, read_runs  # noqa: E402
 from control.reports.tables import aligned  # noqa: E402
 from control.reports.tags import REWARD_RATE  # noqa: E402
@@ -145,7 +145,7 @@ def draw(curves: dict[tuple[str, str], tuple[Curve, Curve]], out: Path) -> None:
                 low, high = curve.mean - curve.error, curve.mean + curve.error
                 axis.fill_between(curve.steps, low, high, color=colour, alpha=0.25, linewidth=0)
             axis.set_title(f"{agent}, {FIXTURES[fixture]['title']}", fontsize=9)
-            axis.set_xlabel(X_LABELS["env_steps"])
+            axis.set_xlabel(STEPS_LABEL)
             scale(axis, allow_log=False)
 
 

@@ -17,9 +17,9 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from control.reports.figures import figure_file, show  # noqa: E402
-from control.reports.panels import COLOURS, NOTE, X_LABELS, draw_aggregate, grid, on_grid, scale, sheet  # noqa: E402
+from control.reports.panels import COLOURS, NOTE, STEPS_LABEL, draw_aggregate, grid, on_grid, scale, sheet  # noqa: E402
 from control.reports.runs import Run, logged  # noqa: E402
-from control.reports.tables import AGGREGATES, aligned, over_seeds, seeds_text  # noqa: E402
+from control.reports.tables import AGGREGATES, aggregates, aligned, over_seeds, seeds_text  # noqa: E402
 from control.reports.tags import RUNNING_MEAN  # noqa: E402
 from experiments.comparison import check_seed_is_new, command_line, run_script, runs_of  # noqa: E402
 from models.agents.policy_gradients.config import IMPLEMENTATIONS, Config  # noqa: E402
@@ -34,7 +34,7 @@ PANELS: Sequence[tuple[str, str, Sequence[str]]] = (
     ("Entropy loss", "train/loss_e", FOUR),
     ("Entropy of the policy, share of the largest", "train/entropy", tuple(IMPLEMENTATIONS)),
 )
-X = {"episodes": "episodes", "env_steps": X_LABELS["env_steps"]}
+X = {"episodes": "episodes", "env_steps": STEPS_LABEL}
 
 
 @dataclass
@@ -118,8 +118,8 @@ def table(summary: dict[str, Any]) -> str:
         for seed, n in arm["seeds"].items():
             cells = [str(n["episodes"]), f"{n['env_steps']:,}", f"{n['best']:.1f}", f"{n['final']:.1f}"]
             rows.append([f"seed {seed}", *cells])
-        over = arm["over_seeds"]
-        rows += [[label, "", "", shown(over["best"]), shown(over["final"])] for label, shown in AGGREGATES.items()]
+        best, final = (aggregates(arm["over_seeds"][key]) for key in ("best", "final"))
+        rows += [[label, "", "", best[label], final[label]] for label in AGGREGATES]
         lines += ["", *aligned(rows)]
     return "\n".join(lines)
 

@@ -44,7 +44,8 @@ def examine(path: str, name: str, seed: int, agents: int | None) -> dict:
     workers = make_workers(config, kind, agent_settings(proxy, kind, changed), proxy.game)
     seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
     started = time.perf_counter()
-    outcome = workers.run(proxy.parameters.expand(count, -1), seeds, steps=config.steps_in_use, rule="budget")
+    proxies, steps = proxy.parameters.expand(count, -1), config.steps_in_use
+    outcome = workers.run(proxies, seeds, inner_steps=steps, inner_rule="budget")
     row = describe(outcome, config.solved_reward) | {"seconds": time.perf_counter() - started}
     if proxy.game == "cartpole":
         short = Outcome(outcome.returns.clamp(max=200), outcome.steps, outcome.episodes, 0, 0.0, 0.0)
