@@ -39,8 +39,8 @@ class Batch:
             yield Batch(obs, action, returns, weights, share, self.counts)
 
     def by_member(self, function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-        """``function`` of each member's real ``values [M, N]``, ``[n] -> [n]`` or ``[n] -> []``, as ``[M, N]`` with
-        followed by zeros, or as ``[M]``."""
+        """``function`` of each member's real ``values [M, N]``, ``[n] -> [n]`` or ``[n] -> []``: ``[M, N]`` with zeros
+        at the end, or ``[M]``."""
         results = [function(row[:count]) for row, count in zip(values, self.counts, strict=True)]
         return torch.stack(results) if results[0].dim() == 0 else padded(results, values.shape[1])
 
