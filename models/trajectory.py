@@ -53,20 +53,19 @@ def discounted_returns(
     return lambda_returns(reward, after.expand_as(reward), valid, discount, 1.0)
 
 
-def lambda_returns(
-    reward: Tensor, next_value: Tensor, valid: Tensor, discount: float | Tensor, trace: float | Tensor
-) -> Tensor:
+def lambda_returns(reward: Tensor, next_value: Tensor, valid: Tensor, discount: float | Tensor, trace: float) -> Tensor:
     """TD(lambda) returns ``G_t = r_t + discount * [(1 - trace) V_{t+1} + trace G_{t+1}]`` along the first axis.
 
     ``next_value [T, ...]`` is V of the state after step t: 0 after termination, the value of the final observation
     after truncation. At the last valid step G_{t+1} is that same value. Source: Sutton & Barto 2018, eq. 12.20.
     """
-    out = torch.zeros_like(reward)
-    running = torch.zeros_like(reward[0])
-    following = torch.zeros_like(valid[0])
-    for t in range(reward.shape[0] - 1, -1, -1):
-        ahead = torch.where(following, (1 - trace) * next_value[t] + trace * running, next_value[t])
-        running = torch.where(valid[t], reward[t] + discount * ahead, running)
+    returns: list[Tensor] = []
+    running, following = torch.zeros_like(reward[0]), torch.zeros_like(valid[0])
+    own = (1 - trace) * next_value
+    for t in range(len(reward) - 1, -1, -1):
+        traced = running if trace == 1 else own[t] + trace * running
+        ahead = torch.where(following, traced, next_value[t])
         following = valid[t]
-        out[t] = running
-    return torch.where(valid, out, torch.zeros_like(out))
+        running = torch.where(following, reward[t] + discount * ahead, running)
+        returns.append(running)
+    return torch.stack(returns[::-1]).masked_fill(~valid, 0.0)
