@@ -118,8 +118,7 @@ class Settings:
         own = getattr(self.agent, "schedule", None)
         if isinstance(own, StepSchedule):
             return own
-        run = self.run
-        return StepSchedule(run.steps_per_epoch, run.eval_every, run.eval_episodes)
+        return StepSchedule(self.run.steps_per_epoch, self.run.eval_every, self.run.eval_episodes)
 
     def replace(self, **changes: Any) -> "Settings":
         """A copy with fields of run, proxy or agent, or ``command``, changed by name. Raises SettingError. Defaults are

@@ -55,9 +55,8 @@ def read_config(path: str) -> list[Pair]:
 
 
 def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dict[str, Any]:
-    """The mapping in a YAML file or, by its name, a ``.json`` file. Numbers are text, as they are written. Raises
-    SettingError, which names ``setting`` as the one that gave the path and ``line`` as what a line looks like. An
-    ``empty`` file may be allowed."""
+    """The mapping in a YAML file or, by its name, a ``.json`` file. Numbers are text, as they are written. SettingError
+    names ``setting`` as the one that gave the path and ``line`` as what a line looks like. A file may be ``empty``."""
     import yaml
 
     try:

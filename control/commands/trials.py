@@ -126,8 +126,7 @@ class Search:
             atomic_write_text(self.folder / "best.yaml", head + to_yaml(settings))
 
     def finish(self, interrupted: bool) -> int:
-        """Print what was found and what to type next. Returns 0, or 130 after Ctrl-C. Raises UserError where every
-        trial failed."""
+        """Print what was found and what to type next. 0, or 130 after Ctrl-C; UserError where every trial failed."""
         for trial in self.trials.values():
             trial.status = "interrupted" if trial.status == "running" else trial.status
         self.write()
