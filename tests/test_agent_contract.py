@@ -224,7 +224,7 @@ def trained(case: str, game: str) -> Any:
     config = config_of(case, game, **((LEARNING_ON_POLICY if of_family else LEARNING) | hidden))
     loop = loop_of(case, game, 1, 2, config, eval_episodes=30)
     epochs = 120 if valued(case) else 60  # values take longer than actions
-    for _ in range(epochs if of_family else 20):
+    for _ in range(epochs if of_family else 8):
         loop.epoch()
     return loop
 
