@@ -57,10 +57,9 @@ def takes(case: str, spaces: Spaces) -> bool:
 # A probe with one input and one step, episodes of unequal length, and once for each implementation continuous actions;
 # an environment that is no tensor program; models in mazes of their own, every variant in one of them.
 ALONE = [
-    *playable("probe-5", cases=CASES), *playable("cartpole", cases=FULL),
-    *playable("pendulum", cases=PLAIN),
+    *playable("probe-5", cases=CASES), *playable("cartpole", cases=FULL), *playable("pendulum", cases=PLAIN),
     *((case, "cartpole") for case in STEP_CASES if case not in MODELS), ("DDQN", "probe-5"), ("DuelingDDQN", "probe-5"),
-    *((case, "lunarlander") for case in ("UDRL", "AAC", "DDQN")),
+    *((case, "lunarlander") for case in ("AAC", "DDQN")),
     *((case, MAZES[i % 3]) for i, case in enumerate(MODELS)),
 ]  # fmt: skip
 
@@ -75,19 +74,22 @@ def test_a_member_alone_is_the_same_to_the_bit(case: str, game: str) -> None:
     groups = getattr(together, "groups", None)
     broken, m = max((group.at.tolist() for group in groups), key=len)[-2:] if groups else (1, 2)
     alone = loop_of(case, game, 25 + m, 1, steps_per_epoch=steps)
+    history = []
     for epoch in (1, 2, 3):
         if epoch == 3 and game != "pendulum":  # which takes no action that is no number
             spoil(*place(together, broken))
         row, mine = together.epoch(), alone.epoch()
-        found = numbers(together, row, m)
-        same_numbers(numbers(alone, mine, 0), found)
+        history.append(numbers(together, row, m))
+        same_numbers(numbers(alone, mine, 0), history[-1])
         if epoch == 2:
             other = numbers(together, row, broken)
-            assert any(not torch.equal(found[name], other[name]) for name in found if name.startswith("weights"))
             for way in together.evaluation_modes:
                 played = [loop.evaluate(4, way == "sampled").returns for loop in (alone, together)]
                 assert torch.equal(played[0][0], played[1][m]), way
     assert row[together.loss_tag][m].isfinite()
+    weights = [name for name in other if name.startswith("weights")]
+    for one, two in ((history[0], history[2]), (history[1], other)):  # it has learned, and it is not the other
+        assert any(not torch.equal(one[name], two[name]) for name in weights)
     assert game == "pendulum" or any(value.isnan().any() for value in numbers(together, row, broken).values())
 
 
@@ -153,24 +155,6 @@ def test_actions_have_the_shape_and_range_of_the_space(case: str, kind: str) -> 
             low, high = (0, spaces.actions.n - 1) if isinstance(spaces.actions, Discrete) else (
                 torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high))  # fmt: skip
             assert (action >= low).all() and (action <= high).all()
-
-
-@pytest.mark.parametrize(("case", "game"), [
-    *playable("probe-3", cases=CASES), *playable("probe-5-continuous", cases=PLAIN),
-])  # fmt: skip
-def test_learn_gives_one_finite_number_a_member(case: str, game: str) -> None:
-    loop = loop_of(case, game, 1, 3)
-    loop.epoch()
-    if on_policy(ALL[case][0]):
-        loop._explore({})
-    before = {name: weights.detach().clone() for name, weights in loop.agent.named_parameters()}
-    losses = loop.agent.learn()
-    assert loop.agent.main_loss in losses
-    for name, value in losses.items():
-        assert value.shape == (3,) and value.isfinite().all() and not value.requires_grad, name
-    changed = [(weights != before[name]).flatten(1).any(1) for name, weights in loop.agent.named_parameters()]
-    assert torch.stack(changed).any(0).all()
-    assert all(isinstance(optimizer, torch.optim.Optimizer) for optimizer in loop.agent.optimizers)
 
 
 # -- the probes ------------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from models.losses import (
     exponential_weights,
     gaussian_kl,
     gaussian_nll,
-    mean,
     policy_gradient,
     squared_error,
     value_loss,
@@ -118,13 +117,6 @@ def test_entropy_loss_by_hand() -> None:
 def test_value_loss_by_hand() -> None:
     values, returns = torch.tensor([[1.0, 2.0], [0.0, -1.0]]), torch.tensor([[3.0, 2.0], [1.0, 2.0]])
     assert value_loss(values, returns, 0.5).tolist() == [0.5 * 4 / 2, 0.5 * (1 + 9) / 2]
-
-
-def test_parts_of_a_mean_add_up_and_padding_has_none() -> None:
-    values, share = torch.tensor([[1.0, 2.0, 6.0, 99.0]]), torch.tensor([[1.0, 1.0, 1.0, 0.0]]) / 3
-    assert mean(values[:, :3]).item() == 3.0
-    parts = [mean(values[:, part], share[:, part]) for part in (slice(0, 2), slice(2, 4))]
-    torch.testing.assert_close(parts, [torch.tensor([1.0]), torch.tensor([2.0])])
 
 
 NUMBERS = torch.zeros(2, 2)

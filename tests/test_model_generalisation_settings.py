@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +55,13 @@ def test_every_published_cell(name: str, game: str, regime: str) -> None:
         assert dataclasses.replace(chosen, preset="shipped") == default_config(name, game)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_presets_are_complete_and_change_nothing_else(name: str) -> None:
+def test_presets_are_complete_and_change_nothing_else() -> None:
     assert sorted(PRESETS) == sorted(f"{game}_{regime}" for game in CELLS for regime in ("high", "low"))
     assert {FAMILY.preset_game(preset) for preset in PRESETS} == set(CELLS)
-    plain = dataclasses.asdict(default_config(name, ""))
-    for preset, values in PRESETS.items():
-        assert set(values[name]) <= {"Q_alpha", "softmax_temp", "episodic_env", *LOW}
-        changed = dataclasses.asdict(default_config(name, "", {"preset": preset}))
-        assert {key for key in plain if changed[key] != plain[key]} <= {*values[name], "preset"}
+    for preset, name in product(PRESETS, NAMES):
+        plain, changed = (dataclasses.asdict(default_config(name, "", given)) for given in ({}, {"preset": preset}))
+        different = {key for key in plain if changed[key] != plain[key]}
+        assert different <= {"Q_alpha", "softmax_temp", "episodic_env", "preset", *LOW}
 
 
 def test_presets_of_environments_with_parameters() -> None:

@@ -72,31 +72,6 @@ def test_true_values_solve_the_bellman_equation(name):
         assert torch.allclose(value, environment.probe.value(obs, discount))
 
 
-@pytest.mark.parametrize("name", PROBES)
-def test_a_member_alone_is_what_it_is_in_a_batch(name):
-    generator = torch.Generator().manual_seed(1)
-    batch, alone = ProbeEnvironment(name, 3, 5), ProbeEnvironment(name, 1, 5)
-    both = [batch.reset(seeds(3, 5))[1:2], alone.reset(seeds(3, 5)[1:2])]
-    assert torch.equal(*both)
-    for _ in range(batch.probe.length):
-        actions = random_actions(batch, generator)
-        together, single = batch.step(actions), alone.step(actions[1:2])
-        for key in ("obs", "reward", "terminated", "truncated"):
-            assert torch.equal(getattr(together, key)[1:2], getattr(single, key))
-
-
-def test_inactive_environments_stay_and_resets_touch_only_the_chosen():
-    environment = ProbeEnvironment("probe-3", 1, 2)
-    environment.reset(seeds(1, 2))
-    active = torch.tensor([[True, False]])
-    first = environment.step(torch.zeros(1, 2, dtype=torch.int64), active)
-    assert first.obs[0, :, 0].tolist() == [1.0, 0.0]
-    second = environment.step(torch.zeros(1, 2, dtype=torch.int64), active)
-    assert second.reward.tolist() == [[1.0, 0.0]] and second.terminated.tolist() == [[True, False]]
-    again = environment.reset(seeds(1, 2), where=active)
-    assert again[0, :, 0].tolist() == [0.0, 0.0] and second.obs[0, :, 0].tolist() == [2.0, 0.0]
-
-
 def test_signs_are_balanced_and_independent_of_neighbouring_seeds():
     signs = sign(torch.arange(20000))
     bound = 4 / math.sqrt(20000)
