@@ -1,4 +1,4 @@
-"""A search by itself, under a plain Lightning trainer, on a bowl whose best point is known."""
+"""A search by itself, its callback included, under a plain Lightning trainer, on a bowl whose best point is known."""
 
 from collections.abc import Sequence
 from dataclasses import replace

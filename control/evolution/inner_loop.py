@@ -69,6 +69,15 @@ class Outcome:
         return dataclasses.replace(self, **picked)
 
 
+def objective(outcome: Outcome, config: SearchConfig) -> Tensor:
+    """What a search maximises: fitness ``[N]`` of the proxies that N agents trained on; NaN where an agent failed.
+
+    There is one, the mean return of an agent's tests after its training. Others, by the steps that an agent needed or
+    by tests on its way, are further functions of these arguments, between which ``config`` is to choose.
+    """
+    return outcome.scores
+
+
 def train(loop: StepLoop, steps: int, rule: Rule | None = None, episodes: int | None = None) -> Trained:
     """Up to ``steps`` steps of every environment; fewer of a member where ``rule`` says so, or after ``episodes``.
 

@@ -1,14 +1,15 @@
-"""The LightningModule of a search for a proxy: an epoch is a generation of the population."""
+"""The LightningModule of a search for a proxy, and the callback that moves its mean: an epoch is a generation."""
 
 import time
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
 from control.cli.settings import Settings
 from control.evolution.cluster import Workers, make_workers
-from control.evolution.inner_loop import Outcome
+from control.evolution.inner_loop import Outcome, objective
 from control.evolution.strategies import STRATEGIES, Archive
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces
@@ -21,8 +22,8 @@ from models.streams import Streams, derive_seed
 
 
 class PopulationModule(RunModule):
-    """Trains fresh agents on every member of the population, tests them on the real environment, and moves the mean by
-    the members' fitness, all in one `training_step`.
+    """Trains fresh agents on every member of the population and tests them on the real environment (`training_step`);
+    the tests are the population's fitness (`validation_step`), by which the callback `Evolution` moves the mean.
 
     A generation's perturbations and agents follow from the run's seed and its number alone, so nothing of a generation
     under way needs to be kept. The one parameter is the mean, ``[1, D]``.
@@ -38,7 +39,7 @@ class PopulationModule(RunModule):
         self.strategy = STRATEGIES[self.config.strategy](self.config, self.mean[0])
         self.archive = Archive(self.config.keep_best)
         self.solved = False  # whether the latest mean that was scored reaches ``solved_reward``
-        self.fitness = torch.zeros(0)  # [P], of the population
+        self.noise = self.population = self.fitness = torch.zeros(0)  # of the generation: [rows, D], [P, D], [P]
         self.mean_fitness: float | None = None  # of the mean itself, in the generations where it is due
         self.outcome: Outcome | None = None
         self.real_steps = 0
@@ -70,11 +71,10 @@ class PopulationModule(RunModule):
     def close(self) -> None:
         self.workers.close()
 
-    def on_train_start(self) -> None:
-        super().on_train_start()
-        if self.epoch == 0:
-            self.strategy = STRATEGIES[self.config.strategy](self.config, self.first_mean())
-        self._take_mean()
+    val_dataloader = RunModule.train_dataloader
+
+    def configure_callbacks(self) -> list[pl.Callback]:
+        return [Evolution()]
 
     def first_mean(self) -> Tensor:
         """The proxy the search starts from, ``[D]``: of ``initial_draws`` the one whose perturbed copies have the best
@@ -87,7 +87,8 @@ class PopulationModule(RunModule):
         noise = Streams([derive_seed(seed, f"initial perturbation {i}") for i in range(draws)])
         copies = first.unsqueeze(1) + config.noise_std * noise.normal(members, parameters.size)
         outcome = self._train_fresh(copies.flatten(0, 1), [derive_seed(seed, "initial agent")] * draws * members)
-        return first[int(outcome.scores.view(draws, members).mean(1).nan_to_num(-torch.inf).argmax())]
+        fitness = objective(outcome, config).view(draws, members).mean(1).nan_to_num(-torch.inf)
+        return first[int(fitness.argmax())]
 
     def _train_fresh(self, proxies: Tensor, seeds: list[int]) -> Outcome:
         """Fresh agents of ``seeds [N]`` on ``proxies [N, D]``, their steps counted as the search's."""
@@ -98,14 +99,10 @@ class PopulationModule(RunModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         self.epoch = self.current_epoch + 1
-        config, each, name = self.config, self.config.agents_per_proxy, f"generation {self.epoch}"
-        streams = Streams.named(self.seeds, f"perturbations of {name}")
-        noise = streams.normal(self.strategy.rows, self.mean.shape[1])[0]
-        population = self.strategy.ask(noise)
-        agents = len(population) * each
-        repeats = len(population) if config.common_random_numbers else 1
-        seeds = self.seeds_of(name, agents // repeats) * repeats
-        proxies = population.repeat_interleave(each, 0)
+        config, name, members = self.config, f"generation {self.epoch}", len(self.population)
+        repeats = members if config.common_random_numbers else 1
+        seeds = self.seeds_of(name, members * config.agents_per_proxy // repeats) * repeats
+        proxies = self.population.repeat_interleave(config.agents_per_proxy, 0)
         if (self.epoch - 1) % config.center_every == 0 or self.epoch == self.epochs:
             proxies = torch.cat([proxies, self.mean.detach().expand(config.center_agents, -1)])
             seeds = seeds + self.seeds_of(f"centre of {name}", config.center_agents)
@@ -116,13 +113,14 @@ class PopulationModule(RunModule):
             "time/train": torch.tensor([self.outcome.train_seconds]),
             "time/test": torch.tensor([self.outcome.test_seconds]),
         }
-        self.fitness = self.outcome.scores[:agents].view(-1, each).mean(1)
-        self._measure(self.outcome, self.outcome.scores[agents:])
-        if not self.has_solved():  # as published, the first mean that solves is not moved
-            self._move_mean(noise)
 
-    def _measure(self, outcome: Outcome, of_mean: Tensor) -> None:
-        """The row of a generation, and the archive; ``of_mean`` are the scores of the mean's agents, if it has any."""
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """The fitness of the population and, where it is due, of the mean."""
+        outcome = self.outcome
+        if outcome is None:
+            return  # a trainer that tries a validation before the first epoch
+        scores, agents = objective(outcome, self.config), len(self.population) * self.config.agents_per_proxy
+        self.fitness, of_mean = scores[:agents].view(len(self.population), -1).mean(1), scores[agents:]
         sound = self.fitness[self.fitness.isfinite()]
         if not len(sound):
             sound = torch.tensor([torch.nan])
@@ -136,25 +134,11 @@ class PopulationModule(RunModule):
         if len(of_mean):
             numbers["es/center_return"] = of_mean.nanmean()
             self.mean_fitness = float(of_mean.nanmean())
-            self.archive.offer(self.mean_fitness, self.epoch, self.strategy.mean)
             solved = self.config.solved_reward
             if solved is not None:
                 numbers["es/center_solved"] = (of_mean >= solved).float().mean()
             self.solved = solved is not None and self.mean_fitness >= solved
         self.row |= {tag: value[None] for tag, value in numbers.items()}
-
-    def _move_mean(self, noise: Tensor) -> None:
-        told = self.strategy.tell(noise, self.fitness, self.mean_fitness)
-        self.row |= {f"es/{name}": torch.tensor([value]) for name, value in told.items()}
-        self._take_mean()
-        if not self.mean.isfinite().all():
-            raise UserError(
-                f"the mean is no longer finite (generation {self.epoch}), so the search stops; the checkpoint of "
-                "the generation before is kept: a smaller step_size or noise_std may help"
-            )
-
-    def _take_mean(self) -> None:
-        self.mean.data = self.strategy.mean[None].clone()
 
     def seeds_of(self, name: str, count: int) -> list[int]:
         """Seeds of ``count`` fresh agents; different names give agents that share nothing."""
@@ -177,6 +161,42 @@ class PopulationModule(RunModule):
         self.real_steps, self.solved = checkpoint[OURS]["real_steps"], search["solved"]
         self.strategy.load_state_dict(search["strategy"])
         self.archive.entries = [tuple(entry) for entry in search["archive"]["entries"]]
+
+
+class Evolution(pl.Callback):
+    """The outer loop: asks the strategy for a population before every generation, and moves the mean by the fitness
+    that its evaluation leaves behind. It holds nothing; all of it is the module's.
+
+    With ``quit_when_solved`` the first mean that solves is not moved, as published.
+    """
+
+    # Lightning's callbacks serve any module; this one serves a `PopulationModule`, hence the ignores.
+
+    def on_train_start(self, trainer: pl.Trainer, module: PopulationModule) -> None:  # type: ignore[override]
+        if module.epoch == 0:
+            module.strategy = STRATEGIES[module.config.strategy](module.config, module.first_mean())
+        module.mean.data = module.strategy.mean[None].clone()
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: PopulationModule) -> None:  # type: ignore[override]
+        streams = Streams.named(module.seeds, f"perturbations of generation {trainer.current_epoch + 1}")
+        module.noise = streams.normal(module.strategy.rows, module.mean.shape[1])[0]
+        module.population = module.strategy.ask(module.noise)
+
+    def on_validation_end(self, trainer: pl.Trainer, module: PopulationModule) -> None:  # type: ignore[override]
+        if trainer.sanity_checking:
+            return
+        if module.mean_fitness is not None:
+            module.archive.offer(module.mean_fitness, module.epoch, module.strategy.mean)
+        if module.has_solved():
+            return
+        told = module.strategy.tell(module.noise, module.fitness, module.mean_fitness)
+        module.row |= {f"es/{name}": torch.tensor([value]) for name, value in told.items()}
+        module.mean.data = module.strategy.mean[None].clone()
+        if not module.mean.isfinite().all():
+            raise UserError(
+                f"the mean is no longer finite (generation {module.epoch}), so the search stops; the checkpoint of "
+                "the generation before is kept: a smaller step_size or noise_std may help"
+            )
 
 
 def build(settings: Settings) -> PopulationModule:
