@@ -82,7 +82,7 @@ def test_a_stale_agent_acts_once_on_what_it_last_saw_of_an_episode(changes: dict
 
 @pytest.mark.parametrize("changes", [{}, {"faithful_to_paper": True, "stale_observation": False}], ids=str)
 def test_others_always_see_what_is(changes: dict[str, Any]) -> None:
-    life = Watched("ER", GAMES[0], **changes).live(200)
+    life = Watched("ER", GAMES[0], **changes).live(400)
     assert life.agent.episodes.min() > 5
     assert all(torch.equal(shown, life.fresh(t)) for t, shown in enumerate(life.shown))
 
@@ -91,7 +91,7 @@ def test_others_always_see_what_is(changes: dict[str, Any]) -> None:
 def test_an_epoch_begins_with_what_is(ticks: int) -> None:
     """With epochs of one step nobody ever sees anything stale; with longer ones, not in their first step."""
     life = Watched("ER", GAMES[0], stale_observation=True)
-    for _ in range(210 // ticks):
+    for _ in range(420 // ticks):
         life.loop.epoch(ticks)
     fresh = [torch.equal(shown, life.fresh(t)) for t, shown in enumerate(life.shown)]
     assert life.agent.episodes.min() > 5 and all(fresh[::ticks])
