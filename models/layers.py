@@ -68,6 +68,7 @@ class Network(nn.Module):
     def __init__(self, layers: Sequence[Dense], streams: Streams):
         super().__init__()
         self.layers = tuple(layers)
+        self.members = len(streams)
         self._shapes = [shape for layer in self.layers for shape in layer.shapes]
         self._sizes = [prod(shape) for shape in self._shapes]
         drawn = [[part for layer in layers for part in layer.initial(one)] for one in streams.generators]

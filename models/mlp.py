@@ -149,6 +149,7 @@ class MlpNetwork(nn.Module):
     ):
         super().__init__()
         self.mlp = Mlp(sizes, activation, layout="rows", layer=layer, block=block)
+        self.members = len(streams)
         self.flat = nn.Parameter(self.mlp.initial(streams))
         self._views: tuple[int, list[Layer]] | None = None
 
