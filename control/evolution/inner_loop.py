@@ -15,7 +15,7 @@ from torch import Tensor
 
 from control.loops.process import configure_torch
 from control.loops.rollout import rollout
-from control.loops.steps import StepLoop
+from control.loops.steps import Ended, StepLoop
 from control.loops.stopping import Plateau, Rule, Solved
 from envs.make import make_environment, stages_of
 from envs.tensor import TensorEnvironment
@@ -63,11 +63,6 @@ class Outcome:
         whole: list[Any] = [torch.cat(each) if isinstance(each[0], Tensor) else sum(each) for each in fields]
         return cls(*whole)
 
-    def of(self, rows: Tensor) -> "Outcome":
-        """Agents ``rows [N']`` (indices) in that order; totals stay those of all."""
-        picked = {name: getattr(self, name)[rows] for name in ("returns", "steps", "episodes")}
-        return dataclasses.replace(self, **picked)
-
 
 def objective(outcome: Outcome, config: SearchConfig) -> Tensor:
     """What a search maximises: fitness ``[N]`` of the proxies that N agents trained on; NaN where an agent failed.
@@ -95,7 +90,8 @@ def train(loop: StepLoop, steps: int, rule: Rule | None = None, episodes: int | 
         ended = loop.step()
         if ended is None or not running[ended.members].any():
             continue
-        ended = ended.of(running)  # a rule may be costly: it is asked about agents in training only
+        mine = running[ended.members]  # a rule may be costly: it is asked about agents in training only
+        ended = Ended(ended.members[mine], ended.returns[mine], ended.lengths[mine], ended.step)
         who = ended.members
         counts.index_add_(0, at[who], torch.ones_like(who))
         done = torch.zeros_like(who, dtype=torch.bool) if rule is None else rule(loop, ended)
@@ -150,8 +146,9 @@ class InnerLoop:
         parts = [
             loop._run_piece(None if proxies is None else proxies[piece], [seeds[i] for i in piece]) for piece in pieces
         ]
-        order = torch.tensor([i for piece in pieces for i in piece])
-        return Outcome.joined(parts).of(order.argsort())
+        whole, order = Outcome.joined(parts), torch.tensor([i for piece in pieces for i in piece]).argsort()
+        in_order = {name: getattr(whole, name)[order] for name in ("returns", "steps", "episodes")}
+        return dataclasses.replace(whole, **in_order)
 
     def _run_piece(self, proxies: Tensor | None, seeds: list[int]) -> Outcome:
         started, self._rule_steps = time.perf_counter(), 0

@@ -19,8 +19,9 @@ from control.lightning.agent import AgentModule
 from control.lightning.module import RunModule
 from control.loops.recording import record
 from control.reports.figures import command_figure
+from control.reports.runs import read_runs
 from control.reports.tags import tags
-from control.storage.run_dir import MetricsFile, read_metrics
+from control.storage.run_dir import MetricsFile
 from models.streams import Streams
 
 # Lightning's callbacks serve any module, these a `RunModule`, hence the ignores.
@@ -102,9 +103,8 @@ class RunLog(Callback):
     def _draw(self, module: RunModule) -> None:
         for tag, numbers in module.histograms().items():
             self.writers[0].add_histogram(tag, numbers, module.epoch)
-        episodes = module.loop.commanded if isinstance(module, AgentModule) else []
-        if episodes:
-            commanded, obtained = (torch.cat(part, 1).numpy() for part in zip(*episodes, strict=True))
+        if isinstance(module, AgentModule) and module.loop.commanded:
+            commanded, obtained = (torch.cat(part, 1).numpy() for part in zip(*module.loop.commanded, strict=True))
             for m, writer in enumerate(self.writers):
                 figure = command_figure(commanded[m], obtained[m])
                 writer.add_figure("command/obtained_vs_commanded", figure, module.epoch)
@@ -117,14 +117,10 @@ class RunLog(Callback):
 
         values = as_dict(module.settings).items()
         settings = {name: each if isinstance(each, int | float | str) else str(each) for name, each in values}
-        columns = read_metrics(self.metrics.path)
+        runs = {run.seed: run for run in read_runs(self.metrics.path)}
         for seed, writer in zip(self.seeds, self.writers, strict=False):
-            final = {}
-            for tag in tags("return", "score"):
-                own = zip(columns["seed"], columns.get(tag, ()), strict=False)
-                measured = [value for of, value in own if of == seed and not math.isnan(value)]
-                if measured:
-                    final["hparam/" + tag.replace("/", "_")] = measured[-1]
+            measured = {tag: runs[seed].points(tag)[1] for tag in tags("return", "score") if seed in runs}
+            final = {f"hparam/{tag.replace('/', '_')}": values[-1] for tag, values in measured.items() if len(values)}
             for summary in hparams(settings, final):
                 writer._get_file_writer().add_summary(summary)
             for tag, value in final.items():

@@ -1,5 +1,6 @@
 """From settings to the loop of a run, with its agent and environments."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,6 @@ from control.loops.episodes import EpisodeLoop
 from control.loops.loop import Loop
 from control.loops.process import available_memory
 from control.loops.steps import Group, StepGroups, StepLoop
-from envs.base import Environment
 from envs.make import make_environment
 from envs.names import GAMES
 from envs.tensor import Dynamics, TensorEnvironment
@@ -66,12 +66,10 @@ def check_accelerator(run: RunConfig) -> None:
 
 def _episodes(settings: Settings) -> EpisodeLoop:
     run, schedule = settings.run, settings.agent.schedule
-
-    def environment(rows: int) -> Environment:
-        return make_environment(run.gamename, run.num_seeds, rows, run.num_workers, time_limit=run.time_limit)
-
+    workers, limit = run.num_workers, run.time_limit
+    environment = partial(make_environment, run.gamename, run.num_seeds, num_workers=workers, time_limit=limit)
     training = environment(schedule.episodes)
-    if training.spaces.max_episode_steps is None and run.time_limit is None:
+    if training.spaces.max_episode_steps is None and limit is None:
         note = f"note: {run.gamename} has no time limit, so an episode may never end; --time_limit N cuts it"
         print(note, flush=True)
     seeds = list(range(run.seed, run.seed + run.num_seeds))
@@ -82,32 +80,22 @@ def _episodes(settings: Settings) -> EpisodeLoop:
 
 
 def _steps(settings: Settings) -> StepGroups:
-    run = settings.run
-    seeds = list(range(run.seed, run.seed + run.num_seeds))
-    chosen = agent_class(run.implementation).groups(settings.agent, seeds)
-    workers = max(1, run.num_workers // len(chosen))
-    groups = [_group(settings, positions, workers) for positions in chosen]
-    return StepGroups(groups, seeds, settings.schedule, settings.epochs, run.gamename)
-
-
-def _group(settings: Settings, positions: list[int], workers: int) -> Group:
     run, config, schedule = settings.run, settings.agent, settings.schedule
+    kind, seeds = agent_class(run.implementation), list(range(run.seed, run.seed + run.num_seeds))
     device = torch.device("cuda" if run.accelerator == "gpu" else "cpu")
-    seeds = [run.seed + m for m in positions]
-
-    def environment(envs: int, limit: int | None) -> Environment:
-        return make_environment(run.gamename, len(seeds), envs, workers, time_limit=limit, device=device)
-
-    training = environment(config.num_envs, run.time_limit or (0 if schedule.endless else None))
-    kind = agent_class(run.implementation)
-    dynamics = training.on_device if isinstance(training, TensorEnvironment) else None
-    _check_dynamics(run, config, kind, training.spaces, dynamics)
-    world = {"dynamics": dynamics, "device": device} if kind.knows_dynamics else {}
-    agent = kind(config, training.spaces, seeds, **world)
     limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
-    evaluation = environment(schedule.eval_episodes, min(limits, default=None))
-    loop = StepLoop(agent, training, Streams.named(seeds, "episodes"))
-    return Group(torch.tensor(positions), loop, evaluation)
+    chosen, groups = kind.groups(config, seeds), []
+    for positions in chosen:
+        mine, workers = [seeds[m] for m in positions], max(1, run.num_workers // len(chosen))
+        environment = partial(make_environment, run.gamename, len(mine), num_workers=workers, device=device)
+        training = environment(config.num_envs, time_limit=run.time_limit or (0 if schedule.endless else None))
+        dynamics = training.on_device if isinstance(training, TensorEnvironment) else None
+        _check_dynamics(run, config, kind, training.spaces, dynamics)
+        world = {"dynamics": dynamics, "device": device} if kind.knows_dynamics else {}
+        loop = StepLoop(kind(config, training.spaces, mine, **world), training, Streams.named(mine, "episodes"))
+        evaluation = environment(schedule.eval_episodes, time_limit=min(limits, default=None))
+        groups.append(Group(torch.tensor(positions), loop, evaluation))
+    return StepGroups(groups, seeds, schedule, settings.epochs, run.gamename)
 
 
 def _check_dynamics(
@@ -124,9 +112,8 @@ def _check_dynamics(
     there = available_memory(run.accelerator) if needed else None
     if there is not None and needed > there:
         size = config.buffer_size  # which everything that says how much it needs has
-        most = int(size * there / needed)
         raise SettingError(
             f"buffer_size is {size}, which takes {needed / 1e9:.1f} GB with num_seeds {run.num_seeds} on "
-            f"{run.gamename}, and {there / 1e9:.1f} GB are free; allowed here: at most {most}",
+            f"{run.gamename}, and {there / 1e9:.1f} GB are free; allowed here: at most {int(size * there / needed)}",
             "buffer_size",
         )

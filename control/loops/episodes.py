@@ -134,11 +134,11 @@ class EpisodeLoop(Loop):
 
     def state_dict(self, whole: bool = True) -> dict[str, Any]:
         agent = self.agent.training_state() if whole else None
-        return super().state_dict() | {"recent": self.recent.state_dict(), "agent": agent}
+        return super().state_dict() | {"recent": dict(vars(self.recent)), "agent": agent}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.recent.load_state_dict(state["recent"])
+        self.recent.values, self.recent.counts = state["recent"]["values"], state["recent"]["counts"]
         self.agent.load_training_state(state["agent"])
 
     def close(self) -> None:

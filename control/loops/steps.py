@@ -28,11 +28,6 @@ class Ended:
     lengths: Tensor
     step: int
 
-    def of(self, which: Tensor) -> "Ended":
-        """Those of the members in ``which [M]`` bool alone."""
-        mine = which[self.members]
-        return Ended(self.members[mine], self.returns[mine], self.lengths[mine], self.step)
-
 
 class StepLoop:
     """Steps of ``act, observe, learn`` for all members; an environment whose episode ended starts anew at once.

@@ -38,12 +38,6 @@ class RunningWindow:
     def select(self, members: Tensor) -> None:
         self.values, self.counts = self.values[members], self.counts[members]
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"values": self.values, "counts": self.counts}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.values, self.counts = state["values"], state["counts"]
-
 
 class Rule:
     """Looks at the latest ``size`` numbers of every member; nothing ends before ``initial`` episodes and some more."""
