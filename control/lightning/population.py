@@ -183,7 +183,7 @@ class Evolution(pl.Callback):
         module.population = module.strategy.ask(module.noise)
 
     def on_validation_end(self, trainer: pl.Trainer, module: PopulationModule) -> None:  # type: ignore[override]
-        if trainer.sanity_checking:
+        if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         if module.mean_fitness is not None:
             module.archive.offer(module.mean_fitness, module.epoch, module.strategy.mean)
