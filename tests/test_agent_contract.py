@@ -102,21 +102,18 @@ RESUMED = [
 ]  # fmt: skip
 
 
+def parts(loop: Any) -> list[Any]:
+    """All that a checkpoint holds."""
+    return [*loop.agents, *(optimizer for agent in loop.agents for optimizer in agent.optimizers), loop]
+
+
 @pytest.mark.parametrize(("case", "game"), RESUMED)
 def test_goes_on_from_its_state_as_if_nothing_had_been(case: str, game: str, tmp_path: Path) -> None:
     one, other = (loop_of(case, game, 1, 2, steps_per_epoch=37) for _ in range(2))
     one.epoch(), one.epoch()
-    torch.save({
-        "weights": [agent.state_dict() for agent in one.agents], "loop": one.state_dict(),
-        "optimizers": [optimizer.state_dict() for agent in one.agents for optimizer in agent.optimizers],
-    }, tmp_path / "state")  # fmt: skip
-    state = torch.load(tmp_path / "state", weights_only=True)
-    for agent, weights in zip(other.agents, state["weights"], strict=True):
-        agent.load_state_dict(weights)
-    optimizers = [optimizer for agent in other.agents for optimizer in agent.optimizers]
-    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-        optimizer.load_state_dict(saved)
-    other.load_state_dict(state["loop"])
+    torch.save([part.state_dict() for part in parts(one)], tmp_path / "state")
+    for part, state in zip(parts(other), torch.load(tmp_path / "state", weights_only=True), strict=True):
+        part.load_state_dict(state)
     for _ in range(3):
         rows = one.epoch(), other.epoch()
         for m in range(2):
@@ -133,23 +130,18 @@ def test_an_agent_that_lacks_something_is_an_error(monkeypatch: pytest.MonkeyPat
 # -- what agents of whole episodes give ------------------------------------------------------------------------------
 
 
-def observations(spaces: Spaces, *shape: int) -> Tensor:
-    if spaces.is_image:
-        return torch.randint(256, (*shape, *spaces.obs_shape), dtype=torch.uint8)
-    return torch.randn(*shape, *spaces.obs_shape)
-
-
 @pytest.mark.parametrize(
     ("case", "kind"), [(case, kind) for case in CASES for kind, spaces in SPACES.items() if takes(case, spaces)]
 )
 def test_actions_have_the_shape_and_range_of_the_space(case: str, kind: str) -> None:
     spaces = SPACES[kind]
+    obs = torch.randint(256, (3, 5, *spaces.obs_shape)).to(spaces.obs_dtype)
     agent = build(case, spaces, [1, 2, 3])
     for sample in (True, False):
         policy = agent.begin(5, Streams([1, 2, 3]), sample=sample)
         assert policy.members == 3
         for _ in range(3):
-            action = policy.act(observations(spaces, 3, 5))
+            action = policy.act(obs)
             assert action.shape == (3, 5, *spaces.action_shape) and action.dtype == spaces.action_dtype
             policy.advance(torch.ones(3, 5))
             low, high = (0, spaces.actions.n - 1) if isinstance(spaces.actions, Discrete) else (
