@@ -190,9 +190,9 @@ def probed(case: str) -> list[str]:
 def trained(case: str, game: str) -> Any:
     if case in STEP_CASES:
         # a value that never ends comes back by as much a step as the discount leaves: less of it, sooner there
-        discount = 0.8 if PROBES[game].truncates else 0.99
+        discount, steps = (0.8, 500) if PROBES[game].truncates else (0.99, 350)
         config = config_of(case, game, discount=discount, gamma=discount, **LEARNING_BY_STEPS)
-        loop = loop_of(case, game, 1, 2, config, steps_per_epoch=500, epochs=3)
+        loop = loop_of(case, game, 1, 2, config, steps_per_epoch=steps, epochs=3)
         loop.epoch()
         return loop
     hidden = {"hidden_sizes": (16,) * len(getattr(tiny(case), "hidden_sizes", ()))}
