@@ -133,8 +133,8 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
                 rewards[rows], terminated[rows], truncated[rows] = 0, False, False
             else:
                 last = np.full(self.num_envs, None, dtype=object)
-                for row in rows:
-                    last[row] = state[row].copy()
+                for row, final in zip(rows.tolist(), state[rows], strict=True):
+                    last[row] = final
                 infos = {"final_obs": last, "_final_obs": over, "final_info": {}, "_final_info": over.copy()}
             state[rows] = self._episodes.begin(rows)
             self._ages[rows] = 0

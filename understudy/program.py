@@ -122,12 +122,12 @@ class Episodes:
 
     def begin(self, rows: np.ndarray) -> np.ndarray:
         """``[k, S]``, a copy, for the k environments ``rows``, each of which goes on to its next episode."""
-        if (self.seeds[rows] - self._first[rows]).max() == _BLOCK:
-            self._first = self.seeds.copy()
+        used = self.seeds[rows] - self._first[rows]
+        if used.max() == _BLOCK:
+            self._first, used = self.seeds.copy(), np.zeros_like(used)
             self._block = self._program.first_states(self._first + np.arange(_BLOCK)[:, None])  # [block, N, S]
-        states = self._block[self.seeds[rows] - self._first[rows], rows]
         self.seeds[rows] += 1
-        return states
+        return self._block[used, rows]
 
 
 def real_starts(game: str) -> Starts:
