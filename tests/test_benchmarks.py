@@ -1,7 +1,6 @@
 """Each benchmark runs, scaled down, and reports in the agreed form. Speeds are not tested: machines differ."""
 
 import dataclasses
-import importlib.util
 import json
 import math
 import re
@@ -15,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.common import Meter, Result, interleave, median_ratio
+from benchmarks.common import Result, interleave, median_ratio
 from benchmarks.plain import ddqn as plain_ddqn
 from benchmarks.plain import model_generalisation as plain_mg
 from benchmarks.plain import policy_gradients as plain_pg
@@ -35,31 +34,6 @@ from models.trajectory import Trajectory
 BENCHMARKS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in ("__init__", "common"))
 
 
-# Benchmark -> its targets. Those of the policy gradients need the extra `bench`.
-_AGENTS = ("ER", "PerfectModel", "SimpleModel", "CategoricalLatent", "GaussianLatent")
-_SB3 = ("cpg", "aac", "cpg_small", "aac_small") if importlib.util.find_spec("stable_baselines3") else ()
-TARGETS = {
-    "udrl": {
-        "epoch_early_speedup": ">= 5", "epoch_trained_speedup": ">= 5", "rollout_early_speedup": ">= 3",
-        "rollout_trained_speedup": ">= 3", "update_slowdown": "<= 1.3", "fit_lightning_share": "< 5",
-    },
-    "evolution": {
-        "paper_48_speedup": ">= 12", "recipe_64_speedup": ">= 25", "generation_speedup": ">= 8", "memory": "< 2",
-    },
-    "policy_gradients": {f"{network}_sb3_speedup": ">= 4" for network in _SB3},
-    "numpy_environments": {"make_speedup": ">= 30", "step_speedup": ">= 3", "step_64_speedup": ">= 1"},
-    "model_generalisation": {f"{name}_3_1t_seed_cost": "<= 1" for name in _AGENTS},
-}  # fmt: skip
-# Benchmark -> groups of numbers that add up to another one, or to 100 per cent.
-SUMS: dict[str, list[tuple[list[str], str | float]]] = {
-    "udrl": [(["fit_own_work", "fit_callbacks", "fit_lightning"], "fit_epoch")],
-    "policy_gradients": [
-        ([f"{network}_update_{part}" for part in ("own", "log", "checkpoints", "lightning")], 100.0)
-        for network in ("cpg", "aac")
-    ],
-}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_benchmark_runs_and_prints_one_object_of_named_numbers(name: str, tmp_path: Path) -> None:
@@ -69,44 +43,21 @@ def test_a_benchmark_runs_and_prints_one_object_of_named_numbers(name: str, tmp_
     assert not [*tmp_path.iterdir()]
     assert re.search(r"load average \d.*\d threads?", done.stderr)
     results = json.loads(done.stdout)
-    targets = {}
     for key, result in results.items():
         assert set(result) == {"value", "unit", "against"} and key in done.stderr, key
         assert isinstance(result["value"], float) and math.isfinite(result["value"]) and result["value"] >= 0, key
         assert isinstance(result["unit"], str) and result["unit"], key
         assert result["against"] is None or isinstance(result["against"], str), key
-        if found := re.match(r"([<>]=? [\d.]+):", result["against"] or ""):
-            targets[key] = found[1]
-    expected = TARGETS.get(name, targets)
-    assert expected.items() <= targets.items() and {*expected.values()} == {*targets.values()}
-    for parts, whole in SUMS.get(name, []):
-        values = [results[part]["value"] for part in parts]
-        assert min(values) > 0
-        assert sum(values) == pytest.approx(results[whole]["value"] if isinstance(whole, str) else whole)
 
 
-def test_contenders_take_turns_after_a_round_that_does_not_count() -> None:
+def test_contenders_take_turns_and_their_median_ratio_is_held_against_the_target() -> None:
+    """After a round that does not count."""
     calls: list[str] = []
     contenders = {name: lambda name=name: calls.append(name) or len(calls) for name in "ab"}
-    assert interleave(contenders, 2) == {"a": [3, 6], "b": [4, 5]}
-    assert "".join(calls) == "baabba"
-
-
-def test_a_ratio_is_taken_within_each_round_and_held_against_its_target() -> None:
+    assert interleave(contenders, 2) == {"a": [3, 6], "b": [4, 5]} and "".join(calls) == "baabba"
     assert median_ratio([2.0, 20.0, 90.0], [1.0, 10.0, 30.0]) == 2.0
     verdicts = [Result(5.0, "times", "x", target).verdict for target in ((">=", 5), ("<", 5), None)]
     assert verdicts == ["met: >= 5", "not met: < 5", ""]
-
-
-def test_a_meter_counts_what_it_wraps() -> None:
-    class Work:
-        def double(self, x: int) -> int:
-            return 2 * x + 0 * sum(range(100_000))
-
-    work, meter = Work(), Meter()
-    meter.wrap(work, "double", "double")
-    assert work.double(4) == 8
-    assert meter.take()["double"] > 0 and meter.take() == {}
 
 
 # -- the plain loops learn what ours learns ------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """ButtonGrid: its rules by hand, its arrangements and reward rates, and a plain Python version beside it."""
 
 from itertools import combinations
+from typing import Any
 
 import pytest
 import torch
@@ -10,19 +11,9 @@ from scipy import stats
 from torch import Tensor
 
 from envs.buttongrid import ButtonGrid
-from envs.gridworld import clipped_moves
 from envs.seeded import uniform_at
 from envs.tensor import TensorEnvironment
-from hashed import (
-    check_a_block_is_tick_by_tick,
-    check_alone_is_as_in_company,
-    check_form,
-    check_refused,
-    plain_uniform_at,
-    random_actions,
-    reward_rate,
-    seeds_with_event,
-)
+from hashed import plain_uniform_at, random_actions, reward_rate, seeds_with_event
 
 STAY, UP, LEFT, DOWN, RIGHT = range(5)
 QUIET = {"spontaneous_reset": False}
@@ -48,48 +39,40 @@ def seed_with_event(step: int = 1) -> int:
     return int(seeds[torch.stack(others).all(0)][0])
 
 
+def plain_arrangement(size: int, buttons: int, seed: int, step: int) -> list[int]:
+    """Row, column, cells and states as the numbers of a step say."""
+    draws = [plain_uniform_at(seed, step * (3 + buttons) + 2 + i) for i in range(2 + buttons)]
+    cells: list[int] = []
+    for draw, n in zip(draws[2:], range(size**2 - buttons + 1, size**2 + 1), strict=True):
+        cell = int(draw * n)
+        cells.append(n - 1 if cell in cells else cell)
+    return [int(draws[0] * size), int(draws[1] * size), *cells, *[0] * buttons]
+
+
 def fresh(seed: int, step: int) -> list[int]:
     """The new arrangement of the grid of `at` that comes after that step."""
     return plain_arrangement(4, 2, seed, step)
 
 
-def test_moves_and_edges() -> None:
-    places = clipped_moves(3)[[2, 4, 6]].T  # of the cells on a diagonal
-    assert (places // 3).tolist() == [[0, 1, 2], [0, 0, 1], [0, 1, 2], [1, 2, 2], [0, 1, 2]]
-    assert (places % 3).tolist() == [[2, 1, 0], [2, 1, 0], [1, 0, 0], [2, 1, 0], [2, 2, 1]]
+# where the player is, what is on, the moves, the place and states after them, and the rewards
+BY_HAND: list[tuple[tuple[int, int], list[int], list[int], list[int], list[int]]] = [
+    ((1, 1), [0, 0], [RIGHT], [1, 2, 0, 6, 0, 1], [0]),
+    ((1, 1), [0, 1], [RIGHT], [1, 2, 0, 6, 0, 0], [0]),
+    ((1, 1), [0, 0], [RIGHT, RIGHT, LEFT], [1, 2, 0, 6, 0, 0], [0, 0, 0]),
+    ((1, 0), [0, 0], [UP], [0, 0, 0, 6, 1, 0], [0]),
+    # Without a move nothing toggles: on the button in the corner the edge stops two of these.
+    *(((0, 0), on, [action], [0, 0, 0, 6, *on], [0]) for action in (STAY, UP, LEFT) for on in ([0, 1], [1, 0])),
+    # The step after all are on pays and starts anew, also where its move would switch one off.
+    ((1, 0), [0, 1], [UP], [0, 0, 0, 6, 1, 1], [0]),
+    ((1, 0), [0, 1], [UP, DOWN], plain_arrangement(4, 2, 3, 2), [0, 1]),
+    ((1, 0), [0, 1], [UP, DOWN, STAY], plain_arrangement(4, 2, 3, 2), [0, 1, 0]),
+    ((1, 1), [1, 1], [RIGHT], plain_arrangement(4, 2, 3, 1), [1]),
+]
 
 
-def test_stepping_onto_a_button_toggles_it() -> None:
-    assert after(at(1, 1, [0, 0], **QUIET), RIGHT) == ([1, 2, 0, 6, 0, 1], [0])
-    assert after(at(1, 1, [0, 1], **QUIET), RIGHT) == ([1, 2, 0, 6, 0, 0], [0])
-    assert after(at(1, 1, [0, 0], **QUIET), RIGHT, RIGHT, LEFT) == ([1, 2, 0, 6, 0, 0], [0, 0, 0])
-    assert after(at(1, 0, [0, 0], **QUIET), UP) == ([0, 0, 0, 6, 1, 0], [0])
-
-
-@pytest.mark.parametrize("action", [STAY, UP, LEFT])
-def test_without_a_move_nothing_toggles(action: int) -> None:
-    """On the button in the corner the edge stops two of the moves."""
-    assert after(at(0, 0, [0, 1], **QUIET), action) == ([0, 0, 0, 6, 0, 1], [0])
-    assert after(at(0, 0, [1, 0], **QUIET), action) == ([0, 0, 0, 6, 1, 0], [0])
-
-
-def test_the_step_after_all_are_on_pays_and_starts_anew() -> None:
-    environment = at(1, 0, [0, 1], seed=5, **QUIET)
-    assert after(environment, UP) == ([0, 0, 0, 6, 1, 1], [0])
-    assert after(environment, DOWN) == (fresh(5, 2), [1])
-    assert environment.state[0, 0, :2].tolist() == [5, 2]
-    assert after(environment, STAY) == (fresh(5, 2), [0])
-
-
-def test_success_is_seen_before_the_move() -> None:
-    """The move would switch a button off."""
-    assert after(at(1, 1, [1, 1], seed=3, **QUIET), RIGHT) == (fresh(3, 1), [1])
-
-
-def test_the_observation_of_a_success_is_of_the_new_arrangement() -> None:
-    environment = at(1, 1, [1, 1], seed=3, **QUIET)
-    step = environment.step(torch.tensor([[RIGHT]]))
-    assert step.obs[0, 0].tolist() == plain_observation(4, fresh(3, 1))
+@pytest.mark.parametrize(("place", "on", "actions", "where", "rewards"), BY_HAND)
+def test_steps_by_hand(place: Any, on: list[int], actions: list[int], where: list[int], rewards: list[int]) -> None:
+    assert after(at(*place, on, seed=3, **QUIET), *actions) == (where, rewards)
 
 
 def test_an_event_switches_all_on_after_the_toggle() -> None:
@@ -97,10 +80,7 @@ def test_an_event_switches_all_on_after_the_toggle() -> None:
     assert after(at(1, 1, [0, 1], seed), RIGHT) == ([1, 2, 0, 6, 1, 1], [0])
     assert after(at(3, 3, [0, 0], seed), STAY, STAY) == (fresh(seed, 2), [0, 1])
     assert after(at(1, 1, [0, 1], seed, **QUIET), RIGHT) == ([1, 2, 0, 6, 0, 0], [0])
-
-
-def test_an_event_in_the_step_that_pays_is_lost() -> None:
-    seed = seed_with_event()
+    # In the step that pays it is lost.
     assert after(at(3, 3, [1, 1], seed), STAY, STAY) == (fresh(seed, 1), [1, 0])
 
 
@@ -128,12 +108,6 @@ def test_chance_that_is_given_decides_on_events_and_arrangements() -> None:
     assert after.tolist() == [[[9, 5, 2, 1, 6, 15, 0, 0], [9, 5, 1, 2, 0, 6, 0, 1]]] and not reward.any()
 
 
-def test_observation() -> None:
-    environment = at(1, 2, [1, 0], **QUIET)
-    seen = environment.dynamics.observe(environment.state)[0, 0].view(4, 4, 3)
-    assert seen.nonzero().tolist() == [[0, 0, 1], [1, 2, 0], [1, 2, 2]]
-
-
 PUBLISHED = [(4, 0.01085, 0.00013), (5, 0.00626, 0.00010), (10, 0.00107, 0.00005)]
 
 
@@ -142,31 +116,6 @@ def test_reward_rate_of_random_play(size: int, published: float, their_error: fl
     dynamics = ButtonGrid(size)
     rate, error = reward_rate(dynamics, random_actions(dynamics, 100, 5_000))
     assert abs(rate - published) < 3 * (error**2 + their_error**2) ** 0.5
-
-
-def walk(row: Tensor, col: Tensor, to_row: Tensor, to_col: Tensor) -> Tensor:
-    """The move that brings a player nearer, by rows first."""
-    across = torch.where(to_col < col, LEFT, torch.where(to_col > col, RIGHT, STAY))
-    return torch.where(to_row < row, UP, torch.where(to_row > row, DOWN, across))
-
-
-def test_walking_to_the_one_button_takes_the_distance() -> None:
-    """Pays one step after the last of as many moves as the distance, each time anew."""
-    environment = TensorEnvironment(ButtonGrid(5, 1, **QUIET), 1, 200)
-    environment.reset(torch.arange(200)[None])
-    due, paid = torch.full((1, 200), -1), torch.zeros(1, 200)
-    for t in range(60):
-        row, col, cell, on = environment.state[..., 2:].unbind(-1)
-        distance = (row - cell // 5).abs() + (col - cell % 5).abs()
-        # A button under the player must be left and stepped on again: two moves instead of none.
-        beneath = (distance == 0) & (on == 0)
-        due = torch.where((due < t) & (on == 0), t + torch.where(beneath, 2, distance), due)
-        away = torch.where(row < 4, DOWN, UP)
-        action = torch.where(beneath, away, walk(row, col, cell // 5, cell % 5))
-        reward = environment.step(action).reward
-        assert torch.equal(reward == 1, due == t)
-        paid += reward
-    assert paid.min() >= 6
 
 
 def arranged(dynamics: ButtonGrid, within: bool, number: int) -> Tensor:
@@ -192,45 +141,8 @@ def test_arrangements_are_uniform(within: bool) -> None:
     possible = [(p * 9 + a) * 9 + b for p in range(9) for a, b in combinations(range(9), 2)]
     assert counts[possible].sum() == 50_000
     assert stats.chisquare(counts[possible]).pvalue > 1e-3
-
-
-def test_arrangements_of_one_episode_are_independent() -> None:
-    first, second = (arranged(ButtonGrid(3, 1), within, 50_000) for within in (False, True))
-    cells = [(each[:, 0] * 3 + each[:, 1], each[:, 2]) for each in (first, second)]
-    for one in cells[0]:
-        for other in cells[1]:
-            assert stats.chisquare(torch.bincount(one * 9 + other, minlength=81)).pvalue > 1e-3
-
-
-def test_as_many_buttons_as_cells() -> None:
-    cells = arranged(ButtonGrid(3, 9), False, 100)[:, 2:11]
-    assert (cells.sort(-1).values == torch.arange(9)).all()
-
-
-@pytest.mark.parametrize("activate", [True, False])
-def test_event_rate(activate: bool) -> None:
-    """Of players who stay where they are: what is not a success is an event."""
-    environment = TensorEnvironment(ButtonGrid(4, 3, activate_on_reset=activate), 1, 2000)
-    environment.reset(torch.arange(2000)[None])
-    events = chances = 0
-    for _ in range(100):
-        before = environment.state[..., 2:]
-        success = environment.step(torch.zeros(1, 2000, dtype=torch.int64)).reward == 1
-        events += int(((environment.state[..., 2:] != before).any(-1) & ~success).sum())
-        chances += int((~success).sum())
-        assert activate or not success.any()
-    chance = 1 / 160
-    assert abs(events / chances - chance) < 4 * (chance / chances) ** 0.5
-
-
-def plain_arrangement(size: int, buttons: int, seed: int, step: int) -> list[int]:
-    """Row, column, cells and states as the numbers of a step say."""
-    draws = [plain_uniform_at(seed, step * (3 + buttons) + 2 + i) for i in range(2 + buttons)]
-    cells: list[int] = []
-    for draw, n in zip(draws[2:], range(size**2 - buttons + 1, size**2 + 1), strict=True):
-        cell = int(draw * n)
-        cells.append(n - 1 if cell in cells else cell)
-    return [int(draws[0] * size), int(draws[1] * size), *cells, *[0] * buttons]
+    full = arranged(ButtonGrid(3, 9), within, 100)[:, 2:11]
+    assert (full.sort(-1).values == torch.arange(9)).all()
 
 
 def plain_observation(size: int, place: list[int]) -> list[float]:
@@ -277,33 +189,3 @@ def test_every_step_equals_plain_pythons(dynamics: tuple[int, int, bool, bool], 
         place, reward = plain_step(dynamics, place, action, seed, t)
         assert environment.state[0, 0].tolist() == [seed, t, *place]
         assert step.obs[0, 0].tolist() == plain_observation(dynamics[0], place) and step.reward.item() == reward
-
-
-@pytest.mark.parametrize("limit", [None, 40])
-def test_form(limit: int | None) -> None:
-    check_form(ButtonGrid(4, max_episode_steps=limit), limit)
-    lengths = [ButtonGrid(size).spaces.obs_shape for size in (10, 5, 4)]
-    assert lengths == [(300,), (75,), (48,)] and ButtonGrid().spaces.actions.n == 5
-
-
-def test_an_episode_is_a_function_of_its_seed_and_actions() -> None:
-    check_alone_is_as_in_company(ButtonGrid(2, 2), 60)
-    check_alone_is_as_in_company(ButtonGrid(3, 2, activate_on_reset=False), 30)
-    check_a_block_is_tick_by_tick(ButtonGrid())
-
-
-@pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        ({"grid_size": 1}, "grid_size is 1; allowed: integer, at least 2, at most 100"),
-        ({"grid_size": 101}, "grid_size is 101; allowed: integer, at least 2, at most 100"),
-        ({"num_buttons": 0}, "num_buttons is 0; allowed: integer, at least 1"),
-        ({"num_buttons": 101}, "num_buttons is 101; allowed: integer, at least 1, at most 100"),
-        ({"num_buttons": 10, "grid_size": 3}, "num_buttons is 10; allowed: integer, at least 1, at most 9"),
-        ({"spontaneous_reset": None}, "spontaneous_reset is None; allowed: true or false"),
-        ({"activate_on_reset": "no"}, "activate_on_reset is 'no'; allowed: true or false"),
-        ({"max_episode_steps": 0}, "max_episode_steps is 0; allowed: integer, at least 1; or null"),
-    ],
-)
-def test_settings_out_of_range(settings: dict, line: str) -> None:
-    check_refused(ButtonGrid, settings, line)

@@ -4,7 +4,6 @@ import errno
 import re
 import resource
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -16,26 +15,6 @@ from envs.base import EnvironmentFault
 from helpers import start
 from models.registry import implementations
 from models.settings import SettingError
-
-
-@pytest.fixture
-def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]:
-    """The exit status of a command whose work ends in an error."""
-
-    def status(error: BaseException) -> int:
-        def fail(settings: object) -> int:
-            raise error
-
-        monkeypatch.setattr(trainer, "run", fail)
-        return trainer.main([])
-
-    return status
-
-
-def test_a_flag_error_is_one_line_on_stderr_and_exit_2() -> None:
-    process = start(["--learning_rat", "1"])
-    assert process.communicate(timeout=60) == ("", "error: --learning_rat is unknown; did you mean '--lr'?\n")
-    assert process.returncode == 2
 
 
 @pytest.mark.parametrize("words", ["--help", "--implementation RCP-A --hidden_sizes 64,64", "--seed -1"])
@@ -51,13 +30,17 @@ print("HEAVY", sorted({"torch", "lightning", "pytorch_lightning", "gymnasium", "
     assert start(words.split(), code).communicate(timeout=60)[0].endswith("HEAVY []\n")
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["--lrr", "1"]])
-def test_answers_in_half_a_second(argv: list[str]) -> None:
-    """Of its own time: what else the machine does is no fault of ours."""
+@pytest.mark.parametrize(("word", "status", "said"), [
+    ("--help", 0, ""), ("--learning_rat=1", 2, "error: --learning_rat is unknown; did you mean '--lr'?\n"),
+])  # fmt: skip
+def test_answers_in_half_a_second(word: str, status: int, said: str) -> None:
+    """Of its own time: what else the machine does is no fault of ours. An error is one line on stderr."""
 
     def seconds() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        start(argv).communicate(timeout=60)
+        process = start([word])
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, err, out == "") == (status, said, status == 2)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -116,33 +99,33 @@ def test_work_goes_to_the_part_that_does_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert called[-1][1] == ([ROOT, ROOT / "README.md"], ROOT / "x.png")
 
 
-USER_ERRORS: list[tuple[BaseException, str]] = [
+# An error of the work, and what is said; nothing of a bug, which keeps its traceback.
+ERRORS: list[tuple[BaseException, str | None]] = [
     (SettingError("lr is\n-1"), "error: lr is -1\n"),
     (EnvironmentFault("reward is nan"), "error: reward is nan\n"),
     (OSError(errno.ENOSPC, "No space", "/x/last.ckpt"), "error: disk full at '/x/last.ckpt'; make room and go on"),
     (PermissionError(errno.EACCES, "Permission denied", "/x"), "error: cannot use '/x': Permission denied\n"),
     (ModuleNotFoundError("no", name="ray.tune"), "error: the Python module 'ray' is not installed"),
     (KeyboardInterrupt(), "interrupted\n"),
-]
+    (RuntimeError("shape"), None), (ModuleNotFoundError("no", name="control.nothing"), None), (KeyError("x"), None),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("error", "line"), USER_ERRORS)
+@pytest.mark.parametrize(("error", "line"), ERRORS)
 def test_what_the_user_can_put_right_is_one_line(
-    error: BaseException, line: str, fails: Callable[[BaseException], int], capsys: pytest.CaptureFixture[str]
+    error: BaseException, line: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert fails(error) == (130 if line == "interrupted\n" else 2)
+    def fail(settings: object) -> int:
+        raise error
+
+    monkeypatch.setattr(trainer, "run", fail)
+    if line is None:
+        with pytest.raises(type(error)):
+            trainer.main([])
+        return
+    assert trainer.main([]) == (130 if line == "interrupted\n" else 2)
     shown = capsys.readouterr().err
     assert shown.startswith(line) and shown.count("\n") == 1
-
-
-BUGS = [RuntimeError("shape"), ModuleNotFoundError("no", name="control.nothing"), KeyError("x")]
-
-
-@pytest.mark.parametrize("error", BUGS)
-def test_a_bug_keeps_its_traceback(error: Exception, fails: Callable[[BaseException], int]) -> None:
-    assert errors.one_line(error) is None
-    with pytest.raises(type(error)):
-        fails(error)
 
 
 def test_red_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

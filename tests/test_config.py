@@ -17,7 +17,7 @@ from helpers import yaml_file
 from models.agents.ddqn import config
 from models.family import Family
 from models.registry import default_config, family, implementations
-from models.settings import Kind, SettingError, check, kinds
+from models.settings import Kind, SettingError, check, kinds, nearest, setting
 
 AGENTS = [name for name in implementations() if family(name).learns_from != "evolution"]
 
@@ -47,13 +47,12 @@ def test_later_layers_win(tmp_path: Path) -> None:
     settings = parse(["--lr", "3e-2", *file, *sparse])
     assert (settings.agent.lr, settings.agent.batch_size, settings.agent.last_few) == (3e-2, 7, preset.last_few)
     assert settings.given == {"lr", "batch_size", "gamename"}
-
-
-def test_implementation_and_game_may_come_from_yaml(tmp_path: Path) -> None:
-    text = "implementation: RCP-A\ngamename: cartpole\ncommand: {return: 100}\nno_checkpoint: yes\n"
-    settings = parse(["--config", yaml_file(tmp_path, text)])
-    assert settings.agent == default_config("RCP-A", "cartpole")
-    assert (settings.command, settings.run.no_checkpoint) == ({"return": 100.0}, True)
+    assert parse(["--config", yaml_file(tmp_path, "# nothing yet\n")]) == parse([])
+    own = {"implementation": "RCP-A", "lr": 1e-2, "hidden_sizes": [64, 32], "command": {"return": 100}, "record": True}
+    (tmp_path / "settings.json").write_text(json.dumps(own | {"time_limit": None}))
+    settings = parse(["--config", str(tmp_path / "settings.json")])
+    assert (settings.agent.lr, settings.agent.hidden_sizes, settings.command) == (0.01, (64, 32), {"return": 100.0})
+    assert settings.run.record and settings.run.time_limit is None
 
 
 SAID = [
@@ -79,15 +78,6 @@ def test_ways_to_say_it(words: str, field: str, value: Any) -> None:
     assert found == value and type(found) is type(value)
 
 
-def test_files_may_be_empty_or_json(tmp_path: Path) -> None:
-    assert parse(["--config", yaml_file(tmp_path, "# nothing yet\n")]) == parse([])
-    own = {"implementation": "RCP-A", "lr": 1e-2, "hidden_sizes": [64, 32], "command": {"return": 100}, "record": True}
-    (tmp_path / "settings.json").write_text(json.dumps(own | {"time_limit": None}))
-    settings = parse(["--config", str(tmp_path / "settings.json")])
-    assert (settings.agent.lr, settings.agent.hidden_sizes, settings.command) == (0.01, (64, 32), {"return": 100.0})
-    assert settings.run.record and settings.run.time_limit is None
-
-
 def test_a_wrong_family_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     own, names = dataclasses.make_dataclass("Config", ["lr"], frozen=True), {"PG": {}}
     with pytest.raises(TypeError, match="validat"):
@@ -99,14 +89,6 @@ def test_a_wrong_family_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "FAMILY", dataclasses.replace(config.FAMILY, implementations={"UDRL": {}}))
     with pytest.raises(RuntimeError, match="UDRL is in models.agents.command_conditioned and in models.agents.ddqn"):
         implementations.__wrapped__()
-
-
-def test_a_setting_of_another_implementation_says_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = dataclasses.make_dataclass("Config", [("entropy", float, dataclasses.field(default=0.1))], frozen=True)
-    monkeypatch.setitem(implementations(), "PG", Family(other, {"PG": {}}, "episodes"))
-    with pytest.raises(SettingError, match="^--entropy is a setting of PG, not of UDRL$"):
-        parse(["--entropy", "1"])
-    assert parse(["--implementation", "PG", "--entropy", "1"]).agent.entropy == 1.0
 
 
 def test_a_preset_chooses_defaults_and_what_is_given_wins(tmp_path: Path) -> None:
@@ -125,6 +107,16 @@ def test_episodes_to_train_are_rounded_up_to_whole_batches() -> None:
     found = [parse(["--implementation", "CPG", *more.split()]).epochs
              for more in ("", "--max_episodes 15000", "--max_episodes 64")]  # fmt: skip
     assert found == [188, 469, 2] and parse(["--epochs", "7"]).epochs == 7
+
+
+def test_replace_checks_and_keeps_the_rest() -> None:
+    settings = parse(["--implementation", "RCP-R", "--seed", "3"])
+    changed = settings.replace(lr=1, epochs=5, command={"return": 2})
+    assert (changed.agent.lr, changed.run.epochs, changed.command) == (1.0, 5, {"return": 2.0})
+    assert (changed.run.seed, changed.given) == (3, settings.given)
+    for wrong, said in ({"lr": -1}, "lr is -1"), ({"lrr": 1}, "lrr is unknown"):
+        with pytest.raises(SettingError, match=said):
+            settings.replace(**wrong)
 
 
 def test_evaluation_needs_nothing_but_the_path(tmp_path: Path) -> None:
@@ -172,15 +164,45 @@ def test_the_command_line_makes_the_same_settings(words: str) -> None:
     assert "--exp_name" not in command_line(settings, without=("exp_name",))
 
 
-def test_replace_checks_and_keeps_the_rest() -> None:
-    settings = parse(["--implementation", "RCP-R", "--seed", "3"])
-    changed = settings.replace(lr=1, epochs=5, command={"return": 2})
-    assert (changed.agent.lr, changed.run.epochs, changed.command) == (1.0, 5, {"return": 2.0})
-    assert (changed.run.seed, changed.given) == (3, settings.given)
-    with pytest.raises(SettingError, match="lr is -1"):
-        settings.replace(lr=-1)
-    with pytest.raises(SettingError, match="lrr is unknown"):
-        settings.replace(lrr=1)
+@dataclasses.dataclass(frozen=True)
+class Example:
+    lr: float = setting(1e-3, "step size", above=0)
+    batch: int = setting(8, "steps", minimum=1, maximum=64)
+    sizes: tuple[int, ...] = setting((64,), "units", minimum=1)
+    extra: tuple[str, ...] = setting((), "may be empty", empty=True)
+    scale: float | None = setting(None, "factor", above=0, below=1)
+    kind: str = setting("max", "which", choices=("max", "mean"))
+    on: bool = setting(False, "whether")
+    name: str = setting("x", "what")
+    note: str = setting("", "may be empty", empty=True)
+    places: tuple[int, ...] | None = setting(None, "where")
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("lr", -1.0, "lr is -1.0; allowed: number, greater than 0"),
+    ("lr", None, "lr is None; allowed: number, greater than 0"),
+    ("lr", True, "lr is True; allowed: number, greater than 0"),
+    ("batch", 1.0, "batch is 1.0; allowed: integer, at least 1, at most 64"),
+    ("sizes", (), "sizes is []; allowed: list of integers, each at least 1"),
+    ("sizes", (8, 0), "sizes is [8, 0]; allowed: list of integers, each at least 1"),
+    ("scale", 1.0, "scale is 1.0; allowed: number, greater than 0, less than 1; or null"),
+    ("kind", "maxx", "kind is 'maxx'; allowed: max, mean; did you mean 'max'?"),
+    ("name", " ", "name is ' '; allowed: text, not empty"),
+    ("on", 1, "on is 1; allowed: true or false"),
+    ("places", (1.5,), "places is [1.5]; allowed: list of integers; or null"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "line"), WRONG)
+def test_a_value_out_of_range_is_refused_in_one_line(field: str, value: Any, line: str) -> None:
+    with pytest.raises(SettingError) as error:
+        check(Example(**{field: value}))
+    assert str(error.value) == line
+
+
+def test_the_nearest_name_is_offered_and_a_far_one_is_not() -> None:
+    assert nearest("rcp_r", ["UDRL", "RCP-R"]) == "; did you mean 'RCP-R'?"
+    assert nearest("quite else", ["UDRL", "RCP-R"]) == ""
 
 
 def values_of(kind: Kind, meta: Any) -> st.SearchStrategy[Any]:

@@ -16,33 +16,31 @@ import pytest
 
 import trainer
 from conftest import ROOT
-from control.cli import parse as config
+from control.cli.parse import parse
 from helpers import on_policy
 from models.agents.model_generalisation.config import PRESETS
+from models.proxies.search import SearchConfig
 from models.registry import family
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 PAGES += sorted(ROOT.glob("experiments/**/*.md")) + sorted(ROOT.glob("understudy/**/*.md"))
-TINY = (
-    "--epochs 1 --num_grad_steps 1 --batch_size 8 --eval_every 1 --eval_episodes 1 --num_rand_action_rollouts 2 "
-    "--training_rollouts_per_worker 2"
-)
-TINY_POLICY = "--max_episodes 2 --batch_size 2 --eval_every 1 --eval_episodes 1"
-TINY_STEPS = "--epochs 1 --steps_per_epoch 20 --batch_size 8 --eval_every 1 --eval_episodes 1"
-TINY_MODELS = (
+TINY = "--eval_every 1 --eval_episodes 1 --batch_size "  # ends with that of each kind
+EPISODES = TINY + "8 --epochs 1 --num_grad_steps 1 --num_rand_action_rollouts 2 --training_rollouts_per_worker 2"
+POLICY = TINY + "2 --max_episodes 2"
+STEPS = TINY + "8 --epochs 1 --steps_per_epoch 20"
+MODELS = (
     "--num_steps 20 --eval_frequency 10 --training_start_time 10 --batch_size 4 --num_hidden_units 8 "
     "--eval_steps 5 --eval_batch_size 2 --buffer_size 50"
 )
-TINY_SEARCH = (
+SEARCH = (
     "--population 4 --generations 1 --inner_steps 60 --hidden_size 8 --batch_size 8 --test_episodes 1 --test_limit 20 "
     "--center_agents 1 --retest_agents 1 --report_agents 1 --initial_draws 1 --deploy_steps 40 --max_steps 20"
 )
-SEEDS_SIDE_BY_SIDE = "./bash_train.sh --implementation UDRL --exp_name paper"  # the one that the quick suite runs
 # These install or start something on the machine, so no test runs them.
 SETUP = ("source ", "sudo apt-get install ", "pip install ", "uv ", "git clone ", "cd ", "ray start ", ".ci/run")
 SLOW = (
-    "takecover", "--gamename halfcheetah", "--use_tune", "/tune/", "benchmarks/", "transfer.py", "exam.py",
-    "experiments/policy_gradients/", "experiments/model_generalisation/",
+    "takecover", "--gamename halfcheetah", "bash_train.sh", "--use_tune", "/tune/", "benchmarks/", "transfer.py",
+    "exam.py", "experiments/policy_gradients/", "experiments/model_generalisation/",
 )  # fmt: skip
 
 
@@ -67,36 +65,30 @@ def scaled(command: str) -> str:
         return command.replace("make ", "make -n ", 1)
     if "tensorboard" in command:
         return command.replace("tensorboard", "python -m tensorboard.main --inspect", 1)
-    if "--eval_agent cartpole-" in command:
-        return f"{command} --num_agents 1 --no_real_baseline"
+    if "ray_address" in command:
+        return "true"
+    if "--plot" in command or "--help" in command:
+        return command
     if "exam.py" in command:
         return f"{command} --agents 1 --exams 'DDQN, drawn'"
     if command.endswith("policy_gradients/run.sh"):
-        return f"SEEDS=25 EPISODES=2 {command} {TINY_POLICY.replace('--max_episodes 2', '')}"
+        return f"SEEDS=25 EPISODES=2 {command} {POLICY.replace('--max_episodes 2', '')}"
     if command.endswith("model_generalisation/run.sh") or "model_generalisation/run.sh --resume" in command:
         few = "AGENTS=ER WORLDS=procmaze REGIMES=low NUM_SEEDS=2 NUM_STEPS=200"
-        return f"{few} {command} {TINY_MODELS.replace('--num_steps 20 ', '')}"
-    if "parity.py" in command:
-        few = (
-            "--fixture untrained --num_hidden_units 8 --num_seeds 2 --eval_steps 5 --eval_batch_size 2 --buffer_size 50"
-        )
-        return f"{command} {few}"  # of the others no step that is compared comes soon
-    if "transfer.py" in command:
-        return f"{command} --steps 400 --seeds 1 --episodes 1"
-    if "trainer.py" in command and "--eval_agent" in command:
-        return f"{command} --num_eval_episodes 1"
-    if "--plot" in command or "--help" in command or "ray_address" in command:
-        return command if "ray_address" not in command else "true"
-    if "--use_tune" in command:
-        return f"{command} {tiny(command)} --num_samples 1"
-    if "trainer.py" in command:
-        return f"{command} {tiny(command)} --no_record"
+        return f"{few} {command} {MODELS.replace('--num_steps 20 ', '')}"
+    if "parity.py" in command:  # of the other fixtures no step that is compared comes soon
+        few = "--num_hidden_units 8 --num_seeds 2 --eval_steps 5 --eval_batch_size 2 --buffer_size 50"
+        return f"{command} --fixture untrained {few}"
+    for word, few in (
+        ("transfer.py", "--steps 400 --seeds 1 --episodes 1"), ("benchmarks/", "--quick"),
+        ("--eval_agent cartpole-", "--num_agents 1 --no_real_baseline"), ("--eval_agent", "--num_eval_episodes 1"),
+        ("--use_tune", f"{tiny(command)} --num_samples 1"), ("trainer.py", f"{tiny(command)} --no_record"),
+    ):  # fmt: skip
+        if word in command:
+            return f"{command} {few}"
     if "bash_train.sh" in command:
         command = re.sub(r'SEEDS="(\d+)[^"]*"', r"SEEDS=\1", command)  # one seed shows that it runs
-        names = command.split("./bash_train.sh")[0]
-        return command if "--help" in command else f"{'' if 'SEEDS' in names else 'SEEDS=25 '}{command} {tiny(command)}"
-    if "benchmarks/" in command:
-        return f"{command} --quick"
+        return f"{'' if 'SEEDS=' in command else 'SEEDS=25 '}{command} {tiny(command)}"
     return command
 
 
@@ -104,24 +96,15 @@ def tiny(command: str) -> str:
     """Flags that make the run of a command small."""
     name = (re.findall(r"--implementation (\S+)", command) or ["UDRL"])[-1]
     if family(name).learns_from == "evolution":
-        return TINY_SEARCH.replace("--inner_steps 60", "--inner_steps 300") if "paper" in command else TINY_SEARCH
+        return SEARCH.replace("--inner_steps 60", "--inner_steps 300") if "paper" in command else SEARCH
     if name in PRESETS["procmaze_high"] or "model_generalisation" in command:
-        return TINY_MODELS
+        return MODELS
     if family(name).learns_from == "steps":
-        return TINY_STEPS
-    return TINY_POLICY if on_policy(name) else TINY
+        return STEPS
+    return POLICY if on_policy(name) else EPISODES
 
 
-def slow(command: str) -> bool:
-    return any(word in command for word in SLOW) or ("bash_train.sh" in command and command != SEEDS_SIDE_BY_SIDE)
-
-
-def in_its_place(command: str) -> str:
-    """The command that the quick suite runs for a slow one, to try its flags: one seed of several, or nothing."""
-    return f"python trainer.py {command.split('./bash_train.sh')[1]}" if "bash_train.sh" in command else ""
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that looks like a checkout but whose exp_dir is its own."""
     folder = tmp_path_factory.mktemp("checkout")
@@ -147,31 +130,38 @@ def run(command: str, folder: Path) -> None:
     assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 
-def check_page(page: Path, folder: Path, slow_ones: bool) -> None:
-    for command in commands(page):
-        if command.startswith(SETUP):
-            continue
-        if slow(command) and not slow_ones:
-            if "--use_tune" in command:
-                config.parse(shlex.split(command)[2:])
-            command = in_its_place(command)
-        elif slow(command) != slow_ones or ("bash_train.sh" in command and shutil.which("parallel") is None):
-            continue
-        if command:
-            run(scaled(command), folder)
+@pytest.fixture(scope="module")
+def trained() -> set[frozenset[str]]:
+    """What has been trained already."""
+    return set()
 
 
 @ONE_PROCESS
 @every_page
-def test_every_command_runs(page: Path, workplace: Path) -> None:
-    check_page(page, workplace, slow_ones=False)
+def test_every_command_runs(
+    page: Path, workplace: Path, trained: set[frozenset[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Side by side, one seed of several does. What differs from a training before in its seeds alone is only parsed,
+    as a search of hyperparameters is; agents are trained for a moment on synthetic environments that are shipped."""
+    monkeypatch.setattr(SearchConfig, "steps_in_use", 300)
+    for command in commands(page):
+        command = re.sub(r"^.*\./bash_train\.sh", "python trainer.py", command)
+        flags = {flag for flag in command.split(" --") if not re.match("(seed|num_seeds|epochs) ", flag)}
+        if "--use_tune" in command or ("--implementation" in command and flags in trained):
+            parse(shlex.split(command)[2:])
+        elif not command.startswith(SETUP) and not any(word in command for word in SLOW):
+            run(scaled(command), workplace)
+            trained.add(frozenset(flags))
 
 
 @pytest.mark.slow
 @ONE_PROCESS
 @every_page
 def test_every_slow_command_runs(page: Path, workplace: Path) -> None:
-    check_page(page, workplace, slow_ones=True)
+    for command in commands(page):
+        possible = "bash_train.sh" not in command or shutil.which("parallel")
+        if possible and not command.startswith(SETUP) and any(word in command for word in SLOW):
+            run(scaled(command), workplace)
 
 
 @ONE_PROCESS
@@ -187,8 +177,9 @@ def test_every_python_example_runs(page: Path, workplace: Path) -> None:
 
 
 def test_the_readme_has_commands() -> None:
-    assert SEEDS_SIDE_BY_SIDE in commands(ROOT / "README.md")
-    assert sum("trainer.py" in command for command in commands(ROOT / "README.md")) >= 8
+    shown = commands(ROOT / "README.md")
+    assert any("bash_train.sh" in command for command in shown)
+    assert sum("trainer.py" in command for command in shown) >= 8
 
 
 def test_extras_named_in_the_documentation_exist() -> None:

@@ -6,37 +6,33 @@ from typing import Any
 import pytest
 
 from control.cli.parse import parse, settings_from
+from envs.buttongrid import ButtonGrid
+from envs.gridworld import OpenGrid
+from envs.panflute import PanFlute
+from envs.procmaze import ProcMaze
 from models.settings import SettingError
 
 # words -> line, where "..." stands for anything; "@" is this file.
 FLAGS = """
 --learning_rat 1 -> --learning_rat is unknown; did you mean '--lr'?
---batchsize 1 -> --batchsize is unknown; did you mean '--batch_size'?
 --no_checkpoints -> --no_checkpoints is unknown; did you mean '--no_checkpoint'?
 --zzz -> --zzz is unknown; see --help
 --command 3 -> --command is unknown; allowed: command.return, command.horizon, command.advantage
 --preset skeleton -> --preset is a setting of ... not of UDRL
 train -> 'train' is not a flag; flags start with --
 -seed 3 -> '-seed' is not a flag; did you mean '--seed'?
--sed 3 -> '-sed' is not a flag; did you mean '--seed'?
 --epochs 3 -seed=3 -> '-seed=3' is not a flag; did you mean '--seed'?
 --batch_size abc -> batch_size is 'abc'; allowed: integer, at least 1, at most 1000000
---batch_size 1.0 -> batch_size is '1.0'; allowed: integer, at least 1, at most 1000000
 --batch_size 1 2 -> batch_size is '1 2'; allowed: one value
 --batch_size -> --batch_size needs a value; allowed: integer, at least 1, at most 1000000
 --hidden_sizes 64,x -> hidden_sizes is '64,x'; allowed: list of integers, each at least 1
 --hidden_sizes [] -> hidden_sizes is []; allowed: list of integers, each at least 1
 --lr x -> lr is 'x'; allowed: number, greater than 0
 --lr nan -> lr is 'nan'; allowed: number, greater than 0
---lr inf -> lr is 'inf'; allowed: number, greater than 0
---seed -1 -> seed is -1; allowed: integer, at least 0, at most 9223372036854775807
---num_workers 0 -> num_workers is 0; allowed: integer, at least 1
---epochs 0 -> epochs is 0; allowed: integer, at least 1
+--use_tune --tune_algorithm ash -> tune_algorithm is 'ash'; allowed: asha, optuna, bohb, pbt; did you mean 'asha'?
 --display maybe -> display is 'maybe'; allowed: true or false
---no_display maybe -> no_display is 'maybe'; allowed: true or false
 --command.horizon 0 -> command.horizon is 0.0; allowed: number, greater than 0; or null
 --logdir= -> logdir is ''; allowed: text, not empty
---exp_name= -> exp_name is ''; allowed: text, not empty
 --exp_name .. -> exp_name is '..'; allowed: the name of a folder
 --exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8
 --implementation RCPA -> implementation is 'RCPA'; allowed: UDRL, RCP-R, RCP-A, DDQN, ... AAC, SE; did you mean 'RCP-A'?
@@ -44,7 +40,6 @@ train -> 'train' is not a flag; flags start with --
     -> preset is 'procmaze_hi'; allowed for ER: shipped, procmaze_high, ... did you mean 'procmaze_high'?
 --gamename lunarlandr -> gamename is 'lunarlandr'; did you mean 'lunarlander'? Allowed: ...
 --config nowhere.yaml -> config is 'nowhere.yaml': No such file or directory
---config nowhere.json -> config is 'nowhere.json': No such file or directory
 --config a.yaml --config b.yaml -> --config is given twice; allowed: one file
 --reload nowhere.ckpt -> reload is 'nowhere.ckpt': no such file or folder
 --resume --use_tune -> --use_tune and --resume exclude each other
@@ -52,6 +47,7 @@ train -> 'train' is not a flag; flags start with --
 --resume --reload @ -> --resume and --reload exclude each other
 --num_samples 3 -> --num_samples has no effect without --use_tune
 --eval_agent @ --last_few 1 -> --last_few has no effect with --eval_agent: the checkpoint holds it
+--eval_agent @ --num_grad_steps 3 -> --num_grad_steps has no effect with --eval_agent: the checkpoint holds it
 --eval_agent @ --grid_size 5 -> --grid_size has no effect with --eval_agent: the checkpoint holds it
 --desire_cum_rew -> desire_rtg and desire_cum_rew exclude each other: switch one of them off
 --gamename procmaze,grid_sise=5 -> gamename is 'procmaze,grid_sise=5': 'grid_sise' is unknown; did you mean 'grid_size'?
@@ -67,18 +63,14 @@ train -> 'train' is not a flag; flags start with --
 --gamename cartpole,grid_size=4 -> gamename is 'cartpole,grid_size=4'; allowed: cartpole, which has no parameters
 --gamename procmase,grid_size=4 -> gamename is 'procmase'; did you mean 'procmaze'? Allowed: ...
 --gamename procmaze --grid_size 1 -> grid_size is 1; allowed: integer, at least 2, at most 100
---gamename procmaze --grid_size x -> grid_size is 'x'; allowed: integer, at least 2, at most 100
 --gamename procmaze --grid_size -> --grid_size needs a value; allowed: integer, at least 2, at most 100
 --gamename procmaze --grid_sise 5 -> --grid_sise is unknown; did you mean '--grid_size'?
---gamename panflute --num_pipes 101 -> num_pipes is 101; allowed: integer, at least 1, at most 100
 --gamename buttongrid,grid_size=3 --num_buttons 10 -> num_buttons is 10; allowed: integer, at least 1, at most 9
 --gamename procmaze,grid_size=5 --num_pipes 3
     -> --num_pipes has no effect with gamename procmaze; it is a parameter of panflute
 --grid_size 3
     -> --grid_size has no effect with gamename lunarlander; it is a parameter of procmaze, opengrid, buttongrid
 --implementation ER --epochs 3 -> --epochs has no effect with ER; did you mean '--num_steps'?
---implementation ER --steps_per_epoch 3 -> --steps_per_epoch has no effect with ER; did you mean '--eval_frequency'?
---implementation ER --eval_every 3 -> --eval_every has no effect with ER; did you mean '--eval_frequency'?
 --implementation ER --eval_episodes 3 -> --eval_episodes has no effect with ER; did you mean '--eval_batch_size'?
 --implementation ER --model simple -> --model has no effect with ER; did you mean '--implementation'?
 --implementation ER --rollout_length 3 -> --rollout_length has no effect: model is 'none', so nothing is imagined
@@ -105,17 +97,34 @@ train -> 'train' is not a flag; flags start with --
 --implementation ER --preset procmaze_low --gamename panflute
     -> preset is 'procmaze_low', but gamename is 'panflute'; leave out --gamename, or take a preset of panflute
 """
+# The words follow `--implementation SE --gamename cartpole`.
+SEARCHES = """
+--agent DDQM -> agent is 'DDQM'; allowed: DDQN, DuelingDDQN; did you mean 'DDQN'?
+--agent UDRL -> agent is 'UDRL'; allowed: DDQN, DuelingDDQN
+--proxy bandid -> proxy is 'bandid'; allowed: mdp, bandit; did you mean 'bandit'?
+--preset papper -> preset is 'papper'; allowed for a mdp: recipe, paper, paper_varied; did you mean 'paper'?
+--proxy bandit --preset paper -> preset is 'paper'; allowed for a bandit: recipe
+--strategy ness -> strategy is 'ness'; allowed: nes, openai_es, snes; did you mean 'nes'?
+--population 5 -> population is 5; allowed with mirrored: an even number
+--population 0 -> population is 0; allowed: integer, at least 1
+--noise_std 0 -> noise_std is 0.0; allowed: number, greater than 0
+--step_size -1 -> step_size is -1.0; allowed: number, greater than 0
+--weight_decay 1 -> weight_decay is 1.0; allowed: number, at least 0, less than 1
+--score_transform 8 -> score_transform is 8; allowed: integer, at least 0, at most 7
+--lr -1 -> lr is -1.0; allowed: number, greater than 0
+--epochs 5 -> --epochs has no effect with SE; did you mean '--generations'?
+--strategy nes --score_transform 7 --center_every 5
+    -> score_transform is 7, ... but center_every is 5; allowed: a center_every of 1, or a score_transform from 0 to 4
+--target_return 9 --solved_reward 400 -> target_return is 9.0, but solved_reward is 400.0; give one
+"""
 MAZE = "preset is 'procmaze_low', but gamename is 'panflute'; leave out {}, or take a preset of panflute"
 # What a file says (JSON where it begins with a bracket), the words after --config, and the line; "@" is the file.
 FILES = [
     ("learning_rat: 1", "", "@: learning_rat is unknown; did you mean 'lr'?"),
-    ("epochs: hello", "", "@: epochs is 'hello'; allowed: integer, at least 1"),
     ("epochs: 5", "--epochs 0", "epochs is 0; allowed: integer, at least 1"),
     ("lr: -1", "", "@: lr is -1.0; allowed: number, greater than 0"),
     ("lr: [1, 2]", "", "@: lr is '1 2'; allowed: one value"),
     ("implementation: PPO", "", "@: implementation is 'PPO'; allowed: UDRL, RCP-R, RCP-A, ... "),
-    ("reload: no.ckpt", "", "@: reload is 'no.ckpt': no such file or folder"),
-    ("help: 1", "", "@: help is unknown"),
     ("config: other.yaml", "", "@: config is unknown"),
     ("command: 3", "", "@: command is '3'; allowed: a mapping of return, horizon, advantage"),
     ("command: {speed: 1}", "",
@@ -127,7 +136,6 @@ FILES = [
     ("? [a]\n: b", "", "config is '@': not valid YAML, line 1: found unhashable key"),
     ("\0", "", "config is '@': not valid YAML: unreadable"),
     ('{"gamma": 0.9,\n "lr": 0.9,\n}', "", "config is '@': not valid JSON, line 3: ... "),
-    ("[1]", "", "config is '@': allowed: a mapping, one 'name: value' a line"),
     ('{"gamma": 0.9, "gamma": 0.8}', "", "@: gamma is given twice"),
     ('{"lr": -0.50}', "", "@: lr is -0.5; allowed: number, greater than 0"),
     ('{"epochs": null}', "", "@: epochs is 'null'; allowed: integer, at least 1"),
@@ -147,22 +155,17 @@ FILES = [
 PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"learning_rat": 1}, "learning_rat is unknown; did you mean 'lr'?"),
     ({"no_record": True}, "no_record is unknown; did you mean 'record'?"),
-    ({"lr": "fast"}, "lr is 'fast'; allowed: number, greater than 0"),
     ({"lr": None}, "lr is None; allowed: number, greater than 0"),
     ({"epochs": 1.5}, "epochs is 1.5; allowed: integer, at least 1"),
-    ({"implementation": "UDRLL"}, "implementation is 'UDRLL'; allowed: UDRL, ... did you mean 'UDRL'?"),
-    ({"gamename": "lunarlandr"}, "gamename is 'lunarlandr'; did you mean 'lunarlander'? Allowed: ... "),
     ({"grid_size": 3}, "grid_size has no effect with gamename lunarlander; it is a parameter of procmaze, ... "),
     ({"tau": 0.1}, "tau is a setting of DDQN, DuelingDDQN, SE, not of UDRL"),
-    ({"command": {"speed": 1}}, "command.speed is unknown; allowed: command.return, ... "),
-    ({"num_samples": 3}, "--num_samples has no effect without --use_tune"),
     ({"reload": "nowhere.ckpt"}, "reload is 'nowhere.ckpt': no such file or folder"),
 ]
 
 
-def rows() -> list[tuple[str, str]]:
-    table = FLAGS.replace("\n    ->", " ->").strip().split("\n")
-    return [(words, line) for words, _, line in (row.partition(" -> ") for row in table)]
+def rows(table: str, before: str = "") -> list[tuple[str, str]]:
+    parts = (row.partition(" -> ") for row in table.replace("\n    ->", " ->").strip().split("\n"))
+    return [(before + words, line) for words, _, line in parts]
 
 
 def check(said: object, line: str) -> None:
@@ -171,7 +174,7 @@ def check(said: object, line: str) -> None:
     assert "\n" not in str(said)
 
 
-@pytest.mark.parametrize(("words", "line"), rows())
+@pytest.mark.parametrize(("words", "line"), rows(FLAGS) + rows(SEARCHES, "--implementation SE --gamename cartpole "))
 def test_wrong_flags(words: str, line: str) -> None:
     with pytest.raises(SettingError) as error:
         parse(words.replace("@", __file__).split())
@@ -199,3 +202,29 @@ def test_wrong_keywords(values: dict[str, Any], line: str) -> None:
     with pytest.raises(SettingError) as error:
         settings_from(**values)
     check(error.value, line)
+
+
+SIZE, COUNT, FLAG = "integer, at least 2, at most 100", "integer, at least 1, at most 100", "true or false"
+PROGRAMS: list[tuple[type, dict[str, Any], str]] = [
+    *((kind, {name: value}, f"{name} is {value}; allowed: {allowed}") for kind in (ProcMaze, OpenGrid)
+      for name, value, allowed in (("grid_size", 1, SIZE), ("grid_size", 4.0, SIZE),
+                                   ("spontaneous_termination", 1, FLAG), ("teleport_on_termination", None, FLAG))),
+    (ButtonGrid, {"grid_size": 101}, f"grid_size is 101; allowed: {SIZE}"),
+    (ButtonGrid, {"num_buttons": 101}, f"num_buttons is 101; allowed: {COUNT}"),
+    (ButtonGrid, {"num_buttons": 10, "grid_size": 3}, "num_buttons is 10; allowed: integer, at least 1, at most 9"),
+    (ButtonGrid, {"spontaneous_reset": None}, f"spontaneous_reset is None; allowed: {FLAG}"),
+    (ButtonGrid, {"activate_on_reset": "no"}, f"activate_on_reset is 'no'; allowed: {FLAG}"),
+    (PanFlute, {"num_pipes": 0}, f"num_pipes is 0; allowed: {COUNT}"),
+    (PanFlute, {"num_pipes": 2.0}, f"num_pipes is 2.0; allowed: {COUNT}"),
+    (PanFlute, {"spontaneous_reward": 1}, f"spontaneous_reward is 1; allowed: {FLAG}"),
+    *((kind, {"max_episode_steps": 0}, "max_episode_steps is 0; allowed: integer, at least 1; or null")
+      for kind in (ProcMaze, OpenGrid, ButtonGrid, PanFlute)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "values", "line"), PROGRAMS)
+def test_wrong_parameters_of_environments(kind: type, values: dict[str, Any], line: str) -> None:
+    with pytest.raises(SettingError) as error:
+        kind(**values)
+    check(error.value, line)
+    assert error.value.name == next(iter(values))

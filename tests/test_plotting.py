@@ -2,9 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +10,11 @@ import numpy as np
 import pytest
 
 import fake_runs
-from conftest import ROOT
 from control.reports import figures
 from control.reports.figures import learning_curve, plot
 from control.reports.panels import clip_below, on_grid, sheet, smooth
 from control.reports.runs import Run, find_groups, read_runs, return_tags
-from control.reports.tables import aligned, summarise, with_interval
+from control.reports.tables import summarise
 from fake_runs import Shown, is_png
 from models.settings import SettingError
 
@@ -155,13 +151,6 @@ def test_the_best_running_mean_is_aggregated_too(logdir: Path, capsys: Shown) ->
     assert "running mean" in rows["AAC"] and "20.0 (40.0)" in rows["seed 40"] and "15.0 (30.0)" in rows["mean"]
 
 
-def test_one_seed_has_no_interval(logdir: Path, capsys: Shown) -> None:
-    run, out = write_run(logdir), logdir / "figures" / "one.png"
-    plot([run], out=out)
-    assert is_png(out) and out.with_suffix(".json").exists() and "one seed" in capsys.readouterr().out
-    json.dumps(summarise(find_groups([run])[0]), allow_nan=False)
-
-
 def test_panels_with_the_same_title_name_their_tags(logdir: Path, drawn: list[Any]) -> None:
     write_policy_gradients(logdir)
     plot([logdir])
@@ -195,10 +184,12 @@ def test_each_environment_has_its_own_row_of_panels(logdir: Path, drawn: list[An
     ("a.pdf", "a.pdf", b"%PDF"), ("a.SVG", "a.SVG", b"<?xml"),
     ("there.v1", "there.v1/plot.png", b"\x89PNG"), ("new", "new/plot.png", b"\x89PNG"),
 ])  # fmt: skip
-def test_formats_and_folders_of_the_figure(logdir: Path, out: str, written: str, start: bytes) -> None:
+def test_formats_and_folders_of_the_figure(logdir: Path, out: str, written: str, start: bytes, capsys: Shown) -> None:
+    """Of one seed, which has no interval."""
     (logdir / "there.v1").mkdir(parents=True)
-    plot([write_run(logdir)], out=logdir / out)
-    assert (logdir / written).read_bytes().startswith(start)
+    plot([run := write_run(logdir)], out=logdir / out, x="epoch")
+    assert (logdir / written).read_bytes().startswith(start) and "one seed" in capsys.readouterr().out
+    json.dumps(summarise(find_groups([run])[0]), allow_nan=False)
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
@@ -243,32 +234,13 @@ def test_learning_curve_of_one_and_of_several_seeds(logdir: Path, drawn: list[An
     for seeds in (25,), (30, 31):
         folder = write_run(logdir, seeds=seeds)
         assert learning_curve(folder) == folder / "curve.png" and is_png(folder / "curve.png")
+    for name, *tags in ("one", "rollout/return_mean"), ("two", "train/value_loss"), ("three",):  # after one epoch
+        row = dict.fromkeys(tags, -120.5)
+        folder = fake_runs.write_run(logdir, "UDRL", lambda epoch, seed, row=row: row, epochs=1, name=name)
+        assert learning_curve(folder).read_bytes().startswith(b"\x89PNG")
+    assert is_png(learning_curve(write_policy_gradients(logdir, seeds=(25, 26))))
+    assert figures.beside(0) == [[0]] and figures.beside(3) == [[0, 1, 2, 3]]  # the returns, and losses beside them
+    assert figures.beside(4) == [[0, 1, 2], [0, 3, 4]] and figures.beside(5) == [[0, 1, 2, 3], [0, 4, 5, -1]]
     titles = [axis.get_title("left") for axis in drawn[1].axes]
     assert titles[:3] == ["Return", "Policy loss", "Obtained against commanded return"]
     assert [text.get_text() for text in drawn[1].axes[0].get_legend().get_texts()] == ["training", "greedy"]
-
-
-@pytest.mark.parametrize("tags", [["rollout/return_mean"], ["train/value_loss"], []])
-def test_learning_curve_after_one_epoch_and_few_tags(logdir: Path, tags: list[str]) -> None:
-    folder = fake_runs.write_run(logdir, "UDRL", lambda epoch, seed: dict.fromkeys(tags, -120.5), epochs=1)
-    assert learning_curve(folder).read_bytes().startswith(b"\x89PNG")
-
-
-def test_many_losses_make_two_rows_beside_the_returns(logdir: Path) -> None:
-    assert is_png(learning_curve(write_policy_gradients(logdir, seeds=(25, 26))))
-    assert figures.beside(0) == [[0]] and figures.beside(3) == [[0, 1, 2, 3]]
-    assert figures.beside(4) == [[0, 1, 2], [0, 3, 4]] and figures.beside(5) == [[0, 1, 2, 3], [0, 4, 5, -1]]
-
-
-# -- texts and imports -------------------------------------------------------------------------------------------------
-
-
-def test_columns_are_aligned_also_row_by_row() -> None:
-    assert aligned([["a", "b"], ["long", "10"]]) == ["a      b", "long  10"]
-    assert aligned([["a", "b"]], (4, 2)) == ["a      b"]
-    assert with_interval(500.0, (499.12, 500)) == "500.0 [499.1, 500.0]" and with_interval(3.14, None) == "3.1"
-
-
-def test_importing_it_loads_neither_matplotlib_nor_torch() -> None:
-    code = "import sys, control.reports.figures; sys.exit(any(m in sys.modules for m in ('matplotlib', 'torch')))"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ, check=True, timeout=60)

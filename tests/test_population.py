@@ -25,6 +25,7 @@ from models.proxies.synthetic.config import Config
 from models.settings import SettingError, UserError
 from models.streams import Streams
 
+one_ray = pytest.mark.xdist_group("ray")  # of one process, as it takes seconds to start
 GAME = "cartpole-200"
 CONFIG = Config(inner_steps=60, test_episodes=2, max_steps=20, proxy_hidden_size=17)
 # Two batch sizes, so that a part holds programs of several shapes.
@@ -69,6 +70,7 @@ def worker_pids(driver: int, busy: bool = False) -> list[int]:
     return sorted(pid for pid in found if parents.get(parents[pid]) == driver)
 
 
+@one_ray
 def test_two_workers_do_what_one_process_does(local: InnerLoop, two: RayWorkers, proxies: torch.Tensor) -> None:
     alone = local.run(proxies, SEEDS)
     assert len(alone.returns.unique()) > 2
@@ -78,13 +80,11 @@ def test_two_workers_do_what_one_process_does(local: InnerLoop, two: RayWorkers,
     more = {"inner_steps": 30, "test_limit": 7, "inner_rule": "plateau"}
     same(local.run(proxies[:3], SEEDS[:3], **more), two.run(proxies[:3], SEEDS[:3], **more))  # type: ignore[arg-type]
     same(local.run(None, SEEDS[:1]), two.run(None, SEEDS[:1]))
-
-
-def test_what_a_worker_raises_comes_out_as_it_is(two: RayWorkers, proxies: torch.Tensor) -> None:
-    with pytest.raises(RuntimeError, match=r"(?s)in run.*size"):
+    with pytest.raises(RuntimeError, match=r"(?s)in run.*size"):  # what a worker raises comes out as it is
         two.run(proxies[:, :-1], SEEDS)
 
 
+@one_ray
 def test_a_killed_worker_changes_nothing(
     local: InnerLoop, two: RayWorkers, proxies: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +110,7 @@ def test_a_killed_worker_changes_nothing(
 
 
 @pytest.mark.slow
+@one_ray
 def test_a_worker_that_dies_again_and_again_is_one_line(two: RayWorkers, proxies: torch.Tensor) -> None:
     ended, spared = threading.Event(), worker_pids(os.getpid())[0]
     killed: set[int] = set()
@@ -132,6 +133,7 @@ def test_a_worker_that_dies_again_and_again_is_one_line(two: RayWorkers, proxies
 
 
 @pytest.mark.slow
+@one_ray
 def test_workers_in_a_trial_use_the_search_s_ray(local: InnerLoop, two: RayWorkers, proxies: torch.Tensor) -> None:
     """All cores are taken, by the trials; what the workers leave is the search's."""
     import ray
@@ -151,7 +153,7 @@ def test_workers_in_a_trial_use_the_search_s_ray(local: InnerLoop, two: RayWorke
 # -- in processes of their own ---------------------------------------------------------------------------------
 
 SETUP = f"""
-import signal, sys
+import os, signal, sys
 from control.evolution.cluster import make_workers
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.synthetic.config import Config
@@ -174,6 +176,7 @@ def test_one_worker_needs_no_ray() -> None:
     assert process.communicate(timeout=120) == ("[]\n", "")
 
 
+@one_ray
 def test_more_workers_than_cores_are_refused(two: RayWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a search too, whose Ray this one stands for."""
     with pytest.raises(SettingError, match="^num_workers is 3; allowed: at most 2, the cores of the search's Ray$"):

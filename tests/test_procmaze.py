@@ -2,7 +2,6 @@
 
 import math
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
@@ -10,15 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from envs.gridworld import BEST_RETURN, GOAL, MOVES, OWN, POSITION, OpenGrid, clipped_moves
+from envs.gridworld import GOAL, OWN, POSITION, OpenGrid
 from envs.procmaze import ProcMaze, mazes
 from envs.seeded import uniform, uniform_at
-from envs.tensor import SEED, TIME, TensorEnvironment
-from hashed import check_refused
+from envs.tensor import SEED, TIME
 from models.spaces import Discrete, Spaces
 
 NOOP, UP, LEFT, DOWN, RIGHT = range(5)
-WORLDS = [ProcMaze, OpenGrid]
 MAZES = 20_000
 
 Place = tuple[int, int]
@@ -110,14 +107,6 @@ def test_open_cells_and_places_are_distributed_as_published(size: int) -> None:
         assert near(rank, 0.5)
 
 
-def test_corners_edges_and_inner_cells_of_the_small_maze() -> None:
-    is_open = drawn(4)[1].double()
-    corners, inner = is_open[:, ::3, ::3].sum((1, 2)), is_open[:, 1:3, 1:3].sum((1, 2))
-    edges = is_open.sum((1, 2)) - corners - inner
-    for sums, cells, share in ((corners, 4, 0.82), (edges, 8, 0.77), (inner, 4, 0.5)):
-        assert near(sums / cells, share, rounding=0.005)
-
-
 def ways(size: int) -> Tensor:
     """Moves from the player to the goal by breadth-first search ``[20 000]``; all open cells must be reached."""
     state, is_open = drawn(size)
@@ -179,11 +168,6 @@ def walk(world: ProcMaze | OpenGrid, state: Tensor, actions: list[int]) -> list[
     return seen
 
 
-def test_clipped_moves_by_hand() -> None:
-    assert clipped_moves(2).tolist() == [[0, 0, 0, 2, 1], [1, 1, 0, 3, 1], [2, 0, 2, 2, 3], [3, 1, 2, 3, 3]]
-    assert clipped_moves(3)[4].tolist() == [4, 1, 3, 7, 5] and len(MOVES) == 5
-
-
 def test_walls_and_borders_stop_and_the_step_after_the_goal_terminates() -> None:
     world = ProcMaze(3, spontaneous_termination=False)
     state = maze_state("P.G  #.#  ...")
@@ -192,13 +176,8 @@ def test_walls_and_borders_stop_and_the_step_after_the_goal_terminates() -> None
     assert [reward for _, reward, _ in moves] == [-1.0] * 10
     assert [terminated for *_, terminated in moves] == [False] * 8 + [True, False]
     assert walk(world, maze_state("B.. ### ###"), [RIGHT]) == [(1, -1.0, True)]
-
-
-def test_states_keep_their_seed_goal_and_walls_and_count_steps() -> None:
-    world, state = ProcMaze(3, False), maze_state("P.G  #.#  ...", seed=-7, time=41)
-    after = world.step(state, torch.tensor([[RIGHT]]))[0]
+    after = world.step(maze_state("P.G  #.#  ...", seed=-7, time=41), torch.tensor([[RIGHT]]))[0]
     assert after.dtype == torch.int64 and after[0, 0].tolist() == [-7, 42, 1, 2, 1, 1, 1, 0, 1, 0, 1, 1, 1]
-    assert state[0, 0, :OWN].tolist() == [-7, 41, 0, 2]
 
 
 def test_observation_by_hand() -> None:
@@ -208,6 +187,9 @@ def test_observation_by_hand() -> None:
     assert seen.dtype == torch.float32 and seen[0, 0].tolist() == expected
     assert ProcMaze(2).observe(maze_state("#. #B"))[0, 0].tolist()[12:] == [1, 1, 0, 1]
     assert OpenGrid(2).observe(torch.tensor([[[0, 0, 2, 3]]]))[0, 0].tolist() == [0, 0, 1, 0]
+    limited = Spaces((64,), Discrete(5), torch.float32, 100, -1.0, binary=True)
+    assert ProcMaze(4, max_episode_steps=100).spaces == limited
+    assert OpenGrid(5).spaces == Spaces((25,), Discrete(5), torch.float32, None, -1.0, binary=True)
 
 
 def time_of_event(chance: float, seed: int) -> int:
@@ -234,16 +216,9 @@ def test_order_of_events_within_a_step(teleport: bool) -> None:
     assert walk(world, maze_state("...  #.#  ..B", seed=5, time=time - 1), [LEFT]) == [(7, -1.0, True)]
 
 
-@pytest.mark.parametrize(
-    ("world", "chance"),
-    [
-        (ProcMaze(2), 0.1 / 3),
-        (ProcMaze(3), 0.1 / 7),
-        (ProcMaze(4), 0.01),
-        (ProcMaze(5), 0.1 / 17),
-        (OpenGrid(4), 0.025),
-    ],
-)
+@pytest.mark.parametrize(("world", "chance"), [
+    (ProcMaze(2), 0.1 / 3), (ProcMaze(3), 0.1 / 7), (ProcMaze(4), 0.01), (ProcMaze(5), 0.1 / 17), (OpenGrid(4), 0.025),
+])  # fmt: skip
 def test_events_happen_at_their_rate(world: ProcMaze | OpenGrid, chance: float) -> None:
     assert world.chance == pytest.approx(chance, rel=1e-12)
     # Two open cells, far enough apart for no-ops: whoever moved was teleported.
@@ -292,62 +267,6 @@ def test_opengrid_starts_anywhere_and_its_goal_is_the_last_cell() -> None:
     assert torch.equal(state[..., SEED], torch.arange(16_000).view(4, 4000))
     counts = torch.bincount(state[..., POSITION].flatten(), minlength=16)
     assert len(counts) == 16 and (counts - 1000).abs().max() < 4 * (1000 * 15 / 16) ** 0.5
-
-
-@pytest.mark.parametrize("world", [ProcMaze(4, max_episode_steps=30), OpenGrid(4, max_episode_steps=30)])
-def test_a_member_alone_is_what_it_is_in_company_events_and_resets_included(world: ProcMaze | OpenGrid) -> None:
-    seeds = torch.arange(12).view(4, 3)
-    whole, one = TensorEnvironment(world, 4, 3), TensorEnvironment(world.select(torch.tensor([2])), 1, 1)
-    together, alone = whole.reset(seeds), one.reset(seeds[2:3, 1:2])
-    generator = torch.Generator().manual_seed(0)
-    for turn in range(1, 120):
-        assert torch.equal(together[2:3, 1:2], alone)
-        actions = torch.randint(5, (4, 3), generator=generator)
-        step, single = whole.step(actions), one.step(actions[2:3, 1:2])
-        for key in ("obs", "reward", "terminated", "truncated"):
-            assert torch.equal(getattr(step, key)[2:3, 1:2], getattr(single, key))
-        seeds = seeds + 100 * turn
-        together = whole.reset(seeds, step.done)
-        alone = one.reset(seeds[2:3, 1:2], single.done)
-        assert torch.equal(whole.state[2:3, 1:2], one.state)
-
-
-@pytest.mark.parametrize("kind", WORLDS)
-def test_a_block_of_ticks_is_one_tick_after_another(kind: type[ProcMaze | OpenGrid]) -> None:
-    world, seeds = kind(4), torch.arange(5 * 2 * 3 * 4).view(5, 2, 3, 4) * 31
-    block = world.initial(seeds)
-    assert block.dtype == torch.int64 and block.shape[:4] == seeds.shape
-    for tick, of_tick in zip(block.flatten(0, 1), seeds.flatten(0, 1), strict=True):
-        assert torch.equal(tick, world.initial(of_tick))
-        assert torch.equal(world.observe(tick)[1:2, 2:3], world.observe(world.initial(of_tick[1:2, 2:3])))
-    assert torch.equal(world.observe(block).flatten(0, 1), world.observe(block.flatten(0, 1)))
-
-
-def test_spaces() -> None:
-    assert ProcMaze().spaces == Spaces((400,), Discrete(5), torch.float32, None, -1.0, binary=True)
-    limited = Spaces((64,), Discrete(5), torch.float32, 100, BEST_RETURN, binary=True)
-    assert ProcMaze(4, max_episode_steps=100).spaces == limited
-    assert OpenGrid(5, max_episode_steps=7).spaces == Spaces((25,), Discrete(5), torch.float32, 7, -1.0, binary=True)
-    for world in (ProcMaze(5), OpenGrid(5)):
-        seen = world.observe(world.initial(torch.zeros(2, 3, dtype=torch.int64)))
-        assert seen.shape == (2, 3, *world.spaces.obs_shape) and seen.dtype == world.spaces.obs_dtype
-
-
-@pytest.mark.parametrize("kind", WORLDS)
-@pytest.mark.parametrize(
-    ("wrong", "line"),
-    [
-        ({"grid_size": 1}, "grid_size is 1; allowed: integer, at least 2, at most 100"),
-        ({"grid_size": 4.0}, "grid_size is 4.0; allowed: integer, at least 2, at most 100"),
-        ({"spontaneous_termination": 1}, "spontaneous_termination is 1; allowed: true or false"),
-        ({"teleport_on_termination": None}, "teleport_on_termination is None; allowed: true or false"),
-        ({"max_episode_steps": 0}, "max_episode_steps is 0; allowed: integer, at least 1; or null"),
-    ],
-)
-def test_settings_out_of_range_are_refused_in_one_line(
-    kind: type[ProcMaze | OpenGrid], wrong: dict[str, Any], line: str
-) -> None:
-    check_refused(kind, wrong, line)
 
 
 def test_uniform_at_is_uniform_and_of_its_seed_and_column_alone() -> None:

@@ -29,14 +29,11 @@ def run_in(logdir: Path, **changes: Any) -> RunConfig:
     return RunConfig(logdir=str(logdir), **changes)
 
 
-def test_layout(logdir: Path) -> None:
+def test_layout_and_an_existing_run_is_never_touched(logdir: Path) -> None:
     path = create(run_in(logdir, gamename="ALE/Pong-v5", exp_name="a b", seed=25))
     assert path == logdir / "ALE_Pong-v5/a_b/UDRL/seed_25/version_0"
     assert (path / "checkpoints").is_dir() and (path / "videos").is_dir()
     assert parent(run_in(logdir, num_seeds=5)).name == "seed_25-29"
-
-
-def test_an_existing_run_is_never_touched(logdir: Path) -> None:
     run = run_in(logdir)
     assert newest(parent(run)) is None
     (parent(run) / "version_9").mkdir(parents=True)

@@ -70,18 +70,6 @@ def test_a_step_is_three_networks_of_action_and_state(spaces: Spaces, activation
             close(ours[m], plain(networks, flat, m, name)(x[m]))
 
 
-@pytest.mark.parametrize("proxy", ["mdp", "bandit"])
-def test_folded_is_unfolded(proxy: str) -> None:
-    networks = Networks(config(proxy=proxy), CARTPOLE)
-    folded = networks.program(networks.initial(Streams(range(4))))
-    unfolded = networks.program(folded.flat)
-    unfolded.folded = False
-    state, action = torch.randn(4, 3, 4), torch.randint(2, (4, 3))
-    one, other = folded.step(state, action), unfolded.step(state, action)
-    for name in ("next_state", "reward", "done"):
-        close(getattr(one, name), getattr(other, name))
-
-
 SIZES = [(CARTPOLE, 83, "leakyrelu", 2247), (CARTPOLE, 128, "leakyrelu", 3462), (ACROBOT, 167, "prelu", 6354),
          (ACROBOT, 128, "leakyrelu", 4872)]  # fmt: skip
 
@@ -92,57 +80,37 @@ def test_sizes_as_published(spaces: Spaces, hidden: int, activation: str, count:
     assert networks.size == count and networks.initial(Streams([0])).shape == (1, count)
 
 
-def test_every_parameter_matters() -> None:
-    """None is padding, and none is shared: each moves some output of its own member, and of no other."""
-    networks = Networks(config(proxy_hidden_size=3, learned_reset=True), CARTPOLE)
-    flat = networks.initial(Streams(range(2)))
-    g = torch.Generator().manual_seed(0)
-    state, action, noise = torch.randn(2, 40, 4, generator=g), torch.arange(80).view(2, 40) % 2, torch.randn(2, 40, 4)
-
-    def outputs(parameters: Tensor) -> Tensor:
-        program = networks.program(parameters)
-        out = program.step(state, action)
-        rest = torch.stack([out.reward, out.done], -1)
-        return torch.cat([out.next_state, rest, program.first_states(noise)], -1)
-
-    before = outputs(flat)
-    for place in range(networks.size):
-        moved = flat.clone()
-        moved[0, place] += 0.5
-        after = outputs(moved)
-        assert torch.equal(after[1], before[1]) and not torch.equal(after[0], before[0]), place
-
-
 @pytest.mark.parametrize("init", ["torch", "normal"])
 def test_initial_parameters(init: str) -> None:
     networks = Networks(config(proxy_init=init, proxy_hidden_size=50), CARTPOLE)
     split = networks.split(networks.initial(Streams(range(100))))
     for name, part in networks.parts.items():
         for (weight, bias), inputs in zip(part.layers(split[name]), part.sizes, strict=False):
+            std = (3 * inputs if init == "torch" else inputs) ** -0.5
+            assert weight.std().item() == pytest.approx(std, rel=0.03)
+            assert (weight.abs().max() <= inputs**-0.5) == (init == "torch")
             if init == "torch":
-                assert weight.abs().max() <= inputs**-0.5 and bias.abs().max() <= inputs**-0.5
-                assert weight.std().item() == pytest.approx((3 * inputs) ** -0.5, rel=0.03)
-                assert bias.std().item() == pytest.approx((3 * inputs) ** -0.5, rel=0.15)
+                assert bias.abs().max() <= inputs**-0.5 and bias.std().item() == pytest.approx(std, rel=0.15)
             else:
-                assert weight.std().item() == pytest.approx(inputs**-0.5, rel=0.03)
-                assert weight.abs().max() > 2 * inputs**-0.5 and not bias.any()
+                assert not bias.any()
 
 
-def with_done(settings: Config, done: list[float]) -> SyntheticDynamics:
-    """Members whose done networks say the same at all times."""
-    dynamics = dynamics_of(settings, len(done))
+def constant(settings: Config, part: str, output: Tensor) -> SyntheticDynamics:
+    """Members ``[M, outputs]`` of whose networks one says the same at all times."""
+    dynamics = dynamics_of(settings, len(output))
     networks, flat = dynamics.program.networks, dynamics.program.flat.clone()
-    layers = networks.parts["done"].layers(networks.split(flat)["done"].zero_())
-    layers[-1][1][:, 0, 0] = torch.tensor(done)
+    layers = networks.parts[part].layers(networks.split(flat)[part].zero_())
+    layers[-1][1][:, :, 0] = output
     return SyntheticDynamics(networks.program(flat), CARTPOLE, dynamics.starts)
 
 
 @pytest.mark.parametrize("raw", [False, True])
 def test_an_episode_ends_above_one_half(raw: bool) -> None:
     """The published discount, with ``raw_done``, is one minus the output; else it is 0 at an end and 1 elsewhere."""
-    environment = TensorEnvironment(with_done(config(raw_done=raw), [0.5, 0.51, -0.75, 1.25, float("nan")]), 5, 1)
-    environment.reset(torch.zeros(5, 1, dtype=torch.int64))
-    step = environment.step(torch.zeros(5, 1, dtype=torch.int64))
+    done = torch.tensor([[0.5], [0.51], [-0.75], [1.25], [float("nan")]])
+    environment, start = TensorEnvironment(constant(config(raw_done=raw), "done", done), 5, 1), torch.zeros(5, 1).long()
+    environment.reset(start)
+    step = environment.step(start)
     assert step.terminated[:, 0].tolist() == [False, True, False, True, False] and not step.truncated.any()
     if raw:
         assert step.discount is not None and step.discount[:4, 0].tolist() == pytest.approx([0.5, 0.49, 1.75, -0.25])
@@ -152,23 +120,18 @@ def test_an_episode_ends_above_one_half(raw: bool) -> None:
 
 @pytest.mark.parametrize(("max_steps", "length"), [(None, 500), (7, 7)])
 def test_the_time_limit(max_steps: int | None, length: int) -> None:
-    environment = TensorEnvironment(with_done(config(max_steps=max_steps), [0.0]), 1, 1)
+    environment = TensorEnvironment(constant(config(max_steps=max_steps), "done", torch.zeros(1, 1)), 1, 1)
     assert environment.spaces.max_episode_steps == length and environment.spaces.max_return is None
-    environment.reset(torch.zeros(1, 1, dtype=torch.int64))
+    environment.reset(start := torch.zeros(1, 1).long())
     for age in range(1, length + 1):
-        step = environment.step(torch.zeros(1, 1, dtype=torch.int64))
+        step = environment.step(start)
         assert step.truncated.item() == (age == length) and not step.terminated.any()
 
 
 def test_nothing_is_clipped_and_the_next_state_is_absolute() -> None:
-    """The same state again whatever it was before, where the state network is a constant."""
-    dynamics = dynamics_of(config(), 1)
-    networks, flat = dynamics.program.networks, dynamics.program.flat.clone()
-    layers = networks.parts["state"].layers(networks.split(flat)["state"])
-    layers[1][0].zero_()
-    layers[1][1][0, :, 0] = torch.tensor([1e9, -1e9, 0.5, 0.0])
-    out = networks.program(flat).step(torch.randn(1, 2, 4), torch.zeros(1, 2, dtype=torch.int64))
-    assert out.next_state[0].tolist() == [[1e9, -1e9, 0.5, 0.0]] * 2
+    there = torch.tensor([[1e9, -1e9, 0.5, 0.0]])
+    out = constant(config(), "state", there).program.step(torch.randn(1, 2, 4), torch.zeros(1, 2).long())
+    assert torch.equal(out.next_state[0], there.expand(2, 4))
 
 
 def test_a_bandit_has_episodes_of_one_step() -> None:
@@ -200,15 +163,10 @@ def test_a_learned_reset_is_of_the_seed_alone(latent: int | None) -> None:
     assert torch.equal(alone, block[:, 2:])
 
 
-def test_resets_are_the_real_environment_s() -> None:
-    dynamics, seeds = dynamics_of(config()), torch.arange(6).view(3, 2)
-    real = make_environment("cartpole", 3, 2)
-    assert torch.equal(dynamics.initial(seeds), real.reset(seeds))
-    assert torch.equal(starts_of(real)(seeds), real.reset(seeds))
-
-
 @pytest.mark.parametrize("members", [1, 3])
-def test_starts_of_a_gymnasium_game_are_its_own_and_a_function_of_the_seed(members: int) -> None:
+def test_starts_are_the_environments_own_and_a_function_of_the_seed(members: int) -> None:
+    tensors, some = make_environment("cartpole", 3, 2), torch.arange(6).view(3, 2)
+    assert torch.equal(starts_of(tensors)(some), tensors.reset(some))
     real = make_environment("lunarlander", members, 2)
     starts, seeds = starts_of(real, draws=10), torch.randint(2**31, (5, 3, 100))
     found, asked = starts(seeds), torch.arange(-(-10 // (2 * members)) * 2 * members).view(-1, members, 2)

@@ -172,16 +172,6 @@ def test_an_episode_is_a_function_of_its_seed(tmp_path: Path, kind: str) -> None
     assert len(np.unique(first, axis=0)) >= (10 if kind == "mdp-continuous" else 71)  # its starts are few
 
 
-def test_what_is_handed_out_is_a_copy(tmp_path: Path) -> None:
-    path = made(tmp_path, "bandit")
-    env, many = SyntheticEnv(path), gym.make_vec(ANY, num_envs=2, proxy=path)
-    for one, action in ((env, 0), (many, np.array([0, 0]))):
-        obs, _ = one.reset(seed=0)
-        kept = obs.copy()
-        obs[:] = 9
-        assert np.array_equal(one.step(action)[0], kept)
-
-
 @pytest.mark.parametrize(("limit", "length"), [(None, 7), (3, 3), (100, 7)])
 def test_make_can_shorten_the_time_limit_only(tmp_path: Path, limit: int | None, length: int) -> None:
     path = made(tmp_path, "mdp", scale=0.1)
@@ -250,14 +240,3 @@ def same(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> None:
         for one, other in zip(ours[-1]["final_obs"], theirs[-1]["final_obs"], strict=True):
             assert (one is None) == (other is None)
             assert one is None or np.allclose(one, other, atol=1e-4, rtol=1e-4)
-
-
-def test_a_row_is_the_same_in_other_company(tmp_path: Path) -> None:
-    path = made(tmp_path, "mdp")
-
-    def run(n: int) -> np.ndarray:
-        many = gym.make_vec(ANY, num_envs=n, proxy=path)
-        seen = [many.reset(seed=0)[0]] + [many.step(np.ones(n, np.int64))[0] for _ in range(6)]
-        return np.stack(seen)[:, :2]
-
-    np.testing.assert_allclose(run(2), run(33), atol=1e-5, rtol=1e-5)

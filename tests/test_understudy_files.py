@@ -41,6 +41,8 @@ def test_what_is_written_is_read_to_the_bit(path: Path, kind: str) -> None:
     expected = files.Proxy(path, config, spaces, game, parameters, DESCRIPTION)
     assert dataclasses.replace(loaded, parameters=parameters) == expected
     assert loaded.networks.size == len(parameters)
+    written(path, kind, description={"scores": [{"again": float("nan")}, (1.5, float("inf"))]})
+    assert files.load(path).description == {"scores": [{"again": None}, [1.5, None]]}  # what was never measured
 
 
 @pytest.mark.parametrize("name", understudy.pretrained())
@@ -105,27 +107,19 @@ def test_a_write_that_fails_leaves_the_old_file(path: Path, fails: str, monkeypa
     assert list(path.parent.iterdir()) == [path]
 
 
-UNWRITABLE: list[tuple[Callable[[Tensor], Tensor], type[Exception], str]] = [
-    (lambda flat: flat.index_fill(0, torch.tensor(5), float("nan")), ProxyError, "not finite"),
-    (lambda flat: flat.index_fill(0, torch.tensor(5), float("inf")), ProxyError, "not finite"),
-    (lambda flat: flat[:3], ProxyError, r"\[3\] parameters; allowed: \["),
-    (lambda flat: flat, TypeError, "not JSON serializable"),  # the description below
-]
-
-
-@pytest.mark.parametrize(("change", "error", "line"), UNWRITABLE)
-def test_what_no_reader_would_take_is_never_written(path: Path, change: Any, error: Any, line: str) -> None:
-    parameters, before = written(path), path.read_bytes()
+def test_what_no_reader_would_take_is_never_written(path: Path) -> None:
+    good, before = written(path), path.read_bytes()
     config, spaces, game = KINDS["mdp"]
-    description = {"path": path} if error is TypeError else {}
-    with pytest.raises(error, match=line):
-        files.save(path, change(parameters), config=config, spaces=spaces, game=game, description=description)
-    assert path.read_bytes() == before
-
-
-def test_scores_that_were_never_measured_become_null(path: Path) -> None:
-    written(path, description={"scores": [{"again": float("nan")}, (1.5, float("inf"))]})
-    assert files.load(path).description == {"scores": [{"again": None}, [1.5, None]]}
+    unwritable: list[tuple[Tensor, dict[str, Any], type[Exception], str]] = [
+        (good * float("nan"), {}, ProxyError, "not finite"),
+        (good.index_fill(0, torch.tensor(5), float("inf")), {}, ProxyError, "not finite"),
+        (good[:3], {}, ProxyError, r"\[3\] parameters; allowed: \["),
+        (good, {"path": path}, TypeError, "not JSON serializable"),
+    ]
+    for parameters, description, error, line in unwritable:
+        with pytest.raises(error, match=line):
+            files.save(path, parameters, config=config, spaces=spaces, game=game, description=description)
+        assert path.read_bytes() == before
 
 
 def one_line(path: Path) -> str:
@@ -136,28 +130,19 @@ def one_line(path: Path) -> str:
     return line
 
 
-OTHERS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "nothing": (lambda path: None, "synthetic environment is '"),
-    "folder": (lambda path: path.mkdir(), "synthetic environment is '"),
-    "empty": (lambda path: path.write_bytes(b""), "not a whole safetensors file"),
-    "text": (lambda path: path.write_text("a text that is longer than a header"), "not a whole safetensors file"),
-    "pickle": (lambda path: path.write_bytes(pickle.dumps({"state": [1.0]})), "not a whole safetensors file"),
-    "checkpoint": (lambda path: torch.save({"state_dict": {}}, path), "it is a checkpoint"),
-    "tensors": (lambda path: save_file({"a": torch.zeros(2)}, path), "without 'understudy' metadata"),
-    "half": (lambda path: save_file({"a": torch.zeros(2)}, path, {"understudy": "{"}), "without 'understudy' metadata"),
-}
-
-
-@pytest.mark.parametrize("write, line", OTHERS.values(), ids=OTHERS)
-def test_files_of_other_kinds(path: Path, write: Callable[[Path], object], line: str) -> None:
-    write(path)
-    assert line in one_line(path)
-
-
-def test_a_file_cut_off_anywhere_or_not_readable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_others_cut_off_or_not_readable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
+    assert "synthetic environment is '" in one_line(path) and "synthetic environment is '" in one_line(path.parent)
+    for content in (b"", b"a text that is longer than a header", pickle.dumps({"state": [1.0]})):
+        path.write_bytes(content)
+        assert "not a whole safetensors file" in one_line(path)
+    torch.save({"state_dict": {}}, path)
+    assert "it is a checkpoint" in one_line(path)
+    for metadata in (None, {"understudy": "{"}):
+        save_file({"a": torch.zeros(2)}, path, metadata)
+        assert "without 'understudy' metadata" in one_line(path)
     written(path)
     whole = path.read_bytes()
     for content in [*(whole[:size] for size in [*range(0, len(whole), 101), len(whole) - 1]), whole + b"\0"]:
@@ -167,11 +152,8 @@ def test_a_file_cut_off_anywhere_or_not_readable(path: Path, monkeypatch: pytest
     assert "cannot be read (Permission denied)" in one_line(path)
 
 
-def spaces_with(actions: dict[str, Any], shape: tuple[int, ...] = (4,)) -> dict[str, Any]:
-    return {"spaces": {"obs_shape": shape, "actions": actions, "max_episode_steps": None, "max_return": None}}
-
-
 CONFIG = dataclasses.asdict(KINDS["mdp"][0])
+SPACES = {"obs_shape": (4,), "max_episode_steps": None, "max_return": None}
 # Changes of a good file, to its header (None: without) and its tensors, and what is then said of it.
 DAMAGED: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
     ({}, {"done.1.bias": None}, "tensor done.1.bias is missing"),
@@ -191,8 +173,8 @@ DAMAGED: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
     ({"config": CONFIG | {"proxy_hidden_size": 65_536, "proxy_hidden_layer": 2}}, {}, "tensor done.2.bias is missing"),
     ({"description": {"settings": []}}, {}, "its description.settings are damaged"),
     ({"spaces": {}}, {}, "its spaces are damaged"),
-    (spaces_with({"n": 2}, (4, 4)), {}, "its spaces are damaged"),
-    *((spaces_with(actions), {}, "its spaces are damaged") for actions in (
+    ({"spaces": SPACES | {"actions": {"n": 2}, "obs_shape": (4, 4)}}, {}, "its spaces are damaged"),
+    *(({"spaces": SPACES | {"actions": actions}}, {}, "its spaces are damaged") for actions in (
         {"n": 0}, {"n": "2"}, {"low": [0.0], "high": []}, {"low": [1.0], "high": [0.0]}, {"low": []},
     )),
 ]  # fmt: skip
