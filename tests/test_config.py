@@ -17,7 +17,7 @@ from helpers import yaml_file
 from models.agents.ddqn import config
 from models.family import Family
 from models.registry import default_config, family, implementations
-from models.settings import Kind, SettingError, check, kinds, nearest, setting
+from models.settings import Kind, SettingError, check, kinds, nearest
 
 AGENTS = [name for name in implementations() if family(name).learns_from != "evolution"]
 
@@ -162,42 +162,6 @@ def test_the_command_line_makes_the_same_settings(words: str) -> None:
     assert (python, script) == ("python", "trainer.py")
     assert dataclasses.replace(parse(line), given=settings.given) == settings
     assert "--exp_name" not in command_line(settings, without=("exp_name",))
-
-
-@dataclasses.dataclass(frozen=True)
-class Example:
-    lr: float = setting(1e-3, "step size", above=0)
-    batch: int = setting(8, "steps", minimum=1, maximum=64)
-    sizes: tuple[int, ...] = setting((64,), "units", minimum=1)
-    extra: tuple[str, ...] = setting((), "may be empty", empty=True)
-    scale: float | None = setting(None, "factor", above=0, below=1)
-    kind: str = setting("max", "which", choices=("max", "mean"))
-    on: bool = setting(False, "whether")
-    name: str = setting("x", "what")
-    note: str = setting("", "may be empty", empty=True)
-    places: tuple[int, ...] | None = setting(None, "where")
-
-
-WRONG: list[tuple[str, Any, str]] = [
-    ("lr", -1.0, "lr is -1.0; allowed: number, greater than 0"),
-    ("lr", None, "lr is None; allowed: number, greater than 0"),
-    ("lr", True, "lr is True; allowed: number, greater than 0"),
-    ("batch", 1.0, "batch is 1.0; allowed: integer, at least 1, at most 64"),
-    ("sizes", (), "sizes is []; allowed: list of integers, each at least 1"),
-    ("sizes", (8, 0), "sizes is [8, 0]; allowed: list of integers, each at least 1"),
-    ("scale", 1.0, "scale is 1.0; allowed: number, greater than 0, less than 1; or null"),
-    ("kind", "maxx", "kind is 'maxx'; allowed: max, mean; did you mean 'max'?"),
-    ("name", " ", "name is ' '; allowed: text, not empty"),
-    ("on", 1, "on is 1; allowed: true or false"),
-    ("places", (1.5,), "places is [1.5]; allowed: list of integers; or null"),
-]
-
-
-@pytest.mark.parametrize(("field", "value", "line"), WRONG)
-def test_a_value_out_of_range_is_refused_in_one_line(field: str, value: Any, line: str) -> None:
-    with pytest.raises(SettingError) as error:
-        check(Example(**{field: value}))
-    assert str(error.value) == line
 
 
 def test_the_nearest_name_is_offered_and_a_far_one_is_not() -> None:

@@ -115,7 +115,7 @@ def test_alone_as_in_company_to_the_bit(case: str, kept: list[int]) -> None:
         assert kept and min(kept) < 9 and company.episodes.unique().numel() > 1
     if case == "varied":
         assert len(groups(loop.agent_config, seeds)) == 3
-    same_alone(loop, proxies, seeds, company, [1], [5], [10, 3, 7])
+    same_alone(loop, proxies, seeds, company, [5], [10, 3, 7])
 
 
 @pytest.mark.parametrize("rule", ["budget", "plateau", "solved"])
@@ -134,7 +134,7 @@ def test_alone_as_in_company_without_a_tensor_program() -> None:
     loop = loop_of("probe-4", **PLATEAU | {"inner_steps": 60, "early_out_virtual_diff": 0.01, "early_out_num": 5})
     company = loop.run(None, seeds)
     assert company.steps.unique().numel() > 2 and company.steps.min() < 30
-    same_alone(loop, None, seeds, company, *([i] for i in range(6)))
+    same_alone(loop, None, seeds, company, [0], [4, 2])
 
 
 def test_programs_that_take_turns_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_an_agent_that_stopped_is_the_agent_of_that_moment() -> None:
     company = loop.run(proxies, seeds)
     early = (company.steps < 160).nonzero()[:, 0].tolist()
     assert len(early) > 3
-    for i in early[:6]:
+    for i in early[:3]:
         same(loop.run(proxies[[i]], [seeds[i]], inner_steps=int(company.steps[i]), inner_rule="budget"), company, [i])
 
 

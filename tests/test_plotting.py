@@ -18,8 +18,6 @@ from control.reports.tables import summarise
 from fake_runs import Shown, is_png
 from models.settings import SettingError
 
-pytestmark = pytest.mark.draws
-
 EPOCHS = 40
 
 
@@ -124,6 +122,7 @@ def test_one_collapse_does_not_flatten_the_rest(values: Sequence[float], floor: 
 # -- the figure of groups ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.draws
 def test_seeds_become_a_figure_a_table_and_numbers(logdir: Path, capsys: Shown) -> None:
     for seed in (25, 26, 27):
         write_run(logdir, seeds=(seed,))
@@ -169,7 +168,6 @@ def test_each_environment_has_its_own_row_of_panels(logdir: Path, drawn: list[An
     for game, implementation in ("lunarlander", "UDRL"), ("lunarlander", "RCP-A"), ("takecover", "RCP-A"):
         write_run(logdir, implementation, game=game)
     plot([logdir])
-    assert is_png(logdir / "plot.png")
     axes = drawn[0].axes
     titles = [axis.get_title("left") for axis in axes]
     assert [title.split(":")[0] for title in titles] == ["lunarlander"] * 3 + ["takecover"] * 3
@@ -230,17 +228,20 @@ def test_bad_arguments_are_said_before_the_table(logdir: Path, capsys: Shown) ->
 # -- one run -----------------------------------------------------------------------------------------------------------
 
 
-def test_learning_curve_of_one_and_of_several_seeds(logdir: Path, drawn: list[Any]) -> None:
-    for seeds in (25,), (30, 31):
-        folder = write_run(logdir, seeds=seeds)
-        assert learning_curve(folder) == folder / "curve.png" and is_png(folder / "curve.png")
-    for name, *tags in ("one", "rollout/return_mean"), ("two", "train/value_loss"), ("three",):  # after one epoch
+@pytest.mark.draws
+def test_learning_curve_of_several_seeds(logdir: Path, drawn: list[Any]) -> None:
+    folder = write_run(logdir, seeds=(30, 31))
+    assert learning_curve(folder) == folder / "curve.png" and is_png(folder / "curve.png")
+    titles = [axis.get_title("left") for axis in drawn[0].axes]
+    assert titles[:3] == ["Return", "Policy loss", "Obtained against commanded return"]
+    assert [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()] == ["training", "greedy"]
+
+
+def test_learning_curves_with_many_losses_and_after_one_epoch_with_few(logdir: Path) -> None:
+    folders = [write_run(logdir), write_policy_gradients(logdir, seeds=(25, 26))]
+    for name, *tags in ("one", "rollout/return_mean"), ("two", "train/value_loss"), ("three",):
         row = dict.fromkeys(tags, -120.5)
-        folder = fake_runs.write_run(logdir, "UDRL", lambda epoch, seed, row=row: row, epochs=1, name=name)
-        assert learning_curve(folder).read_bytes().startswith(b"\x89PNG")
-    assert is_png(learning_curve(write_policy_gradients(logdir, seeds=(25, 26))))
+        folders.append(fake_runs.write_run(logdir, "UDRL", lambda epoch, seed, row=row: row, epochs=1, name=name))
+    assert all(learning_curve(folder).read_bytes().startswith(b"\x89PNG") for folder in folders)
     assert figures.beside(0) == [[0]] and figures.beside(3) == [[0, 1, 2, 3]]  # the returns, and losses beside them
     assert figures.beside(4) == [[0, 1, 2], [0, 3, 4]] and figures.beside(5) == [[0, 1, 2, 3], [0, 4, 5, -1]]
-    titles = [axis.get_title("left") for axis in drawn[1].axes]
-    assert titles[:3] == ["Return", "Policy loss", "Obtained against commanded return"]
-    assert [text.get_text() for text in drawn[1].axes[0].get_legend().get_texts()] == ["training", "greedy"]

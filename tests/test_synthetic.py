@@ -1,11 +1,10 @@
-"""Synthetic environments against three plain torch modules, their sizes as published, and where episodes start."""
+"""Synthetic environments: their sizes as published, ends, and where episodes start; steps: test_understudy_files.py."""
 
-import itertools
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from envs import seeded
 from envs.cartpole import CartPole
@@ -14,14 +13,11 @@ from envs.synthetic import SyntheticDynamics, starts_of
 from envs.tensor import TensorEnvironment
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
-from models.spaces import Continuous, Discrete, Spaces
+from models.spaces import Discrete, Spaces
 from models.streams import Streams
 
 CARTPOLE = Spaces((4,), Discrete(2), max_episode_steps=500)
 ACROBOT = Spaces((6,), Discrete(3), max_episode_steps=500)
-PUSHED = Spaces((3,), Continuous((-2.0, -1.0), (2.0, 1.0)))
-MODULES = {"relu": nn.ReLU(), "leakyrelu": nn.LeakyReLU(), "tanh": nn.Tanh(), "identity": nn.Identity(),
-           "prelu": nn.PReLU()}  # fmt: skip
 
 
 def config(**changes: Any) -> Config:
@@ -32,42 +28,6 @@ def dynamics_of(settings: Config, members: int = 3) -> SyntheticDynamics:
     networks = Networks(settings, CARTPOLE)
     program = networks.program(networks.initial(Streams(range(members))))
     return SyntheticDynamics(program, CARTPOLE, lambda seeds: CartPole().observe(CartPole().initial(seeds)))
-
-
-def plain(networks: Networks, flat: Tensor, member: int, name: str) -> nn.Sequential:
-    """One network of one member as torch builds it."""
-    part = networks.parts[name]
-    layers = part.layers(networks.split(flat)[name])
-    modules: list[nn.Module] = []
-    for (weight, bias), (inputs, outputs) in zip(layers, itertools.pairwise(part.sizes), strict=True):
-        linear = nn.Linear(inputs, outputs)
-        linear.weight.data, linear.bias.data = weight[member], bias[member, :, 0]
-        modules += [linear, MODULES[networks.config.proxy_activation_fn]]
-    return nn.Sequential(*modules[:-1])
-
-
-def close(ours: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(ours.view_as(expected), expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("envs", [1, 5])
-@pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("activation", MODULES)
-@pytest.mark.parametrize("spaces", [ACROBOT, PUSHED], ids=["discrete", "continuous"])
-def test_a_step_is_three_networks_of_action_and_state(spaces: Spaces, activation: str, depth: int, envs: int) -> None:
-    """Of the one-hot action, or the continuous one as it is, and then the state."""
-    networks = Networks(config(proxy_activation_fn=activation, proxy_hidden_layer=depth), spaces)
-    flat = 1.5 * networks.initial(Streams(range(3)))
-    program = networks.program(flat)
-    assert program.folded == (depth == 1)
-    state = torch.randn(3, envs, *spaces.obs_shape)
-    action = torch.randint(3, (3, envs)) if spaces is ACROBOT else torch.randn(3, envs, 2)
-    out = program.step(state, action)
-    assert out.next_state.shape == state.shape and out.reward.shape == out.done.shape == (3, envs)
-    x = torch.cat([nn.functional.one_hot(action, 3) if spaces is ACROBOT else action, state], 2)
-    for m in range(3):
-        for name, ours in (("state", out.next_state), ("reward", out.reward), ("done", out.done)):
-            close(ours[m], plain(networks, flat, m, name)(x[m]))
 
 
 SIZES = [(CARTPOLE, 83, "leakyrelu", 2247), (CARTPOLE, 128, "leakyrelu", 3462), (ACROBOT, 167, "prelu", 6354),
@@ -141,22 +101,19 @@ def test_a_bandit_has_episodes_of_one_step() -> None:
     obs, action = environment.reset(torch.arange(12).view(3, 4)), torch.randint(2, (3, 4))
     step = environment.step(action)
     assert step.terminated.all() and step.discount is None and torch.equal(step.obs, obs)
-    for m in range(3):
-        x = torch.cat([nn.functional.one_hot(action[m], 2), obs[m]], 1)
-        close(step.reward[m], plain(dynamics.program.networks, dynamics.program.flat, m, "reward")(x))
+    assert torch.equal(step.reward, dynamics.program.step(obs, action).reward)
 
 
 @pytest.mark.parametrize("latent", [None, 7])
 def test_a_learned_reset_is_of_the_seed_alone(latent: int | None) -> None:
     dynamics = dynamics_of(config(learned_reset=True, latent_size=latent))
-    networks, seeds = dynamics.program.networks, torch.randint(2**31, (6, 3, 2))
+    seeds = torch.randint(2**31, (6, 3, 2))
     block = dynamics.initial(seeds)
     assert block.shape == (6, 3, 2, 4) and block.dtype == torch.float32
     noise = seeded.normal(seeds, latent or 4).float()
     for step in range(6):
-        close(dynamics.initial(seeds[step]), block[step])
-        for m in range(3):
-            close(block[step, m], plain(networks, dynamics.program.flat, m, "initial")(noise[step, m]))
+        torch.testing.assert_close(dynamics.initial(seeds[step]), block[step])
+        torch.testing.assert_close(block[step], dynamics.program.first_states(noise[step]))
     assert (block[0, 0, 0] - block[0, 0, 1]).abs().min() > 0
     assert torch.equal(dynamics.initial(seeds.view(2, 3, 3, 2)), block.view(2, 3, 3, 2, 4))
     alone = dynamics.select(torch.tensor([2])).initial(seeds[:, 2:])

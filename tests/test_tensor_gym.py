@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 
-from envs.make import make_dynamics, make_environment
+from envs.make import make_dynamics
 from envs.tensor import TensorEnvironment
 from models.settings import SettingError
 
@@ -70,15 +70,6 @@ def test_what_buttons_and_pipes_look_like() -> None:
     for action in (2, 1):
         flute.step(action)
     assert flute.render() == "  .\n O.\n.O."
-
-
-@pytest.mark.parametrize("name", ["procmaze", "opengrid", "buttongrid", "panflute"])
-def test_games_have_a_limit_and_can_be_drawn(name: str) -> None:
-    environment: Any = make_environment(name, 1, 1, render=True)
-    assert environment.spaces.max_episode_steps == 100 == make_environment(name, 2, 3).spaces.max_episode_steps
-    environment.reset(torch.tensor([[4]]))
-    assert environment.frame(0, 0).ndim == 3
-    environment.close()
 
 
 def test_bad_parameters_are_one_line() -> None:
