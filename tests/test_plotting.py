@@ -185,7 +185,7 @@ def test_each_environment_has_its_own_row_of_panels(logdir: Path, drawn: list[An
 def test_formats_and_folders_of_the_figure(logdir: Path, out: str, written: str, start: bytes, capsys: Shown) -> None:
     """Of one seed, which has no interval."""
     (logdir / "there.v1").mkdir(parents=True)
-    plot([run := write_run(logdir)], out=logdir / out, x="epoch")
+    plot([run := write_run(logdir)], out=logdir / out)
     assert (logdir / written).read_bytes().startswith(start) and "one seed" in capsys.readouterr().out
     json.dumps(summarise(find_groups([run])[0]), allow_nan=False)
 
