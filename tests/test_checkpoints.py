@@ -1,6 +1,5 @@
 """Checkpoints: none is believed before it is checked, and none is lost for want of room."""
 
-import errno
 import os
 import pickle
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ import trainer
 from control.cli import errors
 from control.storage import checkpoints
 from control.storage.checkpoints import OURS, AtomicCheckpointIO, CheckpointError
-from control.storage.run_dir import MetricsFile
 from fake_runs import Shown
 from fake_runs import refused as refused_run
 from helpers import flags, run_folder, trained
@@ -155,11 +153,3 @@ def test_a_run_on_a_full_disk_ends_with_one_line_and_goes_on_later(
     assert checkpoints.load(folder / "checkpoints" / "last.ckpt").run_state["epoch"] in (2, 4)
     assert trained(logdir, "--resume", epochs=6) == folder
     assert checkpoints.load(folder / "checkpoints" / "last.ckpt").run_state["epoch"] == 6
-
-
-def test_metrics_on_a_full_disk_are_one_line(logdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:
-    def full(self, *rows) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(MetricsFile, "append", full)
-    assert refused_run(trainer.main, flags(logdir), "", capsys, begun=True).startswith("error: disk full")

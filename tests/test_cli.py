@@ -8,7 +8,6 @@ import sys
 import pytest
 
 import trainer
-from conftest import ROOT
 from control.cli import errors
 from control.cli import parse as config
 from envs.base import EnvironmentFault
@@ -76,27 +75,6 @@ def test_help_is_as_wide_as_the_terminal_up_to_110_columns(
     with pytest.raises(SystemExit) as end:
         trainer.main(["--version"])
     assert end.value.code == 0 and capsys.readouterr().out.startswith("understudy ")
-
-
-def test_work_goes_to_the_part_that_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[tuple[str, object]] = []
-
-    def part(module: str, function: str) -> None:
-        stand_in = type(sys)(module)
-        done = (ROOT, True) if function == "train" else 0
-        setattr(stand_in, function, lambda *arguments: called.append((function, arguments)) or done)
-        monkeypatch.setitem(sys.modules, f"control.{module}", stand_in)
-
-    part("commands.train", "train")
-    part("commands.evaluate", "evaluate")
-    part("commands.tune", "tune")
-    part("reports.figures", "plot")
-    assert trainer.main(["--seed", "26"]) == 0
-    assert trainer.main(["--eval_agent", __file__]) == 0
-    assert trainer.main(["--use_tune"]) == 0
-    assert trainer.main(["--plot", str(ROOT), str(ROOT / "README.md"), "--plot_out", str(ROOT / "x.png")]) == 0
-    assert [name for name, _ in called] == ["train", "evaluate", "tune", "plot"]
-    assert called[-1][1] == ([ROOT, ROOT / "README.md"], ROOT / "x.png")
 
 
 # An error of the work, and what is said; nothing of a bug, which keeps its traceback.

@@ -135,17 +135,6 @@ def test_moving_average_thinning_and_seeds_together(logdir: Path) -> None:
         cells.curves(runs, "eval/return_greedy", 21, 1)
 
 
-@pytest.mark.parametrize(("more", "shape"), [([], (1, 1)), (["procmaze_low"], (2, 1)), (["panflute_low"], (2, 2))])
-def test_what_has_no_run_takes_no_room(logdir: Path, more: list[str], shape: tuple[int, int], drawn: list[Any]) -> None:
-    for preset in ["procmaze_high", *more]:
-        write_cell(logdir, "ER", "--preset", preset, seeds=(3,), name=preset)
-    assert cells.main([str(logdir), "--out", str(logdir / "one.svg")]) == 0
-    (axis, *others), grid = drawn[0].axes, drawn[0].axes[0].get_gridspec()
-    assert (grid.nrows, grid.ncols) == shape and len(others) == len(more)
-    assert axis.get_title("left") == "ProcMaze, high data"
-    assert [text.get_text() for text in axis.texts] == ["optimum\n-4.4", "random\n-35.36"]
-
-
 # -- what belongs in no figure -----------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,6 @@ from pytorch_lightning.loggers import CSVLogger
 import trainer
 from conftest import ROOT
 from control.lightning.agent import AgentModule
-from control.storage import checkpoints
 from fake_runs import Shown, refused
 from helpers import SMALL_POLICY_RUN, SMALL_RUN, SMALL_STEP_RUN, different, flags, run_folder, same_runs, trained
 from models.settings import SettingError
@@ -128,19 +127,6 @@ def test_lightnings_checkpoints_resume_to_the_bit(name: str, tmp_path: Path) -> 
     longer = trainer.module(**SMALL[name])
     lightning(tmp_path / "longer", 5).fit(longer, ckpt_path=tmp_path / "end.ckpt", weights_only=True)
     assert longer.epoch == 5 and list(different(dict(longer.state_dict()), dict(whole.state_dict())))
-
-
-def test_a_resumed_run_is_read_and_restored_once(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert trainer.main(flags(logdir, epochs=2)) == 0
-    calls: list[str] = []
-    read, restore = torch.load, AgentModule.on_load_checkpoint
-    monkeypatch.setattr(torch, "load", lambda *a, **k: calls.append("read") or read(*a, **k))
-    monkeypatch.setattr(
-        AgentModule, "on_load_checkpoint", lambda self, content: calls.append("restore") or restore(self, content)
-    )
-    assert trainer.main(flags(logdir, "--resume", epochs=4)) == 0
-    assert calls == ["read", "restore"]
-    assert checkpoints.load(run_folder(logdir) / "checkpoints" / "last.ckpt").run_state["epoch"] == 4
 
 
 # -- the page and its notebook ---------------------------------------------------------------------------------------

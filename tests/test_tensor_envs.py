@@ -124,7 +124,7 @@ def test_whole_episodes_equal_gymnasiums(name: str, policy: str) -> None:
     Gymnasium is given our state once it is found equal."""
     ours, lengths, long = made(name), [], policy == "good" or name == "acrobot"
     assert ours.spaces == GymnasiumEnvironment(GAMES[name], 1, 1).spaces and resolve(GAME_IDS[name]) is GAMES[name]
-    for seed in range(3 if long else 30):
+    for seed in range(2 if long else 30):
         ours.reset(torch.tensor([[seed]]))
         theirs, done = theirs_from(name, ours.state[0, 0]), False
         actions = actions_of(name, 500, 1, 1, seed)[:, 0, 0].tolist()
@@ -141,7 +141,7 @@ def test_whole_episodes_equal_gymnasiums(name: str, policy: str) -> None:
     if name == "acrobot":
         assert max(lengths) == 500 if policy == "random" else max(lengths) < 500
     else:
-        assert lengths == [GAMES[name].max_return] * 3 if long else len(set(lengths)) > 10 and max(lengths) < 150
+        assert lengths == [GAMES[name].max_return] * 2 if long else len(set(lengths)) > 10 and max(lengths) < 150
 
 
 def test_the_last_step_may_terminate_and_be_truncated_at_once() -> None:
@@ -158,7 +158,7 @@ def test_the_last_step_may_terminate_and_be_truncated_at_once() -> None:
 @pytest.mark.parametrize("name", [*NAMES, "procmaze", "buttongrid,grid_size=2,num_buttons=2", "panflute,num_pipes=3"])
 def test_a_member_alone_is_what_it_is_in_a_batch(name: str) -> None:
     """Where episodes end, are started anew, and where events come."""
-    batch, steps = made(name, 5, 7), 120
+    batch, steps = made(name, 5, 7), 60
     actions, chosen = actions_of(name, steps, 5, 7), [(slice(2, 3), slice(0, 7)), (slice(4, 5), slice(6, 7))]
     alone = [made(name, 1, e.stop - e.start) for _, e in chosen]
     start = batch.reset(seeds_of(5, 7))
