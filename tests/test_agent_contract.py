@@ -39,7 +39,6 @@ SPACES = {
 }
 MAZES = ["procmaze,grid_size=3", "buttongrid,grid_size=4", "panflute,num_pipes=3"]
 FULL = [case for case in CASES if case not in ("VPG", "EPG", "BPG")]  # these are CPG without its parts
-PLAIN = [case for case in FULL if case not in VARIANTS]
 
 
 def playable(*games: str, cases: Any = ALL) -> list[tuple[str, str]]:
@@ -54,10 +53,10 @@ def takes(case: str, spaces: Spaces) -> bool:
 
 # -- each member by itself -------------------------------------------------------------------------------------------
 
-# A probe with one input and one step, episodes of unequal length, and once for each implementation continuous actions;
+# A probe with one input and one step, episodes of unequal length, once continuous actions;
 # an environment that is no tensor program; models in mazes of their own, every variant in one of them.
 ALONE = [
-    *playable("probe-5", cases=CASES), *playable("cartpole", cases=FULL), *playable("pendulum", cases=PLAIN),
+    *playable("probe-5", cases=CASES), *playable("cartpole", cases=FULL), ("RCP-A", "pendulum"),
     *((case, "cartpole") for case in STEP_CASES if case not in MODELS), ("DDQN", "probe-5"), ("DuelingDDQN", "probe-5"),
     *((case, "lunarlander") for case in ("AAC", "DDQN")),
     *((case, MAZES[i % 3]) for i, case in enumerate(MODELS)),

@@ -25,7 +25,7 @@ from models.proxies.synthetic.config import Config
 from models.settings import SettingError, UserError
 from models.streams import Streams
 
-one_ray = pytest.mark.xdist_group("ray")  # of one process, as it takes seconds to start
+pytestmark = pytest.mark.xdist_group("workers")  # one Ray for all: it takes seconds to start
 GAME = "cartpole-200"
 CONFIG = Config(inner_steps=60, test_episodes=2, max_steps=20, proxy_hidden_size=17)
 # Two batch sizes, so that a part holds programs of several shapes.
@@ -70,7 +70,6 @@ def worker_pids(driver: int, busy: bool = False) -> list[int]:
     return sorted(pid for pid in found if parents.get(parents[pid]) == driver)
 
 
-@one_ray
 def test_two_workers_do_what_one_process_does(local: InnerLoop, two: RayWorkers, proxies: torch.Tensor) -> None:
     alone = local.run(proxies, SEEDS)
     assert len(alone.returns.unique()) > 2
@@ -84,7 +83,6 @@ def test_two_workers_do_what_one_process_does(local: InnerLoop, two: RayWorkers,
         two.run(proxies[:, :-1], SEEDS)
 
 
-@one_ray
 def test_a_killed_worker_changes_nothing(
     local: InnerLoop, two: RayWorkers, proxies: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +108,6 @@ def test_a_killed_worker_changes_nothing(
 
 
 @pytest.mark.slow
-@one_ray
 def test_a_worker_that_dies_again_and_again_is_one_line(two: RayWorkers, proxies: torch.Tensor) -> None:
     ended, spared = threading.Event(), worker_pids(os.getpid())[0]
     killed: set[int] = set()
@@ -133,7 +130,6 @@ def test_a_worker_that_dies_again_and_again_is_one_line(two: RayWorkers, proxies
 
 
 @pytest.mark.slow
-@one_ray
 def test_workers_in_a_trial_use_the_search_s_ray(local: InnerLoop, two: RayWorkers, proxies: torch.Tensor) -> None:
     """All cores are taken, by the trials; what the workers leave is the search's."""
     import ray
@@ -176,7 +172,6 @@ def test_one_worker_needs_no_ray() -> None:
     assert process.communicate(timeout=120) == ("[]\n", "")
 
 
-@one_ray
 def test_more_workers_than_cores_are_refused(two: RayWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a search too, whose Ray this one stands for."""
     with pytest.raises(SettingError, match="^num_workers is 3; allowed: at most 2, the cores of the search's Ray$"):

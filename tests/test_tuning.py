@@ -225,7 +225,6 @@ def searched(tmp_path: Path, text: str, flags: str) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-@pytest.mark.xdist_group("ray")
 def test_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """In this process, where torch is imported already."""
     command = command_of(tmp_path, SPACE, "--num_samples 1 --max_concurrent_trials 1 --epochs 2")
