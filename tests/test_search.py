@@ -49,7 +49,7 @@ def test_a_search_leaves_a_proxy_and_says_what_it_is_worth(tmp_path: Path, more:
     assert sorted(metrics["es/synthetic_steps"]) == metrics["es/synthetic_steps"]
     said = capsys.readouterr().out
     assert "proxy.safetensors" in said and "--eval_agent" in said and "tensorboard" in said
-    assert "re-evaluating 3 means with 2 fresh agents each\n" in said and "winner with 3 fresh agents\n" in said
+    assert "re-evaluating 3 means with 2 fresh agents each" in said and "winner with 3 fresh agents" in said
 
 
 def test_quits_when_the_target_is_reached_also_one_that_is_new(tmp_path: Path, capsys) -> None:

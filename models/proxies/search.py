@@ -76,6 +76,7 @@ class SearchConfig:
 
 
 def validate(config: SearchConfig) -> str | None:
+    """What is wrong with a combination of settings, as one line; None where nothing is."""
     if config.mirrored and config.population % 2:
         return f"population is {config.population}; allowed with mirrored: an even number"
     if config.inner_rule == "tests" and config.solved_reward is None:
