@@ -65,9 +65,9 @@ def _train_in(
         run_dir.atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
     if verbose:
         first, last = module.seeds[0], module.seeds[-1]
-        seeds = f"{first} to {last}" if last > first else first
+        seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
         resuming = f" (resuming after epoch {done})" if checkpoint else ""
-        print(f"{run.implementation} on {run.gamename}, seed {seeds}: {folder}{resuming}")
+        print(f"{run.implementation} on {run.gamename}, {seeds}: {folder}{resuming}")
     started, stop = time.monotonic(), StopOnSignal()
     shown: Callbacks = [Progress()] if verbose else []
     try:
@@ -159,7 +159,7 @@ def _conclude(module: RunModule, folder: Path, seconds: float, verbose: bool) ->
         finished = False
     if not verbose:
         return finished
-    spent = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.0f} seconds"
+    spent = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.1f} seconds"
     count = f"{module.epoch} {module.unit}{'s' * (module.epoch != 1)}"
     print(f"\n{count}, {int(module.env_steps.sum()):,} {module.steps_on} steps in {spent}")
     commands, proxy = [f"-m tensorboard.main --logdir {module.settings.run.logdir}"], folder / "proxy.safetensors"
