@@ -109,9 +109,9 @@ class Replayed(Environment):
     def snapshot(self) -> dict[str, Any]:
         if self._seeds is None:
             return {}
-        everybody = torch.ones_like(self._seeds, dtype=torch.bool)
+        all_active = torch.ones_like(self._seeds, dtype=torch.bool)
         taken = [action for action, _ in self._actions]
-        who = [everybody if active is None else active for _, active in self._actions]
+        who = [all_active if active is None else active for _, active in self._actions]
         state: dict[str, Any] = {"seeds": self._seeds, "began": self._began}
         return state | {"actions": torch.stack(taken), "active": torch.stack(who)} if taken else state
 

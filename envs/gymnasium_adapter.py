@@ -29,7 +29,7 @@ class GymnasiumEnvironment(Replayed):
     Observations: 1-D Box as float32; images (uint8, or a Dict with one under "screen") as grey stacked frames,
     see `ImageObservation`; all others flattened, discrete parts one-hot, float32. Actions: Discrete, or Box with
     finite bounds, flattened. Instances are made when first reset. Raises SettingError where the environment
-    cannot be had, and EnvironmentFault where it raises or gives a reward or observation that is not finite.
+    cannot be made, and EnvironmentFault where it raises or gives a reward or observation that is not finite.
     """
 
     def __init__(self, game: Game, members: int, envs: int, render: bool = False) -> None:

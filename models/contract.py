@@ -174,7 +174,7 @@ class StepAgent(Agent):
 
     @staticmethod
     def memory_bytes(config: Any, spaces: Spaces, members: int, dynamics: Any) -> int:
-        """What the replay buffer takes when it is full; 0 where nobody needs to ask."""
+        """What the replay buffer takes when it is full; 0 where it is too small to check."""
         return 0
 
 

@@ -62,7 +62,7 @@ class MemberAdam:
 
     @torch.no_grad()
     def update(self, grad: Tensor, learning: Tensor | None = None) -> None:
-        """One step by ``grad [M, D]`` of the members in ``learning [M]`` bool (None: everybody); the others keep
+        """One step by ``grad [M, D]`` of the members in ``learning [M]`` bool (None: all of them); the others keep
         weights and moments to the bit."""
         moved = (self.param, self.mean, self.square)
         before = [] if learning is None else [tensor.clone() for tensor in moved]

@@ -80,6 +80,8 @@ def test_a_member_alone_is_the_same_to_the_bit(case: str, game: str) -> None:
         row, mine = together.epoch(), alone.epoch()
         history.append(numbers(together, row, m))
         same_numbers(numbers(alone, mine, 0), history[-1])
+        assert not any(value.requires_grad for value in mine.values())
+        assert case not in CASES or all(value.isfinite().all() for tag, value in mine.items() if "loss" in tag)
         if epoch == 2:
             other = numbers(together, row, broken)
             for way in together.evaluation_modes:

@@ -22,7 +22,7 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
     """One synthetic environment, without time limit; `make_synthetic` adds that.
 
     ``asked`` are ``game`` and ``kind`` (mdp, bandit), which say what ``proxy`` must have been learned for, and
-    ``render_mode``, which must be None. Raises ProxyError where the proxy cannot be had or is another.
+    ``render_mode``, which must be None. Raises ProxyError where the proxy cannot be loaded or is another.
     """
 
     metadata = {"render_modes": []}

@@ -39,9 +39,8 @@ def help_text(known: Mapping[str, Flag], implementation: str) -> str:
     """The whole help page, with the defaults of that implementation on that game."""
     from envs.names import GAMES, declared
 
-    width = max(
-        40, min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
-    )  # the terminal's; 110 in a file or pipe
+    columns = shutil.get_terminal_size((WIDEST, 24)).columns  # in a file or pipe, the widest
+    width = max(40, min(WIDEST, columns))
 
     def indented(names: Iterable[str]) -> str:
         return "\n  ".join(textwrap.wrap(", ".join(names), width - 2))

@@ -21,6 +21,7 @@ from control.storage import run_dir
 from models.proxies import files
 from models.settings import UserError
 from models.streams import Streams
+from understudy.files import IN_RUN
 
 # Where things are written and what is shown has no part in what was found.
 NOT_TOLD = (
@@ -44,7 +45,7 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
         "generation": generation, "generations": module.epoch, "report": summary, "second_test": rows,
         "search_synthetic_steps": int(module.env_steps.sum()), "search_real_steps": module.real_steps,
     }  # fmt: skip
-    path = folder / "proxy.safetensors"
+    path = folder / IN_RUN
     settings = {name: value for name, value in as_dict(module.settings).items() if name not in NOT_TOLD}
     description = {"command": command_line(module.settings, NOT_TOLD), "settings": settings, "scores": scores}
     spaces, proxy = module.stages.spaces, module.settings.proxy
@@ -92,7 +93,7 @@ def _reevaluate(module: PopulationModule, verbose: bool) -> tuple[int, Tensor, l
 
 def _outcome(
     module: PopulationModule, means: Tensor, name: str, count: int, doing: str, sample_all: bool = False
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """``count`` fresh agents on each of ``means [N, D]``, the same for all; trained as in use (``deploy_steps``).
     What is ``doing`` is printed with the minutes that it may take, by those of the last generation."""
     steps, last = module.config.steps_in_use, module.outcome

@@ -25,6 +25,7 @@ from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import AtomicCheckpointIO, Checkpoint
 from models.registry import family
 from models.settings import SettingError, UserError
+from understudy.files import IN_RUN
 
 Callbacks = Sequence[pl.Callback]
 
@@ -43,7 +44,7 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
     prepare(settings.run)
     folder = _find_resumable(settings) if settings.run.resume else None
     if folder:
-        with run_dir.locked(folder):  # before reading: nobody may write on while this run makes up its mind
+        with run_dir.locked(folder):  # before reading, so that no other run writes to it meanwhile
             checkpoint = checkpoints.load(folder / "checkpoints" / "last.ckpt", resume=True)
             module = build_module(_resumed_settings(settings, checkpoint))
             return folder, _train_in(folder, module, checkpoint, callbacks, verbose)
@@ -162,7 +163,7 @@ def _conclude(module: RunModule, folder: Path, seconds: float, verbose: bool) ->
     spent = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.1f} seconds"
     count = f"{module.epoch} {module.unit}{'s' * (module.epoch != 1)}"
     print(f"\n{count}, {int(module.env_steps.sum()):,} {module.steps_on} steps in {spent}")
-    commands, proxy = [f"-m tensorboard.main --logdir {module.settings.run.logdir}"], folder / "proxy.safetensors"
+    commands, proxy = [f"-m tensorboard.main --logdir {module.settings.run.logdir}"], folder / IN_RUN
     if kept := checkpoints.kept(folder / "checkpoints"):
         lines.append(("checkpoint", kept))
     if isinstance(module, AgentModule) and kept:

@@ -50,7 +50,7 @@ class Progress(Callback):
         if parts is not None:
             try:
                 self._line(module, parts)
-            except BrokenPipeError:  # nobody reads on (head, less): end with a checkpoint
+            except BrokenPipeError:  # the reader (head, less) has ended: end with a checkpoint
                 trainer.should_stop = True
         if reason := module.stop_reason():
             tqdm.write(reason)

@@ -20,7 +20,7 @@ _FRAMES_PER_SECOND = 50
 def record(policy: Policy, name: str, path: Path, seeds: Tensor, time_limit: int | None = None) -> float:
     """Write one episode of the first member of ``policy`` in environment ``name`` to ``path`` (mp4), its return.
 
-    ``seeds [M, 1]`` start it. Raises UserError where no ffmpeg can be had or the environment cannot be drawn.
+    ``seeds [M, 1]`` start it. Raises UserError where ffmpeg is missing or the environment cannot be drawn.
     """
     environment: Any = make_environment(name, policy.members, 1, render=True, time_limit=time_limit)  # it has `frame`
     only_first = torch.zeros(seeds.shape, dtype=torch.bool)

@@ -12,10 +12,10 @@ from torch import Tensor
 import understudy
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
-from models.settings import SettingError, check, kinds
+from models.settings import SettingError, check, kinds, nearest
 from models.spaces import Continuous, Discrete, Spaces
 from understudy import ProxyError
-from understudy.files import nearest, refused
+from understudy.files import refused
 
 
 @dataclass(frozen=True)
