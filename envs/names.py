@@ -136,8 +136,9 @@ for _name in _PROBES:
 
 
 def resolve(name: str) -> Game:
-    """The environment of that name: ours, or any registered Gymnasium id (``module:Env-v0`` imports the module first).
-    Parameters in a name come in any order; the `Game` has the name with them sorted.
+    """The environment of that name: ours, or any registered Gymnasium id (``module:Env-v0`` of a module that is
+    imported: names come from files too, so nothing is imported here). Parameters in a name come in any order; the
+    `Game` has the name with them sorted.
 
     An id without a version means the newest; one whose version is gone is mapped to the newest, with a note on
     stderr. An id of our table (``LunarLander-v3``) gives our `Game`. Raises SettingError with the nearest name.
@@ -154,12 +155,9 @@ def resolve(name: str) -> Game:
         except SettingError as error:
             raise SettingError(f"gamename is {name!r}: {error}", "gamename") from error
     module, _, bare = name.rpartition(":")
-    if module:
-        try:
-            importlib.import_module(module)
-        except Exception as error:  # an unknown module may raise anything while it is imported
-            line = f"gamename is {name!r}: module {module} cannot be imported ({first_line(error)})"
-            raise SettingError(line, "gamename") from error
+    if module and module not in sys.modules:
+        line = f"gamename is {name!r}: only a flag can have module {module} imported; give --import {module}"
+        raise SettingError(line, "gamename")
     gym_id = _registered(bare)
     if gym_id is None:
         raise _unknown(name)
@@ -167,6 +165,18 @@ def resolve(name: str) -> Game:
     if bare != gym_id:
         print(f"note: gamename {name} is now {full}", file=sys.stderr)
     return next((g for g in _TABLE if g.gym_id == full and not g.wrappers), Game(full, full))
+
+
+def import_module(setting: str, value: str) -> None:
+    """Import the module in ``value``, ``module`` or ``module:Env-v0``, which a flag or a keyword gave for ``setting``,
+    if only in the process that sends this one its work. Raises SettingError."""
+    module = value.rpartition(":")[0] if setting == "gamename" else value
+    try:
+        if module or setting != "gamename":
+            importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # an unknown module may raise anything while it is imported
+        line = f"{setting} is {value!r}: module {module} cannot be imported ({first_line(error)})"
+        raise SettingError(line, setting) from error
 
 
 @functools.cache
@@ -205,7 +215,7 @@ def taken_apart(name: str) -> tuple[Game, dict[str, Any]]:
             raise SettingError(f"gamename is {name!r}: {key} {wrong}", "gamename")
         try:
             values[key] = yaml.safe_load(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             values[key] = text
     return game, values
 

@@ -2,13 +2,16 @@
 
 import os
 import pickle
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+import proxies
 import trainer
 from control.cli import errors
 from control.storage import checkpoints
@@ -77,6 +80,36 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path, how: str) -> None:
     assert not harmed.exists()
     torch.load(path, weights_only=False) if how != "pickle" else pickle.loads(path.read_bytes())
     assert harmed.exists()  # it would have
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "proxy", "settings", "settings, help"])
+def test_no_file_chooses_what_is_imported(
+    kind: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+) -> None:
+    """A module is imported only where a flag names it."""
+    (tmp_path / "payload.py").write_text(f"open({str(tmp_path / 'harmed')!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    game, path = "payload:CartPole-v1", tmp_path / ("x.safetensors" if kind == "proxy" else "x.ckpt")
+    words = ["--eval_agent", str(path), "--num_eval_episodes", "1"]
+    if kind == "checkpoint":
+        content = torch.load(finished / "checkpoints" / "best.ckpt", weights_only=True)
+        content[OURS]["settings"]["gamename"] = game
+        torch.save(content, path)
+    elif kind == "proxy":
+        proxies.written(path, "bandit", game=game, config=replace(proxies.KINDS["bandit"][0], inner_steps=10))
+        words += ["--num_agents", "1", "--no_real_baseline"]
+    else:
+        path.write_text(f"gamename: {game}")
+        words = ["--config", str(path), *(["--help"] if "help" in kind else flags(tmp_path, epochs=1)[2:])]
+    said = "only a flag can have module payload imported; give --import payload"
+    refused_run(trainer.main, words, said, capsys, begun=kind == "proxy")
+    assert not (tmp_path / "harmed").exists() and "payload" not in sys.modules
+    try:
+        assert trainer.main([*words, "--import", "payload"]) == 0
+    except SystemExit as end:
+        assert not end.code
+    assert (tmp_path / "harmed").exists()
+    del sys.modules["payload"]
 
 
 def test_a_truncated_or_garbled_one_is_refused_in_one_line(finished: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from envs import wrappers
 from envs.base import EnvironmentFault
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_environment
-from envs.names import GAMES, Game, resolve
+from envs.names import GAMES, Game, import_module, resolve
 from models import spaces as our
 from models.settings import SettingError
 
@@ -265,6 +265,7 @@ def test_frames_for_a_video(monkeypatch):
     ("HalfCheetah-v2", "HalfCheetah-v5", True),
 ])  # fmt: skip
 def test_names_and_gymnasium_ids_resolve_old_ones_to_the_newest(name, gym_id, note, capsys):
+    import_module("gamename", name)
     found = resolve(name)
     assert found.gym_id == gym_id and found is GAMES.get(name, found)
     assert all(hasattr(wrappers, wrapper) for wrapper in found.wrappers)
@@ -281,6 +282,7 @@ def test_names_and_gymnasium_ids_resolve_old_ones_to_the_newest(name, gym_id, no
     ],
 )
 def test_a_misspelt_name_is_told_with_the_nearest(wrong, near):
+    import_module("gamename", wrong)
     with pytest.raises(SettingError) as caught:
         resolve(wrong)
     message = str(caught.value)
@@ -291,8 +293,8 @@ def test_a_misspelt_name_is_told_with_the_nearest(wrong, near):
 
 
 def test_a_missing_module_or_package_is_told_in_one_line(monkeypatch):
-    with pytest.raises(SettingError, match="module nosuch cannot be imported"):
-        resolve("nosuch:Thing-v0")
+    with pytest.raises(SettingError, match="^gamename is 'nosuch:Thing-v0': module nosuch cannot be imported"):
+        import_module("gamename", "nosuch:Thing-v0")
     for module in ("vizdoom", "vizdoom.gymnasium_wrapper"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(SettingError, match=r"'takecover': it needs vizdoom; install it: pip install -e '\.\[doom\]'$"):

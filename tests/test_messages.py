@@ -1,11 +1,13 @@
 """What is wrong with a command line, a file or Python's keywords is said in one line: a table of what is said."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from control.cli.parse import parse, settings_from
+from control.cli.settings import BY_FLAG
 from envs.buttongrid import ButtonGrid
 from envs.gridworld import OpenGrid
 from envs.panflute import PanFlute
@@ -34,12 +36,12 @@ train -> 'train' is not a flag; flags start with --
 --command.horizon 0 -> command.horizon is 0.0; allowed: number, greater than 0; or null
 --logdir= -> logdir is ''; allowed: text, not empty
 --exp_name .. -> exp_name is '..'; allowed: the name of a folder
---exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8
+--exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8 without NUL
 --implementation RCPA -> implementation is 'RCPA'; allowed: UDRL, RCP-R, RCP-A, DDQN, ... AAC, SE; did you mean 'RCP-A'?
 --implementation ER --preset procmaze_hi
     -> preset is 'procmaze_hi'; allowed for ER: shipped, procmaze_high, ... did you mean 'procmaze_high'?
 --gamename lunarlandr -> gamename is 'lunarlandr'; did you mean 'lunarlander'? Allowed: ...
---config nowhere.yaml -> config is 'nowhere.yaml': No such file or directory
+--config nowhere.yaml -> config is 'nowhere.yaml': no such file or folder
 --config a.yaml --config b.yaml -> --config is given twice; allowed: one file
 --reload nowhere.ckpt -> reload is 'nowhere.ckpt': no such file or folder
 --resume --use_tune -> --use_tune and --resume exclude each other
@@ -125,12 +127,26 @@ FILES = [
     ("lr: -1", "", "@: lr is -1.0; allowed: number, greater than 0"),
     ("lr: [1, 2]", "", "@: lr is '1 2'; allowed: one value"),
     ("implementation: PPO", "", "@: implementation is 'PPO'; allowed: UDRL, RCP-R, RCP-A, ... "),
-    ("config: other.yaml", "", "@: config is unknown"),
+    ("config: other.yaml", "", "@: config is no setting; allowed only as the flag --config"),
     ("command: 3", "", "@: command is '3'; allowed: a mapping of return, horizon, advantage"),
     ("command: {speed: 1}", "",
      "@: command.speed is unknown; allowed: command.return, command.horizon, command.advantage"),
     ("agent: {lr: 0.1}", "", "@: agent is a mapping; settings are flat, one 'name: value' a line"),
-    ('exp_name: "\\udcff"', "", "exp_name is '\\udcff'; allowed: text in UTF-8"),
+    ('exp_name: "\\udcff"', "", "exp_name is '\\udcff'; allowed: text in UTF-8 without NUL"),
+    ('exp_name: "a\\0b"', "", "exp_name is 'a\\x00b'; allowed: text in UTF-8 without NUL"),
+    ("import: os", "", "@: import is no setting; allowed only as the flag --import"),
+    *((f"{name}: x", "", f"@: {name} is 'x'; a file may not choose what is written or joined: give --{name} x")
+      for name in sorted(BY_FLAG)),
+    ("gamename: antigravity:CartPole-v1", "", "@: gamename is 'antigravity:CartPole-v1': only a flag can have module "
+     "antigravity imported; give --import antigravity"),
+    ("lr: &a [1]\nbatch_size: *a", "", "@: *a is an alias; write the value itself"),
+    ("a: &a [x, x]\n" + "\n".join(f"{x}: &{x} [*{y}, *{y}]" for y, x in itertools.pairwise("abcdefghijklm")), "",
+     "@: *a is an alias; write the value itself"),
+    ("lr: 1\ngamma: 0.9\nlr: 2", "", "@: lr is given twice"),
+    ("gamma: " + 3000 * "[" + 3000 * "]", "", "config is '@': nested more than 5 deep"),
+    ('{"gamma": ' + 3000 * "[" + 3000 * "]" + "}", "", "config is '@': nested more than 5 deep"),
+    ('{"gamma": [[[[[1]]]]]}', "", "config is '@': nested more than 5 deep"),
+    ("#" * 100_001, "", "config is '@': too large; allowed: at most 100 kB of settings"),
     ("- lr", "", "config is '@': allowed: a mapping, one 'name: value' a line"),
     ("a: b: c", "", "config is '@': not valid YAML, line 1: mapping values are not allowed here"),
     ("? [a]\n: b", "", "config is '@': not valid YAML, line 1: found unhashable key"),
@@ -190,11 +206,17 @@ def test_wrong_files(tmp_path: Path, text: str, words: str, line: str) -> None:
     check(error.value, line.replace("@", str(file)))
 
 
-def test_a_file_that_is_no_text(tmp_path: Path) -> None:
-    file = tmp_path / "weights.ckpt"
+def test_a_file_that_is_no_text_and_one_that_is_not_there(tmp_path: Path) -> None:
+    file, link = tmp_path / "weights.ckpt", tmp_path / "link"
     file.write_bytes(b"\x80\x02\xff\x00")
-    with pytest.raises(SettingError, match=f"^config is '{file}': not a text file$"):
-        parse(["--config", str(file)])
+    link.symlink_to("nowhere")
+    for words, line in [(f"--config {file}", f"config is '{file}': not a text file"),
+                        (f"--config {tmp_path}", f"config is '{tmp_path}': Is a directory"),
+                        *((f"--{name} {link}", f"{name} is '{link}': a symbolic link to 'nowhere', where nothing is")
+                          for name in ("config", "eval_agent", "reload", "plot"))]:  # fmt: skip
+        with pytest.raises(SettingError) as error:
+            parse(words.split())
+        check(error.value, line)
 
 
 @pytest.mark.parametrize(("values", "line"), PYTHON)

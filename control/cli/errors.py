@@ -37,6 +37,13 @@ def one_line(error: BaseException) -> str | None:
     return None
 
 
+def absent(path: str | os.PathLike[str]) -> str:
+    """What is said of a path at which nothing is."""
+    if os.path.islink(path):
+        return f"a symbolic link to {os.readlink(path)!r}, where nothing is"
+    return "no such file or folder"
+
+
 def show(line: str) -> None:
     """Print ``error: line`` on stderr, red on a terminal unless NO_COLOR is set."""
     red = sys.stderr.isatty() and not os.environ.get("NO_COLOR")

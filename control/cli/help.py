@@ -57,6 +57,7 @@ def help_text(known: Mapping[str, Flag], implementation: str) -> str:
     )
     parser.add_argument("--version", help="show the version and end", action="store_true")
     parser.add_argument("--config", metavar="FILE.yaml", help="settings from a file; a run's config.yaml repeats it")
+    parser.add_argument("--import", metavar="MODULE,...", help="import these first; a file can name no module itself")
     groups: dict[str, Any] = {}
     # What tags such as [C] stand for is said once, above the hyperparameters.
     sources = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family(implementation).sources, re.DOTALL | re.MULTILINE)

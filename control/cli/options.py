@@ -9,7 +9,7 @@ from control.cli.settings import COMMAND, COMMANDS, RunConfig
 from models.registry import default_configs, family, implementations, inner_agents
 from models.settings import Kind, SettingError, kinds
 
-FLAG_ONLY = ("config", "help", "version")
+FLAG_ONLY = ("config", "help", "import", "version")
 # What people type who come from other projects.
 SYNONYMS = {
     "learning_rate": "lr", "learn_rate": "lr", "gamma": "discount", "hidden_layers": "hidden_sizes",
@@ -98,7 +98,7 @@ def unknown(name: str, known: Mapping[str, Flag], implementation: str, prefix: s
     if owners:
         return SettingError(f"{prefix}{name} is a setting of {', '.join(owners)}, not of {implementation}")
     if name in FLAG_ONLY:
-        return SettingError(f"{prefix}{name} is unknown")
+        return SettingError(f"{prefix}{name} is no setting; allowed only as the flag --{name}")
     if name == "command" or name.startswith("command."):
         return SettingError(f"{prefix}{name} is unknown; allowed: {', '.join(f'command.{key}' for key in COMMANDS)}")
     switches = [f"no_{other}" for other, flag in known.items() if flag.default is True]

@@ -8,9 +8,10 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from control.cli.options import Flag, flags, flags_of_all, for_fresh_agents, parameters, unknown
-from control.cli.settings import RunConfig, Settings, as_dict, from_dict, to_yaml
-from control.cli.words import NULL, named, one_word, read_config, read_value, split, word
+from control.cli.errors import absent
+from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_fresh_agents, parameters, unknown
+from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, from_dict, to_yaml
+from control.cli.words import NULL, named, one_word, read_value, split, word
 from models.registry import family
 from models.settings import SettingError, nearest
 
@@ -47,9 +48,19 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         raise SystemExit(0)
     if [name for name, _ in typed].count("config") > 1:
         raise SettingError("--config is given twice; allowed: one file")
-    file = one_word("config", asked["config"]) if "config" in asked else ""
-    written = read_config(file) if file else []
+    file, written = one_word("config", asked["config"]) if "config" in asked else "", []
+    if file:
+        from control.cli.files import read_config  # with PyYAML, which most command lines need not load
+
+        written = read_config(file)
     in_file = dict(written)
+    for name in in_file.keys() & BY_FLAG:
+        value, default = " ".join(in_file[name]), getattr(RunConfig, name)
+        if name not in asked and value != default and not (default is None and value.lower() in NULL):
+            line = f"is {value!r}; a file may not choose what is written or joined: give --{name} {value}"
+            raise SettingError(f"{file}: {name} {line}", name)
+    written = [(name, words) for name, words in written if name not in BY_FLAG]
+    _import([word for name, words in typed if name == "import" for word in words or [""]], asked.get("gamename", ()))
     with _naming(file, in_file, asked):
         choice = _choose(in_file | asked, asked)
     for name in ("implementation", "preset"):  # what a file holds is meant for those that it names
@@ -64,7 +75,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
 
         print(help_text(choice.known, choice.implementation))
         raise SystemExit(0)
-    typed, known = [(name, words) for name, words in typed if name != "config"], choice.known
+    typed, known = [(name, words) for name, words in typed if name not in FLAG_ONLY], choice.known
     from_flags = named(typed, known, choice.implementation, "--", choice.game)
     words = named(written, known, choice.implementation, f"{file}: ", choice.game) | from_flags
     if choice.evaluating:
@@ -79,11 +90,22 @@ def settings_from(**values: Any) -> Settings:
     """The settings of these names and values, as flags of the same names give them, with Python's values: numbers,
     text or paths, None, lists or tuples, ``command={"return": 250}``. Raises SettingError as `parse` does."""
     values |= {f"command.{name}": value for name, value in (values.pop("command", None) or {}).items()}
-    choice = _choose({name: [word(value)] for name, value in values.items() if value is not None}, values)
+    words = {name: [word(value)] for name, value in values.items() if value is not None}
+    _import((), words.get("gamename", ()))
+    choice = _choose(words, values)
     for name in values:
         if name not in choice.known:
             raise unknown(name, choice.known, choice.implementation, "", choice.game)
     return _settings(values, choice, frozenset(values))
+
+
+def _import(modules: Sequence[str], game: Sequence[str]) -> None:
+    """Import what flags or keywords name: a file cannot, so none that comes from elsewhere runs code."""
+    from envs.names import import_module
+
+    for module in ",".join(modules).split(",") if modules else ():
+        import_module("import", module)
+    import_module("gamename", " ".join(game))
 
 
 @contextlib.contextmanager
@@ -200,4 +222,4 @@ def _check_together(settings: Settings, typed: Collection[str], known: Mapping[s
 
                 shipped = pretrained()
             if path not in shipped:
-                raise SettingError(f"{name} is {path!r}: no such file or folder{nearest(path, shipped)}", name)
+                raise SettingError(f"{name} is {path!r}: {absent(path)}{nearest(path, shipped)}", name)

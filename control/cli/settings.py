@@ -81,6 +81,9 @@ class RunConfig:
     plot_out: str | None = _figure(None, "file of the figure; null is beside the runs")
 
 
+BY_FLAG = {"logdir", "ray_address", "eval_agent", "plot", "plot_out"}
+"""What is written, and whom this machine joins: flags and keywords say so. A file may come from elsewhere."""
+
 COMMANDS = {
     "return": setting(None, "return to command, in the environment's reward"),
     "horizon": setting(None, "steps to command", above=0),
@@ -194,7 +197,8 @@ def _typed(item: type, value: Any) -> Any:
 
 
 def to_yaml(settings: Settings) -> str:
-    """The written form as YAML, which ``--config`` reads back to the same settings."""
+    """The written form as YAML without `BY_FLAG`, which ``--config`` reads back to the same settings."""
     import yaml
 
-    return yaml.safe_dump(as_dict(settings), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
+    values = {name: value for name, value in as_dict(settings).items() if name not in BY_FLAG}
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)

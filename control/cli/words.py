@@ -1,14 +1,13 @@
 """From words to values and back: argv, YAML and JSON are read as text, and one reader turns text into values. So a
 value in a file and the same text after a flag cannot mean different things."""
 
-import json
 import math
 import shlex
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, unknown
-from control.cli.settings import COMMANDS, Settings, as_dict
+from control.cli.settings import Settings, as_dict
 from models.settings import SettingError, allowed, closest, refused
 
 Pair = tuple[str, list[str]]
@@ -37,66 +36,17 @@ def split(argv: Sequence[str]) -> list[Pair]:
             pairs[-1][1].append(word)
         else:
             raise SettingError(f"{word!r} is not a flag; flags start with --")
-    return _readable(pairs)
+    return readable(pairs)
 
 
-def _readable(pairs: list[Pair]) -> list[Pair]:
-    """``pairs``, all in UTF-8: Python keeps other bytes as lone surrogates, which no file of ours can hold."""
+def readable(pairs: list[Pair]) -> list[Pair]:
+    """``pairs``, all in UTF-8: Python keeps other bytes as lone surrogates, which no file of ours can hold, and no path
+    holds a NUL."""
     for name, words in pairs:
         for word in (name, *words):
-            if any("\ud800" <= character <= "\udfff" for character in word):
-                raise SettingError(f"{name} is {word!r}; allowed: text in UTF-8", name)
+            if any("\ud800" <= character <= "\udfff" or character == "\0" for character in word):
+                raise SettingError(f"{name} is {word!r}; allowed: text in UTF-8 without NUL", name)
     return pairs
-
-
-def read_config(path: str) -> list[Pair]:
-    """The settings in a YAML or JSON file, ``command: {return: 250}`` as ``command.return``. Raises SettingError."""
-    return _readable(list(_flatten(read_mapping("config", path, "name: value", empty=True), path)))
-
-
-def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dict[str, Any]:
-    """The mapping in a YAML file or, by its name, a ``.json`` file. Numbers are text, as they are written. SettingError
-    names ``setting`` as the one that gave the path and ``line`` as what a line looks like. A file may be ``empty``."""
-    import yaml
-
-    try:
-        with open(path, encoding="utf-8") as file:
-            is_json = path.lower().endswith(".json")
-            content = _read_json(file.read(), path) if is_json else yaml.load(file, yaml.BaseLoader)
-    except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or "not a text file"
-    except json.JSONDecodeError as error:
-        problem = f"not valid JSON, line {error.lineno}: {error.msg}"
-    except yaml.YAMLError as error:
-        mark, text = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        problem = f"not valid YAML{f', line {mark.line + 1}' if mark else ''}: {text or 'unreadable'}"
-    else:
-        if isinstance(content, dict) or (empty and content is None):
-            return content or {}
-        problem = f"allowed: a mapping, one '{line}' a line"
-    raise SettingError(f"{setting} is {path!r}: {problem}")
-
-
-def _read_json(text: str, path: str) -> Any:
-    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise SettingError(f"{path}: {twice} is given twice")
-        return dict(pairs)
-
-    return json.loads(text, object_pairs_hook=mapping, parse_int=str, parse_float=str, parse_constant=str)
-
-
-def _flatten(mapping: Mapping[str, Any], path: str) -> Iterator[Pair]:
-    for name, value in mapping.items():
-        if name == "command" and isinstance(value, dict):
-            yield from _flatten({f"command.{key}": item for key, item in value.items()}, path)
-        elif name == "command" and value not in (None, *NULL):
-            raise SettingError(f"{path}: command is {word(value)!r}; allowed: a mapping of {', '.join(COMMANDS)}")
-        elif isinstance(value, dict):
-            raise SettingError(f"{path}: {name} is a mapping; settings are flat, one 'name: value' a line")
-        elif name != "command":
-            yield name, [word(item) for item in value] if isinstance(value, list) else [word(value)]
 
 
 def one_word(name: str, words: Sequence[str]) -> str:

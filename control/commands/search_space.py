@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from control.cli.files import read_mapping
 from control.cli.options import Flag, flags
 from control.cli.settings import RunConfig, Settings, as_dict, from_dict
-from control.cli.words import named, read_mapping, read_value, word
+from control.cli.words import named, read_value, word
 from envs.names import games_with
 from models.registry import family
 from models.settings import SettingError, nearest

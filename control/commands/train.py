@@ -11,7 +11,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
-from control.cli.settings import RunConfig, Settings, as_dict, to_yaml
+from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, to_yaml
 from control.commands.choose_proxy import conclude
 from control.lightning.agent import AgentModule
 from control.lightning.callbacks import Checkpoints, Progress, Recorder, RunLog, StopNow, StopOnSignal, film
@@ -33,8 +33,8 @@ Callbacks = Sequence[pl.Callback]
 # Families add their own (`changeable`).
 CHANGEABLE = (
     "epochs", "generations", "target_return", "checkpoint_every", "no_checkpoint", "recording_epoch_interval",
-    "record_n_rollouts_per_epoch", "record", "logger", "print_statements", "num_workers", "resume", "logdir", "display",
-    "accelerator", "num_threads",
+    "record_n_rollouts_per_epoch", "record", "logger", "print_statements", "num_workers", "resume", "display",
+    "accelerator", "num_threads", *BY_FLAG,
 )  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
                 f"{name} is {now[name]!r}, but the run to resume has {before[name]!r}; leave it out, or start a "
                 "new run without --resume"
             )
-    changes = {name: now[name] for name in changeable if name in settings.given or name == "logdir"}
+    changes = {name: now[name] for name in changeable if name in settings.given | BY_FLAG}
     return checkpoint.settings.replace(**changes | {"resume": False})
 
 

@@ -18,6 +18,7 @@ from control.commands.search_space import Dimension, Space, search_space, trial_
 from control.commands.trials import METRIC, Search, TrialFailed, run_trial
 from control.evolution.cluster import connected
 from control.storage import run_dir
+from envs.names import import_module
 from models.settings import SettingError
 
 REDUCTION = 4  # of so many trials one goes on after each rung; the published search's
@@ -119,6 +120,7 @@ def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder:
     own = folder / ray_tune.get_context().get_trial_name()
     from_checkpoints = settings.run.tune_algorithm in _FROM_CHECKPOINTS
     try:
+        import_module("gamename", settings.run.gamename)
         settings = trial_settings(settings, space.decode(config))
     except SettingError as error:
         raise TrialFailed(str(error)) from None

@@ -22,6 +22,7 @@ from typing import Any
 from torch import Tensor
 
 from control.evolution.inner_loop import InnerLoop, Outcome
+from envs.names import import_module
 from models.proxies.search import SearchConfig
 from models.settings import SettingError, UserError
 
@@ -225,6 +226,7 @@ def _work(job: tuple[Any, ...], call: tuple[Tensor | None, list[int], dict[str, 
 @functools.lru_cache(maxsize=1)
 def _loaded(*job: Any) -> InnerLoop:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    import_module("gamename", job[-1])
     return InnerLoop(*job)
 
 

@@ -1,0 +1,95 @@
+"""Files of settings, YAML or JSON: small flat mappings of names to text. Whatever else a file holds is one line."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from control.cli.errors import absent
+from control.cli.settings import COMMANDS
+from control.cli.words import NULL, Pair, readable, word
+from models.settings import SettingError
+
+LARGEST = 100_000  # bytes, some fifty times a run's config.yaml
+DEEPEST = 5  # name: {choice: [[64, 64], ...]} of a search space has four levels
+
+
+def read_config(path: str) -> list[Pair]:
+    """The settings in a YAML or JSON file, ``command: {return: 250}`` as ``command.return``. Raises SettingError."""
+    return readable(list(_flatten(read_mapping("config", path, "name: value", empty=True), path)))
+
+
+def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dict[str, Any]:
+    """The mapping in a YAML file or, by its name, a ``.json`` file. Numbers are text, as they are written. SettingError
+    names ``setting`` as the one that gave the path and ``line`` as what a line looks like. A file may be ``empty``."""
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise SettingError(f"{path}: {name} is given twice")
+            seen.add(name)
+        return dict(pairs)
+
+    class Loader(yaml.BaseLoader):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise SettingError(f"{path}: *{self.peek_event().anchor} is an alias; write the value itself")
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            found = super().construct_mapping(node, deep)
+            return found if len(found) == len(node.value) else mapping([(key.value, None) for key, _ in node.value])
+
+    try:
+        with open(path, "rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise SettingError(f"{setting} is {path!r}: too large; allowed: at most {LARGEST // 1000} kB of settings")
+        text = content.decode("utf-8-sig")
+        found: Any
+        if path.lower().endswith(".json"):
+            found = json.loads(text, object_pairs_hook=mapping, parse_int=str, parse_float=str, parse_constant=str)
+        else:
+            found = yaml.load(text, Loader)
+        if _depth(found) > DEEPEST:
+            raise RecursionError
+    except RecursionError:
+        problem = f"nested more than {DEEPEST} deep"
+    except FileNotFoundError:
+        problem = absent(path)
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or "not a text file"
+    except json.JSONDecodeError as error:
+        problem = f"not valid JSON, line {error.lineno}: {error.msg}"
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where, what = f", line {mark.line + 1}" if mark else "", getattr(error, "problem", None) or "unreadable"
+        problem = f"not valid YAML{where}: {what}"
+    else:
+        if isinstance(found, dict) or (empty and found is None):
+            return found or {}
+        problem = f"allowed: a mapping, one '{line}' a line"
+    raise SettingError(f"{setting} is {path!r}: {problem}")
+
+
+def _depth(content: Any) -> int:
+    """Mappings and lists inside each other; a plain value has none."""
+    depth, level = 0, [content]
+    while level := [each for each in level if isinstance(each, dict | list)]:
+        depth += 1
+        level = [item for each in level for item in (each.values() if isinstance(each, dict) else each)]
+    return depth
+
+
+def _flatten(mapping: Mapping[str, Any], path: str) -> Iterator[Pair]:
+    for name, value in mapping.items():
+        if name == "command" and isinstance(value, dict):
+            yield from _flatten({f"command.{key}": item for key, item in value.items()}, path)
+        elif name == "command" and value not in (None, *NULL):
+            raise SettingError(f"{path}: command is {word(value)!r}; allowed: a mapping of {', '.join(COMMANDS)}")
+        elif isinstance(value, dict):
+            raise SettingError(f"{path}: {name} is a mapping; settings are flat, one 'name: value' a line")
+        elif name != "command":
+            yield name, [word(item) for item in value] if isinstance(value, list) else [word(value)]
