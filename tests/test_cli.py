@@ -80,6 +80,7 @@ def test_help_is_as_wide_as_the_terminal_up_to_110_columns(
 # An error of the work, and what is said; nothing of a bug, which keeps its traceback.
 ERRORS: list[tuple[BaseException, str | None]] = [
     (SettingError("lr is\n-1"), "error: lr is -1\n"),
+    (SettingError("lr is " + "9" * 5000 + "; allowed: number"), "error: lr is " + "9" * 1194 + " ... 99"),
     (EnvironmentFault("reward is nan"), "error: reward is nan\n"),
     (OSError(errno.ENOSPC, "No space", "/x/last.ckpt"), "error: disk full at '/x/last.ckpt'; make room and go on"),
     (PermissionError(errno.EACCES, "Permission denied", "/x"), "error: cannot use '/x': Permission denied\n"),

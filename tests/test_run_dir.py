@@ -72,11 +72,13 @@ def test_processes_that_start_together_get_a_folder_each(logdir: Path) -> None:
 @pytest.mark.parametrize(("place", "said"), [
     ("file", "logdir is .*part of the path is a file.*allowed: a folder"),
     ("file/deeper", "logdir is .*part of the path is a file.*allowed: a folder"),
+    ("link/deeper", "logdir is .*link' is a symbolic link to 'nowhere', where nothing is"),
     pytest.param("/proc/runs", "logdir is '/proc/runs'", marks=pytest.mark.skipif(
         not Path("/proc").is_dir(), reason="needs a folder that nobody can write")),
 ])  # fmt: skip
 def test_a_logdir_that_cannot_be_written_gets_one_line(tmp_path: Path, place: str, said: str) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
     with pytest.raises(SettingError, match=said):
         create(run_in(tmp_path / place))
 

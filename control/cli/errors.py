@@ -12,6 +12,7 @@ DISK = (errno.ENOSPC, errno.EDQUOT)
 # The extra of pyproject.toml that brings a module; `train` brings what is not here.
 EXTRAS = {"ray": "tune", "optuna": "tune", "hpbandster": "bohb", "ConfigSpace": "bohb", "mujoco": "mujoco",
           "vizdoom": "doom", "wandb": "loggers", "mlflow": "loggers"}  # fmt: skip
+LONGEST = 1500  # characters of a line; what was typed may be of any length
 ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -19,7 +20,8 @@ def one_line(error: BaseException) -> str | None:
     """The one line that says what to put right; None for a bug."""
     understudy = sys.modules.get("understudy")  # its errors count where it is loaded
     if isinstance(error, UserError) or understudy is not None and isinstance(error, understudy.ProxyError):
-        return " ".join(str(error).split())
+        line = " ".join(str(error).split())
+        return line if len(line) <= LONGEST else f"{line[: LONGEST - 300]} ... {line[-300:]}"
     if isinstance(error, OSError) and error.errno in DISK:
         where = f" at {str(error.filename)!r}" if error.filename is not None else ""
         return f"disk full{where}; make room and go on with --resume"

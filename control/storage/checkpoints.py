@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from control.cli.errors import DISK
+from control.cli.errors import DISK, absent
 from control.cli.settings import Settings, from_dict
 from control.storage.run_dir import replacing, versions
 from models.settings import SettingError, UserError
@@ -110,7 +110,8 @@ def _file(path: Path) -> Path:
         return found
     if not path.exists():
         near = sorted(path.parent.glob("*.ckpt"))
-        raise _error(path, "does not exist" + (f"; there is {near[0].name!r} beside it" if near else ""))
+        what = f"is {absent(path)}" if path.is_symlink() else "does not exist"
+        raise _error(path, what + (f"; there is {near[0].name!r} beside it" if near else ""))
     return path
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from control.cli.errors import DISK
+from control.cli.errors import DISK, absent
 from control.cli.settings import RunConfig
 from models.settings import SettingError
 
@@ -64,7 +64,10 @@ def create(run: RunConfig) -> Path:
     except OSError as error:
         if error.errno in DISK:
             raise
-        reason = "part of the path is a file" if error.errno in (errno.EEXIST, errno.ENOTDIR) else error.strerror
+        links = [part for part in (folder, *folder.parents) if part.is_symlink() and not part.exists()]
+        reason = f"{str(links[0])!r} is {absent(links[0])}" if links else error.strerror
+        if not links and error.errno in (errno.EEXIST, errno.ENOTDIR):
+            reason = "part of the path is a file"
         raise SettingError(
             f"logdir is {run.logdir!r}: cannot make {str(folder)!r} ({reason}); allowed: a folder that can be written"
         ) from error
