@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from models.settings import INTEGER, SettingError, check, check_value, closest, nearest, setting
+from models.settings import INTEGER, SettingError, check, check_value, closest, nearest, read, setting, shown
 
 PROBE_PREFIX = "probe-"
 
@@ -42,7 +42,7 @@ class ButtonParameters(Parameters):
     """Parameters of `envs.buttongrid.ButtonGrid`."""
 
     grid_size: int = setting(10, "cells along a side of the grid", minimum=2, maximum=100)
-    num_buttons: int = setting(3, "buttons, each on a cell of its own", minimum=1)
+    num_buttons: int = setting(3, "buttons, each on a cell of its own", minimum=1, maximum=10_000)
     spontaneous_reset: bool = setting(True, "rare events, which change the buttons")
     activate_on_reset: bool = setting(True, "an event switches all buttons on; off, it starts a new arrangement")
 
@@ -153,10 +153,10 @@ def resolve(name: str) -> Game:
         try:
             return with_parameters(game, values)
         except SettingError as error:
-            raise SettingError(f"gamename is {name!r}: {error}", "gamename") from error
+            raise SettingError(f"gamename is {shown(name)}: {error}", "gamename") from error
     module, _, bare = name.rpartition(":")
     if module and module not in sys.modules:
-        line = f"gamename is {name!r}: only a flag can have module {module} imported; give --import {module}"
+        line = f"gamename is {shown(name)}: only a flag can have module {module} imported; give --import {module}"
         raise SettingError(line, "gamename")
     gym_id = _registered(bare)
     if gym_id is None:
@@ -198,24 +198,22 @@ def declared() -> dict[str, str]:
 def taken_apart(name: str) -> tuple[Game, dict[str, Any]]:
     """The `Game` before the first comma of a name and the parameters behind it, not yet held against their ranges.
     Raises SettingError."""
-    import yaml
-
     base_name, *pairs = name.split(",")
     game, values = resolve(base_name), {}
     known = game.in_use()
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not known:
-            raise SettingError(f"gamename is {name!r}; allowed: {game.name}, which has no parameters", "gamename")
+            raise SettingError(f"gamename is {shown(name)}; allowed: {game.name}, which has no parameters", "gamename")
         if key not in known:
             hint = nearest(key, known) or f"; allowed: {', '.join(known)}"
-            raise SettingError(f"gamename is {name!r}: {key or pair!r} is unknown{hint}", "gamename")
+            raise SettingError(f"gamename is {shown(name)}: {key or pair!r} is unknown{hint}", "gamename")
         if not equals or key in values:
             wrong = "is given twice" if equals else f"needs a value: {key}={str(known[key]).lower()}"
-            raise SettingError(f"gamename is {name!r}: {key} {wrong}", "gamename")
+            raise SettingError(f"gamename is {shown(name)}: {key} {wrong}", "gamename")
         try:
-            values[key] = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError, RecursionError):
+            values[key] = read(type(known[key]), text)
+        except ValueError:
             values[key] = text
     return game, values
 
@@ -277,7 +275,7 @@ def _unknown(name: str) -> SettingError:
     near = f"{module}:{close}" if close else closest(bare, [*GAMES, *declared(), *ids])
     hint = f"; did you mean '{near}'? Allowed:" if near else "; allowed:"
     listed = ", ".join([*(game.name for game in _TABLE), *declared()])
-    return SettingError(f"gamename is {name!r}{hint} {listed}, or any Gymnasium id", "gamename")
+    return SettingError(f"gamename is {shown(name)}{hint} {listed}, or any Gymnasium id", "gamename")
 
 
 def first_line(error: BaseException) -> str:

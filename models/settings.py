@@ -5,7 +5,8 @@
         lr: float = setting(3.5e-4, "Adam's learning rate", above=0)
         hidden_sizes: tuple[int, ...] = setting((32, 128), "units of each layer", minimum=1)
 
-A field is a `bool`, `int`, `float` or `str`, a ``tuple[X, ...]`` of one of them, or either of these ``| None``.
+A field is a `bool`, `int`, `float` or `str`, a ``tuple[X, ...]`` of one of them, or either of these ``| None``. Every
+one has a finite range: what a field does not say itself says `RANGES`.
 """
 
 import dataclasses
@@ -16,6 +17,17 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+RANGES: dict[type, dict[str, float]] = {
+    int: {"minimum": -(10**9), "maximum": 10**9},
+    float: {"minimum": -(10**9), "maximum": 10**9},
+    str: {"maximum": 4096},  # bytes, of the longest path
+}
+"""Bounds of a field that has none of its own on that side."""
+SMALLEST = 1e-30
+"""The size of the smallest number that is not 0; single precision ends at 1e-38."""
+LONGEST = 16
+"""Items of a list."""
 
 
 class UserError(Exception):
@@ -44,12 +56,14 @@ def setting(
     choices: Iterable[Any] | None = None,
     empty: bool = False,
     section: str = "",
+    longest: int = LONGEST,
 ) -> Any:
-    """A dataclass field with help and range. Bounds and choices hold for each item of a tuple; None is never
-    bounded. ``above`` and ``below`` exclude the bound itself; ``empty`` permits the empty tuple and the
-    empty text; ``section`` is the heading under which ``--help`` lists it."""
-    bounds = {"above": above, "minimum": minimum, "below": below, "maximum": maximum}
-    metadata = {"help": help, "choices": tuple(choices or ()), "empty": empty, "section": section, **bounds}
+    """A dataclass field with help and range. Bounds and choices hold for each item of a tuple, of which there are
+    ``longest`` at most; None is never bounded. ``above`` and ``below`` exclude the bound itself; of text ``maximum``
+    counts the bytes in UTF-8, as file systems do. ``empty`` permits the empty tuple and the empty text; ``section`` is
+    the heading under which ``--help`` lists it."""
+    metadata = {"help": help, "choices": tuple(choices or ()), "empty": empty, "section": section, "longest": longest}
+    metadata |= {"above": above, "minimum": minimum, "below": below, "maximum": maximum}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -63,7 +77,9 @@ class Kind:
 
 
 INTEGER, OPTIONAL_INTEGER = Kind(int, False, False), Kind(int, False, True)
+SHOWN = 60  # characters of a value that an error shows
 _NOUNS = {bool: "true or false", int: "integer", float: "number", str: "text"}
+_SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "above": ("greater than", operator.gt),
     "minimum": ("at least", operator.ge),
@@ -105,27 +121,77 @@ def check_value(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> N
     if value is None and kind.optional:
         return
     items = value if kind.many else (value,)
-    whole = isinstance(items, tuple) and (items or meta.get("empty"))
+    whole = isinstance(items, tuple) and (items or meta.get("empty")) and not _too_long(value, kind, meta)
     if not whole or not all(_fits(item, kind.item, meta) for item in items):
         raise refused(name, value, kind, meta)
 
 
+def bounds(kind: Kind, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The bounds of each item of a field, its own and those of `RANGES`, by their names in `setting`; none of a choice,
+    true or false."""
+    if meta.get("choices"):
+        return {}
+    own = {name: meta[name] for name in _BOUNDS if meta.get(name) is not None}
+    sides = {"minimum": "above", "maximum": "below"}
+    return {name: bound for name, bound in RANGES.get(kind.item, {}).items() if sides[name] not in own} | own
+
+
 def refused(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> SettingError:
-    """The error that says what ``name`` is and what it may be."""
-    shown = list(value) if isinstance(value, tuple) else value
-    near = nearest(value, meta.get("choices", ())) if isinstance(value, str) else ""
-    return SettingError(f"{name} is {shown!r}; allowed: {allowed(kind, meta)}{near}", name)
+    """The error that says what ``name`` is and what it may be, `RANGES` included where they are what it breaks."""
+    near, items = "", value if isinstance(value, tuple) else (value,)
+    if isinstance(value, str):
+        near = nearest(value, meta.get("choices", ()))
+    number = _as_number(value)
+    if kind.item is int and isinstance(value, str | float) and number is not None and number % 1 == 0:  # as 1e3
+        near = f"; did you mean {int(number)}?" if _fits(int(number), int, meta) else ""
+    if any(not _in_range(item, kind, {}) for item in items):
+        meta = {**meta, **bounds(kind, meta)}
+        sizes = [abs(_as_number(item) or 0) for item in items if kind.item is float]
+        near = f", of size {SMALLEST:g} at least where not 0" if any(0 < size < SMALLEST for size in sizes) else near
+    if _too_long(value, kind, meta):
+        near = f", {meta.get('longest', LONGEST)} of them at most"
+    return SettingError(f"{name} is {shown(value)}; allowed: {allowed(kind, meta)}{near}", name)
 
 
 def no_choice(name: str, value: Any, choices: Iterable[str], where: str = "") -> SettingError:
     """The error for a ``value`` of ``name`` that is none of the ``choices`` there."""
     known = list(choices)
-    return SettingError(f"{name} is {value!r}; allowed{where}: {', '.join(known)}{nearest(str(value), known)}", name)
+    near = nearest(value, known) if isinstance(value, str) else ""
+    return SettingError(f"{name} is {shown(value)}; allowed{where}: {', '.join(known)}{near}", name)
+
+
+def read(item: type, text: str) -> Any:
+    """The ``item`` that ``text`` stands for. Raises ValueError, for what is not finite too."""
+    if item is bool:
+        if text.strip().lower() not in _SWITCH:
+            raise ValueError(text)
+        return _SWITCH[text.strip().lower()]
+    if item is int:
+        return int(text, 10 if text.isdecimal() else 0)
+    value = item(text)
+    if item is float and not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value as an error shows it: `repr` with lists for tuples, without its middle where it is long."""
+    try:
+        return brief(repr(list(value) if isinstance(value, tuple) else value), SHOWN)
+    except ValueError:  # of integers beyond some 4,300 digits
+        return "a number of thousands of digits"
+
+
+def brief(text: str, most: int) -> str:
+    """``text`` without its middle where it has more than ``most`` characters."""
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 3 :]}"
 
 
 def allowed(kind: Kind, meta: Mapping[str, Any]) -> str:
-    """What a field accepts, in words: "integer, at least 1", "list of numbers, each greater than 0; or null"."""
-    bounds = [f"{words} {meta[bound]}" for bound, (words, _) in _BOUNDS.items() if meta.get(bound) is not None]
+    """What a field accepts, in words: "integer, at least 1", "list of numbers, each greater than 0; or null". `RANGES`
+    are not said."""
+    unit = " bytes" if kind.item is str else ""
+    bounds = [f"{words} {meta[bound]}{unit}" for bound, (words, _) in _BOUNDS.items() if meta.get(bound) is not None]
     if kind.item is str and not meta.get("choices") and not meta.get("empty"):
         bounds.append("not empty")
     if kind.many:
@@ -159,4 +225,29 @@ def _fits(value: Any, item: type, meta: Mapping[str, Any]) -> bool:
         return False
     if meta.get("choices") and value not in meta["choices"]:
         return False
-    return all(holds(value, meta[bound]) for bound, (_, holds) in _BOUNDS.items() if meta.get(bound) is not None)
+    return _in_range(value, Kind(item, False, False), meta)
+
+
+def _in_range(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
+    """Whether a number, of text that is to be one too, or the length of other text is within its `bounds`. True of what
+    is none of these."""
+    size = len(value.encode(errors="replace")) if kind.item is str and isinstance(value, str) else _as_number(value)
+    if size is None or kind.item is bool:
+        return True
+    tiny = kind.item is float and 0 < abs(size) < SMALLEST
+    return not tiny and all(_BOUNDS[name][1](size, bound) for name, bound in bounds(kind, meta).items())
+
+
+def _as_number(value: Any) -> float | None:
+    """The number that a value is or that its text stands for, an int where it is one; None where it is none."""
+    try:
+        number = value if type(value) is int else float(value)
+    except OverflowError:
+        return math.inf
+    except (ValueError, TypeError):
+        return None
+    return number if number == number else None
+
+
+def _too_long(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
+    return kind.many and isinstance(value, tuple) and len(value) > meta.get("longest", LONGEST)

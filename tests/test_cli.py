@@ -80,10 +80,12 @@ def test_help_is_as_wide_as_the_terminal_up_to_110_columns(
 # An error of the work, and what is said; nothing of a bug, which keeps its traceback.
 ERRORS: list[tuple[BaseException, str | None]] = [
     (SettingError("lr is\n-1"), "error: lr is -1\n"),
-    (SettingError("lr is " + "9" * 5000 + "; allowed: number"), "error: lr is " + "9" * 1194 + " ... 99"),
+    (SettingError("lr is " + "9" * 999 + "; max"), "error: lr is " + "9" * 150 + "..." + "9" * 99 + "; max\n"),
+    (SettingError("names: " + "a " * 5000), "error: names: " + "a " * 371 + "a..."),
     (EnvironmentFault("reward is nan"), "error: reward is nan\n"),
     (OSError(errno.ENOSPC, "No space", "/x/last.ckpt"), "error: disk full at '/x/last.ckpt'; make room and go on"),
     (PermissionError(errno.EACCES, "Permission denied", "/x"), "error: cannot use '/x': Permission denied\n"),
+    (OSError(errno.ENAMETOOLONG, "File name too long", "/x"), "error: cannot use '/x': File name too long\n"),
     (ModuleNotFoundError("no", name="ray.tune"), "error: the Python module 'ray' is not installed"),
     (KeyboardInterrupt(), "interrupted\n"),
     (RuntimeError("shape"), None), (ModuleNotFoundError("no", name="control.nothing"), None), (KeyError("x"), None),

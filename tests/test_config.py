@@ -17,7 +17,7 @@ from helpers import yaml_file
 from models.agents.ddqn import config
 from models.family import Family
 from models.registry import default_config, family, implementations
-from models.settings import Kind, SettingError, check, kinds, nearest
+from models.settings import SMALLEST, Kind, SettingError, bounds, check, kinds, nearest
 
 AGENTS = [name for name in implementations() if family(name).learns_from != "evolution"]
 
@@ -177,15 +177,17 @@ def values_of(kind: Kind, meta: Any) -> st.SearchStrategy[Any]:
         item = st.booleans()
     elif kind.item is str:
         item = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")))
-        item = item.filter(lambda text: text.strip() not in ("", ".", ".."))
+        item = item.filter(lambda text: text.strip() not in ("", ".", "..") and len(text.encode()) <= 100)
     else:
-        above, minimum, below, maximum = map(meta.get, ("above", "minimum", "below", "maximum"))
-        low, high = above if minimum is None else minimum, below if maximum is None else maximum
+        limits = bounds(kind, meta)
+        low, high = (
+            limits.get(*names) for names in (("minimum", limits.get("above")), ("maximum", limits.get("below")))
+        )
         if kind.item is int:
             item = st.integers(low, high)
         else:
-            open_ends = {"exclude_min": above is not None, "exclude_max": below is not None}
-            item = st.floats(low, high, allow_nan=False, allow_infinity=False, **open_ends)
+            item = st.floats(low, high, exclude_min="above" in limits, exclude_max="below" in limits)
+            item = item.filter(lambda value: not 0 < abs(value) < SMALLEST)
     if kind.many:
         item = st.lists(item, min_size=1, max_size=3).map(tuple)
     return st.none() | item if kind.optional else item

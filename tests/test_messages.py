@@ -27,14 +27,15 @@ train -> 'train' is not a flag; flags start with --
 --batch_size abc -> batch_size is 'abc'; allowed: integer, at least 1, at most 1000000
 --batch_size 1 2 -> batch_size is '1 2'; allowed: one value
 --batch_size -> --batch_size needs a value; allowed: integer, at least 1, at most 1000000
---hidden_sizes 64,x -> hidden_sizes is '64,x'; allowed: list of integers, each at least 1
---hidden_sizes [] -> hidden_sizes is []; allowed: list of integers, each at least 1
+--hidden_sizes 64,x -> hidden_sizes is '64,x'; allowed: list of integers, each at least 1, each at most 65536
+--hidden_sizes [] -> hidden_sizes is []; allowed: list of integers, each at least 1, each at most 65536
 --lr x -> lr is 'x'; allowed: number, greater than 0
 --lr nan -> lr is 'nan'; allowed: number, greater than 0
 --use_tune --tune_algorithm ash -> tune_algorithm is 'ash'; allowed: asha, optuna, bohb, pbt; did you mean 'asha'?
 --display maybe -> display is 'maybe'; allowed: true or false
 --command.horizon 0 -> command.horizon is 0.0; allowed: number, greater than 0; or null
 --logdir= -> logdir is ''; allowed: text, not empty
+--seed 1e3 -> seed is '1e3'; allowed: integer, at least 0, at most 9223372036854775807; did you mean 1000?
 --exp_name .. -> exp_name is '..'; allowed: the name of a folder
 --exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8 without NUL
 --implementation RCPA -> implementation is 'RCPA'; allowed: UDRL, RCP-R, RCP-A, DDQN, ... AAC, SE; did you mean 'RCP-A'?
@@ -229,7 +230,7 @@ def test_wrong_keywords(values: dict[str, Any], line: str) -> None:
 SIZE, COUNT, FLAG = "integer, at least 2, at most 100", "integer, at least 1, at most 100", "true or false"
 PROGRAMS: list[tuple[type, dict[str, Any], str]] = [
     *((kind, {name: value}, f"{name} is {value}; allowed: {allowed}") for kind in (ProcMaze, OpenGrid)
-      for name, value, allowed in (("grid_size", 1, SIZE), ("grid_size", 4.0, SIZE),
+      for name, value, allowed in (("grid_size", 1, SIZE), ("grid_size", 4.0, f"{SIZE}; did you mean 4?"),
                                    ("spontaneous_termination", 1, FLAG), ("teleport_on_termination", None, FLAG))),
     (ButtonGrid, {"grid_size": 101}, f"grid_size is 101; allowed: {SIZE}"),
     (ButtonGrid, {"num_buttons": 101}, f"num_buttons is 101; allowed: {COUNT}"),
@@ -237,7 +238,7 @@ PROGRAMS: list[tuple[type, dict[str, Any], str]] = [
     (ButtonGrid, {"spontaneous_reset": None}, f"spontaneous_reset is None; allowed: {FLAG}"),
     (ButtonGrid, {"activate_on_reset": "no"}, f"activate_on_reset is 'no'; allowed: {FLAG}"),
     (PanFlute, {"num_pipes": 0}, f"num_pipes is 0; allowed: {COUNT}"),
-    (PanFlute, {"num_pipes": 2.0}, f"num_pipes is 2.0; allowed: {COUNT}"),
+    (PanFlute, {"num_pipes": 2.0}, f"num_pipes is 2.0; allowed: {COUNT}; did you mean 2?"),
     (PanFlute, {"spontaneous_reward": 1}, f"spontaneous_reward is 1; allowed: {FLAG}"),
     *((kind, {"max_episode_steps": 0}, "max_episode_steps is 0; allowed: integer, at least 1; or null")
       for kind in (ProcMaze, OpenGrid, ButtonGrid, PanFlute)),

@@ -21,7 +21,7 @@ import understudy
 from models.proxies import files
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
-from models.settings import allowed, kinds
+from models.settings import allowed, bounds, kinds
 from models.spaces import Discrete
 from proxies import DESCRIPTION, KINDS, written
 from understudy import ProxyError
@@ -197,6 +197,9 @@ def test_ranges_are_those_of_the_flags() -> None:
     assert {name: words for name, (_, _, words) in settings.items()} == {
         name: allowed(kinds(Config)[name], fields[name]) for name in settings
     }
+    for name, (kind, values, _) in settings.items():
+        limits = bounds(kinds(Config)[name], fields[name])
+        assert kind is not int or values == range(limits["minimum"], limits["maximum"] + 1), name
 
 
 def test_names_paths_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,15 +33,14 @@ _ALLOWED = f"a {SUFFIX} file of a synthetic environment"
 
 
 # Settings that a reader needs: type, values, and these in words. The ranges are those of the trainer's flags.
-_ABOVE_ZERO = range(1, 2**63)
 SETTINGS: dict[str, tuple[type, Container[Any], str]] = {
     "proxy": (str, ("mdp", "bandit"), "mdp, bandit"),
     "proxy_hidden_size": (int, range(1, 65_537), "integer, at least 1, at most 65536"),
     "proxy_hidden_layer": (int, range(1, 17), "integer, at least 1, at most 16"),
     "proxy_activation_fn": (str, ACTIVATIONS, ", ".join(ACTIVATIONS)),
     "learned_reset": (bool, (True, False), "true or false"),
-    "latent_size": (int, _ABOVE_ZERO, "integer, at least 1; or null"),
-    "max_steps": (int, _ABOVE_ZERO, "integer, at least 1; or null"),
+    "latent_size": (int, range(1, 65_537), "integer, at least 1, at most 65536; or null"),
+    "max_steps": (int, range(1, 10**9 + 1), "integer, at least 1; or null"),
 }
 _OPTIONAL = ("latent_size", "max_steps")
 

@@ -5,28 +5,27 @@ import errno
 import os
 import sys
 
-from models.settings import UserError
+from models.settings import UserError, brief
 
 OURS = ("control", "envs", "models", "trainer", "understudy")
 DISK = (errno.ENOSPC, errno.EDQUOT)
 # The extra of pyproject.toml that brings a module; `train` brings what is not here.
 EXTRAS = {"ray": "tune", "optuna": "tune", "hpbandster": "bohb", "ConfigSpace": "bohb", "mujoco": "mujoco",
           "vizdoom": "doom", "wandb": "loggers", "mlflow": "loggers"}  # fmt: skip
-LONGEST = 1500  # characters of a line; what was typed may be of any length
-ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
+LONGEST, WIDEST = 1500, 300  # characters of a line, and of a word in it; what was typed may be of any length
+ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 
 
 def one_line(error: BaseException) -> str | None:
     """The one line that says what to put right; None for a bug."""
     understudy = sys.modules.get("understudy")  # its errors count where it is loaded
     if isinstance(error, UserError) or understudy is not None and isinstance(error, understudy.ProxyError):
-        line = " ".join(str(error).split())
-        return line if len(line) <= LONGEST else f"{line[: LONGEST - 300]} ... {line[-300:]}"
+        return brief(" ".join(brief(word, WIDEST) for word in str(error).split()), LONGEST)
     if isinstance(error, OSError) and error.errno in DISK:
         where = f" at {str(error.filename)!r}" if error.filename is not None else ""
         return f"disk full{where}; make room and go on with --resume"
     if isinstance(error, OSError) and error.errno in ACCESS and error.filename is not None:
-        return f"cannot use {str(error.filename)!r}: {error.strerror}"
+        return f"cannot use {brief(repr(str(error.filename)), WIDEST)}: {error.strerror}"
     if isinstance(error, MemoryError) or isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
         return (
             "out of memory; fewer num_seeds, a smaller batch_size or buffer_size, narrower networks and, where an "
@@ -40,9 +39,14 @@ def one_line(error: BaseException) -> str | None:
 
 
 def absent(path: str | os.PathLike[str]) -> str:
-    """What is said of a path at which nothing is."""
+    """What is said of a path at which nothing is, or nothing that the system shows."""
     if os.path.islink(path):
         return f"a symbolic link to {os.readlink(path)!r}, where nothing is"
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno != errno.ENOENT and error.strerror:
+            return error.strerror
     return "no such file or folder"
 
 

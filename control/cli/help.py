@@ -11,7 +11,7 @@ from typing import Any
 from control.cli.options import Flag
 from control.cli.words import word
 from models.registry import family, implementations
-from models.settings import allowed
+from models.settings import LONGEST, RANGES, SMALLEST, allowed
 
 HEAD = """Train, evaluate, tune and plot agents.
 
@@ -22,7 +22,11 @@ implementations:
 environments:
   {games}
   any Gymnasium id, your own as module:Name-v0; probe-1 to 5, for tests"""
-WORDS = "A bare flag switches on (--record), --no_ before it off; lists are 64,64 or 64 64; null stands for none."
+WORDS = (
+    "A bare flag switches on (--record), --no_ before it off; lists are 64,64 or 64 64; null stands for none. Where a "
+    f"flag says nothing else, numbers are at most {RANGES[int]['maximum']:,} in size, numbers other than 0 at least "
+    f"{SMALLEST:g}, and lists have at most {LONGEST} items. Integers are written out: 1000, not 1e3."
+)
 EXAMPLES = """examples:
   python trainer.py --seed 26                              train Upside-Down RL on LunarLander
   python trainer.py --implementation RCP-A --lr 5e-4       another agent, another learning rate

@@ -3,17 +3,18 @@ defaults, the implementation's, what the game needs, a file (``--config``), flag
 
 import contextlib
 import dataclasses
+import os
 import sys
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from control.cli.errors import absent
+from control.cli.errors import WIDEST, absent
 from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_fresh_agents, parameters, unknown
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, from_dict, to_yaml
 from control.cli.words import NULL, named, one_word, read_value, split, word
 from models.registry import family
-from models.settings import SettingError, nearest
+from models.settings import SettingError, brief, nearest
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml"]
 
@@ -214,7 +215,7 @@ def _check_together(settings: Settings, typed: Collection[str], known: Mapping[s
     for name in MUST_EXIST:
         value = getattr(run, name) or ()
         for path in (value,) if isinstance(value, str) else value:
-            if Path(path).exists():
+            if os.path.exists(path):
                 continue
             shipped: Collection[str] = ()
             if name == "eval_agent":
@@ -222,4 +223,6 @@ def _check_together(settings: Settings, typed: Collection[str], known: Mapping[s
 
                 shipped = pretrained()
             if path not in shipped:
-                raise SettingError(f"{name} is {path!r}: {absent(path)}{nearest(path, shipped)}", name)
+                raise SettingError(
+                    f"{name} is {brief(repr(path), WIDEST)}: {absent(path)}{nearest(path, shipped)}", name
+                )

@@ -25,16 +25,22 @@ class RunConfig:
 
     implementation: str = _run("UDRL", "the learning algorithm, or SE to learn a synthetic environment")
     agent: str = _run("DDQN", "agent that trains on a proxy (SE)")
-    gamename: str = _run("lunarlander", "the environment: one of those above, or any Gymnasium id")
-    exp_name: str = _run("debug", "name of the experiment, a folder")
+    gamename: str = _run("lunarlander", "the environment: one of those above, or any Gymnasium id", maximum=200)
+    exp_name: str = _run("debug", "name of the experiment, a folder", maximum=100)
     seed: int = _run(25, "seed of the run; with num_seeds, of its first member", minimum=0, maximum=2**63 - 1)
     num_seeds: int = _run(1, "runs trained side by side, with seeds seed, seed + 1, ...", minimum=1, maximum=4096)
     num_workers: int = _run(
-        1, "processes that step environments or, with SE, train the population (Ray); 1 is this process", minimum=1
+        1,
+        "processes that step environments or, with SE, train the population (Ray); 1 is this process",
+        minimum=1,
+        maximum=4096,
     )
     accelerator: str = _run("cpu", "device for agents that can use it; gpu is CUDA's first", choices=("cpu", "gpu"))
     num_threads: int = _run(
-        1, "threads of a tensor operation; above 1 numbers may differ in the last digit from run to run", minimum=1
+        1,
+        "threads of a tensor operation; above 1 numbers may differ in the last digit from run to run",
+        minimum=1,
+        maximum=4096,
     )
     matmul_precision: str = _run(
         "highest",
@@ -57,27 +63,29 @@ class RunConfig:
         None, "stop early once greedy evaluation (with SE: of fresh agents of the mean) reaches this return; null never"
     )
     eval_every: int = _training(10, "epochs between evaluations", minimum=1)
-    eval_episodes: int = _training(10, "episodes of each evaluation while training", minimum=1)
+    eval_episodes: int = _training(10, "episodes of each evaluation while training", minimum=1, maximum=1_000_000)
     recording_epoch_interval: int = _training(-1, "epochs between videos; 0 or less records none")
-    record_n_rollouts_per_epoch: int = _training(1, "episodes in each of these videos", minimum=1)
+    record_n_rollouts_per_epoch: int = _training(1, "episodes in each of these videos", minimum=1, maximum=1000)
     no_checkpoint: bool = _training(False, "save no checkpoints")
     checkpoint_every: int = _training(10, "epochs between checkpoints of everything that --resume needs", minimum=1)
     resume: bool = _training(False, "continue the newest run of this folder, or start one where there is none")
     reload: str | None = _training(None, "checkpoint whose weights (nothing else) a new run starts from")
 
     eval_agent: str | None = _evaluation(None, "evaluate this checkpoint and end; it knows its agent and environment")
-    num_eval_episodes: int = _evaluation(100, "episodes that --eval_agent plays", minimum=1)
-    num_agents: int = _evaluation(10, "fresh agents that --eval_agent trains on a proxy", minimum=1)
+    num_eval_episodes: int = _evaluation(100, "episodes that --eval_agent plays", minimum=1, maximum=1_000_000)
+    num_agents: int = _evaluation(10, "fresh agents that --eval_agent trains on a proxy", minimum=1, maximum=100_000)
     real_baseline: bool = _evaluation(True, "train as many on the real environment, to compare")
     evaluation: str = _evaluation("both", "how --eval_agent acts", choices=("greedy", "sampled", "both"))
 
     use_tune: bool = _tuning(False, "search hyperparameters with Ray Tune instead of one run")
     search_space: str | None = _tuning(None, "YAML file of the search space; null is the published one")
     tune_algorithm: str = _tuning("asha", "chooses and stops trials", choices=("asha", "optuna", "bohb", "pbt"))
-    num_samples: int = _tuning(16, "trials", minimum=1)
-    max_concurrent_trials: int | None = _tuning(None, "trials at the same time; null is one per core", minimum=1)
+    num_samples: int = _tuning(16, "trials", minimum=1, maximum=100_000)
+    max_concurrent_trials: int | None = _tuning(
+        None, "trials at the same time; null is one per core", minimum=1, maximum=4096
+    )
 
-    plot: tuple[str, ...] | None = _figure(None, "draw and tabulate these run folders, and end")
+    plot: tuple[str, ...] | None = _figure(None, "draw and tabulate these run folders, and end", longest=10_000)
     plot_out: str | None = _figure(None, "file of the figure; null is beside the runs")
 
 
@@ -193,7 +201,8 @@ def _typed(item: type, value: Any) -> Any:
         return tuple(_typed(item, each) for each in value)
     if item is str and isinstance(value, os.PathLike):
         return os.fspath(value)
-    return float(value) if item is float and type(value) is int else value
+    # An integer that no float holds is left to be refused.
+    return float(value) if item is float and type(value) is int and abs(value) < 2**1000 else value
 
 
 def to_yaml(settings: Settings) -> str:

@@ -1,20 +1,18 @@
 """From words to values and back: argv, YAML and JSON are read as text, and one reader turns text into values. So a
 value in a file and the same text after a flag cannot mean different things."""
 
-import math
 import shlex
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, unknown
 from control.cli.settings import Settings, as_dict
-from models.settings import SettingError, allowed, closest, refused
+from models.settings import SettingError, allowed, closest, read, refused, shown
 
 Pair = tuple[str, list[str]]
 """The name of a setting and the words given for it, none for a bare flag."""
 
 NULL = ("null", "none", "~", "")
-SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
 def split(argv: Sequence[str]) -> list[Pair]:
@@ -54,7 +52,7 @@ def one_word(name: str, words: Sequence[str]) -> str:
     if not words:
         raise SettingError(f"--{name} needs a value")
     if len(words) > 1:
-        raise SettingError(f"{name} is {' '.join(words)!r}; allowed: one value", name)
+        raise SettingError(f"{name} is {shown(' '.join(words))}; allowed: one value", name)
     return words[0]
 
 
@@ -69,10 +67,10 @@ def named(
         if name in known:
             found[name] = words
         elif positive in known and known[positive].kind.item is bool:
-            value = SWITCH.get(" ".join(words).lower() or "true")
-            if value is None:
-                raise refused(name, " ".join(words), known[positive].kind, {})
-            found[positive] = [word(not value)]
+            try:
+                found[positive] = [word(not read(bool, " ".join(words) or "true"))]
+            except ValueError:
+                raise refused(name, " ".join(words), known[positive].kind, {}) from None
         else:
             raise unknown(name, known, implementation, prefix, game)
     return found
@@ -92,28 +90,19 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
         inside = ",".join(words).strip("[]() ").removesuffix(",")
         items = inside.split(",") if inside else []
     try:
-        values = tuple(_item(kind.item, item) for item in items)
-    except (ValueError, KeyError):
+        values = tuple(read(kind.item, item) for item in items)
+    except ValueError:
         raise refused(flag.name, " ".join(words), kind, flag.meta) from None
     return values if kind.many else values[0]
-
-
-def _item(kind: type, text: str) -> Any:
-    if kind is bool:
-        return SWITCH[text.strip().lower()]
-    if kind is int:
-        return int(text, 10 if text.isdecimal() else 0)
-    value = kind(text)
-    if kind is float and not math.isfinite(value):
-        raise ValueError
-    return value
 
 
 def word(value: Any, separator: str = " ") -> str:
     """The text that means ``value`` after a flag; items of a list stand between separators."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return separator.join(map(word, value)) if isinstance(value, list | tuple) else str(value)
+    if isinstance(value, list | tuple):
+        return separator.join(map(word, value))
+    return shown(value) if isinstance(value, int) else str(value)  # some integers are more than Python writes out
 
 
 def command_line(settings: Settings, without: Container[str] = ()) -> str:

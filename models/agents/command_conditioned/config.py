@@ -21,11 +21,14 @@ class Config:
         "behavior (UDRL's product of embeddings), hypernetwork, or gated (RCP)",
         choices=("behavior", "hypernetwork", "gated"),
     )
-    hidden_sizes: tuple[int, ...] = setting((32, 128, 128, 128), "units of each hidden layer [C]", minimum=1)
+    hidden_sizes: tuple[int, ...] = setting(
+        (32, 128, 128, 128), "units of each hidden layer [C]", minimum=1, maximum=65_536
+    )
     conv_channels: tuple[int, ...] = setting(
         (32, 48, 96, 128),
         "channels of the 3x3 stride-2 convolutions in front of the network, images only [U]",
         minimum=1,
+        maximum=65_536,
     )
     reward_scale: float | None = setting(
         None, "factor on returns (or advantages) in the command; null takes it from the data", above=0
@@ -102,7 +105,7 @@ class Config:
     )
     val_func_update_interval: int = setting(5, "policy updates per value update [C]", minimum=1)
     value_hidden_sizes: tuple[int, ...] = setting(
-        (128, 64), "units of the value network's hidden layers [C]", minimum=1
+        (128, 64), "units of the value network's hidden layers [C]", minimum=1, maximum=65_536
     )
     value_lr: float | None = setting(None, "Adam's learning rate for the value network; null takes lr", above=0)
     clamp_adv_to_max: bool = setting(False, "clamp advantages from above before they are used")

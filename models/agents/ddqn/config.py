@@ -47,7 +47,7 @@ class Config:
     rb_size: int = setting(100_000, "capacity of the replay buffer, in transitions", minimum=1)
     fill: int = setting(0, "transitions in the replay buffer before the first update", minimum=0)
     init_episodes: int = setting(1, "episodes before the first update [F]", minimum=0)
-    updates_per_step: int = setting(1, "gradient steps per step of the environments", minimum=1)
+    updates_per_step: int = setting(1, "gradient steps per step of the environments", minimum=1, maximum=10_000)
 
     # Exploration and collection
     eps_init: float = setting(1.0, "probability of a random action in the first episode", minimum=0, maximum=1)

@@ -90,7 +90,10 @@ class Config:
     # Imagination
     rollout_length: int = setting(10, "steps of each imagined rollout [Y]", minimum=1, maximum=1000)
     rollout_batch_size: int | None = setting(
-        None, "starts of imagined rollouts, sampled apart from the model's batch; null: that batch [Y]", minimum=1
+        None,
+        "starts of imagined rollouts, sampled apart from the model's batch; null: that batch [Y]",
+        minimum=1,
+        maximum=1_000_000,
     )
     episodic_env: bool = setting(
         True,

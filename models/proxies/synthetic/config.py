@@ -51,7 +51,9 @@ class Synthetic:
     learned_reset: bool = _proxy(
         False, "first states come from a network on normal noise; off: the real environment's [F]. On for a bandit"
     )
-    latent_size: int | None = _proxy(None, "size of that noise; null is the size of an observation", minimum=1)
+    latent_size: int | None = _proxy(
+        None, "size of that noise; null is the size of an observation", minimum=1, maximum=65_536
+    )
     max_steps: int | None = _proxy(
         None, "largest number of steps of an episode; null is the real environment's limit [F]", minimum=1
     )

@@ -1,0 +1,126 @@
+"""Every number has a finite range and every text a length; what is beyond ends in one short line that says both."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.cli.options import Flag, flags, parameters
+from control.cli.parse import settings_from
+from envs.names import GAMES
+from fake_runs import Shown, refused
+from helpers import yaml_file
+from models.registry import family, implementations
+from models.settings import SMALLEST, SettingError, bounds
+from trainer import main
+
+NUMBERS = (int, float)
+ONE_OF_EACH = list({family(name).config: name for name in reversed(implementations())}.values())
+LONG, LONGER = "9" * 400, "9" * 5000  # the latter is more than Python makes an integer of
+
+
+def numeric(known: dict[str, Flag]) -> list[Flag]:
+    return [flag for flag in known.values() if flag.kind.item in NUMBERS]
+
+
+@pytest.mark.parametrize("name", implementations())
+def test_every_number_has_a_finite_range_and_every_text_a_length(name: str) -> None:
+    known = flags(name, "cartpole") | {n: f for game in GAMES for n, f in parameters(game).items()}
+    assert len(numeric(known)) > 30
+    for flag in known.values():
+        limits = bounds(flag.kind, flag.meta)
+        if flag.kind.item in NUMBERS and not flag.meta["choices"]:
+            assert len(limits) == 2 and all(map(math.isfinite, limits.values())), flag
+        elif flag.kind.item is str:
+            assert flag.meta["choices"] or limits["maximum"] <= 4096, flag
+        assert not flag.kind.many or 1 <= flag.meta["longest"] <= 10_000
+
+
+def outside(flag: Flag, bound: str, value: Any) -> Any:
+    if bound in ("above", "below"):
+        return value
+    up = bound == "maximum"
+    return value + (1 if up else -1) if flag.kind.item is int else math.nextafter(value, math.inf if up else -math.inf)
+
+
+@pytest.mark.parametrize(
+    "name", [*ONE_OF_EACH, *sorted({game.base_name for game in GAMES.values() if game.parameters})]
+)
+def test_what_is_just_outside_is_one_line_that_says_so(name: str, capsys: Shown) -> None:
+    """Settings of each family, those of every run along with the first, and parameters of games."""
+    if name in GAMES:
+        known, start = parameters(name), ["--gamename", name]
+    else:
+        known, start = flags(name, "cartpole"), ["--implementation", name, "--gamename", "cartpole"]
+        if name != ONE_OF_EACH[0]:
+            known = {n: flag for n, flag in known.items() if ": " in flag.section or "hyper" in flag.section}
+    for flag in numeric(known):
+        for bound, value in bounds(flag.kind, flag.meta).items():
+            beyond = outside(flag, bound, value)
+            words = {"above": "greater than", "minimum": "at least", "below": "less than", "maximum": "at most"}[bound]
+            line = refused(main, [*start, f"--{flag.name}={beyond!r}"], f"{words} {value}", capsys)
+            assert line.startswith(f"error: {flag.name} is ") and len(line) < 250
+
+
+LINES = [
+    (f"--seed {LONG}", "seed is 99999", "at most 9223372036854775807"),
+    (f"--seed {LONGER}", "seed is '99999", "at most 9223372036854775807"),
+    (f"--epochs -{LONGER}", "epochs is '-99999", "at least 1, at most 1000000000"),
+    (f"--lr {LONGER}", "lr is '99999", "greater than 0, at most 1000000000"),
+    ("--lr 1e400", "lr is '1e400'", "greater than 0, at most 1000000000"),
+    ("--lr inf", "lr is 'inf'", "greater than 0, at most 1000000000"),
+    ("--lr 1e-40", "lr is 1e-40", "greater than 0, at most 1000000000, of size 1e-30 at least where not 0"),
+    ("--command.return 1e308", "command.return is 1e+308", "at least -1000000000, at most 1000000000; or null"),
+    ("--epochs 1e3", "epochs is '1e3'", "integer, at least 1; did you mean 1000?"),
+    ("--eval_episodes 1e24", "eval_episodes is '1e24'", "integer, at least 1, at most 1000000"),
+    ("--hidden_sizes 9223372036854775807", "hidden_sizes is [9223372036854775807]", "each at most 65536"),
+    (f"--hidden_sizes {'8,' * 17}", "hidden_sizes is [8, 8, 8", "each at most 65536, 16 of them at most"),
+    (f"--exp_name {'a' * 300}", "exp_name is 'aaaaa", "text, at most 100 bytes, not empty"),
+    (f"--exp_name {'ä' * 51}", "exp_name is 'äääää", "text, at most 100 bytes, not empty"),
+    (f"--logdir {'a/' * 2100}", "logdir is 'a/a/a", "text, at most 4096 bytes, not empty"),
+    (f"--eval_agent {'a' * 300}", "File name too long", ""),
+    (f"--gamename procmaze,grid_size={LONGER}", "grid_size is '99999", "at least 2, at most 100"),
+    ("--gamename procmaze,grid_size=1e1", "grid_size is '1e1'", "at least 2, at most 100; did you mean 10?"),
+    (f"--implementation CPG --preset {LONGER}", "preset is '99999", "published, skeleton"),
+    (f"--{'x' * 5000} x y", "is unknown", ""),
+    ("--eval_agent cartpole-bandit --lr 1e300", "lr is 1e+300", "greater than 0, at most 1000000000"),
+]
+
+
+@pytest.mark.parametrize(("words", "given", "allowed"), LINES, ids=[words[:30] for words, *_ in LINES])
+def test_the_line_says_what_was_given_and_what_is_allowed(
+    words: str, given: str, allowed: str, capsys: Shown, tmp_path: Path
+) -> None:
+    line = refused(main, words.split(), given, capsys)
+    assert allowed in line and len(line) < 700
+    if "." in words.split()[0] or len(words.split()) != 2 or "File" in given or "logdir" in words:
+        return
+    name, value = words.removeprefix("--").split()
+    line = refused(main, ["--config", yaml_file(tmp_path, f"{name}: {value}\n")], given, capsys)
+    assert allowed in line and len(line) < 700
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            {"seed": 10**5000},
+            "seed is a number of thousands of digits; allowed: integer, at least 0, at most 9223372036",
+        ),
+        ({"lr": 10**400}, "lr is 1000000000.*; allowed: number, greater than 0, at most 1000000000"),
+        ({"epochs": 1e3}, "epochs is 1000.0; allowed: integer, at least 1; did you mean 1000?"),
+        ({"epochs": True}, "epochs is True; allowed: integer, at least 1$"),
+        ({"command": {"return": -(10**400)}}, "command.return is -1000000.*; allowed: number, at least -1000000000"),
+        ({"hidden_sizes": (8,) * 17}, "hidden_sizes is .*, 16 of them at most"),
+        ({"implementation": 10**5000}, "implementation is 'a number of thousands of digits'; allowed: UDRL"),
+    ],
+)
+def test_python_keywords_have_the_same_ranges(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError, match=f"^{said}"):
+        settings_from(**values)
+
+
+def test_the_bounds_themselves_are_allowed() -> None:
+    settings = settings_from(implementation="CPG", lr=1e9, reward_scale=SMALLEST, seed=2**63 - 1, max_episodes=10**9)
+    assert settings.agent.lr == 1e9 and settings.agent.reward_scale == SMALLEST
