@@ -43,7 +43,7 @@ def make_environment(
     dynamics = None if render else _dynamics(game)
     if device != CPU and not isinstance(dynamics, ChanceDynamics):
         raise SettingError(f"gamename is {name!r}: it is played on the CPU only, not on {device}", "gamename")
-    if game.is_probe:
+    if game.is_probe and not render:
         return ProbeEnvironment(game.name, members, envs)
     if dynamics is not None:
         return TensorEnvironment(dynamics, members, envs, device=device)

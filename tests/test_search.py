@@ -4,6 +4,7 @@ import json
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 import trainer
 from control.cli import parse as config
+from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.build import spaces_of
 from control.storage.run_dir import read_metrics
 from fake_runs import refused
@@ -72,6 +74,27 @@ def test_quits_when_the_target_is_reached_also_one_that_is_new(tmp_path: Path, c
 def test_a_mean_that_is_not_finite_is_one_line(tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setattr("control.evolution.strategies.SNES._step", lambda self, *_: self.mean + torch.inf)
     refused(trainer.main, search(tmp_path, proxy="bandit"), "the mean is no longer finite", capsys, begun=True)
+
+
+def test_agents_that_diverge_are_counted_and_win_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One in every generation, and then all that the means are re-evaluated with."""
+    run = InnerLoop.run
+
+    def diverging(self: InnerLoop, *job: Any, **how: Any) -> Outcome:
+        outcome = run(self, *job, **how)
+        outcome.returns[: 99 if how else 1] = torch.nan
+        return outcome
+
+    monkeypatch.setattr(InnerLoop, "run", diverging)
+    assert trainer.main(search(tmp_path)) == 2
+    shown = capsys.readouterr()
+    assert shown.out.count("  1 of 4 diverged  ") == 3 and "nan" not in shown.out
+    assert "so the search has no winner" in shown.err and shown.err.count("\n") == 1
+    folder = run_folder(tmp_path)
+    assert not (folder / "proxy.safetensors").exists() and not (folder / "scores.json").exists()
+    assert len(read_metrics(folder / "metrics.csv")["epoch"]) == 3 and (folder / "checkpoints" / "last.ckpt").exists()
 
 
 @pytest.mark.parametrize(("game", "episodes"), [("cartpole", 30), ("mountaincar", 3)])

@@ -3,6 +3,7 @@
 import math
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import trainer
 from control.cli import parse as config
+from control.commands.train import TRAINER, show_next
 from control.lightning.agent import AgentModule
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
@@ -266,6 +268,63 @@ def test_warns_once_of_nan_and_ends_when_all_is_lost(case: str, capsys: Shown) -
     spoil(loop.agents[0], 0)
     with pytest.raises(UserError, match="weights are no longer finite .epoch 6., so training stops"):
         loop.epoch()
+
+
+def test_one_seed_that_diverges_spoils_no_mean_and_ends_no_run(
+    logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its actions are numbers still, so it counts with what it plays."""
+    step = AgentModule.training_step
+
+    def spoiling(self: AgentModule, *batch: int) -> None:
+        step(self, *batch)
+        if self.epoch == 1:
+            spoil(self.loop.agents[0], 1)
+
+    monkeypatch.setattr(AgentModule, "training_step", spoiling)
+    assert trainer.main(flags(logdir, gamename="probe-4-continuous", num_seeds=3, eval_every=1)) == 0
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
+    assert len(shown) == 5 and "nan" not in "".join(shown)
+    assert ["1 of 3 seeds diverged" in line for line in shown] == [False] + [True] * 4
+    metrics = read_metrics(run_folder(logdir) / "metrics.csv")
+    returns = np.array(metrics["eval/return_greedy"]).reshape(5, 3)
+    assert (returns[1:, 1] == 0.75).all()  # the action in the middle is half from the target
+    assert kept(run_folder(logdir))["best"] == pytest.approx(returns.mean(1).max())
+
+
+# -- videos, and what is typed next ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("argv", [
+    "--record", "--recording_epoch_interval 1 --resume", "--record --implementation SE",
+    "--record --use_tune", "--record --eval_agent CHECKPOINT",
+])  # fmt: skip
+def test_what_has_no_pictures_is_not_trained_to_be_filmed(
+    argv: str, logdir: Path, capsys: Shown, finished: Finished
+) -> None:
+    game = {"gamename": "probe-4"}
+    if "CHECKPOINT" in argv:
+        argv, game = argv.replace("CHECKPOINT", str(finished(**game)[0])), {}
+    words = [*argv.split(), *(word for name, value in game.items() for word in (f"--{name}", value))]
+    name = argv.split()[0].removeprefix("--")
+    said = refused(trainer.main, [*words, "--logdir", str(logdir)], "probe-4 cannot be drawn", capsys)
+    assert said.startswith(f"error: {name} is ") and not logdir.exists()
+
+
+def test_the_next_commands_are_for_a_shell(tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    python, odd = tmp_path / "a python", tmp_path / "it's $HOME `x`" / "日本"
+    monkeypatch.setattr("sys.executable", str(python))
+    show_next([("run", odd)], [(TRAINER, "--eval_agent", odd, "--num_agents", 10), ("-m", "a.b")])
+    first, head, *commands = capsys.readouterr().out.splitlines()
+    assert (first, head) == (f"  run         {odd}", "next:")
+    shell = subprocess.run(["sh", "-c", f"printf '%s\\n' {commands[0]}"], capture_output=True, text=True, check=True)
+    near = str(odd.relative_to(tmp_path))
+    assert shell.stdout.splitlines() == ["a python", str(TRAINER), "--eval_agent", near, "--num_agents", "10"]
+    assert commands[1] == "  'a python' -m a.b"
+    monkeypatch.setattr("shutil.which", lambda name: str(python))
+    show_next([], [("-m", "a.b")])
+    assert capsys.readouterr().out.endswith("  python -m a.b\n")
 
 
 # -- signals ---------------------------------------------------------------------------------------------------------

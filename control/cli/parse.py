@@ -29,7 +29,8 @@ CHOOSING = ("preset", "proxy", "agent")
 # Settings of a run that another way of learning has no use for, and what it has instead.
 REPLACED: dict[str, dict[str, str]] = {
     "evolution": {"epochs": "generations", "steps_per_epoch": "inner_steps", "eval_every": "center_every",
-                  "eval_episodes": "test_episodes", "reload": "", "time_limit": "test_limit"},
+                  "eval_episodes": "test_episodes", "reload": "", "time_limit": "test_limit",
+                  "recording_epoch_interval": "record"},
     "episodes": {"steps_per_epoch": "", "agent": "implementation"},
     "steps": {"agent": "implementation"},
 }  # fmt: skip

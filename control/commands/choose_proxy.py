@@ -4,6 +4,7 @@ held-out evaluation: further agents, which chose nothing."""
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,11 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
     count = config.report_agents
     doing = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
     summary = describe(_outcome(module, winner[None], "report", count, doing), config.solved_reward)
+    if summary["failed"] == count or not math.isfinite(max(row["again"] for row in rows)):
+        raise UserError(
+            "the weights of all agents that judge the means are no longer finite, so the search has no winner; metrics "
+            f"and checkpoint are kept in {str(folder)!r}: a smaller lr may help"
+        )
     scores = {
         "generation": generation, "generations": module.epoch, "report": summary, "second_test": rows,
         "search_synthetic_steps": int(module.env_steps.sum()), "search_real_steps": module.real_steps,
@@ -53,7 +59,8 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
     run_dir.atomic_write_text(folder / "scores.json", json.dumps(scores, indent=1) + "\n")
     yield "proxy", f"{path} (mean before generation {generation})"
     score = f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}"
-    yield "its score", f"{score} on {count} fresh agents that chose nothing"
+    lost = f"; {summary['failed']} of them diverged and count in nothing" if summary["failed"] else ""
+    yield "its score", f"{score} on {count} fresh agents that chose nothing{lost}"
     if run.record:
         yield "video", _film(module, winner, folder / "videos" / "final.mp4")
     yield "behaviour", behaviour_figure(files.load(path), folder / "behaviour.png", module.settings)

@@ -19,6 +19,7 @@ from control.evolution.cluster import make_workers
 from control.lightning.agent import AgentModule
 from control.lightning.callbacks import film
 from control.loops.build import spaces_of
+from control.loops.recording import check_recording
 from control.loops.rollout import Episodes
 from control.reports.statistics import interval, iqm
 from control.reports.synthetic import describe, iqm_text
@@ -73,6 +74,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
                 f"evaluation is {now.evaluation!r}, which has no effect with {then.run.implementation}; allowed: "
                 f"{', '.join(able)}"
             )
+        if now.record:
+            check_recording(module.settings.run)
         epoch = checkpoint.run_state["epoch"]
         print(f"{then.run.implementation} on {then.run.gamename}, epoch {epoch}: {checkpoint.path}")
         print(f"{_followed(module)}{now.num_eval_episodes} episodes per seed\n")
@@ -163,6 +166,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
             f"{row['steps']:,.0f}", f"{row['episodes']:,.1f}", f"{time.perf_counter() - started:.1f}",
         )  # fmt: skip
         print(*aligned([cells], WIDTHS), flush=True)
+        if row["failed"]:
+            print(f"  {row['failed']} of these agents diverged and count in nothing")
 
     print(*aligned([HEADER], WIDTHS))
     rule = "budget" if config.inner_rule == "tests" else config.inner_rule  # this training knows no real tests

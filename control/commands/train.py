@@ -2,6 +2,8 @@
 
 import importlib
 import logging
+import shlex
+import shutil
 import sys
 import time
 import warnings
@@ -20,6 +22,7 @@ from control.lightning.population import PopulationModule
 from control.lightning.population import build as build_search
 from control.loops.build import check_accelerator
 from control.loops.process import configure_torch
+from control.loops.recording import check_recording
 from control.reports.figures import learning_curve
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import AtomicCheckpointIO, Checkpoint
@@ -28,6 +31,8 @@ from models.settings import SettingError, UserError
 from understudy.files import IN_RUN
 
 Callbacks = Sequence[pl.Callback]
+Command = Sequence[object]  # the words after the interpreter
+TRAINER = Path(__file__).parents[2] / "trainer.py"
 
 # What a resumed run may change: how long, how often, and what is shown; never what is learned.
 # Families add their own (`changeable`).
@@ -116,6 +121,7 @@ def _loggers(run: RunConfig, folder: Path) -> list[Logger]:
 
 def build_module(settings: Settings) -> RunModule:
     """The module of a run with its environments; SettingError where agent and environment do not fit."""
+    check_recording(settings.run)
     if family(settings.run.implementation).learns_from != "evolution":
         return AgentModule(settings)
     check_accelerator(settings.run)
@@ -163,24 +169,34 @@ def _conclude(module: RunModule, folder: Path, seconds: float, verbose: bool) ->
     spent = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.1f} seconds"
     count = f"{module.epoch} {module.unit}{'s' * (module.epoch != 1)}"
     print(f"\n{count}, {int(module.env_steps.sum()):,} {module.steps_on} steps in {spent}")
-    commands, proxy = [f"-m tensorboard.main --logdir {module.settings.run.logdir}"], folder / IN_RUN
+    commands: list[Command] = [("-m", "tensorboard.main", "--logdir", module.settings.run.logdir)]
+    proxy = folder / IN_RUN
     if kept := checkpoints.kept(folder / "checkpoints"):
         lines.append(("checkpoint", kept))
     if isinstance(module, AgentModule) and kept:
-        evaluation = f"trainer.py --eval_agent {kept}"
-        commands += [evaluation, f"{evaluation} --num_eval_episodes 1 --record"]
+        commands += [(TRAINER, "--eval_agent", kept)]
+        commands += [(TRAINER, "--eval_agent", kept, "--num_eval_episodes", 1, "--record")]
     elif proxy.exists():
-        evaluation = f"trainer.py --eval_agent {proxy} --agent {module.settings.run.agent} --num_agents 10"
-        commands += [evaluation, f"{evaluation} --vary_hp"]
-    executable, here = Path(sys.executable), Path.cwd()
-    python = executable.relative_to(here) if executable.is_relative_to(here) else "python"
-    print(*(f"  {name:<12}{value}" for name, value in lines), "next:", sep="\n")
-    print(*(f"  {python} {command}" for command in commands), sep="\n")
+        evaluation = (TRAINER, "--eval_agent", proxy, "--agent", module.settings.run.agent, "--num_agents", 10)
+        commands += [evaluation, (*evaluation, "--vary_hp")]
+    show_next(lines, commands)
     if not module.is_over():
         print(f"  the same command with --resume goes on from {module.unit} {module.epoch}")
     elif not finished:
         print("  the same command with --resume does what is left after training")
     return finished
+
+
+def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command]) -> None:
+    """Print the last lines of a summary, and commands of Python that a shell in this folder takes as they are."""
+    print(*(f"  {name:<12}{value}" for name, value in lines), "next:", sep="\n")
+    here = Path.cwd()
+    for command in [(Path(sys.executable), *words) for words in commands]:
+        near = [
+            word.relative_to(here) if isinstance(word, Path) and word.is_relative_to(here) else word for word in command
+        ]
+        near[0] = "python" if shutil.which("python") == sys.executable else near[0]
+        print(f"  {shlex.join(map(str, near))}", flush=True)
 
 
 def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[str, object]]:

@@ -18,7 +18,7 @@ from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 from control.cli import errors
 from control.cli.settings import Settings, to_yaml
 from control.commands.search_space import Space, trial_settings
-from control.commands.train import build_module, fit, prepare
+from control.commands.train import TRAINER, build_module, fit, prepare, show_next
 from control.lightning.callbacks import Progress
 from control.lightning.module import RunModule
 from control.reports.tables import aligned
@@ -146,17 +146,13 @@ class Search:
             rows.append([f"  trial {trial.number}", *scores, str(trial.best["epoch"])])
         for line, values in zip(aligned(rows), ["", *map(self._text, best)], strict=True):
             print(f"{line}  {values}".rstrip())
-        lines: dict[str, Path] = {"search": self.folder, "table": self.folder / "results.csv"}
-        commands = []
-        if best:
-            lines["settings"] = self.folder / "best.yaml"
-            commands.append(f"trainer.py --config {lines['settings']}")
+        found = {"settings": ("--config", self.folder / "best.yaml")} if best else {}
         if best and best[0].checkpoint:
-            lines["checkpoint"] = best[0].checkpoint
-            commands.append(f"trainer.py --eval_agent {best[0].checkpoint}")
-        commands.append(f"-m tensorboard.main --logdir {self.folder}")
-        print(*(f"  {name:<12}{value}" for name, value in lines.items()), "next:", sep="\n")
-        print(*(f"  python {command}" for command in commands), sep="\n", flush=True)
+            found["checkpoint"] = ("--eval_agent", best[0].checkpoint)
+        lines = [("search", self.folder), ("table", self.folder / "results.csv")]
+        lines += [(name, path) for name, (_, path) in found.items()]
+        commands = [(TRAINER, *words) for words in found.values()]
+        show_next(lines, [*commands, ("-m", "tensorboard.main", "--logdir", self.folder)])
         return 130 if interrupted else 0
 
     def _text(self, trial: Trial) -> str:

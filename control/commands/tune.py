@@ -17,6 +17,7 @@ from control.cli.settings import Settings
 from control.commands.search_space import Dimension, Space, search_space, trial_settings
 from control.commands.trials import METRIC, Search, TrialFailed, run_trial
 from control.evolution.cluster import connected
+from control.loops.recording import check_recording
 from control.storage import run_dir
 from envs.names import import_module
 from models.settings import SettingError
@@ -63,6 +64,7 @@ def tune(settings: Settings) -> int:
 def _check(settings: Settings, space: Space) -> None:
     """SettingError for what is wrong only in a search."""
     run, every = settings.run, settings.schedule.eval_every
+    check_recording(run)
     if settings.epochs < every:
         raise SettingError(f"epochs is {settings.epochs}, below eval_every {every}: no trial would be evaluated")
     if run.tune_algorithm in _FROM_CHECKPOINTS and run.no_checkpoint:

@@ -58,9 +58,9 @@ class AgentModule(RunModule):
         start = time.perf_counter()
         self.row |= self.loop.measure()
         self.row["time/eval"] = torch.full((len(self.seeds),), time.perf_counter() - start)
-        for tag in (GREEDY, SAMPLED, REWARD_RATE, RUNNING_MEAN):
-            if tag in self.row:
-                self.log(tag, self.row[tag].float().mean(), logger=self.trainer.state.fn != "fit", batch_size=1)
+        for tag, mean in self.means().items():
+            if tag in (GREEDY, SAMPLED, REWARD_RATE, RUNNING_MEAN):
+                self.log(tag, mean, logger=self.trainer.state.fn != "fit", batch_size=1)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
@@ -88,8 +88,10 @@ class AgentModule(RunModule):
         return super().is_over() or self.loop.has_reached_target()
 
     def score(self) -> float | None:
-        values = self.row.get(self.loop.score_tag)
-        return None if values is None else float(values.mean())
+        """A seed that has diverged counts with what it still plays: the mean stays one over the same seeds."""
+        values = self.row.get(self.loop.score_tag, torch.empty(0))
+        finite = values[values.isfinite()]
+        return float(finite.mean()) if len(finite) else None
 
     def stop_reason(self) -> str:
         target = self.settings.run.target_return if self.loop.score_tag == GREEDY else self.loop.target
@@ -117,9 +119,10 @@ class AgentModule(RunModule):
         return RUNNING_MEAN if RUNNING_MEAN in self.row else TRAINING
 
     def _shown(self, texts: dict[str, str]) -> list[str]:
-        """The mean of each tag over the members that have a number, in words; nothing where none has."""
-        means = {tag: float(self.row[tag].double().nanmean()) for tag in texts if tag in self.row}
-        return [texts[tag].format(mean) for tag, mean in means.items() if mean == mean]
+        """`means` in words, and how many seeds have diverged."""
+        means, lost = self.means(), int((~self.loop.sound).sum())
+        diverged = [f"{lost} of {len(self.seeds)} seeds diverged"] if lost else []
+        return [texts[tag].format(means[tag]) for tag in texts if tag in means] + diverged
 
     def close(self) -> None:
         self.loop.close()

@@ -45,6 +45,11 @@ class RunModule(pl.LightningModule):
         """What best.ckpt goes by in this epoch; None where nothing was evaluated."""
         raise NotImplementedError
 
+    def means(self) -> dict[str, float]:
+        """The mean of each tag of `row` over the members that have a finite number; no tag of which none has."""
+        finite = {tag: values[values.isfinite()].double() for tag, values in self.row.items()}
+        return {tag: float(values.mean()) for tag, values in finite.items() if len(values)}
+
     def stop_reason(self) -> str:
         """Why the run is to end with this epoch, in words; empty where it goes on."""
         return ""
@@ -90,11 +95,9 @@ class RunModule(pl.LightningModule):
         if self.stop_reason():
             self.trainer.should_stop = True
         if self.loggers:
-            means = {tag: float(values.double().nanmean()) for tag, values in self.row.items()}
             counters = {"env_steps": float(self.env_steps.double().mean()), "gradient_steps": self.gradient_steps}
-            measured = {tag: mean for tag, mean in means.items() if math.isfinite(mean)}
             for logger in self.loggers:
-                logger.log_metrics(counters | measured, self.epoch)
+                logger.log_metrics(counters | self.means(), self.epoch)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         counted = {name: getattr(self, name) for name in ("seeds", *COUNTERS, "whole")}

@@ -13,6 +13,7 @@ from control.evolution.inner_loop import Outcome, objective
 from control.evolution.strategies import STRATEGIES, Archive
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces
+from control.reports.tags import FITNESS, MEAN_RETURN
 from control.storage.checkpoints import OURS
 from envs.make import Stages, stages_of
 from models.proxies.search import SearchConfig
@@ -55,13 +56,17 @@ class PopulationModule(RunModule):
         return self.mean_fitness
 
     def headline(self) -> str:
-        best = f", mean {self.archive.entries[0][0]:.0f}" if self.archive.entries else ""
-        return f"fitness {self.fitness.mean():.0f}{best}"
+        best = [f"mean {self.archive.entries[0][0]:.0f}"] if self.archive.entries else []
+        return ", ".join([*(f"fitness {mean:.0f}" for tag, mean in self.means().items() if tag == FITNESS), *best])
 
     def report(self) -> list[str] | None:
         steps = f"{int(self.env_steps.sum()) / 1e6:.2f} M synthetic", f"{self.real_steps / 1e6:.2f} M real steps"
-        of_mean = [] if self.mean_fitness is None else [f"mean {self.mean_fitness:7.1f}"]
-        return [f"fitness {self.fitness.mean():7.1f}", f"best {self.fitness.max():7.1f}", *of_mean, *steps]
+        shown = {"fitness": FITNESS, "best": "es/fitness_best", "mean": MEAN_RETURN}
+        means = self.means()
+        scores = [f"{name} {means[tag]:7.1f}" for name, tag in shown.items() if tag in means]
+        failed = int((~self.fitness.isfinite()).sum())
+        diverged = [f"{failed} of {len(self.fitness)} diverged"] if failed else []
+        return [*scores, *diverged, *steps]
 
     def histograms(self) -> dict[str, Tensor]:
         """The mean's parameters by network, for TensorBoard."""

@@ -38,6 +38,7 @@ class Loop(ABC):
         self.env_steps = torch.zeros(len(seeds), dtype=torch.int64)
         self.gradient_steps = 0
         self.evaluation_streams = Streams.named(seeds, "evaluation")
+        self.sound = torch.ones(len(seeds), dtype=torch.bool)  # which members had finite weights after the last epoch
         self._warned: set[str] = set()
 
     @abstractmethod
@@ -96,11 +97,11 @@ class Loop(ABC):
         for m, (seed, value) in enumerate(zip(self.seeds, loss.tolist(), strict=True)):
             if (learned is None or learned[m]) and not math.isfinite(value):
                 self._warn(f"seed {seed}: the loss is {value} since epoch {self.epochs}; {self.agents[0].advice}")
-        sound = torch.cat([finite(agent) for agent in self.agents])[self.order]
-        for seed, fine in zip(self.seeds, sound.tolist(), strict=True):
+        self.sound = torch.cat([finite(agent) for agent in self.agents])[self.order]
+        for seed, fine in zip(self.seeds, self.sound.tolist(), strict=True):
             if not fine:
                 self._warn(f"seed {seed}: weights are no longer finite (epoch {self.epochs}); it cannot recover")
-        if not sound.any():
+        if not self.sound.any():
             raise UserError(
                 f"the weights are no longer finite (epoch {self.epochs}), so training stops; earlier checkpoints are "
                 f"kept: {self.agents[0].advice}"

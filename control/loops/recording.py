@@ -9,12 +9,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from control.cli.settings import RunConfig
 from control.storage.run_dir import replacing
 from envs.make import make_environment
 from models.contract import Policy
-from models.settings import UserError
+from models.settings import SettingError, UserError
 
 _FRAMES_PER_SECOND = 50
+
+
+def check_recording(run: RunConfig) -> None:
+    """Before anything is trained or played, SettingError where the run is to be filmed and cannot be."""
+    wanted = [name for name in ("record", "recording_epoch_interval") if getattr(run, name) > 0]
+    if not wanted:
+        return
+    try:
+        environment: Any = make_environment(run.gamename, 1, 1, render=True, time_limit=run.time_limit)
+        with contextlib.closing(environment):
+            environment.reset(torch.zeros(1, 1, dtype=torch.int64))
+            environment.frame(0, 0)
+        _encoder().get_ffmpeg_exe()
+    except (UserError, RuntimeError) as error:  # of the latter, imageio where there is no ffmpeg
+        value = str(getattr(run, wanted[0])).lower()
+        problem = str(error).removeprefix("record: ")
+        raise SettingError(f"{wanted[0]} is {value}, but {problem}; leave it out", wanted[0]) from error
 
 
 def record(policy: Policy, name: str, path: Path, seeds: Tensor, time_limit: int | None = None) -> float:
@@ -37,18 +55,22 @@ def record(policy: Policy, name: str, path: Path, seeds: Tensor, time_limit: int
     return total
 
 
-def _write(path: Path, frames: Sequence[np.ndarray]) -> None:
-    """Encode ``[H, W, 3]`` uint8 frames as h264. Sides are cut to even numbers, which the format wants."""
+def _encoder() -> Any:
     try:
         import imageio_ffmpeg
     except ModuleNotFoundError as error:
-        raise UserError("a video needs ffmpeg: pip install imageio-ffmpeg (or leave --record out)") from error
+        raise UserError("a video needs ffmpeg: pip install imageio-ffmpeg") from error
+    return imageio_ffmpeg
+
+
+def _write(path: Path, frames: Sequence[np.ndarray]) -> None:
+    """Encode ``[H, W, 3]`` uint8 frames as h264. Sides are cut to even numbers, which the format wants."""
     height, width = (side - side % 2 for side in frames[0].shape[:2])
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         target = temporary.with_suffix(".mp4")
         try:
-            writer = imageio_ffmpeg.write_frames(
+            writer = _encoder().write_frames(
                 str(target), (width, height), fps=_FRAMES_PER_SECOND, macro_block_size=2, ffmpeg_log_level="error"
             )
             writer.send(None)

@@ -266,7 +266,8 @@ class CommandedPolicy(Policy):
             return (outputs * strength + noise["action"] if self.sample else outputs).argmax(-1)
         if self.sample:
             outputs = outputs + _CONTINUOUS_NOISE * strength * noise["action"]
-        return self.agent.middle + self.agent.half_width * outputs.clamp(-1.0, 1.0)
+        # A member that has diverged must not end the others' run by an action that no environment takes.
+        return self.agent.middle + self.agent.half_width * outputs.nan_to_num(0.0).clamp(-1.0, 1.0)
 
     def advance(self, reward: Tensor) -> None:
         self.commands.count_down(self.command, reward)
