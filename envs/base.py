@@ -8,6 +8,7 @@ from torch import Tensor
 
 from models.settings import UserError
 from models.spaces import Spaces
+from models.state import demand, like
 
 
 class EnvironmentFault(UserError, RuntimeError):
@@ -118,7 +119,11 @@ class Replayed(Environment):
     def restore(self, state: dict[str, Any]) -> None:
         if not state:
             return
+        at = torch.zeros(self.members, self.envs, dtype=torch.int64)
+        taken = state.get("actions", at[:0])
+        like({"seeds": at, "began": at}, {name: state[name] for name in ("seeds", "began")}, "environment")
+        demand(int(state["began"].max()) <= len(taken), "environment", "began after its last action", "before it")
         self.reset(state["seeds"])
-        for i, action in enumerate(state.get("actions", ())):
+        for i, action in enumerate(taken):
             self.step(action, state["active"][i] & (state["began"] <= i))
         self._began = state["began"]

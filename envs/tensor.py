@@ -11,6 +11,7 @@ from envs.base import EnvironmentFault, Step
 from envs.seeded import uniform_at
 from models.settings import OPTIONAL_INTEGER, check_value
 from models.spaces import Discrete, Spaces
+from models.state import like
 
 # Columns of the states of `ChanceDynamics`.
 SEED, TIME = range(2)
@@ -166,6 +167,7 @@ class TensorEnvironment:
         return {"state": self.state, "age": self.age, "started": self._started}
 
     def restore(self, state: dict[str, Any]) -> None:
+        like(self.snapshot(), state, "environment")
         self.state, self.age = state["state"].to(self.device), state["age"].to(self.device)
         self._started = state["started"]
 

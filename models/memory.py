@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.state import demand, like
 from models.streams import Streams
 
 _FIRST_SLOTS = 4096
@@ -139,9 +140,17 @@ class EpisodeMemory:
             ]
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], blank: Episode) -> None:
+        """StateError where there are other fields than in the episode ``blank``, which is not in memory."""
         self.clear()
+        known = len(state["members"])
+        demand(known in (0, self.members), "memory", f"has {known} members", f"{self.members}")
         for member, saved in enumerate(state["members"]):
+            lengths, name = saved["lengths"], f"memory of member {member}"
+            demand(all(length >= 1 for length in lengths), name, f"has lengths {lengths}", "1 and above")
+            rows = {key: each[0].expand(sum(lengths), *each.shape[1:]) for key, each in blank.steps.items()}
+            whole = {"scores": [0.0] * len(lengths), "extras": [blank.extras] * len(lengths)}
+            like(whole | {"steps": rows, "lengths": lengths}, saved, name)
             parts = {name: values.split(saved["lengths"]) for name, values in saved["steps"].items()}
             batch = [
                 Episode({name: part[i] for name, part in parts.items()}, score, extras)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.state import demand
+
 Columns = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape and dtype of one number or vector of a row, by name."""
 
@@ -117,11 +119,18 @@ class ReplayBuffer:
         return {"rows": {name: rows.clone() for name, rows in self.rows().items()}, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._resize(len(next(iter(state["rows"].values()))))
+        rows, position = state["rows"], state["position"]
+        size = len(next(iter(rows.values())))
+        found = {name: (tuple(each.shape), each.dtype) for name, each in rows.items()}
+        own = {name: ((size, self.members, *shape), dtype) for name, (shape, dtype) in self.columns.items()}
+        demand(found == own, "replay", f"has {found}", f"{own}")
+        places = range(self.capacity) if size == self.capacity else (size,)
+        demand(size <= self.capacity and position in places, "replay", f"goes on at {position} of {size}", f"{places}")
+        self._resize(size)
         self._grow(self.size)
         for dtype, table in self._tables.items():
-            table[: self.size] = self._side_by_side(dtype, state["rows"])
-        self.position = state["position"]
+            table[: self.size] = self._side_by_side(dtype, rows)
+        self.position = position
 
 
 def row_bytes(columns: Columns) -> int:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.state import demand, like
+
 Shapes = Mapping[str, tuple[int, ...]]
 Draw = tuple[Callable[["Streams", int, int], Tensor], Shapes]
 
@@ -83,6 +85,7 @@ class Streams:
         return torch.stack([g.get_state() for g in self.generators])
 
     def set_state(self, state: Tensor) -> None:
+        like(self.get_state(), state, "random generators")
         for generator, row in zip(self.generators, state, strict=True):
             generator.set_state(row.clone())
 
@@ -131,8 +134,9 @@ class NoiseBlocks:
         return {"streams": self._before, "used": self._used if self._block else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._before = state["streams"]
-        self.streams.set_state(self._before)
-        if state["used"] is not None:
+        self.streams.set_state(state["streams"])
+        self._before, used = state["streams"], state["used"]
+        demand(used is None or used in range(self.steps + 1), "a block of noise", f"has {used} used", f"{self.steps}")
+        if used is not None:
             self._draw()
-            self._used = state["used"]
+            self._used = used

@@ -1,12 +1,16 @@
 """Checkpoints: none is believed before it is checked, and none is lost for want of room."""
 
+import functools
+import math
+import operator
 import os
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,11 +18,12 @@ import torch
 import proxies
 import trainer
 from control.cli import errors
+from control.commands.train import build_module
 from control.storage import checkpoints
 from control.storage.checkpoints import OURS, AtomicCheckpointIO, CheckpointError
 from fake_runs import Shown
 from fake_runs import refused as refused_run
-from helpers import flags, run_folder, trained
+from helpers import different, flags, forged, run_folder, trained
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +97,8 @@ def test_no_file_chooses_what_is_imported(
     game, path = "payload:CartPole-v1", tmp_path / ("x.safetensors" if kind == "proxy" else "x.ckpt")
     words = ["--eval_agent", str(path), "--num_eval_episodes", "1"]
     if kind == "checkpoint":
-        content = torch.load(finished / "checkpoints" / "best.ckpt", weights_only=True)
-        content[OURS]["settings"]["gamename"] = game
-        torch.save(content, path)
+        best = finished / "checkpoints" / "best.ckpt"
+        forged(best, path, lambda content: content[OURS]["settings"].update(gamename=game))
     elif kind == "proxy":
         proxies.written(path, "bandit", game=game, config=replace(proxies.KINDS["bandit"][0], inner_steps=10))
         words += ["--num_agents", "1", "--no_real_baseline"]
@@ -119,27 +123,118 @@ def test_a_truncated_or_garbled_one_is_refused_in_one_line(finished: Path, tmp_p
     for cut in [1, 4, 100, *torch.randint(len(whole), (15,), generator=generator).tolist(), len(whole) - 1]:
         path.write_bytes(whole[:cut])
         assert "damaged or not a checkpoint" in refused(path)
-    for place in torch.randint(min(len(whole), 3000), (60,), generator=generator).tolist():
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+
+
+def flipped(finished: Path, path: Path, name: str, bits: Iterable[int]) -> int:
+    """How many of ``bits``, each flipped alone, are found when the checkpoint is read; no other changes what it
+    holds."""
+    whole, found = (finished / "checkpoints" / name).read_bytes(), 0
+    held = checkpoints.load(finished / "checkpoints" / name).content
+    for bit in bits:
+        place, mask = bit // 8 % len(whole), 1 << bit % 8
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ mask]) + whole[place + 1 :])
         try:
-            checkpoints.load(path)  # one byte of a tensor may pass for another number
-        except Exception as error:
-            assert errors.one_line(error), f"byte {place}: {type(error).__name__}: {error}"
+            content = checkpoints.load(path).content
+        except CheckpointError as error:
+            found += 1
+            assert str(path) in str(error) and "\n" not in str(error)
+        else:
+            assert list(different(held, content)) == [], f"bit {bit}"
+    return found
+
+
+def test_a_flipped_bit_is_found_or_harmless(finished: Path, tmp_path: Path) -> None:
+    """Harmless are those in the padding between tensors and in what an archive says twice."""
+    bits = torch.randint(1 << 40, (150,), generator=torch.Generator().manual_seed(1)).tolist()
+    assert flipped(finished, tmp_path / "last.ckpt", "last.ckpt", bits) > 75
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt"])
+def test_any_flipped_bit_is_found_or_harmless(finished: Path, tmp_path: Path, name: str) -> None:
+    size = (finished / "checkpoints" / name).stat().st_size
+    flipped(finished, tmp_path / name, name, (8 * place + place % 8 for place in range(0, size, max(1, size // 8000))))
+
+
+def test_what_was_changed_after_it_was_written_is_refused(finished: Path, tmp_path: Path) -> None:
+    """By another program that keeps the archive whole: a NaN, two tensors that changed places, a counter."""
+
+    def swap(content: dict[str, Any]) -> None:
+        moments = content["optimizer_states"][0]["state"][0]
+        moments["mean"], moments["square"] = moments["square"], moments["mean"]
+
+    for change in (
+        swap,
+        lambda content: content[OURS]["env_steps"].add_(1),
+        lambda content: content["state_dict"]["agents.0.policy.flat"][0, 3:4].fill_(torch.nan),
+        lambda content: content["loops"]["fit_loop"]["epoch_progress"]["current"].update(completed=7),
+        lambda content: content[OURS]["settings"].update(lr=0.1),
+    ):
+        content = torch.load(finished / "checkpoints" / "last.ckpt", weights_only=True)
+        change(content)
+        torch.save(content, tmp_path / "last.ckpt")
+        assert "was changed after it was written" in refused(tmp_path / "last.ckpt")
+
+
+PIECES: dict[str, tuple[str, Any, str]] = {
+    "text": ("epoch", "7", "epoch is str; allowed: int"),
+    "below zero": ("gradient_steps", -1, "gradient_steps is -1"),
+    "no number": ("best", math.nan, "best is nan"),
+    "another shape": ("env_steps", torch.ones(2, dtype=torch.int64), r"env_steps is int64 \[2\]; allowed: int64 \[1\]"),
+    "another dtype": ("env_steps", torch.ones(1), r"env_steps is float32 \[1\]"),
+    "other counts": ("loop.env_steps", torch.ones(1, dtype=torch.int64), "loop has counted"),
+    "missing": ("loop.agent", {}, "it has no 'memory'"),
+    "generators": ("loop.agent.streams", torch.zeros(1, 7, dtype=torch.uint8), "random generators"),
+    "no episode": ("loop.agent.memory.members.0.lengths.0", 0, "memory of member 0 has lengths"),
+    "rows": ("loop.agent.memory.members.0.steps.rtg", torch.zeros(3), r"memory of member 0.steps.rtg is float32 \[3\]"),
+    "one window more": ("loop.recent.more", torch.zeros(1), "recent has"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PIECES)
+def test_a_piece_that_no_run_has_written_is_refused_by_name(case: str, finished: Path, tmp_path: Path) -> None:
+    """Though it has a valid digest."""
+    path, value, said = PIECES[case]
+
+    def change(content: dict[str, Any]) -> None:
+        *way, last = [int(name) if name.isdigit() else name for name in path.split(".")]
+        functools.reduce(operator.getitem, way, content[OURS])[last] = value
+
+    file = forged(finished / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt", change)
+    found = checkpoints.load(file)
+    with pytest.raises(CheckpointError, match=said) as error:
+        build_module(found.settings).restore(found)
+    assert str(file) in str(error.value)
+
+
+def test_a_moment_below_zero_and_another_parameter_are_refused(finished: Path, tmp_path: Path) -> None:
+    for change, said in (
+        (lambda content: content["optimizer_states"][0]["state"][0]["square"].neg_(), "second moment is below 0"),
+        (lambda content: content["optimizer_states"][0]["param_groups"][0]["params"].append(1), "a list of 2"),
+        (lambda content: content["state_dict"].pop("agents.0.policy.flat"), "state_dict has"),
+    ):
+        found = checkpoints.load(forged(finished / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt", change))
+        with pytest.raises(CheckpointError, match=said):
+            build_module(found.settings).restore(found)
+
+
+def test_no_pipe_is_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "last.ckpt")
+    assert "is no file" in refused(tmp_path / "last.ckpt")
 
 
 @pytest.mark.parametrize(("change", "line"), [
     ({"format": 99}, "has format 99"),
     ({"format": None}, "has format None"),
     ({"seeds": None}, "is damaged"),
+    ({"seeds": [26]}, r"its seeds are \[26\]"),
     ({"settings": {"implementation": "UDRL", "learning_rat": 1}}, "learning_rat is unknown"),
     ({"settings": {"implementation": "Nope"}}, "implementation is 'Nope'"),
 ])  # fmt: skip
 def test_another_format_or_unknown_settings_are_one_line(
     finished: Path, tmp_path: Path, change: dict, line: str
 ) -> None:
-    content = torch.load(finished / "checkpoints" / "last.ckpt", weights_only=True)
-    content[OURS] |= change
-    torch.save(content, tmp_path / "x.ckpt")
+    forged(finished / "checkpoints" / "last.ckpt", tmp_path / "x.ckpt", lambda content: content[OURS].update(change))
     with pytest.raises(Exception, match=line) as error:
         checkpoints.load(tmp_path / "x.ckpt")
     assert errors.one_line(error.value)

@@ -16,9 +16,10 @@ import yaml
 import trainer
 from control.lightning.callbacks import RunLog
 from control.storage import checkpoints
+from control.storage.checkpoints import OURS
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
-from helpers import flags, lasting, run_folder, same_runs, start, trained
+from helpers import flags, forged, lasting, run_folder, same_runs, start, trained
 
 Finished = Callable[..., tuple[Path, str]]
 UDRL: dict[str, Any] = {"implementation": "UDRL"}
@@ -134,15 +135,23 @@ def test_resume_takes_the_newest_run_even_when_it_came_to_no_checkpoint(
 
 
 def test_no_resume_from_a_damaged_or_best_checkpoint(over: Path, logdir: Path, capsys: Shown) -> None:
-    folder = over / "checkpoints"
-    for content, said in (
-        ((folder / "last.ckpt").read_bytes()[:1000], "damaged"),
-        ((folder / "best.ckpt").read_bytes(), "holds weights but no memory"),
+    """Nothing else is touched, and the other checkpoint is offered where it is sound."""
+    last, best = (over / "checkpoints" / name for name in ("last.ckpt", "best.ckpt"))
+    whole, weights = last.read_bytes(), best.read_bytes()
+    flipped = whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 1]) + whole[len(whole) // 2 + 1 :]
+    forged(last, last, lambda content: content[OURS]["loop"].update(stuck=-1))
+    for content, other, said, offered in (
+        (whole[:1000], weights, "damaged", True),
+        (flipped, weights, "is not what was written", True),
+        (flipped, weights[:-30], "is not what was written", False),
+        (last.read_bytes(), weights, "stuck is -1", True),
+        (weights, weights, "holds weights but no memory", True),
     ):
-        (folder / "last.ckpt").write_bytes(content)
-        error = refused(trainer.main, flags(logdir, "--resume"), said, capsys, begun=True)
-        assert said == "damaged" or "--reload" in error
-        assert epochs_of(logdir) == 5
+        last.write_bytes(content), best.write_bytes(other)
+        before = contents(logdir)
+        error = refused(trainer.main, flags(logdir, "--resume", epochs=7), said, capsys, begun=True)
+        assert (f"{str(best)!r} may serve with --reload" in error) == offered
+        assert before == contents(logdir)
 
 
 # -- killed ----------------------------------------------------------------------------------------------------------

@@ -52,33 +52,33 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
         with run_dir.locked(folder):  # before reading, so that no other run writes to it meanwhile
             checkpoint = checkpoints.load(folder / "checkpoints" / "last.ckpt", resume=True)
             module = build_module(_resumed_settings(settings, checkpoint))
-            return folder, _train_in(folder, module, checkpoint, callbacks, verbose)
+            module.restore(checkpoint)
+            del checkpoint  # what it holds is the module's now
+            return folder, _train_in(folder, module, callbacks, verbose)
     weights = checkpoints.load(settings.run.reload) if settings.run.reload else None
     module = build_module(settings.replace(resume=False))
     if weights and isinstance(module, AgentModule):
         module.take_weights(weights)
     folder = run_dir.create(settings.run)
     with run_dir.locked(folder):
-        return folder, _train_in(folder, module, None, callbacks, verbose)
+        return folder, _train_in(folder, module, callbacks, verbose)
 
 
-def _train_in(
-    folder: Path, module: RunModule, checkpoint: Checkpoint | None, callbacks: Callbacks, verbose: bool
-) -> bool:
+def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bool) -> bool:
     """Whether the run came to its end."""
-    run, done = module.settings.run, checkpoint.run_state["epoch"] if checkpoint else 0
+    run, done = module.settings.run, module.epoch
     if done < module.epochs:  # of a run that is over the file says how it came about
         run_dir.atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
     if verbose:
         first, last = module.seeds[0], module.seeds[-1]
         seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
-        resuming = f" (resuming after epoch {done})" if checkpoint else ""
+        resuming = f" (resuming after epoch {done})" if done else ""
         print(f"{run.implementation} on {run.gamename}, {seeds}: {folder}{resuming}")
     started, stop = time.monotonic(), StopOnSignal()
     shown: Callbacks = [Progress()] if verbose else []
     try:
         with stop:
-            fit(module, folder, [*shown, Recorder(folder), *callbacks, stop], checkpoint)
+            fit(module, folder, [*shown, Recorder(folder), *callbacks, stop])
     except StopNow:
         raise KeyboardInterrupt from None
     finished = _conclude(module, folder, time.monotonic() - started, verbose)
@@ -86,25 +86,30 @@ def _train_in(
     return finished and not stop.asked
 
 
-def fit(
-    module: RunModule, folder: Path, callbacks: Callbacks, checkpoint: Checkpoint | None = None, after: Callbacks = ()
-) -> None:
-    """Train `module` to its last epoch, from `checkpoint` where one is given; metrics and checkpoints go to `folder`.
-    In every epoch `callbacks` act first, then the log, then the checkpoints, then those in `after`, which Lightning
-    must know as checkpoints too. What `checkpoint` holds is gone afterwards."""
-    run = module.settings.run
-    done = checkpoint.run_state["epoch"] if checkpoint else None
-    log = RunLog(folder, module.seeds, done, run.logger == "tensorboard")
+def fit(module: RunModule, folder: Path, callbacks: Callbacks, after: Callbacks = ()) -> None:
+    """Train `module` to its last epoch, from where it is; metrics and checkpoints go to `folder`. In every epoch
+    `callbacks` act first, then the log, then the checkpoints, then those in `after`, which Lightning must know as
+    checkpoints too."""
+    run, done = module.settings.run, module.epoch
+    log = RunLog(folder, module.seeds, done or None, run.logger == "tensorboard")
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
-        max_epochs=max(module.epochs, done or 0),  # it refuses a checkpoint beyond them
+        max_epochs=max(module.epochs, done),
         accelerator=run.accelerator, devices=1,
         logger=_loggers(run, folder), callbacks=[*callbacks, log, *saving, *after],
-        plugins=[AtomicCheckpointIO(checkpoint)],
+        plugins=[AtomicCheckpointIO()],
         enable_checkpointing=bool(saving or after), enable_progress_bar=False, enable_model_summary=False,
         num_sanity_val_steps=0, check_val_every_n_epoch=module.settings.schedule.eval_every, default_root_dir=folder,
     )  # fmt: skip
-    trainer.fit(module, ckpt_path=checkpoint.path if checkpoint else None, weights_only=True)
+    # Lightning's own counters follow from ours, so those of a file are not believed.
+    epochs, steps = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    for progress in (epochs.epoch_progress, steps.batch_progress, steps.manual_optimization.optim_step_progress):
+        progress.increment_by(done)
+    steps._batches_that_stepped = done
+    for callback in callbacks:
+        if callback.state_key in module.callback_states:
+            callback.load_state_dict(module.callback_states[callback.state_key])
+    trainer.fit(module)
     log.finish(module)
 
 

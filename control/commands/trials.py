@@ -203,10 +203,9 @@ def run_trial(settings: Settings, folder: Path, start_from: Path | None, report:
         try:
             prepare(settings.run)
             with contextlib.closing(build_module(settings)) as module:
-                checkpoint = checkpoints.load(start_from) if start_from else None
-                if checkpoint:
-                    _take_over(checkpoint, module, folder / "checkpoints" / "best.ckpt")
-                fit(module, folder, [Progress()], checkpoint, after=[Report(report)])
+                if start_from:
+                    _take_over(checkpoints.load(start_from), module, folder / "checkpoints" / "best.ckpt")
+                fit(module, folder, [Progress()], [Report(report)])
         except Exception as error:
             traceback.print_exc()
             line = errors.one_line(error) or f"{type(error).__name__}: {error}".splitlines()[0]
@@ -214,8 +213,10 @@ def run_trial(settings: Settings, folder: Path, start_from: Path | None, report:
 
 
 def _take_over(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
-    """Give a checkpoint that may be another trial's the learning rates of ``module`` and the score of ``best``."""
+    """Go on from a checkpoint that may be another trial's, with the learning rates of ``module`` and the score of
+    ``best``."""
     for optimizer, saved in zip(module.configure_optimizers(), checkpoint.content["optimizer_states"], strict=True):
         for own, theirs in zip(optimizer.param_groups, saved["param_groups"], strict=True):
             theirs["lr"] = own["lr"]
     checkpoint.run_state["best"] = checkpoints.load(best).run_state["best"] if best.exists() else -math.inf
+    module.restore(checkpoint)

@@ -12,6 +12,7 @@ over the population are taken in float64, the mean is kept in float32.
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from control.evolution.fitness_shaping import centred_ranks, failures_last, shared_utilities, transform
 from models.proxies.search import SearchConfig
+from models.state import demand, like
 
 
 class Strategy:
@@ -69,6 +71,9 @@ class Strategy:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict` to the bit."""
+        like(self.state_dict(), state, "strategy")
+        spreads = [state[name] for name in ("second_moment", "noise_std") if name in state]
+        demand(not any((each < 0).any() for each in spreads), "strategy", "has a spread below 0", "0 and above")
         for name in self.kept:
             setattr(self, name, copy.deepcopy(state[name]))
 
@@ -180,3 +185,8 @@ class Archive:
             self.entries.append((fitness, generation, mean.clone()))
             self.entries.sort(key=lambda entry: -entry[0])  # stable
             del self.entries[self.size :]
+
+    def load(self, entries: Sequence[Sequence[Any]], mean: Tensor) -> None:
+        """Take up ``entries`` from a file; each holds a mean like ``mean [D]``."""
+        demand(len(entries) <= self.size, "archive", f"has {len(entries)} entries", f"at most {self.size}")
+        self.entries = [tuple(like((0.0, 0, mean), entry, "archive")) for entry in entries]

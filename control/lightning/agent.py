@@ -12,7 +12,7 @@ from control.lightning.module import RunModule
 from control.loops.build import build_loop
 from control.reports.tags import GREEDY, REWARD_RATE, RUNNING_MEAN, SAMPLED, TRAINING
 from control.storage import checkpoints
-from control.storage.checkpoints import OURS
+from models.state import StateError, demand, like
 
 
 class AgentModule(RunModule):
@@ -62,24 +62,25 @@ class AgentModule(RunModule):
             if tag in (GREEDY, SAMPLED, REWARD_RATE, RUNNING_MEAN):
                 self.log(tag, mean, logger=self.trainer.state.fn != "fit", batch_size=1)
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_save_checkpoint(checkpoint)
-        checkpoint[OURS]["loop"] = self.loop.state_dict(self.whole)
+    def own_state(self) -> dict[str, Any]:
+        return super().own_state() | {"loop": self.loop.state_dict(self.whole)}
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_load_checkpoint(checkpoint)
-        self.loop.load_state_dict(checkpoint[OURS]["loop"])
+    def take_state(self, state: dict[str, Any]) -> None:
+        super().take_state(state)
+        self.loop.load_state_dict(state["loop"])
+        ours, own = ((one.env_steps.tolist(), one.gradient_steps) for one in (self, self.loop))
+        demand((self.epoch, *ours) == (self.loop.epochs, *own), "loop", f"has counted {own}", f"{ours} of the run")
 
     def take_weights(self, checkpoint: checkpoints.Checkpoint) -> None:
         """Only the weights: no optimiser, memory or counters. CheckpointError where they have other shapes."""
-        wanted, given = self.state_dict(), checkpoint.content["state_dict"]
-        if {name: value.shape for name, value in wanted.items()} != {name: each.shape for name, each in given.items()}:
+        try:
+            self.load_state_dict(like(self.state_dict(), checkpoint.content["state_dict"]))
+        except StateError as error:
             run = checkpoint.settings.run
             raise checkpoints.CheckpointError(
                 f"checkpoint {str(checkpoint.path)!r} is of {run.implementation} on {run.gamename}, whose networks are "
                 "others; allowed: one with the same network settings, spaces and num_seeds"
-            )
-        self.load_state_dict(given)
+            ) from error
 
     def is_evaluated(self) -> bool:
         return GREEDY in self.row

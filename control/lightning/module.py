@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from control.cli.settings import Settings, as_dict
-from control.storage.checkpoints import FORMAT, OURS
+from control.storage.checkpoints import FORMAT, OURS, Checkpoint, believing, digest
+from models.state import like
 
 
 class RunModule(pl.LightningModule):
@@ -35,6 +36,7 @@ class RunModule(pl.LightningModule):
         self.env_steps = torch.zeros(len(seeds), dtype=torch.int64)
         self.gradient_steps = 0
         self.best = -math.inf
+        self.callback_states: dict[str, Any] = {}  # by Lightning's keys, where `restore` found some
         self.whole = True  # whether the checkpoint about to be written must serve to resume
 
     def is_over(self) -> bool:
@@ -99,13 +101,33 @@ class RunModule(pl.LightningModule):
             for logger in self.loggers:
                 logger.log_metrics(counters | self.means(), self.epoch)
 
+    def own_state(self) -> dict[str, Any]:
+        """What a resumed run needs beside weights and optimisers."""
+        return {name: getattr(self, name) for name in COUNTERS}
+
+    def take_state(self, state: dict[str, Any]) -> None:
+        """Go on from what `own_state` gave. Raises StateError, among others, where it is none of this module's."""
+        for name in COUNTERS:
+            setattr(self, name, like(getattr(self, name), state[name], name))
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        counted = {name: getattr(self, name) for name in ("seeds", *COUNTERS, "whole")}
-        checkpoint[OURS] = {"format": FORMAT, "settings": as_dict(self.settings)} | counted
+        about = {"format": FORMAT, "settings": as_dict(self.settings), "seeds": self.seeds, "whole": self.whole}
+        checkpoint[OURS] = about | self.own_state()
+        checkpoint[OURS]["digest"] = digest(checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        for name in COUNTERS:
-            setattr(self, name, checkpoint[OURS][name])
+        self.take_state(checkpoint[OURS])
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint without Lightning. CheckpointError where it does not fit; then this module is of no
+        use any more."""
+        content = checkpoint.content
+        with believing(checkpoint.path):
+            self.load_state_dict(like(self.state_dict(), content["state_dict"], "state_dict"))
+            self.take_state(content[OURS])
+            for optimizer, state in zip(self.configure_optimizers(), content["optimizer_states"], strict=True):
+                optimizer.load_state_dict(state)
+            self.callback_states = dict(content["callbacks"])
 
 
 COUNTERS = ("epoch", "env_steps", "gradient_steps", "best")

@@ -14,11 +14,11 @@ from control.evolution.strategies import STRATEGIES, Archive
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces
 from control.reports.tags import FITNESS, MEAN_RETURN
-from control.storage.checkpoints import OURS
 from envs.make import Stages, stages_of
 from models.proxies.search import SearchConfig
 from models.registry import agent_class
 from models.settings import SettingError, UserError
+from models.state import like
 from models.streams import Streams, derive_seed
 
 
@@ -154,18 +154,18 @@ class PopulationModule(RunModule):
         if self.has_solved():
             self.trainer.should_stop = True
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_save_checkpoint(checkpoint)
+    def own_state(self) -> dict[str, Any]:
         archive = {"entries": [list(entry) for entry in self.archive.entries]}
         search = {"strategy": self.strategy.state_dict(), "archive": archive, "solved": self.solved}
-        checkpoint[OURS] |= {"real_steps": self.real_steps, "evolution": search}
+        return super().own_state() | {"real_steps": self.real_steps, "evolution": search}
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_load_checkpoint(checkpoint)
-        search = checkpoint[OURS]["evolution"]
-        self.real_steps, self.solved = checkpoint[OURS]["real_steps"], search["solved"]
+    def take_state(self, state: dict[str, Any]) -> None:
+        super().take_state(state)
+        search = state["evolution"]
+        self.real_steps = like(self.real_steps, state["real_steps"], "real_steps")
+        self.solved = like(self.solved, search["solved"], "solved")
         self.strategy.load_state_dict(search["strategy"])
-        self.archive.entries = [tuple(entry) for entry in search["archive"]["entries"]]
+        self.archive.load(search["archive"]["entries"], self.mean[0])
 
 
 class Evolution(pl.Callback):

@@ -14,6 +14,7 @@ from control.loops.stopping import RunningWindow
 from envs.base import Environment
 from models.contract import EpisodeAgent, Policy, RandomPolicy
 from models.family import EpisodeSchedule
+from models.state import like
 from models.streams import Streams
 from models.trajectory import Trajectory
 
@@ -25,7 +26,7 @@ class EpisodeLoop(Loop):
     agent commands itself, ``evaluation`` is an environment of its own for evaluations, where they have more rows."""
 
     evaluation_modes = ("greedy", "sampled")
-    kept = (*Loop.kept, "commanded", "measured", "stuck", "best_mean")
+    kept = (*Loop.kept, "measured", "stuck", "best_mean")
 
     def __init__(
         self, agent: EpisodeAgent, environment: Environment, schedule: EpisodeSchedule, game: str,
@@ -134,11 +135,14 @@ class EpisodeLoop(Loop):
 
     def state_dict(self, whole: bool = True) -> dict[str, Any]:
         agent = self.agent.training_state() if whole else None
-        return super().state_dict() | {"recent": dict(vars(self.recent)), "agent": agent}
+        own = {"recent": dict(vars(self.recent)), "commanded": self.commanded, "agent": agent}
+        return super().state_dict() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.recent.values, self.recent.counts = state["recent"]["values"], state["recent"]["counts"]
+        vars(self.recent).update(like(vars(self.recent), state["recent"], "recent"))
+        blank = torch.zeros(len(self.seeds), self.schedule.episodes)
+        self.commanded = [like((blank, blank), pair, "commanded") for pair in state["commanded"]]
         self.agent.load_training_state(state["agent"])
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from control.loops.rollout import Episodes
 from envs.base import EnvironmentFault
 from models.contract import Agent, Policy
 from models.settings import UserError
+from models.state import like
 from models.streams import Streams
 
 
@@ -68,7 +69,7 @@ class Loop(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in self.kept:
-            setattr(self, name, state[name])
+            setattr(self, name, like(getattr(self, name), state[name], name))
         for name, value in vars(self).items():
             if isinstance(value, Streams):
                 value.set_state(state[name])

@@ -13,6 +13,7 @@ from envs.base import Environment
 from envs.tensor import TensorEnvironment
 from models.contract import InnerAgent, Policy, StepAgent
 from models.family import StepSchedule
+from models.state import demand, like
 from models.streams import Streams
 
 BLOCK = 128  # steps whose episode starts are drawn at once
@@ -140,13 +141,20 @@ class StepLoop:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.agent.load_training_state(state["agent"])
+        spaces = self.environment.spaces
+        obs = torch.empty(*self.returns.shape, *spaces.obs_shape, dtype=spaces.obs_dtype)
         for name in KEPT:
-            value = state[name]
+            value, own = state[name], getattr(self, name)
+            if name == "obs" or name == "shown" and value is not None:
+                own = obs
+            like(own, value, name)
             moves = isinstance(value, Tensor) and name != "seeds"  # which stay where they are drawn
             setattr(self, name, value.to(self.agent.device) if moves else value)
+        block, last = state["block"], self.steps // BLOCK
+        demand(block in range(-1, last + 1), "a block of starts", f"is {block}", f"-1 to {last}")
         self.streams.set_state(state["streams"])
-        if state["block"] >= 0:
-            self._block = state["block"] - 1
+        if block >= 0:
+            self._block = block - 1
             self._draw()
         self.environment.restore(state["environment"])
 
@@ -235,6 +243,8 @@ class StepGroups(Loop):
         super().load_state_dict(state)
         for group, saved in zip(self.groups, state["groups"], strict=True):
             group.loop.load_state_dict(saved)
+            steps = {group.loop.steps, group.loop.agent.steps}
+            demand(steps == {self.epochs * self.steps}, "steps", f"are {steps}", f"those of {self.epochs} epochs")
 
     def close(self) -> None:
         for group in self.groups:

@@ -1,20 +1,26 @@
 """Checkpoints: written whole or not at all, read without pickle's powers, checked before they are believed."""
 
+import contextlib
+import hashlib
 import os
 import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
+from torch import Tensor
 
 from control.cli.errors import DISK, absent
 from control.cli.settings import Settings, from_dict
 from control.storage.run_dir import replacing, versions
-from models.settings import SettingError, UserError
+from models.settings import UserError
 
 OURS = "understudy"
-FORMAT = 2  # 2: one module of all agents, training state with named columns of replay, blocks of noise
+FORMAT = 3  # 2: one module of all agents, named columns of replay, blocks of noise; 3: a digest of everything
 _ALLOWED = "a .ckpt file that trainer.py wrote"
 _WRITER_SIGNS = ("inline_container", "iostream", "PytorchStreamWriter", "failed writing")
 
@@ -25,18 +31,7 @@ class CheckpointError(UserError):
 
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Lightning's checkpoint files, each replaced in one step, so that the previous one survives a full disk or a
-    kill. ``known`` is a checkpoint that was read already and is handed over, not read again."""
-
-    def __init__(self, known: "Checkpoint | None" = None):
-        self.known = known
-
-    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        known, self.known = self.known, None
-        if known is None or Path(path) != known.path:
-            return super().load_checkpoint(path, *args, **kwargs)
-        content = dict(known.content)
-        known.content.clear()  # Lightning lets go of its own once everything is restored
-        return content
+    kill."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         try:
@@ -71,27 +66,84 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
     checkpoint of that run (the newest, where it holds several versions), or its last where no evaluation has been.
     ``resume`` also demands what only a ``last.ckpt`` has: memory and random streams."""
     file = _file(Path(path))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's advice on pickles we refuse anyway
-            content = torch.load(file, map_location="cpu", weights_only=True)
-    except PermissionError:
-        raise
-    except Exception as error:  # of a damaged file anything can come
-        raise _damaged(file, error, resume) from error
+    with believing(file, resume):
+        found = _read(file)
+        if resume and not found.run_state["whole"]:
+            raise _error(file, "holds weights but no memory, so no run can resume from it")
+        if resume and found.content["epoch"] != found.run_state["epoch"] - 1:
+            raise ValueError("Lightning has counted other epochs")
+    return found
+
+
+def _read(file: Path) -> Checkpoint:
+    """A checkpoint that holds what was written, to the bit."""
+    with zipfile.ZipFile(file) as archive:
+        if any(part.compress_type or part.compress_size != part.file_size for part in archive.infolist()):
+            raise zipfile.BadZipFile("its archive is compressed")  # which could hold any amount
+        if broken := archive.testzip():  # what a damaged pickle asks for may take all memory
+            raise zipfile.BadZipFile(f"its part {broken} is not what was written")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's advice on pickles we refuse anyway
+        content = torch.load(file, map_location="cpu", weights_only=True)
     if not isinstance(content, dict) or not isinstance(content.get(OURS), dict):
         raise _error(file, f"was not written by this program; allowed: {_ALLOWED}")
     ours = content[OURS]
     if ours.get("format") != FORMAT:
         raise _error(file, f"has format {ours.get('format')}; this version reads format {FORMAT}")
-    if resume and not ours["whole"]:
-        raise _error(file, "holds weights but no memory, so no run can resume from it; --reload takes it")
+    if ours.get("digest") != digest(content):
+        raise ValueError("it was changed after it was written")
+    settings = from_dict(ours["settings"])
+    if ours["seeds"] != [settings.run.seed + member for member in range(settings.run.num_seeds)]:
+        raise ValueError(f"its seeds are {ours['seeds']}")
+    return Checkpoint(file, settings, ours["seeds"], content)
+
+
+def digest(content: Mapping[str, Any]) -> str:
+    """One text for all that a checkpoint holds: names, types, values and every bit of its tensors. Lightning's version
+    has no part in it, as Lightning rewrites it."""
+    parts = {name: part for name, part in content.items() if name != "pytorch-lightning_version"}
+    parts[OURS] = {name: part for name, part in content[OURS].items() if name != "digest"}
+    return hashlib.sha256(repr(_summed(parts)).encode()).hexdigest()
+
+
+def _summed(value: Any) -> Any:
+    """Plain values, each tensor by the checksum of its bits."""
+    if isinstance(value, Mapping):
+        return {name: _summed(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_summed(part) for part in value]
+    if not isinstance(value, Tensor):
+        return value
+    plain = value.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    return str(value.dtype), tuple(value.shape), zlib.crc32(plain.numpy())  # type: ignore[arg-type]  # an array is a buffer
+
+
+@contextlib.contextmanager
+def believing(file: Path, resume: bool = True) -> Iterator[None]:
+    """Whatever goes wrong while ``file`` is taken at its word is a CheckpointError, which names what may serve instead;
+    nothing that is the machine's fault."""
     try:
-        found = Checkpoint(file, from_dict(ours["settings"]), list(ours["seeds"]), content)
-        assert isinstance(ours["epoch"], int) and content["state_dict"]
-    except (KeyError, TypeError, AttributeError, AssertionError, SettingError) as error:
-        raise _damaged(file, error, resume) from error
-    return found
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}{_way_out(file, resume)}") from error
+    except UserError as error:
+        raise _error(file, f"cannot be used: {error}") from error
+    except Exception as error:  # of a damaged file anything can come
+        if isinstance(error, PermissionError | MemoryError) or "can't allocate memory" in str(error):
+            raise
+        reason = "it holds no plain tensors" if "eights" in str(error)[:20] else _reason(error)
+        line = f"is damaged or not a checkpoint ({reason}); allowed: {_ALLOWED}{_way_out(file, resume)}"
+        raise _error(file, line) from error
+
+
+def _way_out(file: Path, resume: bool) -> str:
+    """The other checkpoint of a run, in words, where it is sound."""
+    other = file.with_name("best.ckpt" if file.name == "last.ckpt" else "last.ckpt")
+    try:
+        _read(other)
+    except Exception:
+        return ""
+    return f"; {str(other)!r} may serve with --reload" if resume else f"; {str(other)!r} is sound"
 
 
 def kept(*folders: Path) -> Path | None:
@@ -108,6 +160,8 @@ def _file(path: Path) -> Path:
         if found is None:
             raise CheckpointError(f"folder {str(path)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder")
         return found
+    if path.exists() and not path.is_file():
+        raise _error(path, f"is no file; allowed: {_ALLOWED}, or a run's folder")
     if not path.exists():
         near = sorted(path.parent.glob("*.ckpt"))
         what = f"is {absent(path)}" if path.is_symlink() else "does not exist"
@@ -119,12 +173,7 @@ def _error(path: Any, what: str) -> CheckpointError:
     return CheckpointError(f"checkpoint {str(path)!r} {what}")
 
 
-def _damaged(file: Path, error: Exception, resume: bool) -> CheckpointError:
-    reason = "it holds no plain tensors" if "eights" in str(error)[:20] else _reason(error)
-    best = file.with_name("best.ckpt")
-    way_out = f"; {str(best)!r} may serve with --reload" if resume and best.exists() else ""
-    return _error(file, f"is damaged or not a checkpoint ({reason}); allowed: {_ALLOWED}{way_out}")
-
-
 def _reason(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
     return (getattr(error, "strerror", None) or str(error).strip().split("\n")[0] or type(error).__name__)[:120]

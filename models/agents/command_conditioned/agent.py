@@ -233,7 +233,12 @@ class Agent(EpisodeAgent):
         return {"memory": self.memory.state_dict(), "streams": self.streams.get_state()}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        self.memory.load_state_dict(state["memory"])
+        shape, spaces = (1, 1, 1), self.spaces
+        obs = torch.zeros(*shape, *spaces.obs_shape, dtype=spaces.obs_dtype)
+        action = torch.zeros(*shape, *spaces.action_shape, dtype=spaces.action_dtype)
+        number, flag = torch.zeros(shape), torch.ones(shape, dtype=torch.bool)
+        step = Trajectory(obs, action, number, flag, flag, flag, obs[0], number[0])
+        self.memory.load_state_dict(state["memory"], self._episodes(step, number, 0)[0])
         self.streams.set_state(state["streams"])
 
 

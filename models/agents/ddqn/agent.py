@@ -14,6 +14,7 @@ from models.mlp import Mlp
 from models.optim import MemberAdam
 from models.replay import ReplayBuffer
 from models.spaces import Discrete, Spaces
+from models.state import like
 from models.streams import NoiseBlocks, Streams, derive_seed
 
 
@@ -201,7 +202,8 @@ class Agent(InnerAgent):
         self.optimizer.load_state_dict(state["optimizer"])
         self.replay.load_state_dict(state["replay"])
         self.noise.load_state_dict(state["noise"])
-        self.episodes, self.steps = state["episodes"], state["steps"]
+        self.episodes = like(self.episodes, state["episodes"], "episodes")
+        self.steps = like(self.steps, state["steps"], "steps")
 
 
 class Greedy(Policy):

@@ -15,6 +15,7 @@ from models.contract import Policy, StepAgent
 from models.replay import row_bytes
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
+from models.state import like
 from models.streams import NoiseBlocks, Streams
 
 CPU = torch.device("cpu")
@@ -179,7 +180,8 @@ class Agent(StepAgent):
             optimizer.load_state_dict(saved)
         self.replay.load_state_dict(state["replay"])
         self.noise.load_state_dict(state["noise"])
-        self.episodes, self.steps = state["episodes"].to(self.device), state["steps"]
+        self.episodes = like(self.episodes, state["episodes"], "episodes").to(self.device)
+        self.steps = like(self.steps, state["steps"], "steps")
 
 
 def _has_bits(config: Config, spaces: Spaces) -> bool:
