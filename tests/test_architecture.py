@@ -22,7 +22,7 @@ PYTHON = SOURCES + [path for name in ("tests", "benchmarks", "experiments") for 
 ALLOWED = {
     "understudy": ("understudy",),
     "models": ("models", "understudy"),
-    "envs": ("envs", "models.proxies", "models.spaces", "models.settings", "understudy"),
+    "envs": ("envs", "models.proxies", "models.spaces", "models.state", "models.settings", "understudy"),
     "control": ("control", "envs", "models", "understudy"),
     "trainer": ("control", "envs", "models"),
 }
