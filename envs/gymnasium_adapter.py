@@ -13,12 +13,17 @@ from gymnasium.spaces import Box
 from torch import Tensor
 
 import envs.registration  # noqa: F401  # our own ids
-from envs import wrappers
+from envs import promises, wrappers
 from envs.base import EnvironmentFault, Replayed, Step
 from envs.names import Game, first_line
-from models.settings import SettingError
+from envs.promises import RAISED, Broken
+from envs.watch import WATCH
+from models.settings import SettingError, UserError
 from models.spaces import Continuous, Discrete, Spaces
 
+_NUMBERS, _FLAGS = {float, int, bool, np.float64, np.float32}, {bool, np.bool_}
+# NumPy's own words on a number too large for float32, which is told in ours.
+warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning, __name__)
 # What an ImportError mentions -> the extra of this project that brings it.
 _EXTRAS = {"vizdoom": "[doom]", "mujoco": "[mujoco]", "imageio": "[mujoco]", "box2d": "[train]", "pygame": "[train]"}
 
@@ -29,18 +34,26 @@ class GymnasiumEnvironment(Replayed):
     Observations: 1-D Box as float32; images (uint8, or a Dict with one under "screen") as grey stacked frames,
     see `ImageObservation`; all others flattened, discrete parts one-hot, float32. Actions: Discrete, or Box with
     finite bounds, flattened. Instances are made when first reset. Raises SettingError where the environment
-    cannot be made, and EnvironmentFault where it raises or gives a reward or observation that is not finite.
+    cannot be made, and EnvironmentFault where it raises, exits, or gives anything that it has not promised
+    (`envs.promises`) or that is not finite.
     """
 
     def __init__(self, game: Game, members: int, envs: int, render: bool = False) -> None:
         self.game, self.members, self.envs = game, members, envs
         self._render = render
         rows = members * envs
-        first = _open(game, render)
-        self.spaces = _spaces(first, game)
-        self._action_space = first.action_space
-        self._envs: list[gym.Env | None] = [first] + [None] * (rows - 1)
+        self._envs: list[gym.Env | None] = [None] * rows
         self._steps: list[Any] = [_not_reset] * rows
+        self._promised: list[Any] = [None] * rows  # spaces of observations and actions
+        WATCH.start()
+        WATCH.place, WATCH.row, WATCH.call = self._place, None, object()
+        try:
+            first = self._envs[0] = _open(game, render)
+        finally:
+            WATCH.call = None
+        self.spaces = _spaces(first, game)
+        self._space, self._action_space = self._promised[0] = first.observation_space, first.action_space
+        self._usual, self._shape = self._space.dtype, self._space.shape
         dtype = np.uint8 if self.spaces.is_image else np.float32
         self._obs = np.zeros((rows, *self.spaces.obs_shape), dtype)
         self._ages = np.zeros(rows, np.int64)
@@ -48,18 +61,26 @@ class GymnasiumEnvironment(Replayed):
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
         self._note_reset(seeds, where)
         rows = self._rows(where)
-        numbers = seeds.reshape(-1).tolist()
-        for row in rows:
-            self._ages[row] = 0
-            env = self._envs[row]
-            if env is None:
-                env = self._envs[row] = _open(self.game, self._render)
-            try:
-                self._obs[row], _ = env.reset(seed=numbers[row])
+        WATCH.place, WATCH.call = self._place, (numbers := seeds.reshape(-1).tolist())
+        row = 0
+        try:
+            for row in rows:
+                WATCH.row = row
+                self._ages[row] = 0
+                env = self._envs[row]
+                if env is None:
+                    env = self._envs[row] = _open(self.game, self._render)
+                obs, info = env.reset(seed=numbers[row])
+                promises.check_observation(self._space, obs)
+                promises.check_info(info)
+                self._keeps_spaces(row, env)
+                self._obs[row] = obs
                 self._steps[row] = env.step
-            except Exception as error:
-                self._fail(row, error)
-        self._check_finite(None)
+        except RAISED as error:
+            self._fail(row, error, "reset")
+        finally:
+            WATCH.call = None
+        self._check_finite("observation", self._obs)
         return self._observations()
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
@@ -72,17 +93,31 @@ class GymnasiumEnvironment(Replayed):
         names = self.game.info
         told = np.zeros((count, len(names)), np.float32)
         observations, steps, row = self._obs, self._steps, 0
+        space, usual, shape = self._space, self._usual, self._shape
+        WATCH.place, WATCH.call = self._place, given
         try:
             for row in rows:
-                obs, reward[row], terminated[row], truncated[row], info = steps[row](given[row])
+                WATCH.row = row
+                obs, paid, ended, cut, info = steps[row](given[row])
+                if type(obs) is not np.ndarray or obs.dtype is not usual or obs.shape != shape:
+                    promises.check_observation(space, obs)
+                reward[row] = paid if type(paid) in _NUMBERS else promises.number(paid)
+                terminated[row] = ended if type(ended) in _FLAGS else promises.flag(ended, "terminated")
+                truncated[row] = cut if type(cut) in _FLAGS else promises.flag(cut, "truncated")
+                if names or type(info) is not dict:
+                    promises.check_info(info, names)
+                    told[row] = [promises.number(info[name], f"info[{name!r}]") for name in names]
                 observations[row] = obs
-                if names:
-                    told[row] = [info[name] for name in names]
-        except Exception as error:
+        except RAISED as error:
             self._ages[row] += 1
-            self._fail(row, error)
+            self._fail(row, error, "step")
+        finally:
+            WATCH.call = None
         self._ages[rows if active is not None else slice(None)] += 1
-        self._check_finite(reward)
+        self._check_finite("reward", reward)
+        self._check_finite("observation", self._obs)
+        if names:
+            self._check_finite("info", told)
         shape = (self.members, self.envs)
         flags = torch.from_numpy(terminated).view(shape), torch.from_numpy(truncated).view(shape)
         further = torch.from_numpy(told).view(*shape, -1) if names else None
@@ -91,20 +126,32 @@ class GymnasiumEnvironment(Replayed):
     def frame(self, member: int, env: int) -> np.ndarray:
         """The picture of one environment, ``[H, W, 3]`` uint8. Needs ``render=True`` and an episode begun."""
         instance = self._envs[member * self.envs + env]
+        WATCH.place, WATCH.row, WATCH.call = self._place, None, object()
         try:
             picture: Any = None if instance is None else instance.render()
-        except Exception as error:
+        except RAISED as error:
             raise EnvironmentFault(f"environment {self.game.name} cannot be drawn: {first_line(error)}") from error
-        if not isinstance(picture, np.ndarray) or picture.ndim != 3:
+        finally:
+            WATCH.call = None
+        if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.shape[2:] != (3,):
             raise EnvironmentFault(f"environment {self.game.name} drew no picture: it was not made to render, or reset")
         return picture
 
     def close(self) -> None:
-        for env in self._envs:
-            if env is not None:
-                env.close()
-        self._envs = [None] * len(self._envs)
+        """Close all that were made. One that fails at that has given everything it had to give, so it is a warning."""
+        environments, self._envs = self._envs, [None] * len(self._envs)
         self._steps = [_not_reset] * len(self._envs)
+        WATCH.place, WATCH.row, WATCH.call = self._place, None, object()
+        failed = ""
+        for env in environments:
+            try:
+                if env is not None:
+                    env.close()
+            except RAISED as error:
+                failed = promises.reason(error, "close")
+        WATCH.call = None
+        if failed:
+            print(f"warning: {self._place()} could not be closed: {failed}", file=sys.stderr)
 
     def _rows(self, mask: Tensor | None) -> Any:
         return range(len(self._envs)) if mask is None else np.flatnonzero(mask.numpy()).tolist()
@@ -120,18 +167,30 @@ class GymnasiumEnvironment(Replayed):
     def _observations(self) -> Tensor:
         return torch.from_numpy(self._obs.copy()).view(self.members, self.envs, *self.spaces.obs_shape)
 
-    def _check_finite(self, reward: np.ndarray | None) -> None:
-        for what, values in (("reward", reward), ("observation", self._obs)):
-            if values is None or values.dtype == np.uint8 or np.isfinite(values).all():
-                continue
-            row = int(np.argwhere(~np.isfinite(values))[0, 0])
-            value = float(values[row][~np.isfinite(values[row])][0])
-            raise EnvironmentFault(f"{self._place(row)}: {what} is {value}; it must be finite")
+    def _keeps_spaces(self, row: int, env: gym.Env) -> None:
+        """Raises `Broken` where an environment changes its spaces from reset to reset or has others than the first."""
+        now, before = (env.observation_space, env.action_space), self._promised[row]
+        if before is None or now[0] is not before[0] or now[1] is not before[1]:
+            for what, one, other in zip(("observation", "action"), self._promised[0], now, strict=True):
+                if one != other:
+                    raise Broken(f"its {what} space is {promises.named(other)}; expected {promises.named(one)}")
+            self._promised[row] = now
 
-    def _fail(self, row: int, error: Exception) -> NoReturn:
-        raise EnvironmentFault(f"{self._place(row)}: {type(error).__name__}: {first_line(error)}") from error
+    def _check_finite(self, what: str, values: np.ndarray) -> None:
+        if values.dtype == np.uint8 or np.isfinite(values).all():
+            return
+        row = int(np.argwhere(~np.isfinite(values))[0, 0])
+        value = float(values[row][~np.isfinite(values[row])][0])
+        raise EnvironmentFault(f"{self._place(row)}: {what} is {value}; it must be finite")
 
-    def _place(self, row: int) -> str:
+    def _fail(self, row: int, error: BaseException, call: str) -> NoReturn:
+        if isinstance(error, UserError):  # another instance cannot be made
+            raise error
+        raise EnvironmentFault(f"{self._place(row)}: {promises.reason(error, call)}") from error
+
+    def _place(self, row: int | None = None) -> str:
+        if row is None:
+            return f"environment {self.game.name}"
         seed = 0 if self._seeds is None else int(self._seeds.flatten()[row])
         return f"environment {self.game.name}, step {self._ages[row]} of the episode with seed {seed}"
 
@@ -156,43 +215,41 @@ def _open(game: Game, render: bool) -> gym.Env:
             if render:  # a missing render mode is told below, in one line
                 warnings.simplefilter("ignore")
             env = gym.make(game.gym_id, disable_env_checker=True, **kwargs)
+        screen = wrappers.screen(env.observation_space)
+        reason = promises.problem(env, screen)
+        inner = env.unwrapped
+        if not reason and type(inner.action_space) is gym.spaces.Discrete:
+            with contextlib.suppress(AttributeError):  # of a class that computes it
+                inner.action_space = wrappers.FastDiscrete(inner.action_space.n, start=inner.action_space.start)
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         known = [package for package in _EXTRAS if package in str(error).lower()]
         what = f"a package it needs is missing ({first_line(error)})"
         if known:
             what = f"it needs {known[0]}; install it: pip install -e '.{_EXTRAS[known[0]]}'"
         raise SettingError(f"gamename is {game.name!r}: {what}") from error
-    except Exception as error:
+    except RAISED as error:
         raise SettingError(f"gamename is {game.name!r}: it cannot be made ({first_line(error)})") from error
-    inner = env.unwrapped
-    if type(inner.action_space) is gym.spaces.Discrete:
-        inner.action_space = wrappers.FastDiscrete(inner.action_space.n, start=inner.action_space.start)
-    if render and "rgb_array" not in env.metadata.get("render_modes", ()):
-        raise SettingError(f"record: {game.name} cannot be drawn; its render modes: {env.metadata['render_modes']}")
+    if reason:
+        raise SettingError(f"gamename is {game.name!r}: {reason}", "gamename")
+    modes = (env.metadata or {}).get("render_modes", ())
+    if render and "rgb_array" not in modes:
+        raise SettingError(f"record: {game.name} cannot be drawn; its render modes: {modes}")
     for name in game.wrappers:
         env = getattr(wrappers, name)(env)
-    if wrappers.is_image(env.observation_space):
+    if screen is not None:
         return wrappers.ImageObservation(env)
     if isinstance(env.observation_space, Box) and len(env.observation_space.shape) == 1:
         return env
-    with contextlib.suppress(NotImplementedError):  # told with the space, by _spaces
-        return gym.wrappers.FlattenObservation(env)
-    return env
+    return wrappers.FlatObservation(env)
 
 
 def _spaces(env: gym.Env, game: Game) -> Spaces:
     seen, acted = env.observation_space, env.action_space
-    if not isinstance(seen, Box):
-        raise SettingError(f"gamename is {game.name!r}: its observation space {seen} cannot be flattened to numbers")
+    assert isinstance(seen, Box) and isinstance(acted, gym.spaces.Discrete | Box)
     if isinstance(acted, gym.spaces.Discrete):
         actions: Discrete | Continuous = Discrete(int(acted.n))
-    elif isinstance(acted, Box) and acted.is_bounded() and np.issubdtype(acted.dtype, np.floating):
-        actions = Continuous(tuple(acted.low.ravel().tolist()), tuple(acted.high.ravel().tolist()))
     else:
-        raise SettingError(
-            f"gamename is {game.name!r}: its action space {acted} is not supported; "
-            "allowed: Discrete, or Box of floats with finite bounds"
-        )
+        actions = Continuous(tuple(acted.low.ravel().tolist()), tuple(acted.high.ravel().tolist()))
     limit = env.spec.max_episode_steps if env.spec is not None else None
     dtype = torch.uint8 if len(seen.shape) == 3 else torch.float32
     return Spaces(tuple(seen.shape), actions, dtype, limit, game.max_return)

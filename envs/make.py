@@ -29,6 +29,7 @@ def make_environment(
     render: bool = False,
     time_limit: int | None = None,
     device: torch.device = CPU,
+    step_timeout: float | None = None,
 ) -> Environment:
     """``members * envs`` environments of that name (see `envs.names.resolve`).
 
@@ -37,7 +38,8 @@ def make_environment(
     are always Gymnasium's, where the same seed starts another episode than in a tensor program. ``time_limit``
     replaces the environment's own limit in steps, 0 means no limit; probes keep theirs. A ``device`` other than the CPU
     needs `envs.tensor.ChanceDynamics`. Raises SettingError for an unknown name, or for an environment whose packages
-    are missing or that does not take its arguments.
+    are missing or that does not take its arguments. One that does not answer for ``step_timeout`` seconds is a fault;
+    then even one process is another one than this.
     """
     game = _limited(name, time_limit)
     dynamics = None if render else _dynamics(game)
@@ -49,8 +51,8 @@ def make_environment(
         return TensorEnvironment(dynamics, members, envs, device=device)
     if not game.gym_id:  # a tensor program of its own
         raise SettingError(f"record: {game.name} cannot be drawn, since it has no Gymnasium id", "record")
-    if num_workers > 1 and members * envs > 1 and not render:
-        return ParallelEnvironment(game, members, envs, num_workers)
+    if (num_workers > 1 and members * envs > 1 or step_timeout is not None) and not render:
+        return ParallelEnvironment(game, members, envs, num_workers, step_timeout)
     return GymnasiumEnvironment(game, members, envs, render)
 
 

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from envs.base import EnvironmentFault, Replayed, Step
 from envs.gymnasium_adapter import GymnasiumEnvironment
-from envs.names import Game
+from envs.names import Game, first_line
+from models.settings import UserError
 from models.spaces import Spaces
 
 _JOIN_SECONDS = 5.0
@@ -28,13 +29,16 @@ _TOLD = {"obs", "reward", "terminated", "truncated", "info"}  # fields of a `Ste
 class ParallelEnvironment(Replayed):
     """``members * envs`` environments over ``num_workers`` processes; see `envs.base.Environment`.
 
-    A worker that dies, or whose environment faults, raises EnvironmentFault; after a death all workers are gone.
+    A worker that dies, whose environment faults, or that does not answer for ``step_timeout`` seconds raises
+    EnvironmentFault; after a death all workers are gone, and one that does not answer is killed.
     Workers end with `close`, and with this process however it ends. Scripts that make one need the usual
     ``if __name__ == "__main__"`` guard.
     """
 
-    def __init__(self, game: Game, members: int, envs: int, num_workers: int) -> None:
-        self.game, self.members, self.envs = game, members, envs
+    def __init__(
+        self, game: Game, members: int, envs: int, num_workers: int, step_timeout: float | None = None
+    ) -> None:
+        self.game, self.members, self.envs, self._timeout = game, members, envs, step_timeout
         self._workers: list[tuple[Any, Connection]] = []
         # Faulty settings are found here, where they can be told in one line.
         single = GymnasiumEnvironment(game, 1, 1)
@@ -56,7 +60,7 @@ class ParallelEnvironment(Replayed):
         for i in range(count):
             ours, theirs = context.Pipe()
             part = {key: tensor.tensor_split(count)[i] for key, tensor in self._shared.items()}
-            process = context.Process(target=_serve, args=(theirs, game, part), daemon=True)
+            process = context.Process(target=_serve, args=(theirs, game, part, self.spaces), daemon=True)
             process.start()
             theirs.close()
             self._workers.append((process, ours))
@@ -97,28 +101,34 @@ class ParallelEnvironment(Replayed):
             # A broken pipe shows again, with a name, when the answer is awaited.
             with contextlib.suppress(OSError):
                 pipe.send(order)
-        faults = [fault for fault in map(self._answer, range(len(self._workers))) if fault]
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        faults = [fault for i in range(len(self._workers)) if (fault := self._answer(i, deadline))]
         if any(died for _, died in faults):
             self.close()
         if faults:
             raise EnvironmentFault(faults[0][0])
 
-    def _answer(self, index: int) -> tuple[str, bool] | None:
+    def _answer(self, index: int, deadline: float | None) -> tuple[str, bool] | None:
         """None when all is well, else (message, whether the worker is gone)."""
         process, pipe = self._workers[index]
+        which = f"environment {self.game.name}: worker {index + 1} of {len(self._workers)}"
         try:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
             # The pipe alone would not do: a program that an environment has started may hold its far end open.
-            if pipe not in multiprocessing.connection.wait([pipe, process.sentinel]):
+            ready = multiprocessing.connection.wait([pipe, process.sentinel], left)
+            if not ready:
+                _kill_group(process.pid)
+                return f"{which} did not answer within step_timeout, {self._timeout:g} s", True
+            if pipe not in ready:
                 raise EOFError
             message = pipe.recv()
         except (EOFError, OSError):
             process.join(_JOIN_SECONDS)
-            which = f"worker {index + 1} of {len(self._workers)}"
-            return f"environment {self.game.name}: {which} died (exit code {process.exitcode})", True
+            return f"{which} died (exit code {process.exitcode})", True
         return (message, False) if message else None
 
 
-def _serve(pipe: Connection, game: Game, part: dict[str, Tensor]) -> None:
+def _serve(pipe: Connection, game: Game, part: dict[str, Tensor], spaces: Spaces) -> None:
     """A worker's life: carry out orders on its rows until the pipe is closed at the other end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     if hasattr(os, "setsid"):
@@ -131,6 +141,9 @@ def _serve(pipe: Connection, game: Game, part: dict[str, Tensor]) -> None:
             try:
                 if environment is None:
                     environment = GymnasiumEnvironment(game, *active.shape)
+                    if environment.spaces != spaces:
+                        text = f"its spaces are {environment.spaces}; expected {spaces}, as when it was first made"
+                        raise EnvironmentFault(f"environment {game.name}: {text}")
                 if order == "reset":
                     part["obs"][:] = environment.reset(part["seeds"][None], active)[0]
                 else:
@@ -138,8 +151,9 @@ def _serve(pipe: Connection, game: Game, part: dict[str, Tensor]) -> None:
                     for key in part.keys() & _TOLD:
                         part[key][:] = getattr(step, key)[0]
                 pipe.send("")
-            except (EnvironmentFault, ValueError) as fault:
-                pipe.send(str(fault))
+            except BaseException as error:  # signals are not for this process: all comes from the environment
+                known = str(error) if isinstance(error, UserError) else ""
+                pipe.send(known or f"environment {game.name}: {type(error).__name__}: {first_line(error)}")
     if environment is not None:
         environment.close()
 

@@ -1,11 +1,14 @@
 """Gymnasium wrappers that change what the agent sees: rewards only at the end, small stacked frames."""
 
+from collections.abc import Mapping
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.spaces import Box
+
+from envs.promises import check_observation, number
 
 # ITU-R BT.601 luma.
 _LUMA = torch.tensor([0.299, 0.587, 0.114])
@@ -27,8 +30,35 @@ class SparseReward(gym.Wrapper):
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        self._sum += float(reward)
+        self._sum += float(number(reward))
         return obs, self._sum if terminated or truncated else 0.0, terminated, truncated, info
+
+
+class FlatObservation(gym.Wrapper):
+    """Observations of any space as one vector, discrete parts one-hot, each held against its space before."""
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self._space = env.observation_space
+        self.observation_space = gym.spaces.flatten_space(self._space)
+        self._size = self.observation_space.shape[0]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._flat(obs), info
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._flat(obs), reward, terminated, truncated, info
+
+    def _flat(self, obs: Any) -> Any:
+        space = self._space
+        if type(obs) in (int, np.int64) and isinstance(space, gym.spaces.Discrete) and space.contains(obs):
+            flat = np.zeros(self._size, space.dtype)  # the same as below, sooner
+            flat[obs - space.start] = 1
+            return flat
+        check_observation(self._space, obs)
+        return gym.spaces.flatten(self._space, obs)
 
 
 class ImageObservation(gym.Wrapper):
@@ -42,7 +72,9 @@ class ImageObservation(gym.Wrapper):
 
     def __init__(self, env: gym.Env, size: int = 32, stack: int = 8) -> None:
         super().__init__(env)
-        self._size = size
+        self._size, self._space = size, env.observation_space
+        if isinstance(self._space, gym.spaces.Dict):
+            self._space = gym.spaces.Dict(screen=self._space["screen"])
         self._frames = np.zeros((stack, size, size), np.uint8)
         self.observation_space = Box(0, 255, (stack, size, size), np.uint8)
 
@@ -59,17 +91,18 @@ class ImageObservation(gym.Wrapper):
 
     def _small(self, obs: Any) -> np.ndarray:
         """``[H, W(, C)]`` -> ``[size, size]`` uint8."""
-        image = torch.from_numpy(np.ascontiguousarray(obs["screen"] if isinstance(obs, dict) else obs)).float()
+        check_observation(self._space, obs)
+        image = torch.from_numpy(np.ascontiguousarray(obs["screen"] if isinstance(obs, Mapping) else obs)).float()
         if image.ndim == 3:
             image = image[..., :3] @ _LUMA if image.shape[2] >= 3 else image[..., 0]
         small = torch.nn.functional.adaptive_avg_pool2d(image[None, None], self._size)
         return small[0, 0].round().to(torch.uint8).numpy()
 
 
-def is_image(space: gym.Space) -> bool:
-    """Whether ImageObservation takes observations of this space."""
+def screen(space: Any) -> Box | None:
+    """The space of the images that ImageObservation takes of observations of ``space``; None where there are none."""
     if isinstance(space, gym.spaces.Dict):
-        return "screen" in space.spaces and is_image(space.spaces["screen"])
+        return screen(space.spaces.get("screen"))
     if not isinstance(space, Box) or space.dtype != np.uint8:
-        return False
-    return len(space.shape) == 2 or len(space.shape) == 3 and space.shape[2] in (1, 3, 4)
+        return None
+    return space if len(space.shape) == 2 or len(space.shape) == 3 and space.shape[2] in (1, 3, 4) else None

@@ -1,0 +1,142 @@
+"""What a Gymnasium environment has promised, and whether it keeps it: its spaces when it is made, and all that it gives.
+
+NumPy would make numbers of nearly everything: it spreads one number over a whole observation, reads text, and drops
+imaginary parts. What is right costs a few comparisons in the adapter; only what looks unusual is looked at here.
+"""
+
+import reprlib
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box
+
+from envs.names import first_line
+from models.settings import UserError
+
+# What an environment may raise of its own. Other exceptions that are no `Exception` come from signals.
+RAISED = (Exception, SystemExit, GeneratorExit)
+LARGEST = 2**24  # numbers of an observation, and actions
+
+_CALLS = {"step": "observation, reward, terminated, truncated and info", "reset": "observation and info"}
+
+
+class Broken(Exception):
+    """What an environment gave, and what was expected of it."""
+
+
+def check_observation(space: gym.Space, given: Any, name: str = "observation") -> None:
+    """Raises `Broken` where ``given`` is no observation of ``space``. Numbers of another type are fine where the
+    space's holds them, and bounds of floats are not looked at: many environments overshoot theirs a little."""
+    if isinstance(space, Box):
+        _check_numbers(space, given, name)
+    elif isinstance(space, gym.spaces.Dict) and isinstance(given, Mapping):
+        if lacking := [key for key in space.spaces if key not in given]:
+            raise Broken(f"{name} lacks {', '.join(map(repr, lacking))}; expected {', '.join(map(repr, space.spaces))}")
+        for key, part in space.spaces.items():
+            check_observation(part, given[key], f"{name}[{key!r}]")
+    elif isinstance(space, gym.spaces.Tuple) and isinstance(given, tuple | list) and len(given) == len(space.spaces):
+        for i, part in enumerate(space.spaces):
+            check_observation(part, given[i], f"{name}[{i}]")
+    elif isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) or given not in space:
+        raise Broken(f"{name} is {_shown(given)}; expected {named(space)}")
+
+
+def _check_numbers(space: Box, given: Any, name: str) -> None:
+    try:
+        numbers = np.asarray(given)
+    except Exception:  # lists of unequal lengths, or an object whose conversion fails
+        numbers = np.array(None)
+    if numbers.dtype.kind not in "biuf" or numbers.shape != space.shape:
+        what = numbers if numbers.dtype.kind != "O" else given
+        raise Broken(f"{name} is {_shown(what)}; expected an array of {space.dtype} {list(space.shape)}")
+    if space.dtype.kind != "f" and numbers.dtype != space.dtype:
+        with np.errstate(invalid="ignore"):
+            lost = numbers.astype(space.dtype) != numbers
+        if lost.any():
+            raise Broken(f"{name} holds {numbers[lost].flat[0]}; expected numbers of {space.dtype}")
+
+
+def number(given: Any, name: str = "reward") -> Any:
+    """``given`` itself, or what an array of one number holds; `Broken` where it is no number: text, None, complex,
+    several."""
+    if isinstance(given, np.ndarray | np.generic):
+        if given.size == 1 and given.dtype.kind in "biuf":
+            return given.item()
+    elif hasattr(type(given), "__float__"):
+        return given
+    raise Broken(f"{name} is {_shown(given)}; expected a number")
+
+
+def flag(given: Any, name: str) -> bool:
+    """``given`` as a bool: one, 0 or 1, alone or in an array; else `Broken`."""
+    value = np.asarray(given)
+    if value.size == 1 and value.dtype.kind in "biu" and value.item() in (0, 1):
+        return bool(value.item())
+    raise Broken(f"{name} is {_shown(given)}; expected True or False")
+
+
+def check_info(info: Any, names: tuple[str, ...] = ()) -> None:
+    """Raises `Broken` where ``info`` is no mapping, or lacks one of the ``names``."""
+    if not isinstance(info, Mapping):
+        raise Broken(f"info is {_shown(info)}; expected a mapping")
+    if lacking := [name for name in names if name not in info]:
+        raise Broken(f"info lacks {', '.join(map(repr, lacking))}; expected numbers named {', '.join(names)}")
+
+
+def reason(error: BaseException, call: str) -> str:
+    """The line on what ``call`` (step, reset, ...) of an environment raised."""
+    if isinstance(error, Broken | UserError):
+        return str(error)
+    text, last = f"{type(error).__name__}: {first_line(error)}", error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    where = last.tb_frame.f_globals.get("__name__", "") if last is not None else ""
+    if call in _CALLS and "unpack" in text and where.startswith(("envs.", "gymnasium.")):
+        return f"{call} did not give {_CALLS[call]} ({text})"
+    return text
+
+
+def problem(env: gym.Env, screen: Box | None) -> str | None:
+    """What no agent can use of a new environment's spaces and time limit, None where all is well. Observations are
+    images of the space ``screen``, or else flattened."""
+    seen, acted, limit = env.observation_space, env.action_space, env.spec and env.spec.max_episode_steps
+    try:
+        count = gym.spaces.flatdim(seen if screen is None else screen)
+    except Exception:  # NotImplementedError or ValueError for most, anything for what is no space
+        return f"its observation space {named(seen)} cannot be flattened to numbers"
+    if not 1 <= count <= LARGEST:
+        return f"its observation space {named(seen)} holds {count} numbers; allowed: 1 to {LARGEST}"
+    if not _playable(acted):
+        return (
+            f"its action space {named(acted)} is not supported; allowed: Discrete, or Box of floats with finite "
+            f"bounds, each low below its high; at most {LARGEST} actions"
+        )
+    if limit is not None and not (type(limit) is int and limit >= 1):
+        return f"its time limit is {_shown(limit)}; allowed: integer, at least 1, or None"
+    return None
+
+
+def _playable(space: Any) -> bool:
+    if isinstance(space, gym.spaces.Discrete):
+        return 1 <= space.n <= LARGEST
+    if not isinstance(space, Box) or space.dtype.kind != "f" or not 1 <= space.low.size <= LARGEST:
+        return False
+    with np.errstate(all="ignore"):
+        low, high = space.low.astype(np.float32), space.high.astype(np.float32)
+        return bool((np.isfinite(high - low) & (low < high)).all())
+
+
+def named(space: Any) -> str:
+    """A space in words, on one line."""
+    text = " ".join(str(space).split())
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _shown(given: Any) -> str:
+    if isinstance(given, np.ndarray) and given.ndim:
+        return f"an array of {given.dtype} {list(given.shape)}"
+    if given is None or isinstance(given, bool | int | float | complex | str | bytes | np.generic):
+        return reprlib.repr(given)
+    return f"of type {type(given).__name__}"
