@@ -279,5 +279,8 @@ def _unknown(name: str) -> SettingError:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type where it has none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """The first line of an error's message, or its type where it has none or fails to say it."""
+    try:
+        return str(error).strip().splitlines()[0]
+    except Exception:
+        return type(error).__name__

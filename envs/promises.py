@@ -1,10 +1,9 @@
-"""What a Gymnasium environment has promised, and whether it keeps it: its spaces when it is made, and all that it gives.
+"""What a Gymnasium environment has promised, and whether it keeps it: spaces when it is made, and all that it gives.
 
 NumPy would make numbers of nearly everything: it spreads one number over a whole observation, reads text, and drops
 imaginary parts. What is right costs a few comparisons in the adapter; only what looks unusual is looked at here.
 """
 
-import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from envs.names import first_line
-from models.settings import UserError
+from models.settings import UserError, shown
 
 # What an environment may raise of its own. Other exceptions that are no `Exception` come from signals.
 RAISED = (Exception, SystemExit, GeneratorExit)
@@ -135,8 +134,7 @@ def named(space: Any) -> str:
 
 
 def _shown(given: Any) -> str:
-    if isinstance(given, np.ndarray) and given.ndim:
-        return f"an array of {given.dtype} {list(given.shape)}"
-    if given is None or isinstance(given, bool | int | float | complex | str | bytes | np.generic):
-        return reprlib.repr(given)
-    return f"of type {type(given).__name__}"
+    if isinstance(given, np.ndarray | np.generic):
+        return f"an array of {given.dtype} {list(given.shape)}" if given.ndim else shown(given.item())
+    plain = given is None or isinstance(given, bool | int | float | complex | str | bytes)
+    return shown(given) if plain else f"of type {type(given).__name__}"

@@ -28,7 +28,8 @@ class Watch:
             self._thread.start()
 
     def _look(self) -> None:
-        known, looks = (None, None), 0
+        known: tuple[Any, int | None] = (None, None)
+        looks = 0
         while True:
             time.sleep(SECONDS / 4)
             now = (self.call, self.row)

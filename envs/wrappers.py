@@ -41,7 +41,7 @@ class FlatObservation(gym.Wrapper):
         super().__init__(env)
         self._space = env.observation_space
         self.observation_space = gym.spaces.flatten_space(self._space)
-        self._size = self.observation_space.shape[0]
+        self._size = gym.spaces.flatdim(self._space)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)

@@ -30,7 +30,7 @@ CHOOSING = ("preset", "proxy", "agent")
 REPLACED: dict[str, dict[str, str]] = {
     "evolution": {"epochs": "generations", "steps_per_epoch": "inner_steps", "eval_every": "center_every",
                   "eval_episodes": "test_episodes", "reload": "", "time_limit": "test_limit",
-                  "recording_epoch_interval": "record"},
+                  "step_timeout": "", "recording_epoch_interval": "record"},
     "episodes": {"steps_per_epoch": "", "agent": "implementation"},
     "steps": {"agent": "implementation"},
 }  # fmt: skip

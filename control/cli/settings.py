@@ -49,6 +49,11 @@ class RunConfig:
     )
     ray_address: str | None = _run(None, "Ray cluster to join (host:port or auto); null starts one here")
     time_limit: int | None = _run(None, "steps that truncate an episode; null is the environment's own", minimum=1)
+    step_timeout: float | None = _run(
+        None,
+        "seconds in which an environment must answer, else the run ends; it then has a process of its own; null waits",
+        above=0,
+    )
     logdir: str = _run("exp_dir", "folder under which everything is written")
     logger: str = _run(
         "tensorboard", "what shows the run beside its metrics.csv", choices=("tensorboard", "wandb", "mlflow", "none")

@@ -33,7 +33,7 @@ from models.settings import SettingError
 from models.streams import derive_seed
 from understudy.files import IN_RUN, SUFFIX, pretrained
 
-_FROM_NOW = ("num_workers", "num_eval_episodes", "evaluation", "record", "accelerator", "num_threads")
+_FROM_NOW = ("num_workers", "step_timeout", "num_eval_episodes", "evaluation", "record", "accelerator", "num_threads")
 HEADER = ("trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps", "episodes", "seconds")
 WIDTHS = (10, 7, 6, 22, 6, 8, 8, 7)
 REAL_STEPS = 50_000  # at most, of an agent that trains on the real environment until it solves it
@@ -138,7 +138,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     """Train ``num_agents`` fresh agents on the proxy and as many on the real environment, and print a table of their
     real returns. Seeds of the agents come from ``--seed``."""
     run = settings.run
-    for name in ("record", "evaluation", "command", "implementation", "gamename"):
+    for name in ("record", "evaluation", "command", "implementation", "gamename", "step_timeout"):
         if name in settings.given:
             raise SettingError(f"--{name} has no effect with a synthetic environment for --eval_agent", name)
     agent_name = run.agent if "agent" in settings.given else proxy.description.get("settings", {}).get("agent", "DDQN")

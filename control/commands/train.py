@@ -39,7 +39,7 @@ TRAINER = Path(__file__).parents[2] / "trainer.py"
 CHANGEABLE = (
     "epochs", "generations", "target_return", "checkpoint_every", "no_checkpoint", "recording_epoch_interval",
     "record_n_rollouts_per_epoch", "record", "logger", "print_statements", "num_workers", "resume", "display",
-    "accelerator", "num_threads", *BY_FLAG,
+    "accelerator", "num_threads", "step_timeout", *BY_FLAG,
 )  # fmt: skip
 
 

@@ -67,7 +67,14 @@ def check_accelerator(run: RunConfig) -> None:
 def _episodes(settings: Settings) -> EpisodeLoop:
     run, schedule = settings.run, settings.agent.schedule
     workers, limit = run.num_workers, run.time_limit
-    environment = partial(make_environment, run.gamename, run.num_seeds, num_workers=workers, time_limit=limit)
+    environment = partial(
+        make_environment,
+        run.gamename,
+        run.num_seeds,
+        num_workers=workers,
+        time_limit=limit,
+        step_timeout=run.step_timeout,
+    )
     training = environment(schedule.episodes)
     if training.spaces.max_episode_steps is None and limit is None:
         note = f"note: {run.gamename} has no time limit, so an episode may never end; --time_limit N cuts it"
@@ -87,7 +94,9 @@ def _steps(settings: Settings) -> StepGroups:
     chosen, groups = kind.groups(config, seeds), []
     for positions in chosen:
         mine, workers = [seeds[m] for m in positions], max(1, run.num_workers // len(chosen))
-        environment = partial(make_environment, run.gamename, len(mine), num_workers=workers, device=device)
+        environment = partial(
+            make_environment, run.gamename, len(mine), num_workers=workers, device=device, step_timeout=run.step_timeout
+        )
         training = environment(config.num_envs, time_limit=run.time_limit or (0 if schedule.endless else None))
         dynamics = training.on_device if isinstance(training, TensorEnvironment) else None
         _check_dynamics(run, config, kind, training.spaces, dynamics)

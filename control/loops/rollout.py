@@ -1,5 +1,6 @@
 """Whole episodes, side by side: every member's E environments advance together until the last one ends."""
 
+import functools
 from dataclasses import dataclass
 from typing import Literal, overload
 
@@ -10,6 +11,8 @@ from envs.base import Environment
 from models.contract import Policy
 from models.trajectory import Trajectory
 
+LONG = 10_000  # steps of an episode without end, after which that is told
+
 
 @dataclass
 class Episodes:
@@ -17,6 +20,12 @@ class Episodes:
 
     returns: Tensor
     lengths: Tensor
+
+
+@functools.cache
+def _note_length() -> None:
+    """Once in a process."""
+    print(f"note: an episode has no time limit and has taken {LONG:,} steps; --time_limit N cuts it", flush=True)
 
 
 @overload
@@ -43,7 +52,12 @@ def rollout(policy: Policy, environment: Environment, seeds: Tensor, keep: bool 
     running = running.to(obs.device)
     returns = torch.zeros(seeds.shape, device=obs.device)
     lengths = torch.zeros(seeds.shape, dtype=torch.int64, device=obs.device)
+    steps, unlimited = 0, environment.spaces.max_episode_steps is None
     while running.any():
+        steps += 1
+        if steps > LONG and unlimited:
+            _note_length()
+            unlimited = False
         action = policy.act(obs)
         step = environment.step(wide(action), wide(running))
         reward, terminated, truncated = (part[:, :count] for part in (step.reward, step.terminated, step.truncated))

@@ -1,0 +1,338 @@
+"""However a Gymnasium environment breaks its word, one line says where, what it gave and what is expected."""
+
+import os
+import re
+import sys
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+import trainer
+from control.loops import rollout
+from envs import watch
+from envs.base import EnvironmentFault, Step
+from envs.gymnasium_adapter import GymnasiumEnvironment
+from envs.names import Game
+from envs.workers import ParallelEnvironment
+from fake_runs import Shown, refused
+from models.contract import RandomPolicy
+from models.settings import SettingError
+from models.streams import Streams
+
+VECTOR, IMAGE = Box(-1, 1, (2,)), Box(0, 255, (8, 8, 3), np.uint8)
+PARTS = Dict(a=Discrete(3), b=Box(0, 9, (2,), np.int32))
+ZEROS, BLACK = np.zeros(2, np.float32), np.zeros((8, 8, 3), np.uint8)
+
+
+def raising(error: BaseException) -> Any:
+    raise error
+
+
+def endless() -> Any:
+    while True:
+        time.sleep(0.02)
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+class Unconvertible:
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise OSError
+
+
+def changed(**spaces: Any) -> Any:
+    return lambda env: (vars(env).update(spaces), (ZEROS, {}))[1]
+
+
+def gives(space: gym.Space, good: Any, bad: Any) -> dict[str, Any]:
+    """Observations: a good one at the reset and a bad one at the first step."""
+    return {"observation_space": space, "reset": lambda env: (good, {}), "obs": bad}
+
+
+# What an environment does otherwise -> what is said of it. `step` and `reset` are called; other names of a step's parts
+# replace these; names of spaces replace those.
+STEPS: dict[str, tuple[dict[str, Any], str]] = {
+    "one number": ({"obs": 0.5}, "observation is 0.5; expected an array of float32 [2]"),
+    "an array of one": ({"obs": np.ones(1, np.float32)}, "observation is an array of float32 [1]; expected"),
+    "longer": ({"obs": np.ones(3, np.float32)}, "is an array of float32 [3]; expected an array of float32 [2]"),
+    "two axes": ({"obs": np.ones((1, 2), np.float32)}, "observation is an array of float32 [1, 2]; expected"),
+    "ragged": ({"obs": [[1.0], 2.0]}, "observation is of type list; expected an array of float32 [2]"),
+    "complex": ({"obs": np.ones(2, np.complex64)}, "observation is an array of complex64 [2]; expected"),
+    "text": ({"obs": ["0.5", "1"]}, "observation is an array of <U3 [2]; expected"),
+    "one text": ({"obs": "0.5"}, "observation is '0.5'; expected"),
+    "objects": ({"obs": np.array([0.5, None])}, "observation is an array of object [2]; expected"),
+    "no observation": ({"obs": None}, "observation is None; expected"),
+    "a mapping": ({"obs": {"a": 1}}, "observation is of type dict; expected an array of float32 [2]"),
+    "unconvertible": ({"obs": Unconvertible()}, "observation is of type Unconvertible; expected"),
+    "NaN": ({"obs": np.float32([0, np.nan])}, "observation is nan; it must be finite"),
+    "too large": ({"obs": np.array([0, 1e39])}, "observation is inf; it must be finite"),
+    "lacks a part": (gives(PARTS, {"a": 0, "b": [0, 0]}, {"b": [0, 0]}), "observation lacks 'a'; expected 'a', 'b'"),
+    "not a mapping": (gives(PARTS, {"a": 0, "b": [0, 0]}, (0, 1)), "observation is of type tuple; expected Dict("),
+    "beyond the last": (gives(PARTS, {"a": 0, "b": [0, 0]}, {"a": 3, "b": [0, 0]}),
+                        "observation['a'] is 3; expected Discrete(3)"),
+    "below the first": (gives(Discrete(3), 0, -1), "observation is -1; expected Discrete(3)"),
+    "half": (gives(PARTS, {"a": 0, "b": [0, 0]}, {"a": 0, "b": [0, 0.5]}),
+             "observation['b'] holds 0.5; expected numbers of int32"),
+    "another choice": (gives(MultiDiscrete([2, 3]), np.array([0, 0]), np.array([0, 3])), "ed MultiDiscrete([2 3])"),
+    "not binary": (gives(MultiBinary(2), np.array([0, 1]), np.array([0, 2])), "expected MultiBinary(2)"),
+    "too few": (gives(Tuple([Discrete(2), Discrete(2)]), (0, 0), (0,)), "observation is of type tuple; expected Tu"),
+    "reshaped": (gives(Box(-1, 1, (2, 2)), np.zeros((2, 2)), np.zeros(4)),
+                 "is an array of float64 [4]; expected an array of float32 [2, 2]"),
+    "bright image": (gives(IMAGE, BLACK, BLACK + 300.0), "observation holds 300.0; expected numbers of uint8"),
+    "dark image": (gives(IMAGE, BLACK, BLACK.astype(int) - 1), "observation holds -1; expected numbers of uint8"),
+    "small image": (gives(IMAGE, BLACK, BLACK[1:]),
+                    "is an array of uint8 [7, 8, 3]; expected an array of uint8 [8, 8, 3]"),
+    "no screen": (gives(Dict(screen=IMAGE), {"screen": BLACK}, {}), "observation lacks 'screen'; expected 'screen'"),
+    "reward as text": ({"reward": "1.5"}, "reward is '1.5'; expected a number"),
+    "reward as bytes": ({"reward": b"2"}, "reward is b'2'; expected a number"),
+    "reward of NumPy's text": ({"reward": np.str_("2")}, "reward is '2'; expected a number"),
+    "no reward": ({"reward": None}, "reward is None; expected a number"),
+    "rewards": ({"reward": np.ones(2)}, "reward is an array of float64 [2]; expected a number"),
+    "complex reward": ({"reward": 1 + 2j}, "reward is (1+2j); expected a number"),
+    "NumPy's complex reward": ({"reward": np.complex64(1j)}, "expected a number"),
+    "reward of NaN": ({"reward": np.nan}, "reward is nan; it must be finite"),
+    "too large a reward": ({"reward": 1e39}, "reward is inf; it must be finite"),
+    "reward of 400 digits": ({"reward": 10**400}, "OverflowError: int too large to convert to float"),
+    "not terminated": ({"terminated": None}, "terminated is None; expected True or False"),
+    "terminated in words": ({"terminated": "False"}, "terminated is 'False'; expected True or False"),
+    "terminated twice": ({"terminated": np.ones(2, bool)}, "terminated is an array of bool [2]; expected True"),
+    "half truncated": ({"truncated": 0.5}, "truncated is 0.5; expected True or False"),
+    "twice truncated": ({"truncated": 2}, "truncated is 2; expected True or False"),
+    "empty truncation": ({"truncated": []}, "truncated is of type list; expected True or False"),
+    "info is a list": ({"info": []}, "info is of type list; expected a mapping"),
+    "four values": ({"step": lambda env: (ZEROS, 1.0, False, {})},
+                    "step did not give observation, reward, terminated, truncated and info (ValueError: not enough"),
+    "six values": ({"step": lambda env: (ZEROS, 1.0, False, False, {}, 0)}, "step did not give observation, reward,"),
+    "nothing": ({"step": lambda env: None}, "step did not give observation, reward, terminated, truncated and info ("),
+    "its own mistake": ({"step": lambda env: [(a, b) for a, b in [(1, 2, 3)]]}, "ValueError: too many values"),
+    "exits": ({"step": lambda env: sys.exit(0)}, "SystemExit: 0"),
+    "closes a generator": ({"step": lambda env: raising(GeneratorExit())}, "GeneratorExit: GeneratorExit"),
+    "without end": ({"step": lambda env: env.step(0)}, "RecursionError: maximum recursion depth exceeded"),
+    "unprintable": ({"step": lambda env: raising(Unprintable())}, "Unprintable: Unprintable"),
+    "out of memory": ({"step": lambda env: raising(MemoryError())}, "MemoryError: MemoryError"),
+}  # fmt: skip
+RESETS: dict[str, tuple[dict[str, Any], str]] = {
+    "no pair": ({"reset": lambda env: ZEROS}, "observation is 0.0; expected an array of float32 [2]"),
+    "three": ({"reset": lambda env: (ZEROS, {}, 0)}, "reset did not give observation and info (ValueError: too many"),
+    "nothing at all": ({"reset": lambda env: None}, "reset did not give observation and info (TypeError: cannot"),
+    "no info": ({"reset": lambda env: (ZEROS, None)}, "info is None; expected a mapping"),
+    "exits at reset": ({"reset": lambda env: sys.exit("bye")}, "SystemExit: bye"),
+    "more actions": ({"reset": changed(action_space=Discrete(3))},
+                     "its action space is Discrete(3); expected Discrete(2)"),
+    "other observations": ({"reset": changed(observation_space=Box(-1, 1, (3,)))},
+                           "its observation space is Box(-1.0, 1.0, (3,), float32); expected Box(-1.0, 1.0, (2,), "),
+}  # fmt: skip
+
+
+def mutated(space: Any, **values: Any) -> Any:
+    vars(space).update(values)
+    return space
+
+
+OTHER = "allowed: Discrete, or Box of floats with finite bounds, each low below its high"
+SPACES: dict[str, tuple[dict[str, Any], str]] = {
+    "no observations": ({"observation_space": Box(-1, 1, (0,))}, "(0,), float32) holds 0 numbers; allowed: 1 to"),
+    "empty images": ({"observation_space": Box(0, 255, (0, 8, 3), np.uint8)}, "(0, 8, 3), uint8) holds 0 numbers"),
+    "huge": ({"observation_space": Discrete(10**12)}, "Discrete(1000000000000) holds 1000000000000 numbers; allowed"),
+    "no space": ({"observation_space": "Box"}, "its observation space Box cannot be flattened to numbers"),
+    "no space at all": ({"observation_space": None}, "its observation space None cannot be flattened to numbers"),
+    "no action space": ({"action_space": None}, f"its action space None is not supported; {OTHER}"),
+    "no actions": ({"action_space": mutated(Discrete(2), n=0)}, f"Discrete(0) is not supported; {OTHER}"),
+    "no action numbers": ({"action_space": Box(-1, 1, (0,))}, f"(0,), float32) is not supported; {OTHER}"),
+    "one point": ({"action_space": Box(np.float32([-1, 2]), np.float32([1, 2]))}, OTHER),
+    "one float32": ({"action_space": Box(1.0, 1.0 + 1e-12, (1,), np.float64)}, OTHER),
+    "low above high": ({"action_space": mutated(Box(-1, 1, (1,)), low=np.float32([2]))}, OTHER),
+    "NaN bounds": ({"action_space": mutated(Box(-1, 1, (1,)), low=np.float32([np.nan]))}, OTHER),
+    "too wide": ({"action_space": Box(-3e38, 3e38, (1,))}, OTHER),
+    "whole numbers": ({"action_space": Box(0, 5, (1,), np.int32)}, OTHER),
+    "too many": ({"action_space": Discrete(10**12)}, OTHER),
+    "exits when made": ({"made": lambda env: sys.exit(3)}, "it cannot be made (3)"),
+    "fails when made": ({"made": lambda env: raising(Unprintable())}, "it cannot be made (Unprintable)"),
+}  # fmt: skip
+FAULTS = STEPS | RESETS | SPACES | {
+    "honest": ({}, ""),
+    "dies": ({"step": lambda env: os._exit(0)}, r"worker 2 of 2 died \(exit code 0\)$"),
+    "interrupts": ({"step": lambda env: raising(KeyboardInterrupt())}, "environment broken: KeyboardInterrupt: Key"),
+    "hangs": ({"step": lambda env: endless()}, r"worker 2 of 2 did not answer within step_timeout, 1 s$"),
+    "never ends": ({"terminated": False}, ""),
+    "sticks": ({"step": lambda env: (time.sleep(0.5), (ZEROS, 1.0, True, False, {}))[1]}, ""),
+    "lacks a number": ({"info": {"a": 1}}, "info lacks 'b'; expected numbers named a, b"),
+    "tells text": ({"info": {"a": 1, "b": "2"}}, "info['b'] is '2'; expected a number"),
+    "tells NaN": ({"info": {"a": 1, "b": np.nan}}, "info is nan; it must be finite"),
+    "cannot close": ({"close": lambda env: sys.exit(1)}, ""),
+    "cannot draw": ({"render": lambda env: sys.exit(1)}, "broken cannot be drawn: 1"),
+    "draws floats": ({"render": lambda env: np.zeros((4, 4, 3))}, "broken drew no picture"),
+}  # fmt: skip
+
+
+class Broken(gym.Env):
+    """Breaks its word as the table says; with an odd seed only, where there is one. Episodes have one step."""
+
+    metadata = {"render_modes": ["rgb_array"]}
+
+    def __init__(self, fault: str, render_mode: str | None = None):
+        self.does = {"step": None, "reset": lambda env: (ZEROS, {}), "close": lambda env: None,
+                     "render": lambda env: BLACK, "made": lambda env: None} | FAULTS[fault][0]  # fmt: skip
+        self.observation_space = self.does.get("observation_space", VECTOR)
+        self.action_space = self.does.get("action_space", Discrete(2))
+        self.does["made"](self)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.odd = seed % 2
+        return self.does["reset"](self)
+
+    def step(self, action: Any) -> Any:
+        if self.does["step"] and self.odd:
+            return self.does["step"](self)
+        parts = {"obs": ZEROS, "reward": 1.0, "terminated": True, "truncated": False, "info": {}} | self.does
+        return tuple(parts[name] for name in ("obs", "reward", "terminated", "truncated", "info"))
+
+    def render(self) -> Any:
+        return self.does["render"](self)
+
+    def close(self) -> Any:
+        return self.does["close"](self)
+
+
+ID = f"{__name__}:Broken-v0"
+gym.register("Broken-v0", Broken)
+gym.register("Exits-v0", Broken, kwargs={"fault": "exits"})
+
+
+def game(fault: str, *info: str) -> Game:
+    return Game("broken", ID, None, {"fault": fault}, info=info)
+
+
+def begun(fault: str, *info: str) -> GymnasiumEnvironment:
+    environment = GymnasiumEnvironment(game(fault, *info), 1, 1)
+    environment.reset(torch.tensor([[7]]))
+    return environment
+
+
+def one_step(environment: Any, envs: int = 1) -> Step:
+    return environment.step(torch.zeros(1, envs, dtype=torch.int64))
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+@pytest.mark.parametrize("fault", [*STEPS, "lacks a number", "tells text", "tells NaN"])
+def test_faults_of_a_step(fault: str) -> None:
+    environment = begun(fault, *(("a", "b") if fault not in STEPS else ()))
+    with pytest.raises(EnvironmentFault) as caught:
+        one_step(environment)
+    line = str(caught.value)
+    assert line.startswith("environment broken, step 1 of the episode with seed 7: ") and "\n" not in line
+    assert FAULTS[fault][1] in line
+
+
+@pytest.mark.parametrize("fault", RESETS)
+def test_faults_of_a_reset(fault: str) -> None:
+    with pytest.raises(EnvironmentFault) as caught:
+        begun(fault)
+    line = str(caught.value)
+    assert line.startswith("environment broken, step 0 of the episode with seed 7: ") and FAULTS[fault][1] in line
+
+
+@pytest.mark.parametrize("fault", SPACES)
+def test_spaces_that_nothing_can_be_learned_with_are_refused_when_it_is_made(fault: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        GymnasiumEnvironment(game(fault), 1, 1)
+    line = str(caught.value)
+    assert line.startswith("gamename is 'broken': ") and FAULTS[fault][1] in line and "\n" not in line
+
+
+def test_faults_of_pictures_and_of_closing(capsys: Shown) -> None:
+    for fault in ("cannot draw", "draws floats"):
+        drawn = GymnasiumEnvironment(game(fault), 1, 1, render=True)
+        drawn.reset(torch.tensor([[0]]))
+        with pytest.raises(EnvironmentFault, match=FAULTS[fault][1]):
+            drawn.frame(0, 0)
+    GymnasiumEnvironment(game("cannot close"), 1, 1).close()
+    assert capsys.readouterr().err == "warning: environment broken could not be closed: SystemExit: 1\n"
+
+
+def test_ctrl_c_is_no_fault() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        one_step(begun("interrupts"))
+
+
+HONEST = {
+    "obs": ([0.5, 1], (0.5, 1), np.array([0.5, 1]), torch.tensor([0.5, 1]), np.ma.array([0.5, 1])),
+    "reward": (1, True, np.float64(1), np.int8(1), np.bool_(True), np.array(1.0), np.array([1]), torch.tensor(1.0)),
+    "terminated": (1, np.bool_(True), np.array(True), np.array([1])),
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_what_means_the_same_is_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for given in HONEST[name]:
+        monkeypatch.setitem(FAULTS, "honest", ({name: given}, ""))
+        step = one_step(begun("honest"))
+        assert step.obs.tolist() == [[[0.5, 1.0] if name == "obs" else [0.0, 0.0]]]
+        assert (step.reward.item(), step.terminated.item(), step.truncated.item()) == (1.0, True, False)
+
+
+def test_spaces_that_are_made_anew_at_each_reset_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    again = changed(observation_space=Box(-1, 1, (2,)), action_space=Discrete(2))
+    monkeypatch.setitem(FAULTS, "honest", ({"reset": again}, ""))
+    assert one_step(begun("honest")).terminated.item()
+
+
+@pytest.mark.parametrize("fault", ["dies", "interrupts"])
+def test_faults_in_a_worker(fault: str) -> None:
+    environment = ParallelEnvironment(game(fault), 1, 2, 2)
+    environment.reset(torch.tensor([[0, 1]]))
+    said = FAULTS[fault][1] if fault == "dies" else re.escape(FAULTS[fault][1])
+    with pytest.raises(EnvironmentFault, match=said):
+        one_step(environment, 2)
+    environment.close()
+
+
+def test_a_worker_that_does_not_answer(capfd: Shown) -> None:
+    """It is killed, and the fault names the flag."""
+    environment = ParallelEnvironment(game("hangs"), 1, 2, 2, step_timeout=60.0)
+    environment.reset(torch.tensor([[0, 1]]))
+    environment._timeout = 1.0
+    with pytest.raises(EnvironmentFault, match=FAULTS["hangs"][1]):
+        one_step(environment, 2)
+    assert environment._workers == []
+
+
+def test_an_environment_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch, capfd: Shown) -> None:
+    monkeypatch.setattr(watch, "SECONDS", 0.1)
+    monkeypatch.setattr("envs.gymnasium_adapter.WATCH", watch.Watch())
+    one_step(begun("sticks"))
+    said = "note: environment broken, step 0 of the episode with seed 7: no answer for 0 s; with --step_timeout SECONDS"
+    assert said in capfd.readouterr().err
+
+
+def test_an_episode_without_end_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:
+    monkeypatch.setattr(rollout, "LONG", 5)
+    rollout._note_length.cache_clear()
+    environment, calls = begun("never ends"), []
+
+    def step(*given: Any) -> Step:
+        calls.append(given)
+        if len(calls) == 9:
+            raise EnvironmentFault("enough")
+        return GymnasiumEnvironment.step(environment, *given)
+
+    environment.step = step
+    with pytest.raises(EnvironmentFault, match="enough"):
+        rollout.rollout(RandomPolicy(environment.spaces, 1, Streams([0])), environment, torch.tensor([[7]]))
+    said = "note: an episode has no time limit and has taken 5 steps; --time_limit N cuts it\n"
+    assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize("more", [[], ["--step_timeout", "60"]], ids=["here", "worker"])
+def test_a_run_ends_with_the_line(more: list[str], logdir: Any, capsys: Shown) -> None:
+    argv = ["--gamename", f"{__name__}:Exits-v0", "--logdir", str(logdir), "--logger", "none", *more]
+    line = refused(trainer.main, argv, "SystemExit: 0", capsys, begun=True)
+    assert re.fullmatch(r"error: environment \S+:Exits-v0, step 1 of the episode with seed \d+: SystemExit: 0\n", line)
