@@ -34,6 +34,7 @@ HOMES = {
     "optuna": ("control/commands/tune.py",),
     "gymnasium": (
         "envs/gymnasium_adapter.py",
+        "envs/promises.py",
         "envs/wrappers.py",
         "envs/names.py",
         "envs/tensor_gym.py",
