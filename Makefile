@@ -20,7 +20,7 @@ BROKEN := $(if $(filter runs,$(shell $(RUN) -c 'print("runs")' 2>/dev/null)),,ag
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup trainer train demo test slow soak lint format types bench tensorboard clean again
+.PHONY: help setup trainer train demo test slow soak fuzz lint format types bench tensorboard clean again
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -58,6 +58,9 @@ slow: setup  ## the tests too long for the quick suite
 
 soak: setup  ## random kills and resumes, for hours
 	@$(RUN) -m pytest -m soak -s $(ARGS)
+
+fuzz: setup  ## thousands of damaged flags, files and environments, for an hour
+	@$(RUN) -m pytest -m fuzz -s $(ARGS)
 
 lint: setup  ## style
 	@$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(VENV)/bin/shellcheck -x bash_train.sh experiments/*.sh experiments/*/*.sh .ci/run

@@ -11,13 +11,7 @@ Keywords are the flags of the command. What is wrong with them is a `models.sett
 
 import os
 import sys
-
-from control.cli.ending import INTERRUPTED, begin, ending
-
-if __name__ == "__main__":
-    begin()  # before the imports that take time
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,53 +63,42 @@ def module(**settings: Any) -> "RunModule":
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the flags ask and return the exit status: 0; 2 for what the user can put right; 130 after Ctrl-C, SIGTERM
-    or SIGHUP."""
-    ending.reset()
+    """Do what the flags ask and return the exit status: 0; 2 for what the user can put right; 130 after Ctrl-C."""
     try:
-        ending.status = run(config.parse(argv))
+        return run(config.parse(argv))
     except KeyboardInterrupt:
-        ending.say()
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whatever reads our output (head, less) has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except Exception as error:
         line = errors.one_line(error)
-        if ending.asked:  # an import that was cut short raises whatever it likes
-            ending.say()
-        elif line is None:
+        if line is None:
             raise
-        else:
-            ending.status = 2
-            errors.show(line)
-    return ending.status
+        errors.show(line)
+        return 2
 
 
 def run(settings: config.Settings) -> int:
-    """Hand over to the part of ``control`` that does it."""
-    work = _work(settings)
-    try:
-        ending.orderly = True
-        return work()
-    finally:
-        ending.orderly = False
-
-
-def _work(settings: config.Settings) -> Callable[[], int]:
-    """What is to be done. Imported here, so that a flag error needs no torch."""
+    """Hand over to the part of ``control`` that does it. Imported here, so that a flag error needs no torch."""
     if settings.run.plot:
         from control.reports.figures import plot
 
-        folders, out = [Path(folder) for folder in settings.run.plot], settings.run.plot_out
-        return lambda: plot(folders, Path(out) if out else None)
+        out = settings.run.plot_out
+        return plot([Path(folder) for folder in settings.run.plot], Path(out) if out else None)
     if settings.run.eval_agent:
         from control.commands.evaluate import evaluate as evaluate_here
 
-        return lambda: evaluate_here(settings)
+        return evaluate_here(settings)
     if settings.run.use_tune:
         from control.commands.tune import tune
 
-        return lambda: tune(settings)
+        return tune(settings)
     from control.commands.train import train as train_here
 
-    return lambda: 0 if train_here(settings)[1] else INTERRUPTED
+    _, finished = train_here(settings)
+    return 0 if finished else 130
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import math
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -15,7 +14,6 @@ from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from control.cli.ending import SIGNALS, ending, say
 from control.cli.settings import as_dict
 from control.lightning.agent import AgentModule
 from control.lightning.module import RunModule
@@ -50,7 +48,10 @@ class Progress(Callback):
             self.bar.set_postfix_str(module.headline())
         parts = module.report()
         if parts is not None:
-            self._line(module, parts)
+            try:
+                self._line(module, parts)
+            except BrokenPipeError:  # the reader (head, less) has ended: end with a checkpoint
+                trainer.should_stop = True
         if reason := module.stop_reason():
             tqdm.write(reason)
 
@@ -149,19 +150,16 @@ class Checkpoints(CheckpointCallback):
 
 
 class StopNow(BaseException):
-    """The second signal. Lightning would answer a KeyboardInterrupt with exit status 1."""
+    """The second Ctrl-C. Lightning would answer a KeyboardInterrupt with exit status 1."""
 
 
 class StopOnSignal(Callback):
-    """Each of `SIGNALS` ends the run after the epoch under way, with a checkpoint; a second one ends it at once. One
-    that is ignored stays so, and only the main thread of a program gets any."""
+    """Ctrl-C and SIGTERM end the run after the epoch under way, with a checkpoint; a second Ctrl-C ends it at once."""
 
     asked = False
 
     def __enter__(self) -> None:
-        own = SIGNALS if threading.current_thread() is threading.main_thread() else ()
-        heard = [number for number in own if signal.getsignal(number) is not signal.SIG_IGN]
-        self._before = {number: signal.signal(number, self._ask) for number in heard}
+        self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._before.items():
@@ -169,15 +167,13 @@ class StopOnSignal(Callback):
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
-            ending.orderly = False  # the third need not wait for what the second has cut short
             raise StopNow
         self.asked = True
-        say("\nstopping after this epoch; once more to stop at once")
+        print("\nstopping after this epoch; once more to stop at once", file=sys.stderr, flush=True)
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         # Lightning has put a handler around ours by now that would end the run without its summary.
-        if signal.SIGTERM in self._before:
-            signal.signal(signal.SIGTERM, self._ask)
+        signal.signal(signal.SIGTERM, self._ask)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         trainer.should_stop |= self.asked

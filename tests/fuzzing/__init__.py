@@ -1,0 +1,1 @@
+"""What `tests/fuzz.py` draws and how it looks at what came of it."""

@@ -1,0 +1,116 @@
+"""Sound runs and files, and what they give: the measure of what is made of damaged ones."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fuzzing import checkpoints, stand_ins
+from fuzzing.files import PAYLOAD
+from fuzzing.flag_lines import small
+from fuzzing.sandbox import Ended
+from helpers import different, learned, run_folder
+
+_CLOCK = re.compile(r"^.*(: \S*(ckpt|safetensors)$|steps/s).*$|[\d.]+ seconds.*", re.MULTILINE)
+
+
+class SoundRun:
+    """A run of two epochs in ``folder``, with what its last checkpoint gives in each of its uses."""
+
+    def __init__(self, name: str, folder: Path, call: Callable[..., Ended]):
+        self.name, self.folder = name, folder
+        self.settings, self.longer = checkpoints.RUNS[name]
+        made = call(self._flags(), folder, cpu=60, wall=900)
+        assert made.accepted, made
+        self.last = (run_folder(folder / "exp_dir") / "checkpoints" / "last.ckpt").read_bytes()
+        self._expected: dict[str, object] = {}
+        self._call = call
+
+    def prepare(self, folder: Path, mode: str, data: bytes) -> list[str]:
+        """Lay a last checkpoint of that content into ``folder``. Returns the command line that uses it."""
+        folder.mkdir(parents=True)
+        if mode == "resume":
+            shutil.copytree(self.folder / "exp_dir", folder / "exp_dir")
+            (run_folder(folder / "exp_dir") / "checkpoints" / "last.ckpt").write_bytes(data)
+            return [*self._flags(**self.longer), "--resume"]
+        (folder / "damaged.ckpt").write_bytes(data)
+        if mode == "reload":
+            return [*self._flags(), "--reload", "damaged.ckpt"]
+        few = ["--num_agents", "1", "--no_real_baseline"] if self.name == "SE" else []
+        return ["--eval_agent", "damaged.ckpt", "--num_eval_episodes", "3", *few]
+
+    def _flags(self, **more: object) -> list[str]:
+        values = small(str(self.settings.get("implementation", "UDRL"))) | self.settings | more
+        return [word for name, value in values.items() for word in (f"--{name}", str(value))]
+
+    def different(self, mode: str, ended: Ended, folder: Path) -> list[str]:
+        """What differs from the sound checkpoint's numbers."""
+        if mode not in self._expected:
+            place = self.folder.parent / f"{self.folder.name}-{mode}"
+            sound = self._call(self.prepare(place, mode, self.last), place, cpu=60, wall=900)
+            assert sound.accepted, sound
+            self._expected[mode] = self._numbers(mode, sound, place)
+        expected, found = self._expected[mode], self._numbers(mode, ended, folder)
+        if isinstance(found, str):
+            return [] if found == expected else [repr(found)[-300:]]
+        return [*different(expected, found)]
+
+    @staticmethod
+    def _numbers(mode: str, ended: Ended, folder: Path) -> object:
+        if mode == "eval_agent":
+            return without_clocks(ended.out)
+        run = run_folder(folder / "exp_dir")
+        found: dict[str, object] = {tag: torch.tensor(np.array(column)) for tag, column in learned(run).items()}
+        for path in sorted(run.glob("checkpoints/*.ckpt")):
+            content = torch.load(path, weights_only=True)
+            found |= {f"{path.name} {part}": content[part] for part in ("state_dict", "optimizer_states", "understudy")}
+            found[f"{path.name} understudy"].pop("settings")
+        return found
+
+
+class SoundProxy:
+    """A synthetic environment that a search has made, and what it prints of an agent that trains on it."""
+
+    def __init__(self, kind: str, folder: Path, call: Callable[..., Ended]):
+        argv = [word for name, value in (small("SE") | {"proxy": kind}).items() for word in (f"--{name}", str(value))]
+        made = call(argv, folder, cpu=60, wall=900)
+        assert made.accepted, made
+        path = run_folder(folder / "exp_dir") / "proxy.safetensors"
+        self.data, (self.header, self.tensors) = path.read_bytes(), stand_ins.parts(str(path))
+        place = folder.parent / f"{folder.name}-sound"
+        ended = call(self.prepare(place, self.data), place, cpu=60, wall=900)
+        assert ended.accepted, ended
+        self._expected = without_clocks(ended.out)
+
+    @staticmethod
+    def prepare(folder: Path, data: bytes) -> list[str]:
+        """Lay a file of that content into ``folder``. Returns the command line that uses it."""
+        folder.mkdir(parents=True)
+        (folder / "damaged.safetensors").write_bytes(data)
+        (folder / "payload.py").write_text(PAYLOAD)
+        return [
+            "--eval_agent",
+            "damaged.safetensors",
+            "--num_agents",
+            "2",
+            "--num_eval_episodes",
+            "4",
+            "--no_real_baseline",
+        ]
+
+    def different(self, ended: Ended) -> str:
+        """What was printed, where that is not what the sound file's is."""
+        found = without_clocks(ended.out)
+        return "" if found == self._expected else repr(found)[-300:]
+
+
+def without_clocks(text: str) -> str:
+    """What a command printed, without paths and times."""
+    rows = [
+        re.sub(r" +[\d.]+$", "", line) if line.startswith(("synthetic ", "real ")) else line
+        for line in text.splitlines()
+    ]
+    return _CLOCK.sub("", "\n".join(rows))
