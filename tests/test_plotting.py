@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fake_runs
-from control.reports import figures
+from control.reports import figures, panels
 from control.reports.figures import learning_curve, plot
 from control.reports.panels import clip_below, on_grid, sheet, smooth
 from control.reports.runs import Run, find_groups, read_runs, return_tags
@@ -148,6 +148,21 @@ def test_the_best_running_mean_is_aggregated_too(logdir: Path, capsys: Shown) ->
     assert group["best_over_seeds"]["train/mean_reward"]["mean"] == 30
     rows = {line.split("  ")[0]: line for line in capsys.readouterr().out.splitlines()}
     assert "running mean" in rows["AAC"] and "20.0 (40.0)" in rows["seed 40"] and "15.0 (30.0)" in rows["mean"]
+
+
+def test_names_are_drawn_as_they_are(tmp_path: Path, drawn: list[Any]) -> None:
+    from matplotlib import font_manager
+
+    fonts = {font.name: font.fname for font in font_manager.fontManager.ttflist if font.weight == 400}
+    others = panels._characters(fonts["STIXGeneral"]) - panels._characters(fonts["DejaVu Sans"])
+    names = ["_Ω", "a$b$c", "日\x01\udcff", min(others)]
+    with sheet(tmp_path / "named.png", [[0]], (4, 3), title="$") as (axis,):
+        for name in names:
+            panels.draw_aggregate(axis, np.arange(2.0), np.ones((1, 2)), "k", name)
+    texts = drawn[0].legends[0].get_texts()
+    assert [text.get_text() for text in texts] == [" _Ω", "a$b$c", r"\u65e5\x01\udcff", names[3]]
+    assert not texts[1].get_parse_math() and not drawn[0]._suptitle.get_parse_math()
+    assert any(names[3] in panels._characters(fonts[name]) for name in texts[3].get_fontfamily()[1:])
 
 
 def test_panels_with_the_same_title_name_their_tags(logdir: Path, drawn: list[Any]) -> None:

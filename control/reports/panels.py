@@ -4,6 +4,7 @@ Axes are matplotlib's. It is imported on first use: half a second that `--help` 
 """
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ def sheet(
     """
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
@@ -71,7 +73,41 @@ def sheet(
             figure.legend(list(labelled.values()), list(labelled), loc=legend)
         figure.suptitle(title, x=0.01, ha="left", fontsize=13)
         figure.supxlabel(note, x=0.01, ha="left", fontsize=9, color=GREY)
+        for text in figure.findobj(Text):
+            _make_drawable(text)
         figure.savefig(target, dpi=130)
+
+
+def _make_drawable(text: Any) -> None:
+    """Have a text drawn as it is: dollars as dollars, other scripts in a font of this machine that has them, and what
+    no font has as ``\\u65e5``."""
+    from matplotlib import font_manager
+
+    words = text.get_text()
+    text.set_parse_math("$" not in words)
+    missing = set(words) - {"\n"} - _characters(font_manager.findfont(text.get_fontproperties()))
+    if not missing:
+        return
+    fonts = [font for font in font_manager.fontManager.ttflist if (font.style, font.weight) == ("normal", 400)]
+    real = [font for font in fonts if "Last Resort" not in font.name]  # which has boxes for everything
+    able = next((font for font in real if missing <= _characters(font.fname)), None)
+    if able:
+        text.set_fontfamily([*text.get_fontfamily(), able.name])
+    else:
+        escaped = {ord(each): each.encode("unicode_escape").decode() for each in missing}
+        text.set_text(words.translate(escaped))
+
+
+@functools.cache
+def _characters(path: str) -> frozenset[str]:
+    """What a font can draw; nothing of a font of pixels."""
+    from matplotlib import font_manager
+
+    try:
+        font = font_manager.get_font(path)
+    except (OSError, RuntimeError):
+        return frozenset()
+    return frozenset(map(chr, font.get_charmap())) if font.scalable else frozenset()
 
 
 def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array, Array]:
@@ -101,6 +137,7 @@ def draw_aggregate(axis: Any, x: Array, curves: Array, colour: str, label: str, 
     """One group's mean, its band and IQM over ``curves [N, G]`` at ``x [G]``; nothing where these are empty."""
     if not len(x):
         return
+    label = f" {label}" if label.startswith("_") else label  # which matplotlib leaves out of legends
     axis.plot(x, mean(curves), color=colour, linewidth=2, label=label, marker="o" if len(x) == 1 else None)
     if with_seeds and len(curves) > 1:
         axis.plot(x, curves.T, color=colour, linewidth=0.7, alpha=0.35)
