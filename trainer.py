@@ -11,7 +11,13 @@ Keywords are the flags of the command. What is wrong with them is a `models.sett
 
 import os
 import sys
-from collections.abc import Sequence
+
+from control.cli.ending import INTERRUPTED, begin, ending
+
+if __name__ == "__main__":
+    begin()  # before the imports that take time
+
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,42 +69,53 @@ def module(**settings: Any) -> "RunModule":
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the flags ask and return the exit status: 0; 2 for what the user can put right; 130 after Ctrl-C."""
+    """Do what the flags ask and return the exit status: 0; 2 for what the user can put right; 130 after Ctrl-C, SIGTERM
+    or SIGHUP."""
+    ending.reset()
     try:
-        return run(config.parse(argv))
+        ending.status = run(config.parse(argv))
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # whatever reads our output (head, less) has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        ending.say()
     except Exception as error:
         line = errors.one_line(error)
-        if line is None:
+        if ending.asked:  # an import that was cut short raises whatever it likes
+            ending.say()
+        elif line is None:
             raise
-        errors.show(line)
-        return 2
+        else:
+            ending.status = 2
+            errors.show(line)
+    return ending.status
 
 
 def run(settings: config.Settings) -> int:
-    """Hand over to the part of ``control`` that does it. Imported here, so that a flag error needs no torch."""
+    """Hand over to the part of ``control`` that does it."""
+    work = _work(settings)
+    try:
+        ending.orderly = True
+        return work()
+    finally:
+        ending.orderly = False
+
+
+def _work(settings: config.Settings) -> Callable[[], int]:
+    """What is to be done. Imported here, so that a flag error needs no torch."""
     if settings.run.plot:
         from control.reports.figures import plot
 
-        out = settings.run.plot_out
-        return plot([Path(folder) for folder in settings.run.plot], Path(out) if out else None)
+        folders, out = [Path(folder) for folder in settings.run.plot], settings.run.plot_out
+        return lambda: plot(folders, Path(out) if out else None)
     if settings.run.eval_agent:
         from control.commands.evaluate import evaluate as evaluate_here
 
-        return evaluate_here(settings)
+        return lambda: evaluate_here(settings)
     if settings.run.use_tune:
         from control.commands.tune import tune
 
-        return tune(settings)
+        return lambda: tune(settings)
     from control.commands.train import train as train_here
 
-    _, finished = train_here(settings)
-    return 0 if finished else 130
+    return lambda: 0 if train_here(settings)[1] else INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import multiprocessing.connection
 import os
 import signal
 import time
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -133,6 +134,7 @@ def _serve(pipe: Connection, game: Game, part: dict[str, Tensor], spaces: Spaces
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     if hasattr(os, "setsid"):
         os.setsid()  # so that what an environment starts can be ended with its worker
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
     torch.set_num_threads(1)
     active, environment = part["active"][None], None
     with contextlib.suppress(EOFError, OSError):
@@ -172,4 +174,10 @@ def _context() -> Any:
     known = "forkserver" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if known else "spawn")
     context.set_forkserver_preload(["envs.workers"])
+    for start in (resource_tracker.ensure_running, forkserver.ensure_running) if known else ():
+        # Of a signal to the whole group, as from a terminal that is closed, the parent makes a checkpoint: the server,
+        # which inherits the mask, must be there until then.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+        start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return context

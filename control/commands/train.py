@@ -13,6 +13,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
+from control.cli.ending import ending
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, to_yaml
 from control.commands.choose_proxy import conclude
 from control.lightning.agent import AgentModule
@@ -81,9 +82,11 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
             fit(module, folder, [*shown, Recorder(folder), *callbacks, stop])
     except StopNow:
         raise KeyboardInterrupt from None
-    finished = _conclude(module, folder, time.monotonic() - started, verbose)
+    finished = _conclude(module, folder, time.monotonic() - started, verbose) and not stop.asked
+    if finished:
+        ending.status = 0  # all is said and written, whatever comes now
     module.close()
-    return finished and not stop.asked
+    return finished
 
 
 def fit(module: RunModule, folder: Path, callbacks: Callbacks, after: Callbacks = ()) -> None:

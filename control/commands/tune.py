@@ -6,7 +6,6 @@ import logging
 import os
 import random
 import shutil
-import signal
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -49,14 +48,11 @@ def tune(settings: Settings) -> int:
         where = f"on {run.ray_address}" if run.ray_address else f"{at_once} at a time"
         trials = f"{run.num_samples} trials of {settings.epochs} epochs with {run.tune_algorithm}"
         print(f"searching {', '.join(space.dimensions)} ({space.source})\n{trials}, {where}: {folder}", flush=True)
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # KeyboardInterrupt
         try:
             _search(search)
             interrupted = False
         except KeyboardInterrupt:
             interrupted = True
-        finally:
-            signal.signal(signal.SIGTERM, before)
     shutil.rmtree(folder / "ray", ignore_errors=True)
     return search.finish(interrupted)
 

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION
@@ -21,6 +22,7 @@ from typing import Any
 
 from torch import Tensor
 
+from control.cli.ending import SIGNALS
 from control.evolution.inner_loop import InnerLoop, Outcome
 from envs.names import import_module
 from models.proxies.search import SearchConfig
@@ -45,6 +47,8 @@ _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
 }
+# As on systems where it knows no clusters, all servers of a local Ray then listen on 127.0.0.1 alone.
+_ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _LOCAL_STORE_BYTES = 100 * 2**20
 _DEATHS = 3  # of workers over the same agents, before it is no accident
 _NOTICE_SECONDS = 60.0
@@ -56,7 +60,7 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
 
     UserError, one line, where the cluster cannot be reached. The temporary files of a local Ray go with it.
     """
-    for name, value in _ENVIRONMENT.items():
+    for name, value in (_ENVIRONMENT | (_ALONE if address is None else {})).items():
         os.environ.setdefault(name, value)
     if address is not None:
         _reach(address)
@@ -67,6 +71,7 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     code = {"py_modules": _PACKAGES, "env_vars": {"OMP_NUM_THREADS": "1", "MKL_CBWR": "AUTO"}}
     common: dict[str, Any] = {"runtime_env": code, "log_to_driver": False, "logging_level": logging.CRITICAL}
     temporary = tempfile.mkdtemp(prefix="ray-")
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         if address is None:
             # Ray makes sockets some 60 characters further down, and the path of a socket ends at 107.
@@ -80,6 +85,9 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
             except Exception as error:
                 lines = str(error).strip().splitlines() or [type(error).__name__]
                 raise _unreachable(address, lines[0]) from error
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                signal.signal(number, handler)  # Ray's own for SIGTERM would end the process with status 1
         yield
     finally:
         ray.shutdown()

@@ -3,6 +3,7 @@
 import math
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -14,6 +15,7 @@ from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from control.cli.ending import SIGNALS, ending, say
 from control.cli.settings import as_dict
 from control.lightning.agent import AgentModule
 from control.lightning.module import RunModule
@@ -48,10 +50,7 @@ class Progress(Callback):
             self.bar.set_postfix_str(module.headline())
         parts = module.report()
         if parts is not None:
-            try:
-                self._line(module, parts)
-            except BrokenPipeError:  # the reader (head, less) has ended: end with a checkpoint
-                trainer.should_stop = True
+            self._line(module, parts)
         if reason := module.stop_reason():
             tqdm.write(reason)
 
@@ -150,16 +149,19 @@ class Checkpoints(CheckpointCallback):
 
 
 class StopNow(BaseException):
-    """The second Ctrl-C. Lightning would answer a KeyboardInterrupt with exit status 1."""
+    """The second signal. Lightning would answer a KeyboardInterrupt with exit status 1."""
 
 
 class StopOnSignal(Callback):
-    """Ctrl-C and SIGTERM end the run after the epoch under way, with a checkpoint; a second Ctrl-C ends it at once."""
+    """Each of `SIGNALS` ends the run after the epoch under way, with a checkpoint; a second one ends it at once. One
+    that is ignored stays so, and only the main thread of a program gets any."""
 
     asked = False
 
     def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        own = SIGNALS if threading.current_thread() is threading.main_thread() else ()
+        heard = [number for number in own if signal.getsignal(number) is not signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._ask) for number in heard}
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._before.items():
@@ -167,13 +169,15 @@ class StopOnSignal(Callback):
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
+            ending.orderly = False  # the third need not wait for what the second has cut short
             raise StopNow
         self.asked = True
-        print("\nstopping after this epoch; once more to stop at once", file=sys.stderr, flush=True)
+        say("\nstopping after this epoch; once more to stop at once")
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         # Lightning has put a handler around ours by now that would end the run without its summary.
-        signal.signal(signal.SIGTERM, self._ask)
+        if signal.SIGTERM in self._before:
+            signal.signal(signal.SIGTERM, self._ask)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         trainer.should_stop |= self.asked

@@ -1,0 +1,93 @@
+"""How the command ends: with the right status whenever a signal comes, and the same whether or not anybody still reads
+what it prints. Imports nothing that takes time, since all else is imported under its protection."""
+
+import contextlib
+import io
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, kill, and a terminal that is closed
+INTERRUPTED = 130
+
+
+class Ending:
+    """What a signal does to the command. The first raises KeyboardInterrupt where something is to be put in order
+    (``orderly``); otherwise, and a second time, it ends the process at once, with ``status``."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.status = INTERRUPTED
+        self.orderly = False
+        self.asked = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        orderly, self.orderly, self.asked = self.orderly, False, True
+        if orderly:
+            raise KeyboardInterrupt
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        self.say()
+        os._exit(self.status)
+
+    def say(self) -> None:
+        """Print ``interrupted``, unless all was done before the signal came."""
+        if self.status == INTERRUPTED:
+            say("interrupted")
+
+
+ending = Ending()
+
+
+def say(text: str) -> None:
+    """Print a line on stderr, also from a signal handler that has interrupted a print."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except (OSError, RuntimeError):
+        with contextlib.suppress(OSError):
+            os.write(2, f"{text}\n".encode())
+
+
+def begin() -> None:
+    """For the process that is the command alone: handle `SIGNALS`, and let no output fail. A signal that is ignored,
+    as under nohup, stays ignored."""
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, ending)
+    sys.unraisablehook = _unraisable
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # else the next file that is opened would get the number, and what is printed
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    sys.stdout, sys.stderr = _lasting(1, sys.stdout), _lasting(2, sys.stderr)
+
+
+class _Lasting(io.FileIO):
+    """An output that is lost where it cannot be written: its reader has ended, its terminal is gone, its disk full."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            return memoryview(data).nbytes
+
+
+def _lasting(number: int, before: Any) -> io.TextIOWrapper:
+    """A stream like ``before``, None where it was closed. What its encoding lacks is printed as ``\\u65e5``."""
+    line_buffering = before is None or before.line_buffering or before.write_through
+    file = io.BufferedWriter(_Lasting(number, "w", closefd=False))
+    return io.TextIOWrapper(file, before and before.encoding, "backslashreplace", line_buffering=line_buffering)
+
+
+def _unraisable(problem: Any) -> None:
+    """Where Python would print and forget what a signal raised, in the end of an object, the command ends."""
+    if problem.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(problem)
+    else:
+        ending(signal.SIGINT, None)

@@ -1,0 +1,200 @@
+"""How the command ends: signals at any moment, and output that nobody reads."""
+
+import io
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainer
+from conftest import ROOT
+from control.cli import ending as module
+from control.cli.ending import SIGNALS, Ending, ending
+from control.storage.run_dir import read_metrics
+from fake_runs import Shown
+from helpers import flags, run_folder, wait_until
+
+COMMAND = [sys.executable, str(ROOT / "trainer.py")]
+
+
+def started(argv: list[str], **more: Any) -> "subprocess.Popen[str]":
+    """The command in a group of its own, as a shell starts it."""
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    return subprocess.Popen([*COMMAND, *argv], cwd=ROOT, **(piped | more))
+
+
+def handles_signals(process: "subprocess.Popen[str]") -> bool:
+    """Whether it has come to its first line: before it, Python is not ours."""
+    caught = next(
+        line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if line.startswith("SigCgt")
+    )
+    return bool(int(caught.split()[1], 16) >> signal.SIGHUP - 1 & 1)
+
+
+def clean(process: "subprocess.Popen[str]", seconds: float = 120) -> str:
+    """What was printed, which holds no traceback."""
+    out, err = process.communicate(timeout=seconds)
+    assert not [word for word in ("Traceback", "Exception ignored", "error") if word in out + err], err
+    return out + err
+
+
+# -- output ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("line", "status"), [
+    ("--help >&- 2>&- <&-", 0), ("--help > /dev/full", 0), ("--lr x 2>&-", 2),
+    ("--help | true; exit ${PIPESTATUS[0]}", 0),
+])  # fmt: skip
+def test_output_that_cannot_be_written_changes_nothing(line: str, status: int) -> None:
+    shell = ["bash", "-c", f'"$0" "$1" {line}', *COMMAND]
+    done = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (status, "")
+
+
+def test_a_stream_outlives_its_reader_and_prints_what_its_encoding_lacks() -> None:
+    reader, writer = os.pipe()
+    before = io.TextIOWrapper(io.FileIO(writer, "w", closefd=False), "ascii", line_buffering=True)
+    stream = module._lasting(writer, before)
+    print("日", file=stream)
+    assert os.read(reader, 99) == b"\\u65e5\n"
+    os.close(reader)
+    for _ in range(2):
+        print("nobody reads this", file=stream)
+    assert os.fstat(writer).st_rdev == os.stat(os.devnull).st_rdev
+    os.close(writer)
+
+
+def test_what_a_handler_says_may_interrupt_a_print(monkeypatch: pytest.MonkeyPatch, capfd: Shown) -> None:
+    class Printing(io.StringIO):
+        def write(self, text: str) -> int:
+            raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
+
+    monkeypatch.setattr(sys, "stderr", Printing())
+    module.say("interrupted")
+    assert capfd.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.slow
+def test_training_goes_on_without_a_display(logdir: Path) -> None:
+    process = started(flags(logdir))
+    assert process.stdout and process.stderr
+    process.stdout.close()
+    process.stderr.close()
+    assert process.wait(timeout=120) == 0
+    assert read_metrics(run_folder(logdir) / "metrics.csv")["epoch"] == [1, 2, 3, 4, 5]
+    assert (run_folder(logdir) / "checkpoints" / "last.ckpt").exists() and (run_folder(logdir) / "curve.png").exists()
+
+
+# -- signals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_while_python_imports_is_one_word(number: signal.Signals, logdir: Path) -> None:
+    process = started(flags(logdir))
+    wait_until(lambda: handles_signals(process), process)
+    process.send_signal(number)
+    assert (clean(process), process.returncode) == ("interrupted\n", 130)
+    assert not logdir.exists()
+
+
+def test_nohup_is_respected() -> None:
+    code = "import signal; from control.cli.ending import begin; begin(); print(signal.getsignal(signal.SIGHUP))"
+    shell = ["sh", "-c", 'trap "" HUP; exec "$0" -c "$1"', sys.executable, code]
+    done = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == (f"{signal.SIG_IGN!s}\n", "")
+
+
+class Ended(BaseException):
+    pass
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The statuses with which the process would have ended at once."""
+    statuses: list[int] = []
+
+    def end(status: int) -> None:
+        statuses.append(status)
+        raise Ended
+
+    monkeypatch.setattr(os, "_exit", end)
+    return statuses
+
+
+def test_the_first_signal_puts_things_in_order_and_the_next_ends_at_once(at_once: list[int], capsys: Shown) -> None:
+    own = Ending()
+    own.orderly = True
+    with pytest.raises(KeyboardInterrupt):
+        own(signal.SIGINT, None)
+    with pytest.raises(Ended):
+        own(signal.SIGTERM, None)
+    own.status = 0  # all is done, and the process is about to end anyway
+    with pytest.raises(Ended):
+        own(signal.SIGHUP, None)
+    assert (at_once, capsys.readouterr().err) == ([130, 0], "interrupted\n")
+
+
+def _interrupted() -> int:
+    try:
+        ending(signal.SIGINT, None)
+    except KeyboardInterrupt:
+        raise ImportError("cannot load module more than once per process") from None
+    return 0
+
+
+def _interrupted_at_the_end() -> int:
+    ending.status = 0
+    ending(signal.SIGINT, None)
+    return 0
+
+
+@pytest.mark.parametrize(("work", "status", "said"), [
+    (_interrupted, 130, "interrupted\n"), (_interrupted_at_the_end, 0, ""),
+])  # fmt: skip
+def test_what_an_import_makes_of_a_signal_is_an_interruption(
+    work: Callable[[], int], status: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+) -> None:
+    monkeypatch.setattr(trainer, "_work", lambda settings: work)
+    assert trainer.main([]) == status
+    assert capsys.readouterr().err == said and not ending.orderly
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_to_all_processes_ends_with_a_checkpoint(number: signal.Signals, logdir: Path) -> None:
+    """As from a terminal that is closed, or a scheduler: it goes to the processes that step environments too."""
+    more = {"gamename": "mountaincar", "time_limit": 30, "num_workers": 2, "checkpoint_every": 1_000_000}
+    process = started(flags(logdir, epochs=1_000_000, **more))
+    wait_until(lambda: any(len(p.read_text().splitlines()) > 3 for p in logdir.rglob("metrics.csv")), process)
+    os.killpg(process.pid, number)
+    said = clean(process)
+    assert process.returncode == 130 and "stopping after this epoch" in said and "goes on from epoch" in said
+    assert (run_folder(logdir) / "checkpoints" / "last.ckpt").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", range(12))
+def test_signals_at_random_moments(case: int, logdir: Path, tmp_path: Path, finished: Any) -> None:
+    draw = random.Random(case)
+    folder, _ = finished()
+    argv = {
+        0: flags(logdir, epochs=30), 1: flags(logdir, implementation="SE", generations=30),
+        2: ["--eval_agent", str(folder), "--num_eval_episodes", "2000"],
+        3: ["--plot", str(folder), "--plot_out", str(tmp_path)],
+    }[case % 4]  # fmt: skip
+    process = started(argv)
+    wait_until(lambda: handles_signals(process), process)
+    time.sleep(draw.uniform(0, 8))
+    for _ in range(draw.choice([1, 2, 3])):
+        if process.poll() is None:
+            process.send_signal(draw.choice(SIGNALS))
+        time.sleep(draw.choice([0, draw.uniform(0, 1)]))
+    clean(process)
+    assert process.returncode in (0, 130)
