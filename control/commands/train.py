@@ -48,20 +48,21 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
     """Train as `settings` say. Returns the folder of the run, and whether it came to its end: False where Ctrl-C ended
     it. ``verbose`` is all that is printed but warnings."""
     prepare(settings.run)
-    folder = _find_resumable(settings) if settings.run.resume else None
-    if folder:
+    older = run_dir.versions(run_dir.parent(settings.run)) if settings.run.resume else []
+    for folder in older[-1:]:  # an older one is another run
         with run_dir.locked(folder):  # before reading, so that no other run writes to it meanwhile
-            checkpoint = checkpoints.load(folder / "checkpoints" / "last.ckpt", resume=True)
-            module = build_module(_resumed_settings(settings, checkpoint))
-            module.restore(checkpoint)
-            del checkpoint  # what it holds is the module's now
-            return folder, _train_in(folder, module, callbacks, verbose)
+            if (last := folder / "checkpoints" / "last.ckpt").exists():
+                module = _resumed(settings, last)
+                return folder, _train_in(folder, module, callbacks, verbose)
+        having = [run.name for run in older if (run / "checkpoints" / "last.ckpt").exists()]
+        kept = f"; {having[-1]}, which has one, is another run and stays as it is" if having else ""
+        print(f"{folder.name} ended before its first checkpoint, so this starts anew{kept}")
     weights = checkpoints.load(settings.run.reload) if settings.run.reload else None
     module = build_module(settings.replace(resume=False))
     if weights and isinstance(module, AgentModule):
         module.take_weights(weights)
     folder = run_dir.create(settings.run)
-    with run_dir.locked(folder):
+    with run_dir.locked(folder, new=True):
         return folder, _train_in(folder, module, callbacks, verbose)
 
 
@@ -94,7 +95,7 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, after: Callbacks 
     `callbacks` act first, then the log, then the checkpoints, then those in `after`, which Lightning must know as
     checkpoints too."""
     run, done = module.settings.run, module.epoch
-    log = RunLog(folder, module.seeds, done or None, run.logger == "tensorboard")
+    log = RunLog(folder, module, run.logger == "tensorboard")
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
         max_epochs=max(module.epochs, done),
@@ -136,15 +137,18 @@ def build_module(settings: Settings) -> RunModule:
     return build_search(settings)
 
 
-def _find_resumable(settings: Settings) -> Path | None:
-    """The newest run of this folder. None where it ended before its first checkpoint: an older one is another run."""
-    older: list[Path] = run_dir.versions(run_dir.parent(settings.run))
-    having = [folder for folder in older if (folder / "checkpoints" / "last.ckpt").exists()]
-    if older and older[-1] not in having:
-        kept = f"; {having[-1].name}, which has one, is another run and stays as it is" if having else ""
-        print(f"{older[-1].name} ended before its first checkpoint, so this starts anew{kept}")
-        return None
-    return older[-1] if older else None
+def _resumed(settings: Settings, last: Path) -> RunModule:
+    """The module of the interrupted run as its checkpoint left it. Nothing is written; rows of metrics.csv that the
+    checkpoint counts and that are gone are said."""
+    checkpoint = checkpoints.load(last, resume=True)
+    module = build_module(_resumed_settings(settings, checkpoint))
+    module.restore(checkpoint)
+    table = last.parents[1] / "metrics.csv"
+    counted = dict(zip(module.seeds, module.env_steps.tolist(), strict=True))
+    if lost := run_dir.missing_epochs(table, counted, module.epoch):
+        span = f"{lost[0]} to {lost[-1]}"
+        print(f"warning: rows of {len(lost)} {module.unit}s are lost ({span}): {str(table)!r} does not have them")
+    return module
 
 
 def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:

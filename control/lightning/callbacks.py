@@ -23,7 +23,7 @@ from control.loops.recording import record
 from control.reports.figures import command_figure
 from control.reports.runs import read_runs
 from control.reports.tags import tags
-from control.storage.run_dir import MetricsFile
+from control.storage.run_dir import MetricsFile, synced
 from models.streams import Streams
 
 # Lightning's callbacks serve any module, these a `RunModule`, hence the ignores.
@@ -75,12 +75,13 @@ class RunLog(Callback):
     """Writes each epoch's row, one line a member, to metrics.csv and, unless told not to, to TensorBoard (x axis:
     epochs). With several members each has its own TensorBoard folder, ``seed_N`` inside the run's."""
 
-    def __init__(self, run_dir: Path, seeds: list[int], resumed_epoch: int | None = None, tensorboard: bool = True):
-        self.seeds = seeds
+    def __init__(self, run_dir: Path, module: RunModule, tensorboard: bool = True):
+        self.seeds = seeds = module.seeds
         self.metrics = MetricsFile(run_dir / "metrics.csv")
-        if resumed_epoch is not None:
-            self.metrics.truncate_after(resumed_epoch)
-        purge = None if resumed_epoch is None else resumed_epoch + 1
+        if done := module.epoch:
+            steps = zip(seeds, module.env_steps.tolist(), strict=True)
+            self.metrics.go_on_after([{"epoch": done, "env_steps": count, "seed": seed} for seed, count in steps])
+        purge = done + 1 if done else None
         folders = [run_dir] if len(seeds) == 1 else [run_dir / f"seed_{seed}" for seed in seeds]
         self.writers = [SummaryWriter(str(folder), purge_step=purge) for folder in folders if tensorboard]
 
@@ -144,6 +145,8 @@ class Checkpoints(CheckpointCallback):
 
     def _save(self, trainer: pl.Trainer, module: RunModule, name: str, whole: bool) -> None:
         module.whole = whole
+        if whole and (rows := self.folder.parent / "metrics.csv").exists():
+            synced(rows)  # no later than what counts them
         trainer.save_checkpoint(self.folder / name)
         module.whole = True
 

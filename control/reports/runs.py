@@ -3,7 +3,6 @@
 Imports no torch and is quick, so that figures can be drawn while runs go on.
 """
 
-import csv
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 
 from control.reports.statistics import Array
 from control.reports.tags import RUNNING_MEAN, TAGS, tags
-from control.storage.run_dir import KEYS, read_metrics
+from control.storage.run_dir import read_metrics
 from models.settings import SettingError
 
 LAST = 0.1  # share of the epochs, at the end, that `Run.last` averages over
@@ -61,16 +60,9 @@ def read_runs(path: Path) -> list[Run]:
 
     Raises SettingError for a file that cannot be read or is no table of numbers.
     """
-    try:
-        table = read_metrics(path)
-    except OSError as error:
-        raise SettingError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError, csv.Error) as error:
-        raise SettingError(f"{path} is no metrics.csv of numbers: {error}") from None
-    for name in KEYS:
-        if name not in table:
-            raise SettingError(f"{path} is no metrics.csv: it has no column {name}")
-    columns = {name: np.array(values, dtype=np.float64) for name, values in table.items()}
+    columns = {name: np.array(values, dtype=np.float64) for name, values in read_metrics(path).items()}
+    if not columns:
+        raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: it is empty")
     seeds = columns["seed"]
     return [
         Run(int(seed), path, {name: values[seeds == seed] for name, values in columns.items()})

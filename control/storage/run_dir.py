@@ -79,14 +79,23 @@ def _number(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a run's folder for one process; the system lets go of it however the process ends. Raises SettingError where
-    another process is writing there."""
-    with open(folder / ".lock", "w") as file:
+def locked(folder: Path, new: bool = False) -> Iterator[None]:
+    """Hold a run's folder for one process; the system lets go of it however the process ends. A ``new`` one is nobody
+    else's, who can only have looked into it for a moment. Raises SettingError where another process is writing there,
+    or something else is where a run has a file or a folder."""
+    lock = folder / ".lock"
+    for path in (lock, folder / "config.yaml", folder / "metrics.csv", folder / "checkpoints"):
+        kind = "folder" if path.name == "checkpoints" else "file"
+        found = path.exists() or path == lock and path.is_symlink()
+        if found and not (path.is_dir() if kind == "folder" else path.is_file() and not lock.is_symlink()):
+            raise SettingError(f"resume: {str(path)!r} is no {kind}, as it is in the folder of a run; move it away")
+    with open(lock, "a") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if new else fcntl.LOCK_NB))
         except BlockingIOError as error:
-            raise SettingError(f"resume: another process is writing {str(folder)!r}; wait for it or stop it") from error
+            begun = "" if (folder / "checkpoints" / "last.ckpt").exists() else ", which has no checkpoint yet"
+            what = f"another process is writing {str(folder)!r}{begun}"
+            raise SettingError(f"resume: {what}; wait for it or stop it") from error
         for left in [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]:
             left.unlink()  # half a file of a process that was killed
         yield
@@ -112,9 +121,20 @@ def atomic_write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def synced(path: Path) -> None:
+    """Return when the system has written a file and its name to the disk."""
+    for place in (path, path.parent):
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 class MetricsFile:
     """A CSV file with a row per (epoch, seed): `KEYS`, then one column a TensorBoard tag, empty where not measured. An
-    existing file is continued. Its columns come first; tags it does not know add columns."""
+    existing file is continued. Its columns come first; tags it does not know add columns. Raises SettingError for a
+    file that is no such table."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -133,9 +153,15 @@ class MetricsFile:
         with open(self.path, "a", encoding="utf-8", newline="") as file:
             csv.DictWriter(file, self.columns, lineterminator="\n").writerows(plain)
 
-    def truncate_after(self, epoch: int) -> None:
-        """Forget the rows of epochs after ``epoch``, for a run that goes on from its checkpoint."""
-        self._write([row for row in _read_rows(self.path)[1] if int(row["epoch"]) <= epoch])
+    def go_on_after(self, counted: Sequence[Mapping[str, int]]) -> None:
+        """For a run that goes on from its checkpoint, which has ``counted`` a row of each seed: order the rows, forget
+        those of later epochs, and add those of that epoch that are not there."""
+        order, last = {row["seed"]: i for i, row in enumerate(counted)}, counted[0]["epoch"]
+        rows = [row for row in _read_rows(self.path)[1] if int(row["epoch"]) <= last]
+        rows.sort(key=lambda row: (int(row["epoch"]), order.get(int(row["seed"]), 0)))
+        self._write(rows)
+        there = {int(row["seed"]) for row in rows if int(row["epoch"]) == last}
+        self.append(*(row for row in counted if row["seed"] not in there))
 
     def _write(self, rows: Sequence[Mapping[str, str]]) -> None:
         with replacing(self.path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
@@ -144,19 +170,57 @@ class MetricsFile:
             writer.writerows(rows)
 
 
+def missing_epochs(path: Path, env_steps: Mapping[int, int], last: int) -> list[int]:
+    """The epochs up to the ``last`` that a checkpoint has counted, with so many ``env_steps`` of each seed, of which
+    metrics.csv lacks a row. Raises SettingError for rows that are not this run's."""
+    table, seen = read_metrics(path), set()
+    for number, row in enumerate(zip(*(table.get(name, ()) for name in KEYS), strict=True), 2):
+        epoch, steps, seed = map(int, row)
+        own = env_steps.get(seed) if epoch == last else steps
+        if seed not in env_steps or epoch < 1 or steps != own or (epoch, seed) in seen:
+            said = f"line {number} is of epoch {epoch}, seed {seed} and {steps} steps"
+            raise SettingError(f"{str(path)!r} is not the table of this run: {said}; move it away to go on without it")
+        seen.add((epoch, seed))
+    return [epoch for epoch in range(1, last + 1) if any((epoch, seed) not in seen for seed in env_steps)]
+
+
 def read_metrics(path: Path) -> dict[str, list[float]]:
     """Columns of a `MetricsFile`: whole numbers for `KEYS`, floats for tags, NaN where nothing was measured."""
     columns, rows = _read_rows(path)
-    return {
-        column: [int(row[column]) if column in KEYS else float(row[column] or math.nan) for row in rows]
-        for column in columns
-    }
+    return {column: [_value(column, row[column]) for row in rows] for column in columns}
+
+
+def _value(column: str, cell: str) -> float:
+    return int(cell) if column in KEYS else float(cell or math.nan)
 
 
 def _read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Header and rows, without a last line that was cut off; nothing where there is no file."""
+    """Header and rows, without a last line that was cut off; nothing where there is no file. Raises SettingError where
+    it cannot be read or is no table of numbers."""
     if not path.exists():
         return [], []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    reader = csv.DictReader(line for line in lines if line.endswith("\n"))
-    return list(reader.fieldnames or ()), list(reader)
+    try:
+        lines = csv.reader(path.read_text(encoding="utf-8").split("\n")[:-1])
+        columns = next(lines, [])
+        for name in KEYS if columns else ():
+            if columns.count(name) != 1:
+                raise ValueError(f"it has no column {name}" if name not in columns else f"it has {name} twice")
+        if len(set(columns)) < len(columns):
+            raise ValueError("two columns have one name")
+        rows = []
+        for number, cells in enumerate(lines, 2):
+            if len(cells) != len(columns):
+                raise ValueError(f"line {number} has {len(cells)} cells, the first line {len(columns)}")
+            for column, cell in zip(columns, cells, strict=True):
+                try:
+                    _value(column, cell)
+                except ValueError:
+                    raise ValueError(f"line {number} has {cell[:40]!r} for {column[:40]!r}") from None
+            rows.append(dict(zip(columns, cells, strict=True)))
+    except OSError as error:
+        raise SettingError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{str(path)!r} is no metrics.csv: it is not UTF-8 text (byte {error.start})") from error
+    except (ValueError, csv.Error) as error:
+        raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: {error}") from error
+    return columns, rows
