@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+import trainer
 import understudy
+from fake_runs import Shown, refused
 from models.proxies import files
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
@@ -140,9 +143,14 @@ def test_files_that_are_others_cut_off_or_not_readable(path: Path, monkeypatch: 
         assert "not a whole safetensors file" in one_line(path)
     torch.save({"state_dict": {}}, path)
     assert "it is a checkpoint" in one_line(path)
-    for metadata in (None, {"understudy": "{"}):
-        save_file({"a": torch.zeros(2)}, path, metadata)
-        assert "without 'understudy' metadata" in one_line(path)
+    for text, said in (
+        (None, "without 'understudy' metadata"), ("{", "its metadata are damaged (Expecting property name"),
+        ("[" * 10**5, "(too deeply nested)"), ('{"format": 1, "format": 1}', "('format' is there twice)"),
+        ('{"format": 1e999}', "('1e999' is no finite number)"), ('{"format": NaN}', "('NaN' is no finite number)"),
+        (f'{{"format": {"9" * 5000}}}', "its metadata are damaged"), (" " * 2**21, "(2,097,152 characters, at most"),
+    ):  # fmt: skip
+        save_file({"a": torch.zeros(2)}, path, None if text is None else {"understudy": text})
+        assert said in one_line(path)
     written(path)
     whole = path.read_bytes()
     for content in [*(whole[:size] for size in [*range(0, len(whole), 101), len(whole) - 1]), whole + b"\0"]:
@@ -154,15 +162,22 @@ def test_files_that_are_others_cut_off_or_not_readable(path: Path, monkeypatch: 
 
 CONFIG = dataclasses.asdict(KINDS["mdp"][0])
 SPACES = {"obs_shape": (4,), "max_episode_steps": None, "max_return": None}
+TWO: dict[str, Any] = SPACES | {"actions": {"n": 2}}
 # Changes of a good file, to its header (None: without) and its tensors, and what is then said of it.
 DAMAGED: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
     ({}, {"done.1.bias": None}, "tensor done.1.bias is missing"),
-    ({}, {"done.1.biass": torch.zeros(1)}, "tensor done.1.biass is unknown; did you mean 'done.1.bias'?"),
+    ({}, {"done.1.biass": torch.zeros(1)}, "tensor 'done.1.biass' is unknown; did you mean 'done.1.bias'?"),
     ({}, {"state.0.weight": torch.zeros(6, 9)}, "tensor state.0.weight is F32 [6, 9]; allowed: F32 [9, 6]"),
     ({}, {"reward.0.bias": torch.zeros(9).double()}, "tensor reward.0.bias is F64 [9]; allowed: F32 [9]"),
     ({}, {"reward.0.bias": torch.full((9,), torch.nan)}, "tensor reward.0.bias holds numbers that are not finite"),
     ({"format": 2}, {}, "its format is 2; allowed: 1"),
+    ({"format": True}, {}, "its format is True; allowed: 1"),
+    ({"fornat": 1}, {}, "its part 'fornat' is unknown; did you mean 'format'?"),
     ({"game": None}, {}, "its game is missing or damaged"),
+    ({"game": "cart\npole"}, {}, r"its game is 'cart\npole'; allowed: the name of an environment"),
+    ({"config": CONFIG | {"proxy": ["mdp"]}}, {}, "its setting proxy is ['mdp']; allowed: mdp, bandit"),
+    ({"config": CONFIG | {"max_steps": 10**400}}, {}, "0...; allowed: integer, at least 1; or null"),
+    ({"config": CONFIG | {"inner_rule": "tests"}}, {}, "its setting inner_rule is 'tests', but solved_reward is null"),
     ({"config": [1]}, {}, "its config is missing or damaged"),
     ({"config": {}}, {}, "its setting proxy is missing"),
     ({"config": CONFIG | {"proxi": "mdp"}}, {}, "'proxi' is unknown; did you mean 'proxy'?"),
@@ -175,7 +190,14 @@ DAMAGED: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
     ({"spaces": {}}, {}, "its spaces are damaged"),
     ({"spaces": SPACES | {"actions": {"n": 2}, "obs_shape": (4, 4)}}, {}, "its spaces are damaged"),
     *(({"spaces": SPACES | {"actions": actions}}, {}, "its spaces are damaged") for actions in (
-        {"n": 0}, {"n": "2"}, {"low": [0.0], "high": []}, {"low": [1.0], "high": [0.0]}, {"low": []},
+        {"n": 0}, {"n": "2"}, {"low": [0.0], "high": []}, {"low": [1.0], "high": [0.0]}, {"low": []}, [2], {"n": True},
+        {"n": 2, "low": [0.0], "high": [1.0]}, {"low": [-(10**400)], "high": [1]}, {"low": [False], "high": [True]},
+        {"low": [-1e300], "high": [1e300]}, {"low": [1.0], "high": [1.0 + 1e-12]}, {"low": "a", "high": "b"},
+    )),
+    *(({"spaces": TWO | {name: value}}, {}, "its spaces are damaged") for name, value in (
+        ("max_episode_steps", 0), ("max_episode_steps", -5), ("max_episode_steps", 200.0), ("max_episode_steps", True),
+        ("max_episode_steps", 10**400), ("max_return", True), ("max_return", "500"), ("max_return", 10**400),
+        ("obs_shape", "4"), ("obs_shape", {"4": 4}), ("obs_shape", [True]), ("obs_shape", [[4]]), ("more", 1),
     )),
 ]  # fmt: skip
 
@@ -189,6 +211,44 @@ def test_files_that_were_changed(path: Path, header: dict[str, Any], tensors: di
     text = json.dumps({name: value for name, value in now.items() if value is not None})
     save_file({name: layer for name, layer in layers.items() if layer is not None}, path, {"understudy": text})
     assert line in one_line(path)
+
+
+# What is written, and what the trainer says of it. It knows the real environment, which a reader of the file need not.
+AGAINST: list[tuple[str, dict[str, Any], str]] = [
+    ("mdp-acrobot", {"game": "cartpole"}, "its obs_shape is [6]; allowed with cartpole: [4]"),
+    ("mdp-continuous", {"game": "mountaincar"}, "allowed with mountaincar: Discrete(n=3)"),
+    ("mdp", {"game": "cartpoel"}, "its gamename is 'cartpoel'; did you mean 'cartpole'?"),
+    *(("mdp", {"description": {"settings": own}}, f"its description.settings are damaged ({line}") for own, line in (
+        ({"lr": 10**400}, "lr is 1000"), ({"lr": [1]}, "lr is [1.0]"),
+        ({"agent": "DDQM"}, "agent is 'DDQM'; allowed: DDQN"),
+        ({"command": [1]}, "AttributeError)"), ({"preset": ["recipe"]}, ""), ({"nothing": 1}, "nothing is unknown"),
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, changes, line", AGAINST)
+def test_files_that_do_not_fit_the_trainer(
+    path: Path, kind: str, changes: dict[str, Any], line: str, capsys: Shown
+) -> None:
+    written(path, kind, **changes)
+    assert str(path) in refused(trainer.main, ["--eval_agent", str(path)], line, capsys)
+
+
+def test_files_that_do_not_fit_here(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what they were learned for nor the memory of this machine."""
+    written(path, "mdp-acrobot", game="cartpole")
+    with pytest.raises(ProxyError, match="first states have 4 numbers, the synthetic environment 6"):
+        gymnasium.make("understudy/Synthetic-v0", proxy=path).reset(seed=0)
+    monkeypatch.setattr(understudy.files, "_free_bytes", lambda: 1e3)
+    assert "its networks take 0.0 GB; allowed: 0.0 GB, which are free" in one_line(path)
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-this-name/x", "a\0b", "x" * 5000, 5, b"x"])
+def test_names_that_are_no_paths(name: Any) -> None:
+    with pytest.raises(ProxyError) as caught:
+        understudy.load(name)
+    line = str(caught.value)
+    assert line.startswith("synthetic environment is ") and "allowed: a .safetensors file" in line and len(line) < 6000
 
 
 def test_ranges_are_those_of_the_flags() -> None:

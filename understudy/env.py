@@ -87,6 +87,9 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         if self._mode is AutoresetMode.DISABLED:
             raise ProxyError("autoreset_mode is 'Disabled'; allowed: NextStep, SameStep")
         self.metadata = self.metadata | {"autoreset_mode": self._mode}
+        for name, value in (("num_envs", num_envs), ("max_episode_steps", max_episode_steps or 1)):
+            if type(value) is not int or (value < 1 and name == "num_envs"):
+                raise ProxyError(f"{name} is {value!r}; allowed: integer, at least 1")
         limits = (self.proxy.time_limit, max_episode_steps)
         self._limit = min((limit for limit in limits if limit is not None and limit > 0), default=None)
         self._episodes: Episodes | None = None

@@ -6,7 +6,6 @@ One tensor per weight and per bias, named and laid out as ``torch.nn.Linear`` do
 words how to rebuild them. The same environment gives the same bytes.
 """
 
-import contextlib
 import difflib
 import json
 import math
@@ -30,6 +29,11 @@ Json = Mapping[str, Any]
 
 _FORMAT, _KEY = 1, "understudy"
 _ALLOWED = f"a {SUFFIX} file of a synthetic environment"
+_PARTS = ("format", "game", "spaces", "config", "networks", "description")
+_SPACES = {"obs_shape", "actions", "max_episode_steps", "max_return"}
+_TEXT = 2**20  # characters of metadata at most
+_WIDEST = 1.7e38  # bound of an action, so that float32 holds the distance between two
+_COPIES = 4  # of the file's numbers that memory must have room for: networks side by side are wider than each
 
 
 # Settings that a reader needs: type, values, and these in words. The ranges are those of the trainer's flags.
@@ -53,11 +57,18 @@ def pretrained() -> dict[str, Path]:
 def load(name_or_path: str | Path) -> Proxy:
     """The learned environment of a file, of a search's folder, or of a shipped name; what exists comes first. Raises
     ProxyError, one line with the path or the nearest name, where there is none that can be used."""
-    path, known = Path(name_or_path).expanduser(), pretrained()
-    for candidate in (path, path / IN_RUN, known.get(str(name_or_path), path)):
-        if candidate.is_file():
-            return _read(candidate, candidate)
-    beside = [str(other) for other in path.parent.glob(f"*{SUFFIX}") if other.is_file()]
+    known, beside = pretrained(), []
+    try:
+        path = Path(name_or_path).expanduser()
+        for candidate in (path, path / IN_RUN, known.get(str(name_or_path), path)):
+            if candidate.is_file():
+                return _read(candidate, candidate)
+        beside = [str(other) for other in path.parent.glob(f"*{SUFFIX}") if other.is_file()]
+    except ProxyError:
+        raise
+    except (OSError, RuntimeError, TypeError, ValueError) as error:  # no path, too long, not to be looked at
+        reason = getattr(error, "strerror", None) or error
+        raise ProxyError(f"synthetic environment is {_brief(name_or_path)} ({reason}); allowed: {_ALLOWED}") from error
     near = nearest(str(name_or_path), [*known, *beside])
     hint = f"{near} Allowed:" if near else "; allowed:"
     shipped = f", or one of {', '.join(known)}" if known else ""
@@ -111,9 +122,7 @@ def _read(file: Path, path: Path) -> Proxy:
             if opened.read(4) == b"PK\x03\x04":
                 raise refused(path, "it is a checkpoint", _ALLOWED)
         with safe_open(file, "np") as opened:
-            header: dict[str, Any] = {}
-            with contextlib.suppress(KeyError, ValueError, RecursionError):
-                header = json.loads((opened.metadata() or {})[_KEY])
+            header = _parsed(path, (opened.metadata() or {}).get(_KEY, "null"))
             # Held against the settings before memory is taken for it.
             layers = {name: opened.get_slice(name) for name in opened.keys()}
             found = {name: (layer.get_dtype(), layer.get_shape()) for name, layer in layers.items()}
@@ -130,16 +139,61 @@ def _read(file: Path, path: Path) -> Proxy:
     return Proxy(path, header["game"], header["spaces"], header["config"], header["description"], tensors)
 
 
+def _parsed(path: Path, text: str) -> Any:
+    """The metadata: every name once, every number finite."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"{_brief(twice[0])} is there twice")
+        return dict(pairs)
+
+    def finite(word: str) -> float:
+        if not math.isfinite(float(word)):
+            raise ValueError(f"{_brief(word)} is no finite number")
+        return float(word)
+
+    try:
+        if len(text) > _TEXT:
+            raise ValueError(f"{len(text):,} characters, at most {_TEXT:,}")
+        return json.loads(text, object_pairs_hook=once, parse_float=finite, parse_constant=finite)
+    except (ValueError, RecursionError) as error:
+        reason = "too deeply nested" if isinstance(error, RecursionError) else str(error)
+        raise refused(path, f"its metadata are damaged ({reason})", "JSON as `save` writes it") from error
+
+
+def _brief(value: Any) -> str:
+    """A value as a line shows it, without its end where that is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # thousands of digits, or of brackets
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 120 else f"{text[:120]}..."
+
+
+def _free_bytes() -> float:
+    """What memory has left, infinity where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return math.inf
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), math.inf)
+
+
 def _problems(header: Any, found: Mapping[str, tuple[str, list[int]]]) -> Iterator[tuple[str, str]]:
     """What is wrong with a header and with dtype and shape of each tensor, and what is allowed. Each relies on those
     before it not being so."""
     if not isinstance(header, dict) or "format" not in header:
         yield f"a safetensors file without {_KEY!r} metadata", "a file as `save` writes it"
-    if header["format"] != _FORMAT:
-        yield f"its format is {header['format']!r}", str(_FORMAT)
+    if type(header["format"]) is not int or header["format"] != _FORMAT:
+        yield f"its format is {_brief(header['format'])}", str(_FORMAT)
+    for name in header.keys() - _PARTS:
+        yield f"its part {_brief(name)} is unknown{nearest(name, _PARTS)}", ", ".join(_PARTS)
     for name in ("game", "spaces", "config", "description"):
         if not isinstance(header.get(name), str if name == "game" else dict):
             yield f"its {name} is missing or damaged", f"a {name} as `save` writes it"
+    if not header["game"].strip() or not header["game"].isprintable() or len(header["game"]) > 200:
+        yield f"its game is {_brief(header['game'])}", "the name of an environment"
     settings = header["description"].get("settings", {})
     if not isinstance(settings, dict) or not isinstance(settings.get("agent", ""), str):
         yield "its description.settings are damaged", "a mapping as `save` writes it"
@@ -149,27 +203,34 @@ def _problems(header: Any, found: Mapping[str, tuple[str, list[int]]]) -> Iterat
         value = header["config"][name]
         if not (name in _OPTIONAL if value is None else type(value) is kind and value in values):
             near = nearest(value, words.split(", ")) if isinstance(value, str) else ""
-            yield f"its setting {name} is {value!r}", f"{words}{near}"
+            yield f"its setting {name} is {_brief(value)}", f"{words}{near}"
     if not _are_spaces(header["spaces"]):
-        yield f"its spaces are damaged: {json.dumps(header['spaces'])}", "spaces as `save` writes them"
+        yield f"its spaces are damaged: {_brief(header['spaces'])}", "spaces as `save` writes them"
     expected = _shapes(header["config"], header["spaces"])
     for name in sorted(expected.keys() - found):
         yield f"tensor {name} is missing", f"all of {', '.join(expected)}"
     for name in sorted(found.keys() - expected):
-        yield f"tensor {name} is unknown{nearest(name, expected)}", ", ".join(expected)
+        yield f"tensor {_brief(name)} is unknown{nearest(name, expected)}", ", ".join(expected)
     for name, shape in expected.items():
         if found[name] != ("F32", shape):
             yield f"tensor {name} is {found[name][0]} {found[name][1]}", f"F32 {shape}"
+    needed, free = 4 * _COPIES * sum(math.prod(shape) for shape in expected.values()), _free_bytes()
+    if needed > free:
+        yield f"its networks take {needed / 1e9:.1f} GB", f"{free / 1e9:.1f} GB, which are free"
 
 
 def _are_spaces(spaces: Json) -> bool:
     try:
         (size,), limit, best = spaces["obs_shape"], spaces["max_episode_steps"], spaces["max_return"]
         actions = spaces["actions"]
+        if spaces.keys() != _SPACES or actions.keys() not in ({"n"}, {"low", "high"}):
+            return False
         bounds = [] if "n" in actions else list(zip(actions["low"], actions["high"], strict=True))
         counts = (size, 1 if limit is None else limit, actions.get("n", len(bounds)))
-        good = all(type(count) is int and count >= 1 for count in counts) and isinstance(best, int | float | None)
-        return good and all(-math.inf < low < high < math.inf for low, high in bounds)
+        numbers = (0 if best is None else best, *(bound for pair in bounds for bound in pair))
+        good = all(type(count) is int and 1 <= count < 2**63 for count in counts)
+        good = good and all(type(each) in (int, float) and abs(each) <= _WIDEST for each in numbers)
+        return good and all(np.float32(low) < np.float32(high) for low, high in bounds)
     except (KeyError, TypeError, ValueError, AttributeError):
         return False
 

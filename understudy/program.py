@@ -61,7 +61,10 @@ class Program:
     def first_states(self, seeds: np.ndarray) -> np.ndarray:
         """As `Starts`: learned from normal noise, else those of the real environment."""
         with np.errstate(all="ignore"):
-            return _finite(self._starts(seeds))
+            states = _finite(self._starts(seeds))
+        if states.shape[-1] != self._size:
+            raise ProxyError(f"first states have {states.shape[-1]} numbers, the synthetic environment {self._size}")
+        return states
 
     def step(self, state: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """``state [N, S]``, ``action [N]`` integers or ``[N, A]`` float32, or one for all rows without that axis, to
@@ -156,14 +159,19 @@ _FORMULAS = {"CartPole-v0": _cartpole, "CartPole-v1": _cartpole, "Acrobot-v1": _
 def _resets(gym_id: str) -> Starts:
     try:
         real = gymnasium.make(gym_id)
-    except Exception as error:  # whatever a missing package or an unknown id raises
+    except (Exception, SystemExit) as error:  # whatever a missing package or an unknown id raises
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ProxyError(f"first states are those of {gym_id!r}, which cannot be made ({reason})") from error
 
     @functools.cache
     def first(seed: int) -> np.ndarray:
-        seen = gymnasium.spaces.flatten(real.observation_space, real.reset(seed=seed)[0])
-        return np.asarray(seen, np.float32)
+        try:
+            seen = gymnasium.spaces.flatten(real.observation_space, real.reset(seed=seed)[0])
+            return np.asarray(seen, np.float32).reshape(gymnasium.spaces.flatdim(real.observation_space))
+        except (Exception, SystemExit) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            line = f"first states are those of {gym_id!r}, whose reset with seed {seed} failed ({reason})"
+            raise ProxyError(line) from error
 
     def starts(seeds: np.ndarray) -> np.ndarray:
         numbers = (uniform(seeds, 1) * _DRAWS).astype(np.int64).ravel().tolist()

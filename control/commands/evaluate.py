@@ -141,7 +141,10 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     for name in ("record", "evaluation", "command", "implementation", "gamename", "step_timeout"):
         if name in settings.given:
             raise SettingError(f"--{name} has no effect with a synthetic environment for --eval_agent", name)
+    _check_game(proxy)
     agent_name = run.agent if "agent" in settings.given else proxy.description.get("settings", {}).get("agent", "DDQN")
+    if "agent" in settings.given:
+        from_dict({"implementation": "SE", "gamename": proxy.game, "agent": run.agent})  # the flag by itself
     agent = agent_settings(proxy, agent_name, settings.changed)
     share = max(1, min(run.num_eval_episodes, 1000) // run.num_agents)
     tests = share if "num_eval_episodes" in settings.given else 10
@@ -184,10 +187,31 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     print(f"\non the real environment agents train{until} at most {REAL_STEPS:,} steps")
 
 
+def _check_game(proxy: Proxy) -> None:
+    """ProxyError where the real environment is not there, or is not as the proxy was learned for."""
+    start, own = f"synthetic environment {str(proxy.path)!r}: its", proxy.spaces
+    try:
+        real = spaces_of(proxy.game)
+    except SettingError as error:
+        raise ProxyError(f"{start} {error}") from error
+    if own.obs_shape != real.obs_shape:
+        raise ProxyError(
+            f"{start} obs_shape is {list(own.obs_shape)}; allowed with {proxy.game}: {list(real.obs_shape)}"
+        )
+    if own.actions != real.actions:
+        raise ProxyError(f"{start} actions are {own.actions}; allowed with {proxy.game}: {real.actions}")
+
+
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
     """Settings of fresh agents: those of the search's agents as far as ``name`` knows them, then ``changed``.
     ``vary_hp`` samples everything it can, unless ``vary`` says what."""
-    search = {"implementation": "SE", "gamename": proxy.game} | proxy.description.get("settings", {})
+    search = proxy.description.get("settings", {}) | {"implementation": "SE", "gamename": proxy.game, "agent": name}
+    try:
+        from_dict(search)
+    except Exception as error:  # of a file anything can come
+        reason = error if isinstance(error, SettingError) else type(error).__name__
+        line = f"synthetic environment {str(proxy.path)!r}: its description.settings are damaged ({reason})"
+        raise ProxyError(line) from error
     if changed.get("vary_hp"):
         changed = {"vary": family(name).config().vary} | changed
-    return from_dict(search | {"agent": name} | changed).agent
+    return from_dict(search | changed).agent

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import understudy
-from models.proxies.synthetic.config import Config
+from models.proxies.synthetic.config import Config, validate
 from models.proxies.synthetic.networks import Networks
 from models.settings import SettingError, check, kinds, nearest
 from models.spaces import Continuous, Discrete, Spaces
@@ -62,6 +62,8 @@ def load(name_or_path: str | Path) -> Proxy:
     config = Config(**file.config)
     try:
         check(config)
+        if problem := validate(config):
+            raise SettingError(problem)
     except SettingError as error:
         raise ProxyError(f"synthetic environment {str(file.path)!r}: its setting {error}") from error
     actions, limits = file.spaces["actions"], (file.spaces["max_episode_steps"], file.spaces["max_return"])
