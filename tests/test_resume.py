@@ -1,8 +1,6 @@
 """A run that was killed and resumed is the run that was not."""
 
 import multiprocessing
-import os
-import random
 import shutil
 import signal
 import time
@@ -19,7 +17,7 @@ from control.storage import checkpoints
 from control.storage.checkpoints import OURS
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
-from helpers import flags, forged, lasting, run_folder, same_runs, start, trained
+from helpers import flags, forged, lasting, run_folder, same_runs, trained
 
 Finished = Callable[..., tuple[Path, str]]
 UDRL: dict[str, Any] = {"implementation": "UDRL"}
@@ -174,25 +172,3 @@ def test_killed_and_resumed_is_the_same_run(case: str, logdir: Path, finished: F
     process.join()
     assert process.exitcode == -signal.SIGKILL
     same_runs(finished(**changes)[0], trained(logdir, "--resume", **changes))
-
-
-@pytest.mark.soak
-def test_fifty_random_kills(logdir: Path, tmp_path: Path) -> None:
-    """`make soak`: about ten minutes. Kills fall anywhere from the first import to the last checkpoint; SOAK_KILLS says
-    how many instead of fifty."""
-    changes = {"epochs": 400, "checkpoint_every": 3, "eval_every": 5, "lr": 3e-3}
-    wanted, kills, draws = int(os.environ.get("SOAK_KILLS", 50)), 0, random.Random(0)
-    for _ in range(wanted):
-        process = start(flags(logdir, "--resume", **changes))
-        assert process.stdout is not None
-        if draws.random() < 0.8:  # the rest fall into imports and the start
-            process.stdout.readline()  # what the run prints first comes with its first epoch
-        time.sleep(draws.uniform(0, 0.8))  # a dozen epochs, so that the kills wander through the run
-        process.kill()
-        _, err = process.communicate()
-        assert process.returncode in (0, -signal.SIGKILL), err
-        kills += process.returncode == -signal.SIGKILL
-        print(f"kill {kills}: {epochs_of(logdir)} epochs", flush=True)
-    resumed = trained(logdir, "--resume", **changes)
-    assert kills > wanted // 2
-    same_runs(trained(tmp_path / "whole", **changes), resumed)

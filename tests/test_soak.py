@@ -1,0 +1,317 @@
+"""`make soak`: runs killed with SIGKILL at random moments and resumed, over all families: 200 kills, about an hour.
+
+Each round starts a run, kills it or one of its worker processes one to three times, lets it come to its end with
+``--resume`` and holds it against a run that nobody touched, to the bit. Every round is a line of ``SOAK_FILE``
+(default: exp_dir/soak.jsonl). Rounds that stand there are not repeated, so a soak that was ended goes on. SOAK_KILLS
+says how many kills instead of 200.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainer
+from conftest import ROOT
+from control.cli import parse as config
+from control.storage import checkpoints
+from helpers import flags, run_folder, same_runs
+from test_search import same as same_searches
+from test_tuning import SPACE, TINY, rows
+
+pytestmark = pytest.mark.soak
+
+KILLS = int(os.environ.get("SOAK_KILLS", 200))
+FILE = Path(os.environ.get("SOAK_FILE", ROOT / "exp_dir" / "soak.jsonl"))
+BEGUN = 0.75  # of kills wait for the first epoch; the rest may fall into imports and the start
+LIMIT = 600.0  # seconds
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What runs, how many of 200 kills it gets, and who is killed: the run itself, or one of the processes that it has
+    started whose command line contains ``victim``. ``ends`` are the exit statuses allowed then."""
+
+    kills: int
+    changes: dict[str, Any]
+    victim: str = ""
+    ends: tuple[int, ...] = (-signal.SIGKILL,)
+
+    @property
+    def forks(self) -> bool:
+        """Runs with processes of their own start as a person starts them."""
+        return "num_workers" not in self.changes
+
+    def argv(self, logdir: Path) -> list[str]:
+        return flags(logdir, "--resume", **self.changes)
+
+
+MODEL = {
+    "gamename": "procmaze", "grid_size": 3, "num_seeds": 2, "num_hidden_units": 20, "training_start_time": 100,
+    "eval_frequency": 100, "eval_steps": 20, "eval_batch_size": 4, "buffer_size": 500, "checkpoint_every": 2,
+}  # fmt: skip
+SEARCH = {"implementation": "SE", "generations": 6, "inner_steps": 400, "checkpoint_every": 2, "proxy": "bandit"}
+WORKERS = {"gamename": "mountaincar", "time_limit": 60, "epochs": 20, "num_workers": 2}
+SETUPS = {
+    "UDRL": Setup(25, {"epochs": 100, "checkpoint_every": 3, "eval_every": 5, "lr": 3e-3}),
+    "RCP-A, two seeds": Setup(20, {
+        "implementation": "RCP-A", "num_seeds": 2, "hidden_sizes": "16,16", "buffer_size": 150, "epochs": 40}),
+    "AAC, two seeds": Setup(20, {
+        "implementation": "AAC", "num_seeds": 2, "gae_lambda": 0.9, "bootstrap_truncation": True, "grad_clip_val": 0.5,
+        "value_lr": 1e-2, "anneal_lr": True, "max_episodes": 150}),
+    "DDQN, four seeds in groups": Setup(25, {
+        "implementation": "DDQN", "num_seeds": 4, "vary_hp": "true", "hidden_size": 6, "num_envs": 3,
+        "eps_fraction": 0.6, "epochs": 25}),
+    "ER": Setup(12, MODEL | {"implementation": "ER", "num_steps": 1000}),
+    "CategoricalLatent": Setup(13, MODEL | {
+        "implementation": "CategoricalLatent", "num_features": 5, "feature_width": 6, "num_steps": 500}),
+    "UDRL, two environment workers": Setup(15, WORKERS),
+    "DDQN, an environment worker": Setup(
+        10, WORKERS | {"implementation": "DDQN", "num_envs": 2, "epochs": 15}, "forkserver", (0, 2)),
+    "SE": Setup(25, SEARCH),
+    "SE, two Ray workers": Setup(10, SEARCH | {"num_workers": 2, "inner_steps": 800}),
+    "SE, a Ray worker": Setup(8, SEARCH | {"num_workers": 2, "inner_steps": 800}, "ray::_work", (0,)),
+    "hyperparameters, the search": Setup(9, {}),
+    "hyperparameters, a trial": Setup(8, {}),
+}  # fmt: skip
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+class Running:
+    """``python trainer.py argv``, its output and errors in files beside ``log``. With ``fork`` it is a copy of this
+    process, which saves it the imports."""
+
+    def __init__(self, argv: list[str], log: Path, fork: bool = False):
+        self.out, self.err = (log.with_suffix(f".{end}") for end in ("out", "err"))
+        self.started = time.monotonic()
+        if fork:
+            self.pid = os.fork()
+            if self.pid == 0:
+                os._exit(self._inside(argv))
+        else:
+            with open(self.out, "w") as out, open(self.err, "w") as err:
+                environment = os.environ | {"OMP_NUM_THREADS": "1"}
+                to = [(os.POSIX_SPAWN_DUP2, file.fileno(), number) for number, file in enumerate((out, err), start=1)]
+                program = [sys.executable, str(ROOT / "trainer.py"), *argv]
+                self.pid = os.posix_spawn(sys.executable, program, environment, file_actions=to)
+
+    def _inside(self, argv: list[str]) -> int:
+        try:
+            with open(self.out, "w") as sys.stdout, open(self.err, "w") as sys.stderr:
+                return trainer.main(argv)
+        except BaseException:
+            self.err.write_text(traceback.format_exc())
+            return 1
+
+    def status(self, seconds: float = 0.0) -> int | None:
+        """The exit status, negative after a signal; None where it still runs after ``seconds``."""
+        while True:
+            found, status = os.waitpid(self.pid, os.WNOHANG)
+            if found:
+                return os.waitstatus_to_exitcode(status)
+            if self.age > seconds:
+                return None
+            time.sleep(0.002)
+
+    @property
+    def age(self) -> float:
+        return time.monotonic() - self.started
+
+    def has_ended(self) -> bool:
+        return self.pid not in processes()
+
+    def until_it_speaks(self) -> None:
+        """What a run prints first comes with its first epoch."""
+        while not (self.out.exists() and self.out.stat().st_size) and not self.has_ended():
+            time.sleep(0.01)
+
+    def to_the_end(self) -> None:
+        status = self.status(LIMIT)
+        assert (status, self.err.read_text()) == (0, ""), f"ended with {status}: {self.err.read_text()}"
+
+    def kill(self, victim: str, draws: random.Random) -> int | None:
+        """Kill it, or one of the processes it has started whose command line contains ``victim``. The exit status then;
+        None where there was nothing to kill. None of its processes is left."""
+        family = descendants(self.pid)
+        found = [pid for pid, command in family.items() if victim in command] if victim else [self.pid]
+        if self.has_ended() or not found:
+            self.to_the_end()
+            return None
+        os.kill(draws.choice(found), signal.SIGKILL)
+        status = self.status(LIMIT)
+        deadline = time.monotonic() + LIMIT
+        while left := family.keys() & processes().keys():
+            assert time.monotonic() < deadline, f"still there: {[family[pid] for pid in left]}"
+            time.sleep(0.05)
+        return status
+
+
+def processes() -> dict[int, tuple[int, str]]:
+    """Parent and command line of every process that has not ended."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                found[int(folder.name)] = int(parent), (folder / "cmdline").read_bytes().decode(errors="replace")
+    return found
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """The processes that ``pid`` has started, and these in their turn, with their command lines."""
+    known, found, new = processes(), dict[int, str](), {pid}
+    while new := {each for each, (parent, _) in known.items() if parent in new}:
+        found |= {each: known[each][1] for each in new}
+    return found
+
+
+# -- rounds ------------------------------------------------------------------------------------------------------------
+
+
+def recorded(name: str) -> list[dict[str, Any]]:
+    lines = FILE.read_text().splitlines() if FILE.exists() else []
+    return [line for line in map(json.loads, lines) if line["setup"] == name]
+
+
+def soak(name: str, share: int, play: Callable[[random.Random, Path], Iterator[float]], folder: Path) -> None:
+    """Play rounds until the kills of a set-up are recorded. ``play`` gives the seconds after which each of its kills
+    fell, and raises AssertionError where what came out is not what an untouched run makes."""
+    wanted = max(1, round(share * KILLS / sum(each.kills for each in SETUPS.values())))
+    FILE.parent.mkdir(parents=True, exist_ok=True)
+    while (done := sum(len(line["after"]) for line in recorded(name))) < wanted:
+        number, after, why = len(recorded(name)), list[float](), ""
+        (here := folder / f"round_{number}").mkdir()
+        try:
+            for seconds in play(random.Random(f"{name} {number}"), here):
+                after.append(round(seconds, 2))
+        except AssertionError as error:
+            why = f"{here}: {str(error)[:500]}"
+        with open(FILE, "a") as file:
+            file.write(json.dumps({"setup": name, "after": after, "equal": not why, "why": why}) + "\n")
+        print(f"{name}: {done + len(after)} of {wanted} kills  {why}", flush=True)
+        if not why:
+            shutil.rmtree(here)
+    assert [line["why"] for line in recorded(name) if not line["equal"]] == []
+
+
+@pytest.mark.parametrize("name", [name for name, setup in SETUPS.items() if setup.changes])
+def test_a_killed_run_goes_on_as_if_nothing_had_been(name: str, tmp_path: Path) -> None:
+    setup = SETUPS[name]
+    whole = Running(setup.argv(tmp_path / "whole"), tmp_path / "whole", setup.forks)
+    whole.until_it_speaks()
+    first = whole.age
+    whole.to_the_end()
+    length, reference = whole.age, run_folder(tmp_path / "whole")
+
+    def play(draws: random.Random, here: Path) -> Iterator[float]:
+        logdir = here / "exp_dir"
+        for start in range(draws.choice((1, 1, 2, 3))):
+            run = Running(setup.argv(logdir), here / f"start_{start}", setup.forks)
+            begun = draws.random() < BEGUN
+            if begun:
+                run.until_it_speaks()
+            time.sleep(draws.uniform(0, length - first * begun))
+            age, status = run.age, run.kill(setup.victim, draws)
+            if status is None:
+                break
+            errors = run.err.read_text()
+            assert status in setup.ends and errors.count("\n") == (status == 2), f"ended with {status}: {errors}"
+            yield age
+        Running(setup.argv(logdir), here / "last", setup.forks).to_the_end()
+        if setup.changes.get("implementation") == "SE":
+            same_searches(reference, run_folder(logdir))
+        else:
+            same_runs(reference, run_folder(logdir))
+
+    soak(name, setup.kills, play, tmp_path)
+
+
+def test_a_killed_search_of_hyperparameters_keeps_what_has_ended(tmp_path: Path) -> None:
+    """It cannot be resumed: its files are whole, trials that had ended are those of an untouched search, and so are all
+    of the next search beside it."""
+    name = "hyperparameters, the search"
+    whole, length = searched(tmp_path)
+
+    def play(draws: random.Random, here: Path) -> Iterator[float]:
+        run = Running(tuning(here), here / "killed")
+        time.sleep(draws.uniform(0, length))
+        age, status = run.age, run.kill("", draws)
+        if status is None:
+            return
+        assert status == -signal.SIGKILL
+        yield age
+        folders = list(here.glob("exp_dir/*/*/*/tune/version_0"))
+        for folder in folders:
+            same_trials(whole, folder, {"finished", "running"})
+            for file in folder.glob("trial_*/checkpoints/*.ckpt"):
+                checkpoints.load(file)
+        Running(tuning(here), here / "again").to_the_end()
+        same_trials(whole, run_folder(here / "exp_dir"), {"finished"})
+
+    soak(name, SETUPS[name].kills, play, tmp_path)
+
+
+def test_a_killed_trial_stops_no_other(tmp_path: Path) -> None:
+    name = "hyperparameters, a trial"
+    whole, length = searched(tmp_path)
+
+    def play(draws: random.Random, here: Path) -> Iterator[float]:
+        run = Running(tuning(here), here / "search")
+        while not list(here.glob("exp_dir/*/*/*/tune/version_0/trial_*/log.txt")) and not run.has_ended():
+            time.sleep(0.02)
+        time.sleep(draws.uniform(0, length - run.age))
+        age, status = run.age, run.kill(TRIAL, draws)
+        if status is None:
+            return
+        assert (status, run.err.read_text()) == (0, ""), f"ended with {status}: {run.err.read_text()}"
+        yield age
+        said = run.out.read_text()
+        assert said.count("failed: its process ended") == 1, said
+        same_trials(whole, run_folder(here / "exp_dir"), {"finished", "failed"})
+
+    soak(name, SETUPS[name].kills, play, tmp_path)
+
+
+TRIAL = "ray::ImplicitFunc"
+SAMPLES = 3
+
+
+def tuning(folder: Path) -> list[str]:
+    """Trials one after another, so that the n-th has the same hyperparameters in every search."""
+    (space := folder / "space.yaml").write_text(SPACE)
+    asked = f"--num_samples {SAMPLES} --epochs 40 --eval_every 4 --max_concurrent_trials 1 --tune_algorithm asha"
+    own = [*TINY, *asked.split(), "--logdir", str(folder / "exp_dir"), "--search_space", str(space)]
+    return ["--use_tune", *own]
+
+
+def searched(folder: Path) -> tuple[Path, float]:
+    """A search that nobody touched, and how long it took."""
+    run = Running(tuning(folder), folder / "whole")
+    run.to_the_end()
+    return run_folder(folder / "exp_dir"), run.age
+
+
+def same_trials(whole: Path, other: Path, allowed: set[str]) -> None:
+    """Every trial in the table of ``other`` has a status that is allowed; finished ones are those of ``whole``."""
+    if not (table := other / "results.csv").exists():
+        return
+    known = {row["trial"]: row for row in rows(whole / "results.csv")}
+    config.parse(["--config", str(other / "best.yaml")])
+    for row in rows(table):
+        assert row["status"] in allowed
+        if row["status"] == "finished":
+            assert row | {"checkpoint": ""} == known[row["trial"]] | {"checkpoint": ""}
+            same_runs(whole / f"trial_{row['trial']}", other / f"trial_{row['trial']}")
