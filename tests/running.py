@@ -1,0 +1,163 @@
+"""Runs as processes of their own that tests may kill, and a disk of their own for tests that fill it."""
+
+import atexit
+import ctypes
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import trainer
+from conftest import ROOT
+
+LIMIT = 600.0  # seconds
+
+
+class Running:
+    """``python trainer.py argv``, its output and errors in files beside ``log``. With ``fork`` it is a copy of this
+    process, which saves it the imports."""
+
+    def __init__(self, argv: list[str], log: Path, fork: bool = False):
+        self.out, self.err = (log.with_suffix(f".{end}") for end in ("out", "err"))
+        self.started = time.monotonic()
+        if fork:
+            self.pid = os.fork()
+            if self.pid == 0:
+                os._exit(self._inside(argv))
+        else:
+            with open(self.out, "w") as out, open(self.err, "w") as err:
+                environment = os.environ | {"OMP_NUM_THREADS": "1"}
+                to = [(os.POSIX_SPAWN_DUP2, file.fileno(), number) for number, file in enumerate((out, err), start=1)]
+                program = [sys.executable, str(ROOT / "trainer.py"), *argv]
+                self.pid = os.posix_spawn(sys.executable, program, environment, file_actions=to)
+
+    def _inside(self, argv: list[str]) -> int:
+        try:
+            with open(self.out, "w") as sys.stdout, open(self.err, "w") as sys.stderr:
+                atexit._clear()
+                threading.excepthook, sys.unraisablehook = threading.__excepthook__, sys.__unraisablehook__
+                status = trainer.main(argv)
+                threading._shutdown()  # type: ignore[attr-defined]  # this and the next are what an interpreter does
+                atexit._run_exitfuncs()
+                return status
+        except BaseException:
+            self.err.write_text(traceback.format_exc())
+            return 1
+
+    def status(self, seconds: float = 0.0) -> int | None:
+        """The exit status, negative after a signal; None where it still runs after ``seconds``."""
+        while True:
+            found, status = os.waitpid(self.pid, os.WNOHANG)
+            if found:
+                return os.waitstatus_to_exitcode(status)
+            if self.age > seconds:
+                return None
+            time.sleep(0.002)
+
+    @property
+    def age(self) -> float:
+        return time.monotonic() - self.started
+
+    def has_ended(self) -> bool:
+        return self.pid not in processes()
+
+    def until_it_speaks(self) -> None:
+        """What a run prints first comes with its first epoch."""
+        while not (self.out.exists() and self.out.stat().st_size) and not self.has_ended():
+            time.sleep(0.01)
+
+    def to_the_end(self) -> None:
+        status = self.status(LIMIT)
+        assert (status, self.err.read_text()) == (0, ""), f"ended with {status}: {self.err.read_text()}"
+
+    def kill(self, victim: str, draws: random.Random) -> int | None:
+        """Kill it, or one of the processes it has started whose command line contains ``victim``. The exit status then;
+        None where there was nothing to kill. None of its processes is left."""
+        family = descendants(self.pid)
+        found = [pid for pid, command in family.items() if victim in command] if victim else [self.pid]
+        if self.has_ended() or not found:
+            self.to_the_end()
+            return None
+        os.kill(draws.choice(found), signal.SIGKILL)
+        status = self.status(LIMIT)
+        deadline = time.monotonic() + LIMIT
+        while left := family.keys() & processes().keys():
+            assert time.monotonic() < deadline, f"still there: {[family[pid] for pid in left]}"
+            time.sleep(0.05)
+        return status
+
+
+def processes() -> dict[int, tuple[int, str]]:
+    """Parent and command line of every process that has not ended."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                found[int(folder.name)] = int(parent), (folder / "cmdline").read_bytes().decode(errors="replace")
+    return found
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """The processes that ``pid`` has started, and these in their turn, with their command lines."""
+    known, found, new = processes(), dict[int, str](), {pid}
+    while new := {each for each, (parent, _) in known.items() if parent in new}:
+        found |= {each: known[each][1] for each in new}
+    return found
+
+
+# -- a disk of its own -------------------------------------------------------------------------------------------------
+
+_NEW_NAMES = 0x10000000 | 0x00020000  # of users and of mounts
+
+
+def apart(work: Callable[[], None]) -> str:
+    """Do ``work`` in a copy of this process that may mount what no other process sees, as any user may on most Linux
+    systems. Gives its traceback, empty where there was none; OSError where the system does not allow it."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        said = ""
+        try:
+            _enter()
+        except OSError as error:
+            said = f"OSError: {error}"
+        else:
+            try:
+                work()
+            except BaseException:
+                said = traceback.format_exc()
+        with open(writing, "w") as pipe:
+            pipe.write(said)
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as pipe:
+        said = pipe.read()
+    os.waitpid(pid, 0)
+    if said.startswith("OSError: "):
+        raise OSError(said)
+    return said
+
+
+def _enter() -> None:
+    users = {"uid_map": f"0 {os.getuid()} 1", "gid_map": f"0 {os.getgid()} 1"}
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "unshare") or libc.unshare(_NEW_NAMES):
+        raise OSError(ctypes.get_errno(), "no name space of its own")
+    for name, text in ({"setgroups": "deny"} | users).items():
+        Path("/proc/self", name).write_text(text)
+    mount("-t", "tmpfs", "none", "/mnt")
+
+
+def mount(*words: str) -> None:
+    """OSError where the system does not allow it."""
+    done = subprocess.run(["mount", *words], capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(done.stderr.strip())
