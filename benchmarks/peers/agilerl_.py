@@ -1,0 +1,52 @@
+"""AgileRL's DQN with train_off_policy: checkpoints of the population, DQN.load, and on with what is loaded.
+
+https://docs.agilerl.com/en/latest/api/algorithms/dqn.html#saving-and-loading-agents
+The replay buffer is no part of them; its own save is used where it has one.
+"""
+
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from agilerl.algorithms import DQN
+from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.training.train_off_policy import train_off_policy
+from agilerl.vector import DummyVecEnv
+from recorded import Recorded, finish, say
+
+warnings.filterwarnings("ignore")
+
+
+def main(folder: Path, algorithm: str, steps: int) -> None:
+    torch.manual_seed(1)
+    np.random.seed(1)
+    recorded = Recorded(folder)
+    recorded.reset(seed=1)
+    recorded.action_space.seed(1)
+    agent = None
+    for file in sorted(folder.glob("population_0_*.pt"), key=lambda path: -int(path.stem.split("_")[-1])):
+        try:
+            agent = DQN.load(str(file), device="cpu")
+        except Exception as error:
+            say(folder, f"unreadable {file.name}: {type(error).__name__}: {str(error)[:200]}")
+        else:
+            done = int(file.stem.split("_")[-1])
+            break
+    if agent is None:
+        done = 0
+        agent = DQN(recorded.observation_space, recorded.action_space, batch_size=32, learn_step=1, lr=1e-3)
+    print("steps of the agent:", getattr(agent, "steps", None), file=sys.stderr)
+    recorded.go_on_from(done)
+    say(folder, f"resumed at {done}" if done else "begun")
+    train_off_policy(
+        DummyVecEnv(recorded), "CartPole-v1", "DQN", [agent], ReplayBuffer(max_size=20_000), max_steps=steps,
+        evo_steps=steps // 8, eval_steps=10, checkpoint=steps // 8, checkpoint_path=str(folder / "population.pt"),
+        eps_end=0.05, eps_decay=0.998, verbose=False,
+    )  # fmt: skip
+    finish(folder, agent.actor.state_dict().values())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,153 @@
+"""Power that fails: what a disk may hold then, tried for every moment of a run; and clocks that are set back."""
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import trainer
+from control.storage import run_dir
+from control.storage.run_dir import read_metrics
+from helpers import lasting, same_runs, trained
+
+Finished = Callable[..., tuple[Path, str]]
+Names = dict[str, int]  # paths below the root, and which file stands there; -1 for a folder
+State = dict[str, bytes | None]  # paths and contents, None for a folder
+
+
+class Disk:
+    """What a journaling file system may hold after the power fails, at any of the moments at which a run syncs or moves
+    a file or has logged an epoch.
+
+    Names come back as of some moment since the last sync of anything, in order. Of what was written to a file since
+    that file's own last sync, nothing may be there, or all of it, or as many zeros.
+    """
+
+    def __init__(self, root: Path):
+        self.root, self.states = root, dict[str, State]()
+        self.numbers, self.count = (
+            dict[int, int](),
+            0,
+        )  # inode -> file, which is new where the inode was free in between
+        self.synced, self.written = dict[int, bytes](), dict[int, bytes]()
+        self.names: list[Names] = [{}]
+
+    def look(self) -> None:
+        """Take in what has changed, and note what would be left if the power failed now."""
+        now: Names = {}
+        inodes: dict[int, int] = {}
+        for path in sorted(self.root.rglob("*")) if self.root.exists() else ():
+            name = str(path.relative_to(self.root))
+            if path.is_dir():
+                now[name] = -1
+                continue
+            inode = path.stat().st_ino
+            if inode not in self.numbers:
+                self.count += 1
+            now[name] = inodes[inode] = self.numbers.get(inode, self.count)
+            self.written[now[name]] = path.read_bytes()
+        self.numbers = inodes
+        if now != self.names[-1]:
+            self.names.append(now)
+        for names in self.names:
+            for kept in ("synced", "written", "zeros"):
+                self.note({name: None if file < 0 else self.content(file, kept) for name, file in names.items()})
+
+    def content(self, file: int, kept: str) -> bytes:
+        synced, written = self.synced.get(file, b""), self.written[file]
+        return {"synced": synced, "written": written, "zeros": synced.ljust(len(written), b"\0")}[kept]
+
+    def note(self, state: State) -> None:
+        digest = hashlib.sha256(repr([item for item in state.items() if "events" not in item[0]]).encode())
+        self.states.setdefault(digest.hexdigest(), state)
+
+    @contextmanager
+    def watched(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        fsync, append = os.fsync, run_dir.MetricsFile.append
+
+        def syncing(descriptor: int) -> None:
+            self.look()
+            fsync(descriptor)
+            if file := self.numbers.get(os.fstat(descriptor).st_ino):
+                self.synced[file] = self.written[file]
+            del self.names[:-1]
+            self.look()
+
+        def around(call: Callable[..., None]) -> Callable[..., None]:
+            def looking(*args: Any, **more: Any) -> None:
+                self.look()
+                call(*args, **more)
+                self.look()
+
+            return looking
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", syncing)
+            for name in ("replace", "unlink"):
+                patched.setattr(os, name, around(getattr(os, name)))
+            patched.setattr(run_dir.MetricsFile, "append", around(append))
+            yield
+
+    def restore(self, state: State, root: Path) -> None:
+        root.mkdir()
+        for name, content in state.items():
+            (path := root / name).parent.mkdir(parents=True, exist_ok=True)
+            if content is None:
+                path.mkdir(exist_ok=True)
+            else:
+                path.write_bytes(content)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", ["UDRL", "DDQN", "SE"])
+def test_a_run_goes_on_from_whatever_a_power_cut_leaves(
+    implementation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: Finished
+) -> None:
+    changes = {"implementation": implementation, "checkpoint_every": 2}
+    disk = Disk(tmp_path / "exp_dir")
+    with disk.watched(monkeypatch):
+        whole = trained(tmp_path / "exp_dir", **changes)
+    assert len(disk.states) > 50, "nothing was watched"
+    wrong = []
+    for number, state in enumerate(disk.states.values()):
+        disk.restore(state, root := tmp_path / f"cut_{number}")
+        try:
+            same_runs(whole, trained(root, "--resume", **changes))
+        except (AssertionError, Exception) as error:
+            wrong.append(f"{root}: {str(error)[:300]}")
+    assert wrong == [], f"{len(wrong)} of {len(disk.states)}"
+
+
+# -- clocks ------------------------------------------------------------------------------------------------------------
+
+
+def shown(folder: Path) -> list[tuple[int, float]]:
+    """Steps and values of a tag as TensorBoard shows them."""
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars("env_steps")]
+
+
+@pytest.mark.parametrize("epochs", [2, 3], ids=["at a checkpoint", "after one"])
+def test_a_clock_that_is_set_back(
+    epochs: int, logdir: Path, monkeypatch: pytest.MonkeyPatch, finished: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a day between run and resume, and by an hour at every look meanwhile."""
+    today, looks = time.time(), iter(range(10**6))
+    monkeypatch.setattr(time, "time", lambda: today - 3600 * next(looks))
+    log = trainer.main
+    del log
+    trained(logdir, **lasting({"checkpoint_every": 2}, epochs))
+    monkeypatch.setattr(time, "time", lambda: today - 86_400 - 3600 * next(looks))
+    folder = trained(logdir, "--resume", checkpoint_every=2)
+    same_runs(finished(checkpoint_every=2)[0], folder)
+    metrics = read_metrics(folder / "metrics.csv")
+    assert shown(folder) == list(zip(metrics["epoch"], metrics["env_steps"], strict=True))
+    assert all(value >= 0 for name in metrics if name.startswith("time/") for value in metrics[name] if value == value)
+    assert "-" not in "".join(word for word in capsys.readouterr().out.split() if "steps/s" in word)
