@@ -130,13 +130,17 @@ def main() -> None:
         if asked.only and peer.name not in asked.only:
             continue
         python = pythons.get(peer.module, sys.executable)
-        code = f"import {peer.module}; from importlib.metadata import version; print(version('{peer.package or 'torch'}'))"
+        code = (
+            f"import {peer.module}; from importlib.metadata import version; print(version('{peer.package or 'torch'}'))"
+        )
         here = subprocess.run([python, "-c", code], capture_output=True, text=True)
         if here.returncode:
             print(f"{peer.name} is left out: pip install {peer.package} gymnasium[classic-control]", file=sys.stderr)
             continue
         print(f"{peer.name}: {peer.package or 'with torch'} {here.stdout.strip()}", file=sys.stderr)
-        results |= tried(peer, python, 1 if asked.quick else asked.kills, peer.steps // 8 if asked.quick else peer.steps)
+        results |= tried(
+            peer, python, 1 if asked.quick else asked.kills, peer.steps // 8 if asked.quick else peer.steps
+        )
     report("Killed and resumed", results, asked.json, "counts, no times")
 
 

@@ -50,7 +50,10 @@ class Setup:
         return "num_workers" not in self.changes
 
     def argv(self, logdir: Path) -> list[str]:
-        return flags(logdir, "--resume", **self.changes)
+        if "num_steps" not in self.changes:
+            return flags(logdir, "--resume", **self.changes)
+        return [word for name, value in self.changes.items() for word in (f"--{name}", str(value))] + [
+            "--resume", "--logdir", str(logdir)]  # fmt: skip
 
 
 MODEL = {

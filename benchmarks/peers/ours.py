@@ -6,9 +6,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from recorded import finish, say
+
 import trainer
 from control.storage import checkpoints
-from recorded import finish, say
 
 SETTINGS = {
     "DDQN": "--implementation DDQN --steps_per_epoch {part} --epochs 40 --eval_every 5 --checkpoint_every 5",
