@@ -45,7 +45,7 @@ CONTENDERS = [
     Peer("sb3", "stable_baselines3", "stable-baselines3", "PPO", 4096),
     Peer("sb3", "stable_baselines3", "stable-baselines3", "DQN", 4000),
     Peer("torchrl_", "torchrl", "torchrl", "DQN", 2000),
-    Peer("agilerl_", "agilerl", "agilerl", "DQN", 2000),
+    Peer("agilerl_", "agilerl.algorithms", "agilerl", "DQN", 2000),
 ]
 
 
@@ -111,8 +111,9 @@ def tried(peer: Peer, python: str, kills: int, steps: int) -> dict[str, Result]:
             counts["ended"] += ended
             counts["started_anew"] += said[-1] == "begun"
             counts["unreadable"] += any("unreadable" in line for line in said)
-            for name, one, other in zip(("same_curve", "same_weights"), run.found() if ended else ("", ""), wholes[0]):
-                counts[name] += one == other
+            curve, weights = run.found() if ended else ("", "")
+            counts["same_curve"] += curve == wholes[0][0]
+            counts["same_weights"] += weights == wholes[0][1]
             print(f"{peer.name}: {done} of {kills}: {said[-1]}  {counts}", file=sys.stderr, flush=True)
     against = f"of {kills} kills, {steps} steps of CartPole"
     return {f"{peer.name}_{name}": Result(float(count), "runs", against) for name, count in counts.items()}
@@ -129,13 +130,13 @@ def main() -> None:
     for peer in CONTENDERS:
         if asked.only and peer.name not in asked.only:
             continue
-        python = pythons.get(peer.module, sys.executable)
+        python = pythons.get(peer.module.split(".")[0], sys.executable)
         code = (
             f"import {peer.module}; from importlib.metadata import version; print(version('{peer.package or 'torch'}'))"
         )
         here = subprocess.run([python, "-c", code], capture_output=True, text=True)
         if here.returncode:
-            print(f"{peer.name} is left out: pip install {peer.package} gymnasium[classic-control]", file=sys.stderr)
+            print(f"{peer.name} is left out: pip install {peer.package} 'gymnasium[classic-control]'", file=sys.stderr)
             continue
         print(f"{peer.name}: {peer.package or 'with torch'} {here.stdout.strip()}", file=sys.stderr)
         results |= tried(

@@ -37,12 +37,11 @@ def main(folder: Path, algorithm: str, steps: int) -> None:
     if agent is None:
         done = 0
         agent = DQN(recorded.observation_space, recorded.action_space, batch_size=32, learn_step=1, lr=1e-3)
-    print("steps of the agent:", getattr(agent, "steps", None), file=sys.stderr)
-    recorded.go_on_from(done)
+    recorded.go_on_from(done + 5 * (done // (steps // 8)))  # and the steps of its tests
     say(folder, f"resumed at {done}" if done else "begun")
     train_off_policy(
         DummyVecEnv(recorded), "CartPole-v1", "DQN", [agent], ReplayBuffer(max_size=20_000), max_steps=steps,
-        evo_steps=steps // 8, eval_steps=10, checkpoint=steps // 8, checkpoint_path=str(folder / "population.pt"),
+        evo_steps=steps // 8, eval_steps=5, checkpoint=steps // 8, checkpoint_path=str(folder / "population.pt"),
         eps_end=0.05, eps_decay=0.998, verbose=False,
     )  # fmt: skip
     finish(folder, agent.actor.state_dict().values())

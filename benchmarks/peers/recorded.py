@@ -1,8 +1,8 @@
 """What the peers' scripts share: CartPole that writes down its episodes, and what a run leaves for the comparison.
 
-Each script is called ``SCRIPT FOLDER ALGORITHM STEPS`` by its library's own interpreter. It trains with seed 1, or goes on
-where FOLDER holds a checkpoint, and writes there ``curve.csv``, a line ``steps,return`` per training episode; in the end
-``weights``, a digest; and ``log``, a line ``begun``, ``resumed at N`` or ``unreadable NAME`` each time.
+Each script is called ``SCRIPT FOLDER ALGORITHM STEPS`` by its library's own interpreter. It trains with seed 1, or goes
+on where FOLDER holds a checkpoint. It writes ``curve.csv`` there, a line ``steps,return`` per training episode; in the
+end ``weights``, a digest; and into ``log`` each time a line ``begun``, ``resumed at N`` or ``unreadable NAME``.
 """
 
 import hashlib
