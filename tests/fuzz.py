@@ -74,7 +74,7 @@ class Fuzzer:
     def files(self, rng: random.Random, scratch: Path) -> Iterator[Complaint]:
         folder = scratch / "read"
         folder.mkdir()
-        argv, names = files.draw(rng, folder)
+        argv, names, implementation = files.draw(rng, folder)
         (content,) = (path for path in folder.iterdir() if path.suffix != ".py")
         asked = f"{shown(argv)} with {content.read_bytes()[:300]!r}"
         read = self.call(argv, folder, parse_only=True, cpu=4, before=(_with_own_modules,))
@@ -86,7 +86,7 @@ class Fuzzer:
             and ("--use_tune" in argv or rng.random() < 0.2)
         ):
             _with_torch()
-            argv = flag_lines.shortened(argv, _given(argv, "implementation", ""))
+            argv = flag_lines.shortened(argv, implementation)
             done = self.call(argv, folder, before=(_with_own_modules, _without_ray))
             yield from ((asked, what) for what in complaints(done, names))
         if (folder / "EXECUTED").exists():
@@ -148,7 +148,7 @@ class Fuzzer:
             _with_torch()
             from fuzzing.sound import SoundProxy
 
-            self._made[kind] = SoundProxy(kind, self.folder / "sound" / kind, self.call)
+            self._made[kind] = SoundProxy(kind, self.folder / "sound" / kind, self.call, searched=not self.quick)
         return self._made[kind]
 
     def run_of(self, name: str) -> "SoundRun":

@@ -32,8 +32,9 @@ def _spaces() -> list[Path]:
     return sorted(ROOT.glob("experiments/*/search_*.yaml"))
 
 
-def draw(rng: random.Random, folder: Path) -> tuple[list[str], list[str]]:
-    """Write a file into ``folder``. Returns the command line that reads it, and what a refusal must mention one of."""
+def draw(rng: random.Random, folder: Path) -> tuple[list[str], list[str], str]:
+    """Write a file into ``folder``. Returns the command line that reads it, what a refusal must mention one of, and the
+    implementation."""
     is_json, searched = rng.random() < 0.35, rng.random() < 0.2
     if searched:
         space = rng.choice(_spaces())
@@ -67,7 +68,7 @@ def draw(rng: random.Random, folder: Path) -> tuple[list[str], list[str]]:
     )
     if rng.random() < 0.1:
         argv.append("--help")
-    return argv, [name, *names, "config", "search_space", "module"]
+    return argv, [name, *names, "config", "search_space", "module"], implementation
 
 
 def _change(rng: random.Random, content: dict[str, Any]) -> None:

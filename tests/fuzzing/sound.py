@@ -1,5 +1,6 @@
 """Sound runs and files, and what they give: the measure of what is made of damaged ones."""
 
+import dataclasses
 import re
 import shutil
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from fuzzing.files import PAYLOAD
 from fuzzing.flag_lines import small
 from fuzzing.sandbox import Ended
 from helpers import different, learned, run_folder
+from proxies import KINDS, written
 
 _CLOCK = re.compile(r"^.*(: \S*(ckpt|safetensors)$|steps/s).*$|[\d.]+ seconds.*", re.MULTILINE)
 
@@ -72,13 +74,20 @@ class SoundRun:
 
 
 class SoundProxy:
-    """A synthetic environment that a search has made, and what it prints of an agent that trains on it."""
+    """A synthetic environment, ``searched`` for or random, and what is printed of an agent that trains on it."""
 
-    def __init__(self, kind: str, folder: Path, call: Callable[..., Ended]):
-        argv = [word for name, value in (small("SE") | {"proxy": kind}).items() for word in (f"--{name}", str(value))]
-        made = call(argv, folder, cpu=60, wall=900)
-        assert made.accepted, made
-        path = run_folder(folder / "exp_dir") / "proxy.safetensors"
+    def __init__(self, kind: str, folder: Path, call: Callable[..., Ended], searched: bool):
+        folder.mkdir(parents=True)
+        path, settings = folder / "proxy.safetensors", small("SE") | {"proxy": kind}
+        if searched:
+            made = call(
+                [word for name, value in settings.items() for word in (f"--{name}", str(value))], folder, cpu=60
+            )
+            assert made.accepted, made
+            path = run_folder(folder / "exp_dir") / "proxy.safetensors"
+        else:
+            config = dataclasses.replace(KINDS[kind][0], deploy_steps=60, inner_steps=60)
+            written(path, kind, config=config, description={"settings": settings, "scores": {}})
         self.data, (self.header, self.tensors) = path.read_bytes(), stand_ins.parts(str(path))
         place = folder.parent / f"{folder.name}-sound"
         ended = call(self.prepare(place, self.data), place, cpu=60, wall=900)
