@@ -82,6 +82,7 @@ ERRORS: list[tuple[BaseException, str | None]] = [
     (SettingError("lr is\n-1"), "error: lr is -1\n"),
     (SettingError("lr is " + "9" * 999 + "; max"), "error: lr is " + "9" * 150 + "..." + "9" * 99 + "; max\n"),
     (SettingError("names: " + "a " * 5000), "error: names: " + "a " * 371 + "a..."),
+    (EnvironmentFault("\x1b[31mé\x00\u202e"), "error: \\x1b[31mé\\x00\\u202e\n"),
     (EnvironmentFault("reward is nan"), "error: reward is nan\n"),
     (OSError(errno.ENOSPC, "No space", "/x/last.ckpt"), "error: disk full at '/x/last.ckpt'; make room and go on"),
     (PermissionError(errno.EACCES, "Permission denied", "/x"), "error: cannot use '/x': Permission denied\n"),

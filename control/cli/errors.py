@@ -20,7 +20,8 @@ def one_line(error: BaseException) -> str | None:
     """The one line that says what to put right; None for a bug."""
     understudy = sys.modules.get("understudy")  # its errors count where it is loaded
     if isinstance(error, UserError) or understudy is not None and isinstance(error, understudy.ProxyError):
-        return brief(" ".join(brief(word, WIDEST) for word in str(error).split()), LONGEST)
+        line = brief(" ".join(brief(word, WIDEST) for word in str(error).split()), LONGEST)
+        return "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)  # not a terminal's commands
     if isinstance(error, OSError) and error.errno in DISK:
         where = f" at {str(error.filename)!r}" if error.filename is not None else ""
         return f"disk full{where}; make room and go on with --resume"
