@@ -30,6 +30,7 @@ from control.loops.build import build_loop
 from control.loops.steps import StepGroups
 from models.agents.model_generalisation.config import IMPLEMENTATIONS
 from models.agents.model_generalisation.values import compiled
+from models.replay import row_bytes
 from models.settings import SettingError
 
 CURVE = 24_000  # steps
@@ -223,9 +224,12 @@ def memory(seeds: int = 30, rows: int = 100_000) -> dict[str, Result]:
         settings = from_dict(values)
         group: Any = loop_of(settings).groups[0].loop
         environment = group.environment
-        computed = type(group.agent).memory_bytes(
-            settings.agent, environment.spaces, seeds, getattr(environment, "dynamics", None)
-        )
+        agent = group.agent
+        if name == "PerfectModel":
+            layout = type(agent.replay).layout(environment.dynamics)
+        else:
+            layout = type(agent.replay).layout(agent.obs_size, agent.actions, bits=True)
+        computed = seeds * rows * row_bytes(layout)
         asked = sum(table.nbytes for table in group.agent.replay._tables.values())
         key, what = f"{name}_memory", f"{seeds} seeds, {rows:,} rows"
         results[key] = Result(computed / 1e9, "GB", f"from element sizes, {what}")

@@ -86,6 +86,12 @@ class Agent(nn.Module):
         """
         raise NotImplementedError
 
+    @staticmethod
+    def memory_bytes(config: Any, spaces: Spaces, members: int, steps: int | None, dynamics: Any = None) -> int:
+        """What training M = ``members`` takes at its peak, about, and never more than that by much: networks, moments,
+        batches, memory of ``steps`` a member (None: no end to them) and its copy in a checkpoint. 0 is not checked."""
+        return 0
+
     def commands_now(self) -> dict[str, Tensor]:
         """The mean of the present command by name, ``[M]`` each in raw units; empty where the agent follows none."""
         return {}
@@ -171,11 +177,6 @@ class StepAgent(Agent):
     def needs_dynamics(config: Any) -> bool:
         """Whether it can learn only in environments whose states can be copied."""
         return False
-
-    @staticmethod
-    def memory_bytes(config: Any, spaces: Spaces, members: int, dynamics: Any) -> int:
-        """What the replay buffer takes when it is full; 0 where it is too small to check."""
-        return 0
 
 
 class InnerAgent(StepAgent):

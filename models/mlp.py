@@ -136,6 +136,11 @@ class Mlp:
         return x * sigmoid(x)
 
 
+def parameters(sizes: Sequence[int]) -> int:
+    """Weights and biases of an `Mlp`."""
+    return sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes))
+
+
 class MlpNetwork(nn.Module):
     """An `Mlp` in rows with weights of its own: ``[M, B, inputs] -> [M, B, outputs]``. ``activation`` is relu, tanh,
     identity, elu or silu.

@@ -97,7 +97,9 @@ class NoiseBlocks:
     called one after another; numbers that share a call lie side by side in it.
     """
 
-    def __init__(self, streams: Streams, draws: Sequence[Draw], steps: int = 128, device: torch.device | None = None):
+    STEPS = 128
+
+    def __init__(self, streams: Streams, draws: Sequence[Draw], steps: int = STEPS, device: torch.device | None = None):
         self.streams, self.draws, self.steps, self.device = streams, draws, steps, device
         self._before = streams.get_state()  # where the block of now began
         self._block: dict[str, Tensor] = {}

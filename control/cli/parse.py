@@ -34,6 +34,7 @@ REPLACED: dict[str, dict[str, str]] = {
     "episodes": {"steps_per_epoch": "", "agent": "implementation"},
     "steps": {"agent": "implementation"},
 }  # fmt: skip
+PER_CORE = 4  # threads or processes; more only get in each other's way
 MUST_EXIST = ("eval_agent", "reload", "search_space", "plot")
 
 
@@ -194,6 +195,11 @@ def _check_together(settings: Settings, typed: Collection[str], known: Mapping[s
         raise SettingError(
             f"seed is {run.seed}; allowed with num_seeds {run.num_seeds}: at most {2**63 - run.num_seeds}"
         )
+    most = max(8, PER_CORE * (os.cpu_count() or 1))
+    for name in ("num_threads",) if run.ray_address else ("num_threads", "num_workers", "max_concurrent_trials"):
+        if (getattr(run, name) or 0) > most:
+            here = f"on this machine, which has {os.cpu_count()} cores"
+            raise SettingError(f"{name} is {getattr(run, name)}; allowed: at most {most} {here}", name)
     if run.exp_name in (".", ".."):
         raise SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name")
     for one, other in CONFLICTS:

@@ -12,13 +12,14 @@ from typing import Any
 
 from torch import Tensor
 
-from control.cli.settings import Settings, as_dict, from_dict
+from control.cli.settings import RunConfig, Settings, as_dict, from_dict
 from control.commands.run import ENVS, with_weights
 from control.commands.train import prepare
 from control.evolution.cluster import make_workers
 from control.lightning.agent import AgentModule
 from control.lightning.callbacks import film
 from control.loops.build import spaces_of
+from control.loops.memory import check_memory, of_fresh_agents
 from control.loops.recording import check_recording
 from control.loops.rollout import Episodes
 from control.reports.statistics import interval, iqm
@@ -146,9 +147,15 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     if "agent" in settings.given:
         from_dict({"implementation": "SE", "gamename": proxy.game, "agent": run.agent})  # the flag by itself
     agent = agent_settings(proxy, agent_name, settings.changed)
+
+    def needed(run: RunConfig, agent: Any, search: Any) -> int:
+        return of_fresh_agents(search, run, agent, proxy.spaces, len(proxy.parameters), run.num_agents)
+
     share = max(1, min(run.num_eval_episodes, 1000) // run.num_agents)
     tests = share if "num_eval_episodes" in settings.given else 10
     config = dataclasses.replace(proxy.config, test_episodes=tests)
+    here = dataclasses.replace(run, gamename=proxy.game, agent=agent_name)
+    check_memory(needed, [here, agent, config])
     print(f"{proxy.game} by a synthetic {'bandit' if config.proxy == 'bandit' else 'environment'}: {proxy.path}")
     sampled = f", sampled for each agent: {', '.join(agent.vary)}" if agent.vary_hp else ""
     print(f"{run.num_agents} fresh {agent_name} agents on each, seed {run.seed}{sampled}; "

@@ -118,7 +118,7 @@ def with_weights(checkpoint: Checkpoint, seed: int, **changes: Any) -> AgentModu
     settings = checkpoint.settings
     if settings.proxy is not None:
         raise UserError(f"{str(checkpoint.path)!r} is a search: its result is a synthetic environment, not an agent")
-    module = AgentModule(settings.replace(**changes))
+    module = AgentModule(settings.replace(**changes), training=False)
     module.take_weights(checkpoint)
     seeds = [seed + member for member in range(len(module.seeds))]
     module.loop.evaluation_streams = Streams.named(seeds, "evaluating a checkpoint")

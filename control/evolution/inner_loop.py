@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from control.loops.memory import MOST_MEMBERS
 from control.loops.process import configure_torch
 from control.loops.rollout import rollout
 from control.loops.steps import Ended, StepLoop
@@ -25,7 +26,6 @@ from models.registry import agent_class
 from models.streams import Streams, numbered_seed
 
 _COMPACT = 0.75  # share of members still in training below which the others leave the program
-_MOST_MEMBERS = 512  # agents in one program; more take turns, for the sake of memory and cache
 
 
 @dataclass
@@ -142,7 +142,7 @@ class InnerLoop:
             everything = type(self.agent_config)().vary
             loop.agent_config = dataclasses.replace(self.agent_config, vary_hp=True, vary=everything)
         groups = self.agent_class.groups(loop.agent_config, seeds)
-        pieces = [group[i : i + _MOST_MEMBERS] for group in groups for i in range(0, len(group), _MOST_MEMBERS)]
+        pieces = [group[i : i + MOST_MEMBERS] for group in groups for i in range(0, len(group), MOST_MEMBERS)]
         parts = [
             loop._run_piece(None if proxies is None else proxies[piece], [seeds[i] for i in piece]) for piece in pieces
         ]

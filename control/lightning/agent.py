@@ -18,12 +18,12 @@ from models.state import StateError, demand, like
 class AgentModule(RunModule):
     """Trains M members (seeds ``seed, seed + 1, ...``) of one agent in one environment, by the ``loop`` of its family.
 
-    SettingError where agent, environment and machine do not fit. The agents' own optimisers are Lightning's, for
-    checkpoints; they make their steps themselves.
+    SettingError where agent, environment and machine do not fit; whether there is memory is asked where it is for
+    ``training``. The agents' own optimisers are Lightning's, for checkpoints; they make their steps themselves.
     """
 
-    def __init__(self, settings: Settings):
-        loop = build_loop(settings)
+    def __init__(self, settings: Settings, training: bool = True):
+        loop = build_loop(settings, training)
         super().__init__(settings, loop.seeds)
         self.loop = loop
         self.agents = nn.ModuleList(loop.agents)

@@ -7,12 +7,13 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from control.cli.settings import Settings
+from control.cli.settings import RunConfig, Settings
 from control.evolution.cluster import Workers, make_workers
 from control.evolution.inner_loop import Outcome, objective
 from control.evolution.strategies import STRATEGIES, Archive
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces
+from control.loops.memory import check_memory, of_search
 from control.reports.tags import FITNESS, MEAN_RETURN
 from envs.make import Stages, stages_of
 from models.proxies.search import SearchConfig
@@ -215,5 +216,11 @@ def build(settings: Settings) -> PopulationModule:
         raise SettingError(f"num_seeds is {run.num_seeds}; allowed with {run.implementation}: 1 (see bash_train.sh)")
     stages = stages_of(settings.proxy, run.gamename)
     check_spaces(run, agent_class(run.agent), stages.spaces, run.agent)
+
+    def needed(search: Any, run: RunConfig, agent: Any) -> int:
+        own = stages if search is settings.proxy else stages_of(search, run.gamename)
+        return of_search(search, run, agent, own.spaces, own.parameters.size)
+
+    check_memory(needed, [settings.proxy, run, settings.agent])
     workers = make_workers(settings.proxy, run.agent, settings.agent, run.gamename, run.num_workers, run.ray_address)
     return PopulationModule(settings, workers, stages)

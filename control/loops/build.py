@@ -1,30 +1,32 @@
 """From settings to the loop of a run, with its agent and environments."""
 
 from functools import partial
-from typing import Any
 
 import torch
 
 from control.cli.settings import RunConfig, Settings
 from control.loops.episodes import EpisodeLoop
 from control.loops.loop import Loop
-from control.loops.process import available_memory
+from control.loops.memory import check_memory, of_training
 from control.loops.steps import Group, StepGroups, StepLoop
-from envs.make import make_environment
+from envs.make import make_dynamics, make_environment
 from envs.names import GAMES
-from envs.tensor import Dynamics, TensorEnvironment
-from models.contract import Agent, StepAgent
+from envs.tensor import TensorEnvironment
+from models.contract import Agent
 from models.registry import agent_class, family
 from models.settings import SettingError
 from models.spaces import Spaces
 from models.streams import Streams
 
 
-def build_loop(settings: Settings) -> Loop:
-    """The loop of a run, its environments open. SettingError where agent, environment and machine do not fit."""
-    run = settings.run
+def build_loop(settings: Settings, training: bool = True) -> Loop:
+    """The loop of a run, its environments open. SettingError where agent, environment and machine do not fit; whether
+    there is memory for it is asked where it is for ``training``."""
+    run, spaces = settings.run, spaces_of(settings.run.gamename)
     check_accelerator(run)
-    check_spaces(run, agent_class(run.implementation), spaces_of(run.gamename))
+    check_spaces(run, agent_class(run.implementation), spaces)
+    if training:
+        check_memory(partial(of_training, spaces, make_dynamics(run.gamename)), [run, settings.agent], run.accelerator)
     loop = _episodes(settings) if family(run.implementation).learns_from == "episodes" else _steps(settings)
     followed = loop.agents[0].commands_now()
     if unknown := ", ".join(f"command.{name}" for name in settings.command if name not in followed):
@@ -99,30 +101,12 @@ def _steps(settings: Settings) -> StepGroups:
         )
         training = environment(config.num_envs, time_limit=run.time_limit or (0 if schedule.endless else None))
         dynamics = training.on_device if isinstance(training, TensorEnvironment) else None
-        _check_dynamics(run, config, kind, training.spaces, dynamics)
+        if dynamics is None and kind.needs_dynamics(config):
+            able = ", ".join(game.name for game in GAMES.values() if game.dynamics)
+            cannot = f"gamename is {run.gamename!r}, whose states cannot be copied"
+            raise SettingError(f"{cannot}; allowed for {run.implementation}: {able}", "gamename")
         world = {"dynamics": dynamics, "device": device} if kind.knows_dynamics else {}
         loop = StepLoop(kind(config, training.spaces, mine, **world), training, Streams.named(mine, "episodes"))
         evaluation = environment(schedule.eval_episodes, time_limit=min(limits, default=None))
         groups.append(Group(torch.tensor(positions), loop, evaluation))
     return StepGroups(groups, seeds, schedule, settings.epochs, run.gamename)
-
-
-def _check_dynamics(
-    run: RunConfig, config: Any, agent: type[StepAgent], spaces: Spaces, dynamics: Dynamics | None
-) -> None:
-    """SettingError where the agent must step copies of the environment and cannot, or has no room for its memory."""
-    if dynamics is None and agent.needs_dynamics(config):
-        able = ", ".join(game.name for game in GAMES.values() if game.dynamics)
-        raise SettingError(
-            f"gamename is {run.gamename!r}, whose states cannot be copied; allowed for {run.implementation}: {able}",
-            "gamename",
-        )
-    needed = agent.memory_bytes(config, spaces, run.num_seeds, dynamics)
-    there = available_memory(run.accelerator) if needed else None
-    if there is not None and needed > there:
-        size = config.buffer_size  # which everything that says how much it needs has
-        raise SettingError(
-            f"buffer_size is {size}, which takes {needed / 1e9:.1f} GB with num_seeds {run.num_seeds} on "
-            f"{run.gamename}, and {there / 1e9:.1f} GB are free; allowed here: at most {int(size * there / needed)}",
-            "buffer_size",
-        )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from models.agents.ddqn.config import Config
 from models.agents.ddqn.networks import Dueling
 from models.contract import InnerAgent, Policy
-from models.mlp import Mlp
+from models.mlp import Mlp, parameters
 from models.optim import MemberAdam
 from models.replay import ReplayBuffer
 from models.spaces import Discrete, Spaces
@@ -102,6 +102,18 @@ class Agent(InnerAgent):
         self.steps = 0
         self._epsilons = torch.tensor([config.eps_init])
         self._views()
+
+    @staticmethod
+    def memory_bytes(config: Config, spaces: Spaces, members: int, steps: int | None, dynamics: Any = None) -> int:
+        assert isinstance(spaces.actions, Discrete)
+        hidden = [config.hidden_size] * config.hidden_layer
+        sizes, numbers, batch = [*spaces.obs_shape, *hidden, spaces.actions.n], sum(hidden), config.batch_size
+        weights = parameters(sizes)
+        if config.head == "dueling":
+            weights, numbers = Dueling(config, sizes).size, numbers + 3 * config.feature_dim
+        kept, row = config.rb_size if steps is None else min(config.rb_size, steps), 4 * (2 * sizes[0] + 3)
+        drawn = NoiseBlocks.STEPS * (config.updates_per_step * batch + 2 * config.num_envs)
+        return members * (28 * weights + 2 * kept * row + 8 * drawn + batch * (2 * row + 12 * numbers))
 
     def _views(self) -> None:
         self._policy = self.with_weights(self.online)

@@ -1,0 +1,124 @@
+"""Whether there is memory for what the settings ask for, before any is taken. What is needed is estimated, coarsely and
+rather too low than too high, so that nothing is refused that fits: docs/benchmarks.md."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from control.cli.settings import RunConfig, Settings
+from control.loops.process import available_memory
+from control.loops.steps import BLOCK
+from envs.names import resolve
+from models.registry import agent_class, family
+from models.settings import SettingError, bounds, kinds
+from models.spaces import Spaces
+
+_GYMNASIUM = 8_000  # bytes of a simple environment
+_WORKER = 40_000_000  # of a process beside this one
+MOST_MEMBERS = 512  # fresh agents in one program; more take turns, for the sake of memory and cache
+_LOSS = 200  # of what a step leaves until the end of its epoch, beside its numbers
+
+
+def check_memory(needed: Callable[..., int], configs: Sequence[Any], accelerator: str = "cpu") -> None:
+    """SettingError where ``needed(*configs)``, in bytes, is more than there is. It names the integer setting of
+    ``configs`` that makes the greatest difference, and how large that may be."""
+    there, total = available_memory(accelerator), needed(*configs)
+    if there is None or total <= there:
+        return
+
+    def changed(place: int, name: str, value: Any) -> int:
+        """What is needed with another value of a setting."""
+        config = dataclasses.replace(configs[place], **{name: value})
+        return needed(*configs[:place], config, *configs[place + 1 :])
+
+    def scaled(place: int, name: str, share: float) -> Any:
+        """A setting at that share of its value, or at its minimum."""
+        config = configs[place]
+        value, kind = getattr(config, name), kinds(type(config))[name]
+        least = bounds(kind, {field.name: field for field in dataclasses.fields(config)}[name].metadata).get(
+            "minimum", 1
+        )
+        smaller = tuple(max(int(least), _round(each * share)) for each in (value if kind.many else (value,)))
+        return smaller if kind.many else smaller[0]
+
+    sizes = [
+        (place, name, getattr(type(config), name)) for place, config in enumerate(configs)
+        for name, kind in kinds(type(config)).items() if kind.item is int and getattr(config, name) and name != "seed"
+    ]  # fmt: skip
+    # At fault is what was raised above its default, where that is enough, else what makes the greatest difference.
+    raised = {(place, name): changed(place, name, usual) for place, name, usual in sizes
+              if usual is not None and getattr(configs[place], name) > usual}  # fmt: skip
+    if not raised or min(raised.values()) > there:
+        raised = {(place, name): changed(place, name, scaled(place, name, 0.0)) for place, name, _ in sizes}
+    place, name = min(raised, key=lambda size: raised[size])
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if changed(place, name, scaled(place, name, middle)) <= there else (low, middle)
+    fitting, value = scaled(place, name, low), getattr(configs[place], name)
+    then = changed(place, name, fitting)
+    shown, most = (list(each) if isinstance(each, tuple) else each for each in (value, fitting))
+    allowed = f"at most {most}" if then <= there else f"no value, for even {most} needs {_gigabytes(then)}"
+    where = "the GPU" if accelerator == "gpu" else "memory"
+    raise SettingError(
+        f"{name} is {shown}, with which this needs about {_gigabytes(total)} of {where}, and {_gigabytes(there)} are "
+        f"free; allowed here: {allowed}",
+        name,
+    )
+
+
+def _round(value: float) -> int:
+    """``value`` cut to two digits: the estimate is no better."""
+    digits = 10 ** max(0, math.floor(math.log10(value)) - 1) if value >= 1 else 1
+    return int(value // digits * digits)
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.2g} GB" if count < 1e11 else f"{count / 1e9:,.0f} GB"
+
+
+def of_training(spaces: Spaces, dynamics: Any, run: RunConfig, agent: Any) -> int:
+    """Bytes of a run of agents: what they take (`models.contract.Agent.memory_bytes`), and their environments."""
+    epochs, limit = Settings(run, agent).epochs, run.time_limit or spaces.max_episode_steps
+    spaces = dataclasses.replace(spaces, max_episode_steps=limit)
+    if family(run.implementation).learns_from == "episodes":
+        plan = agent.schedule
+        envs = plan.episodes + (run.eval_episodes if run.eval_episodes > plan.episodes else 0)
+        steps = None if limit is None else (plan.warm_up + epochs * plan.episodes) * limit
+        played = 2 * plan.episodes * (limit or 1) * (spaces.obs_bytes + 16) + 8 * (plan.running_mean or 0)
+    else:
+        schedule = Settings(run, agent).schedule
+        envs, steps = agent.num_envs + schedule.eval_episodes, epochs * schedule.steps_per_epoch
+        played = BLOCK * agent.num_envs * (8 + spaces.obs_bytes) + 4 * schedule.steps_per_epoch
+        played += _LOSS * schedule.steps_per_epoch // run.num_seeds
+    kind = agent_class(run.implementation)
+    workers = _WORKER * min(run.num_workers, run.num_seeds * envs) * (run.num_workers > 1)
+    own = kind.memory_bytes(agent, spaces, run.num_seeds, steps, dynamics)
+    return own + run.num_seeds * (played + envs * _of_environment(run.gamename, spaces)) + workers
+
+
+def of_fresh_agents(search: Any, run: RunConfig, agent: Any, spaces: Spaces, size: int, count: int) -> int:
+    """Bytes of ``count`` fresh agents on proxies of ``size`` parameters; at most 512 of a worker train at a time."""
+    members = min(MOST_MEMBERS, -(-count // run.num_workers))
+    tests = search.test_episodes * (_of_environment(run.gamename, spaces) + 12)
+    inner = agent_class(run.agent).memory_bytes(agent, spaces, members, search.steps_in_use)
+    rule = 16 * search.early_out_num * (search.inner_rule != "budget")
+    worker = inner + members * (12 * size + BLOCK * agent.num_envs * (8 + spaces.obs_bytes) + tests + rule)
+    return run.num_workers * (worker + _WORKER) + count * (4 * size + 4 * search.test_episodes + _LOSS)
+
+
+def of_search(search: Any, run: RunConfig, agent: Any, spaces: Spaces, size: int) -> int:
+    """Bytes of a search for proxies of ``size`` parameters: the largest of its phases."""
+    population, drawn = search.population, search.initial_draws * search.initial_members * (search.initial_draws > 1)
+    phases = [
+        (population * search.agents_per_proxy + search.center_agents, 16 * population), (drawn, 8 * drawn),
+        ((search.keep_best + 1) * search.retest_agents, 0), (search.report_agents, 0),
+    ]  # fmt: skip
+    kept = 4 * size * (search.keep_best + search.initial_draws + 12)
+    return kept + max(of_fresh_agents(search, run, agent, spaces, size, n) + size * more for n, more in phases)
+
+
+def _of_environment(game: str, spaces: Spaces) -> int:
+    """Bytes of one environment, stepped along with others."""
+    return 8 * spaces.obs_bytes + (0 if resolve(game).dynamics else _GYMNASIUM)
