@@ -98,7 +98,7 @@ def test_a_policy_that_is_sure_of_everything_is_told(logdir: Path, capsys: Shown
 
 
 def test_weights_that_are_no_longer_finite_end_the_run_in_one_line(logdir: Path, capsys: Shown) -> None:
-    argv = flags(logdir, implementation="CPG", lr=1e38)
+    argv = flags(logdir, implementation="CPG", lr=1e9, hidden_sizes=[8] * 9)
     error = refused(trainer.main, argv, "weights are no longer finite", capsys, begun=True)
     assert error.endswith("a smaller lr may help\n")
 

@@ -77,7 +77,7 @@ class Agent(EpisodeAgent):
         row = spaces.obs_bytes + 36  # action, targets and slots
         if config.desire_advantage:
             weights += parameters((features, *config.value_hidden_sizes, 1))
-            row += spaces.obs_bytes + 16
+            row += spaces.obs_bytes + 60
         kept = capacity if steps is None else min(capacity, steps)
         batch, drawn = config.batch_size, config.num_grad_steps * config.batch_size
         validated = config.num_val_batches * batch * numbers * (not config.desire_advantage)

@@ -114,7 +114,7 @@ class Agent(StepAgent):
         starts = config.rollout_batch_size or config.batch_size
         imagined = config.rollout_length * starts * (config.model != "none")
         drawn = config.updates_per_step * (config.batch_size + imagined * actions)
-        at_work = 4 * (imagined + config.batch_size * (1 + len(nets))) * numbers
+        at_work = 12 * (imagined + config.batch_size * (1 + len(nets))) * numbers
         copied = config.buffer_size if steps is None else min(config.buffer_size, steps)
         return members * (20 * weights + (config.buffer_size + copied) * row + 8 * drawn + at_work)
 
