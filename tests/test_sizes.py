@@ -106,6 +106,8 @@ def test_an_estimate_has_room_for_weights_and_moments_and_little_else(name: str)
     game = "procmaze" if family(name).package.endswith("model_generalisation") else "cartpole"
     settings = parse(["--implementation", name, "--gamename", game])
     assert 1e5 < needs(f"--gamename {game}")(settings.run, settings.agent) < 5e8
+    endless = dataclasses.replace(settings.run, time_limit=10**9)  # which episodes do not reach
+    assert needs(f"--gamename {game}")(endless, settings.agent) < 1e9
     widths: dict[str, Any] = {"hidden_sizes": (600, 600), "hidden_size": 600, "num_hidden_units": 600}
     own = {n: value for n, value in widths.items() if hasattr(settings.agent, n)}
     least = {n: 1 for n in ("batch_size", "buffer_size", "rb_size", "num_grad_steps") if hasattr(settings.agent, n)}

@@ -17,6 +17,7 @@ from models.spaces import Spaces
 _GYMNASIUM = 8_000  # bytes of a simple environment
 _WORKER = 40_000_000  # of a process beside this one
 MOST_MEMBERS = 512  # fresh agents in one program; more take turns, for the sake of memory and cache
+_EPISODE = 1000  # steps that an episode is taken to have at most; a limit far off is often none
 _LOSS = 200  # of what a step leaves until the end of its epoch, beside its numbers
 
 
@@ -81,12 +82,13 @@ def _gigabytes(count: int) -> str:
 def of_training(spaces: Spaces, dynamics: Any, run: RunConfig, agent: Any) -> int:
     """Bytes of a run of agents: what they take (`models.contract.Agent.memory_bytes`), and their environments."""
     epochs, limit = Settings(run, agent).epochs, run.time_limit or spaces.max_episode_steps
-    spaces = dataclasses.replace(spaces, max_episode_steps=limit)
+    length = min(limit or 1, _EPISODE)
+    spaces = dataclasses.replace(spaces, max_episode_steps=length)
     if family(run.implementation).learns_from == "episodes":
         plan = agent.schedule
         envs = plan.episodes + (run.eval_episodes if run.eval_episodes > plan.episodes else 0)
         steps = None if limit is None else (plan.warm_up + epochs * plan.episodes) * limit
-        played = 2 * plan.episodes * (limit or 1) * (spaces.obs_bytes + 16) + 8 * (plan.running_mean or 0)
+        played = 2 * plan.episodes * length * (spaces.obs_bytes + 16) + 8 * (plan.running_mean or 0)
     else:
         schedule = Settings(run, agent).schedule
         envs, steps = agent.num_envs + schedule.eval_episodes, epochs * schedule.steps_per_epoch
