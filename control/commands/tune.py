@@ -42,18 +42,19 @@ def tune(settings: Settings) -> int:
     for module in ("ray", *_NEEDS.get(run.tune_algorithm, ())):
         importlib.import_module(module)
     at_once = run.max_concurrent_trials or os.cpu_count() or 1
-    with connected(run.ray_address, at_once * run.num_workers):
-        folder = run_dir.create(run)
-        search = Search(settings, space, folder)
-        where = f"on {run.ray_address}" if run.ray_address else f"{at_once} at a time"
-        trials = f"{run.num_samples} trials of {settings.epochs} epochs with {run.tune_algorithm}"
-        print(f"searching {', '.join(space.dimensions)} ({space.source})\n{trials}, {where}: {folder}", flush=True)
-        try:
+    search, interrupted = None, False
+    try:
+        with connected(run.ray_address, at_once * run.num_workers):
+            search = Search(settings, space, run_dir.create(run))
+            where = f"on {run.ray_address}" if run.ray_address else f"{at_once} at a time"
+            trials = f"{run.num_samples} trials of {settings.epochs} epochs with {run.tune_algorithm}, {where}"
+            print(f"searching {', '.join(space.dimensions)} ({space.source})\n{trials}: {search.folder}", flush=True)
             _search(search)
-            interrupted = False
-        except KeyboardInterrupt:
-            interrupted = True
-    shutil.rmtree(folder / "ray", ignore_errors=True)
+    except KeyboardInterrupt:
+        if search is None:
+            raise
+        interrupted = True
+    shutil.rmtree(search.folder / "ray", ignore_errors=True)
     return search.finish(interrupted)
 
 
