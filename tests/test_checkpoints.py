@@ -1,5 +1,6 @@
 """Checkpoints: none is believed before it is checked, and none is lost for want of room."""
 
+import errno
 import functools
 import math
 import operator
@@ -262,12 +263,28 @@ def test_the_previous_checkpoint_survives_a_full_disk(tmp_path: Path, monkeypatc
     AtomicCheckpointIO().save_checkpoint({"weights": torch.ones(50_000)}, path)
     before = path.read_bytes()
     full_disk(monkeypatch, after=0)
+    with pytest.raises(CheckpointError, match="could not be written .*failing.: make room and go on with --resume"):
+        AtomicCheckpointIO().save_checkpoint({"weights": torch.zeros(9)}, tmp_path / "best.ckpt")
     for size in (3, 50_000):
         with pytest.raises(CheckpointError, match="the previous one is kept") as error:
             AtomicCheckpointIO().save_checkpoint({"weights": torch.zeros(size)}, path)
         assert "\n" not in str(errors.one_line(error.value))
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["last.ckpt"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EIO])
+def test_the_event_file_without_room_is_one_line_and_no_traceback(
+    number: int, logdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+) -> None:
+    """TensorBoard writes in a thread of its own. There is no checkpoint to go on from yet."""
+
+    def fails(self: Any, data: bytes) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("tensorboard.summary.writer.record_writer.RecordWriter.write", fails)
+    error = refused_run(trainer.main, flags(logdir), "make room and start again", capsys, begun=True)
+    assert str(run_folder(logdir)) in error
 
 
 def test_a_run_on_a_full_disk_ends_with_one_line_and_goes_on_later(

@@ -84,7 +84,7 @@ ERRORS: list[tuple[BaseException, str | None]] = [
     (SettingError("names: " + "a " * 5000), "error: names: " + "a " * 371 + "a..."),
     (EnvironmentFault("\x1b[31mé\x00\u202e"), "error: \\x1b[31mé\\x00\\u202e\n"),
     (EnvironmentFault("reward is nan"), "error: reward is nan\n"),
-    (OSError(errno.ENOSPC, "No space", "/x/last.ckpt"), "error: disk full at '/x/last.ckpt'; make room and go on"),
+    (OSError(errno.ENOSPC, "No space", "/x/last.ckpt"), "error: disk full at '/x/last.ckpt'; make room"),
     (PermissionError(errno.EACCES, "Permission denied", "/x"), "error: cannot use '/x': Permission denied\n"),
     (OSError(errno.ENAMETOOLONG, "File name too long", "/x"), "error: cannot use '/x': File name too long\n"),
     (ModuleNotFoundError("no", name="ray.tune"), "error: the Python module 'ray' is not installed"),

@@ -15,7 +15,7 @@ import trainer
 from control.lightning.callbacks import RunLog
 from control.storage import checkpoints
 from control.storage.checkpoints import OURS
-from control.storage.run_dir import read_metrics
+from control.storage.run_dir import locked, read_metrics
 from fake_runs import Shown, refused
 from helpers import flags, forged, lasting, run_folder, same_runs, trained
 
@@ -130,6 +130,26 @@ def test_resume_takes_the_newest_run_even_when_it_came_to_no_checkpoint(
     assert "version_1 ended before its first checkpoint, so this starts anew; version_0" in capsys.readouterr().out
     assert anew.name == "version_2"
     same_runs(finished(**UDRL)[0], anew)
+
+
+def test_a_live_run_without_a_checkpoint_yet_is_known_by_its_lock(over: Path, logdir: Path, capsys: Shown) -> None:
+    (over / "checkpoints" / "last.ckpt").unlink()
+    with locked(over):
+        refused(trainer.main, flags(logdir, "--resume"), "which has no checkpoint yet; wait for it", capsys)
+    assert run_folder(logdir) == over
+
+
+def test_lost_rows_are_said_and_a_table_of_another_run_stays_as_it_is(over: Path, logdir: Path, capsys: Shown) -> None:
+    table = over / "metrics.csv"
+    rows = table.read_text().splitlines(keepends=True)
+    table.write_text("".join([*rows[:-1], rows[-1].replace(",25,", ",26,")]))
+    before = contents(logdir)
+    refused(trainer.main, flags(logdir, "--resume", epochs=6), "is not the table of this run: line 6", capsys)
+    assert before == contents(logdir)
+    table.unlink()
+    assert trainer.main(flags(logdir, "--resume", epochs=6)) == 0
+    assert "warning: rows of 5 epochs are lost (1 to 5)" in capsys.readouterr().out
+    assert read_metrics(table)["epoch"] == [5, 6]
 
 
 def test_no_resume_from_a_damaged_or_best_checkpoint(over: Path, logdir: Path, capsys: Shown) -> None:

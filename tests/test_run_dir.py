@@ -11,10 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control.cli.settings import RunConfig
+from control.reports.runs import read_runs
 from control.storage.run_dir import (
     MetricsFile,
     atomic_write_text,
     create,
+    locked,
+    missing_epochs,
     newest,
     parent,
     read_metrics,
@@ -125,6 +128,67 @@ def test_a_killed_run_goes_on_in_its_file(tmp_path: Path) -> None:
         file.write("5,500,25")  # killed here
     assert read_metrics(path)["epoch"] == [0, 1, 2, 3, 4]
     metrics = MetricsFile(path)
-    metrics.truncate_after(2)
+    metrics.go_on_after([row(2)])
     metrics.append(row(3, loss=9.0, score=1.0))
     assert read_metrics(path)["loss"] == [0.0, 1.0, 2.0, 9.0]
+
+
+HEAD, ROWS = "epoch,env_steps,seed,loss\n", ("1,100,25,0.5\n", "1,100,26,\n", "2,200,25,0.1\n", "2,200,26,0.2\n")
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    (b"\xff\xfe\n", "not UTF-8 text .byte 0"),
+    ("epoch,env_steps\n", "no column seed"),
+    ("epoch,env_steps,seed,epoch\n", "has epoch twice"),
+    ("epoch,env_steps,seed,a,a\n", "two columns have one name"),
+    (HEAD + "1,100,25\n", "line 2 has 3 cells, the first line 4"),
+    (HEAD + "1,100,25,good\n", "line 2 has 'good' for 'loss'"),
+    (HEAD + "1.5,100,25,\n", "line 2 has '1.5' for 'epoch'"),
+    (HEAD + "".join(ROWS) + "the end\n", "line 6 has 1 cells"),
+    (None, "cannot be read"),
+])  # fmt: skip
+def test_a_file_that_is_no_table_of_numbers_is_one_line(tmp_path: Path, content: str | bytes | None, said: str) -> None:
+    path = tmp_path / "metrics.csv"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    for read in (read_metrics, MetricsFile, read_runs):
+        with pytest.raises(SettingError, match=said) as error:
+            read(path)
+        assert "\n" not in str(error.value) and str(path) in str(error.value)
+    assert content is None or path.read_bytes() == (content if isinstance(content, bytes) else content.encode())
+
+
+@pytest.mark.parametrize(("rows", "lost"), [
+    (ROWS, []), (ROWS[::-1], []), (ROWS[2:], [1]), (ROWS[:3], [2]), ((), [1, 2]), ((*ROWS, "3,300,25,\n"), []),
+])  # fmt: skip
+def test_rows_of_a_run_that_goes_on_are_complete_or_said_to_be_lost(
+    tmp_path: Path, rows: tuple[str, ...], lost: list[int]
+) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text(HEAD + "".join(rows))
+    assert missing_epochs(path, {25: 200, 26: 200}, 2) == lost
+    MetricsFile(path).go_on_after([{"epoch": 2, "env_steps": 200, "seed": seed} for seed in (25, 26)])
+    table = read_metrics(path)
+    pairs = list(zip(table["epoch"], table["seed"], strict=True))
+    assert pairs == [(epoch, seed) for epoch in (1, 2) if epoch == 2 or 1 not in lost for seed in (25, 26)]
+    assert table["env_steps"][-2:] == [200, 200]
+
+
+@pytest.mark.parametrize("row", ["1,100,25,\n", "2,300,25,\n", "2,200,27,\n", "0,0,25,\n"])
+def test_rows_of_another_run_are_refused(tmp_path: Path, row: str) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text(HEAD + "".join(ROWS[:2]) + row)
+    with pytest.raises(SettingError, match="line 4 is of epoch .*move it away"):
+        missing_epochs(path, {25: 200, 26: 200}, 2)
+
+
+@pytest.mark.parametrize("name", [".lock", "config.yaml", "metrics.csv", "checkpoints"])
+def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path, name: str) -> None:
+    path, elsewhere = tmp_path / "run" / name, tmp_path / "elsewhere"
+    path.parent.mkdir(), elsewhere.write_text("of somebody")
+    path.symlink_to(elsewhere) if name in (".lock", "checkpoints") else path.mkdir()
+    with pytest.raises(SettingError, match=f"{name}' is no f"), locked(path.parent):
+        pass
+    assert elsewhere.read_text() == "of somebody" and [each.name for each in path.parent.iterdir()] == [name]

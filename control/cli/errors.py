@@ -8,7 +8,7 @@ import sys
 from models.settings import UserError, brief
 
 OURS = ("control", "envs", "models", "trainer", "understudy")
-DISK = (errno.ENOSPC, errno.EDQUOT)
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # no room, or none that holds
 # The extra of pyproject.toml that brings a module; `train` brings what is not here.
 EXTRAS = {"ray": "tune", "optuna": "tune", "hpbandster": "bohb", "ConfigSpace": "bohb", "mujoco": "mujoco",
           "vizdoom": "doom", "wandb": "loggers", "mlflow": "loggers"}  # fmt: skip
@@ -23,8 +23,7 @@ def one_line(error: BaseException) -> str | None:
         line = brief(" ".join(brief(word, WIDEST) for word in str(error).split()), LONGEST)
         return "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)  # not a terminal's commands
     if isinstance(error, OSError) and error.errno in DISK:
-        where = f" at {str(error.filename)!r}" if error.filename is not None else ""
-        return f"disk full{where}; make room and go on with --resume"
+        return f"{unwritten(error)}; make room"
     if isinstance(error, OSError) and error.errno in ACCESS and error.filename is not None:
         return f"cannot use {brief(repr(str(error.filename)), WIDEST)}: {error.strerror}"
     if isinstance(error, MemoryError) or isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
@@ -37,6 +36,13 @@ def one_line(error: BaseException) -> str | None:
         extra = EXTRAS.get(module, "train")
         return f"the Python module '{module}' is not installed; in the project's folder: pip install -e '.[{extra}]'"
     return None
+
+
+def unwritten(error: OSError, folder: os.PathLike[str] | None = None) -> str:
+    """What is said of a disk that is full or failing, for a file in ``folder``."""
+    place = error.filename if error.filename is not None else folder
+    where = f" at {brief(repr(str(place)), WIDEST)}" if place is not None else ""
+    return f"{'disk full' if error.errno == errno.ENOSPC else error.strerror}{where}"
 
 
 def absent(path: str | os.PathLike[str]) -> str:

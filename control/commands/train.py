@@ -5,6 +5,7 @@ import logging
 import shlex
 import shutil
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
 from control.cli.ending import ending
+from control.cli.errors import DISK
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, to_yaml
 from control.commands.choose_proxy import conclude
 from control.lightning.agent import AgentModule
@@ -235,4 +237,11 @@ def prepare(run: RunConfig) -> None:
     # Lightning's advice is about data loaders and loggers that are as they are on purpose.
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning")
+    threading.excepthook = _thread_failed
     warnings.filterwarnings("ignore", ".*(dataloader|num_workers|DataLoader|pkg_resources).*", UserWarning)
+
+
+def _thread_failed(failed: threading.ExceptHookArgs) -> None:
+    """TensorBoard's thread hands an error of the disk to whoever writes next, who ends the run with a line."""
+    if not (isinstance(failed.exc_value, OSError) and failed.exc_value.errno in DISK):
+        threading.__excepthook__(failed)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from control.cli.errors import DISK, absent
 from control.cli.settings import Settings, from_dict
-from control.storage.run_dir import replacing, versions
+from control.storage.run_dir import make_room, replacing, versions
 from models.settings import UserError
 
 OURS = "understudy"
@@ -43,8 +43,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             if not hidden and not (isinstance(error, OSError) and error.errno in DISK):
                 raise
             reason = "the disk is full or failing" if hidden else _reason(error)
-            what = f"could not be written ({reason}); the previous one is kept: make room and go on with --resume"
-            raise _error(path, what) from error
+            kept = "; the previous one is kept" if Path(path).exists() else ""
+            raise _error(path, f"could not be written ({reason}){kept}: {make_room(Path(path).parent)}") from error
 
 
 class Checkpoint(NamedTuple):

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from control.cli.errors import DISK, absent
+from control.cli.errors import DISK, absent, unwritten
 from control.cli.settings import RunConfig
-from models.settings import SettingError
+from models.settings import SettingError, UserError
 
 KEYS = ("epoch", "env_steps", "seed")
 _VERSION = re.compile(r"version_(\d+)")
@@ -82,7 +82,7 @@ def _number(path: Path) -> int:
 def locked(folder: Path, new: bool = False) -> Iterator[None]:
     """Hold a run's folder for one process; the system lets go of it however the process ends. A ``new`` one is nobody
     else's, who can only have looked into it for a moment. Raises SettingError where another process is writing there,
-    or something else is where a run has a file or a folder."""
+    or something else is where a run has a file or a folder, UserError for a disk that is full or fails meanwhile."""
     lock = folder / ".lock"
     for path in (lock, folder / "config.yaml", folder / "metrics.csv", folder / "checkpoints"):
         kind = "folder" if path.name == "checkpoints" else "file"
@@ -98,7 +98,12 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
             raise SettingError(f"resume: {what}; wait for it or stop it") from error
         for left in [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]:
             left.unlink()  # half a file of a process that was killed
-        yield
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in DISK:
+                raise
+            raise UserError(f"{unwritten(error, folder)}; {make_room(folder / 'checkpoints')}") from error
 
 
 @contextlib.contextmanager
@@ -119,6 +124,12 @@ def atomic_write_text(path: Path, text: str) -> None:
     """Write ``text`` as UTF-8 so that ``path`` never holds half of it."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def make_room(checkpoints: Path) -> str:
+    """What to do about a full disk."""
+    again = "go on with --resume" if (checkpoints / "last.ckpt").is_file() else "start again"
+    return f"make room and {again}"
 
 
 def synced(path: Path) -> None:
