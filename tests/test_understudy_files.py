@@ -156,6 +156,10 @@ def test_files_that_are_others_cut_off_or_not_readable(path: Path, monkeypatch: 
     for content in [*(whole[:size] for size in [*range(0, len(whole), 101), len(whole) - 1]), whole + b"\0"]:
         path.write_bytes(content)
         assert "not a whole safetensors file" in one_line(path)
+    for place in range(0, len(whole), 13):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        one_line(path)
+    assert "it is not as it was written" in one_line(path)  # a number among the last
     monkeypatch.setattr("builtins.open", refused)
     assert "cannot be read (Permission denied)" in one_line(path)
 
@@ -172,6 +176,7 @@ DAMAGED: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
     ({}, {"reward.0.bias": torch.full((9,), torch.nan)}, "tensor reward.0.bias holds numbers that are not finite"),
     ({"format": 2}, {}, "its format is 2; allowed: 1"),
     ({"format": True}, {}, "its format is True; allowed: 1"),
+    ({"digest": "x"}, {}, "it is not as it was written: its digest is another"),
     ({"fornat": 1}, {}, "its part 'fornat' is unknown; did you mean 'format'?"),
     ({"game": None}, {}, "its game is missing or damaged"),
     ({"game": "cart\npole"}, {}, r"its game is 'cart\npole'; allowed: the name of an environment"),
@@ -206,7 +211,7 @@ DAMAGED: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
 def test_files_that_were_changed(path: Path, header: dict[str, Any], tensors: dict[str, Any], line: str) -> None:
     written(path)
     with safe_open(path, "pt") as file:
-        now = json.loads(file.metadata()["understudy"]) | header
+        now = json.loads(file.metadata()["understudy"]) | {"digest": None} | header
     layers: dict[str, Any] = load_file(path) | tensors
     text = json.dumps({name: value for name, value in now.items() if value is not None})
     save_file({name: layer for name, layer in layers.items() if layer is not None}, path, {"understudy": text})

@@ -2,11 +2,13 @@
 code.
 
 One tensor per weight and per bias, named and laid out as ``torch.nn.Linear`` does. The metadata has one key,
-``understudy``: JSON with ``format``, ``game``, ``spaces``, ``config``, ``description`` and ``networks``, which says in
-words how to rebuild them. The same environment gives the same bytes.
+``understudy``: JSON with ``format``, ``game``, ``spaces``, ``config``, ``description``, ``networks``, which says in
+words how to rebuild them, and ``digest``, a SHA-256 of all the rest, which a file made by other means may leave out.
+The same environment gives the same bytes.
 """
 
 import difflib
+import hashlib
 import json
 import math
 import os
@@ -29,7 +31,7 @@ Json = Mapping[str, Any]
 
 _FORMAT, _KEY = 1, "understudy"
 _ALLOWED = f"a {SUFFIX} file of a synthetic environment"
-_PARTS = ("format", "game", "spaces", "config", "networks", "description")
+_PARTS = ("format", "game", "spaces", "config", "networks", "description", "digest")
 _SPACES = {"obs_shape", "actions", "max_episode_steps", "max_return"}
 _TEXT = 2**20  # characters of metadata at most
 _WIDEST = 1.7e38  # bound of an action, so that float32 holds the distance between two
@@ -89,12 +91,13 @@ def save(
     plain = json.loads(json.dumps(description), parse_constant=lambda word: None)
     header = {"format": _FORMAT, "game": game, "spaces": spaces, "config": config}
     header |= {"networks": _in_words(config), "description": plain}
+    layers = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    header["digest"] = _digest(header, layers)
     # One key: the library writes several in another order each time.
     metadata = {_KEY: json.dumps(header, allow_nan=False)}
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
-            layers = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
             file.write(safetensors_numpy.save(layers, metadata))
             file.flush()
             os.fsync(file.fileno())
@@ -136,7 +139,16 @@ def _read(file: Path, path: Path) -> Proxy:
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
             raise refused(path, f"tensor {name} holds numbers that are not finite", "finite numbers")
+    if header.get("digest", _digest(header, tensors)) != _digest(header, tensors):
+        raise refused(path, "it is not as it was written: its digest is another", _ALLOWED)
     return Proxy(path, header["game"], header["spaces"], header["config"], header["description"], tensors)
+
+
+def _digest(header: Json, tensors: Mapping[str, np.ndarray]) -> str:
+    """A hash of every number and every word of a file, its own apart."""
+    words = json.dumps({name: part for name, part in header.items() if name != "digest"}, sort_keys=True)
+    parts = [f"{name} {tensors[name].shape} ".encode() + tensors[name].tobytes() for name in sorted(tensors)]
+    return hashlib.sha256(b"".join([words.encode(), *parts])).hexdigest()
 
 
 def _parsed(path: Path, text: str) -> Any:

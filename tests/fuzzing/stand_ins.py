@@ -27,12 +27,20 @@ def together(header: Any, tensors: dict[str, np.ndarray]) -> bytes:
     return safetensors_numpy.save(tensors, {"understudy": text})
 
 
-def draw(rng: random.Random, sound: bytes, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[str, bytes]:
-    """What was done to a file, and what it is now."""
+def draw(
+    rng: random.Random, sound: bytes, header: dict[str, Any], tensors: dict[str, np.ndarray]
+) -> tuple[str, bytes, bool]:
+    """What was done to a file, what it is now, and whether it must give the sound file's numbers or be refused: without
+    a digest it is another file."""
     if rng.random() < 0.35:
-        return "bytes", damaged(rng, sound)
+        return "bytes", damaged(rng, sound), True
     name, change = rng.choice([*CHANGES.items()])
-    return name, change(rng, json.loads(json.dumps(header)), {each: tensors[each].copy() for each in tensors})
+    copy = json.loads(json.dumps(header))
+    if has_digest := rng.random() < 0.3:
+        name += " under the old digest"
+    else:
+        copy.pop("digest", None)
+    return name, change(rng, copy, {each: tensors[each].copy() for each in tensors}), has_digest
 
 
 def _value(rng: random.Random, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> bytes:
