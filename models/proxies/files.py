@@ -58,7 +58,7 @@ def load(name_or_path: str | Path) -> Proxy:
     known = kinds(Config)
     for name in file.config:
         if name not in known:
-            raise refused(file.path, f"its setting {name!r} is unknown{nearest(name, known)}", ", ".join(known))
+            raise refused(file.path, f"its setting {name!r} is unknown{nearest(name, known)}", "settings of a search")
     config = Config(**file.config)
     try:
         check(config)
