@@ -139,7 +139,7 @@ class Fuzzer:
         folder = scratch / "run"
         folder.mkdir()
         fault, argv = environments.draw(rng, folder)
-        ended = self.call(argv, folder, before=(_for_environments,))
+        ended = self.call(argv, folder, before=(_for_environments,), wall=30 if "sleep" in fault else 90)
         names = ["faulty", "environment", "module", "time_limit", "num_workers", "record"]
         yield from ((f"{fault}: {shown(argv)}", each) for each in complaints(ended, names))
 

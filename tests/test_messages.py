@@ -31,6 +31,7 @@ train -> 'train' is not a flag; flags start with --
 --hidden_sizes [] -> hidden_sizes is []; allowed: list of integers, each at least 1, each at most 65536
 --lr x -> lr is 'x'; allowed: number, greater than 0
 --lr nan -> lr is 'nan'; allowed: number, greater than 0
+--lr --= -> lr is '--='; allowed: number, greater than 0
 --use_tune --tune_algorithm ash -> tune_algorithm is 'ash'; allowed: asha, optuna, bohb, pbt; did you mean 'asha'?
 --display maybe -> display is 'maybe'; allowed: true or false
 --command.horizon 0 -> command.horizon is 0.0; allowed: number, greater than 0; or null

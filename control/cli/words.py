@@ -27,7 +27,7 @@ def split(argv: Sequence[str]) -> list[Pair]:
             meant = closest(name, known) if not pairs and name not in known else name
             if meant in known:
                 raise SettingError(f"{word!r} is not a flag; did you mean '--{meant}'?")
-        if word.startswith("--") and len(word) > 2:
+        if word.startswith("--") and word[2:3] not in ("", "="):
             name, equals, value = word[2:].partition("=")
             pairs.append((name, [value] if equals else []))
         elif pairs:
