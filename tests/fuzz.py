@@ -96,12 +96,13 @@ class Fuzzer:
         from fuzzing import checkpoints
 
         name = "UDRL" if self.quick else rng.choice([*checkpoints.RUNS])
-        how, data = checkpoints.draw(rng, self.run_of(name).last)
+        how, data, sealed = checkpoints.draw(rng, self.run_of(name).last)
         for mode in ("eval_agent", "resume") if self.quick or name == "SE" else ("eval_agent", "reload", "resume"):
-            yield from self.as_sound(f"{how} of {name}", name, mode, data, scratch / mode)
+            yield from self.as_sound(f"{how} of {name}", name, mode, data, sealed, scratch / mode)
 
-    def as_sound(self, what: str, name: str, mode: str, data: bytes, folder: Path) -> Iterator[Complaint]:
-        """A checkpoint with that content is refused, and nothing changed, or gives the numbers of the sound one."""
+    def as_sound(self, what: str, name: str, mode: str, data: bytes, sealed: bool, folder: Path) -> Iterator[Complaint]:
+        """A checkpoint with that content is refused, and nothing changed, or accepted; ``sealed``, with the numbers of
+        the sound one."""
         run = self.run_of(name)
         argv = run.prepare(folder, mode, data)
         before = _contents(folder)
@@ -110,7 +111,9 @@ class Fuzzer:
         yield from ((asked, each) for each in complaints(ended, ["checkpoint", "damaged.ckpt", "last.ckpt"]))
         if (folder / "EXECUTED").exists():
             yield asked, "the file had code executed"
-        if ended.accepted:
+        if ended.interrupted and sealed:
+            yield asked, "took longer than the sound one"
+        elif ended.accepted and sealed:
             different = run.different(mode, ended, folder)
             yield from ((asked, f"accepted, but other numbers: {each}") for each in different[:1])
         elif ended.status == 2 and _contents(folder) != before:
