@@ -61,7 +61,7 @@ MODEL = {
     "eval_frequency": 100, "eval_steps": 20, "eval_batch_size": 4, "buffer_size": 500, "checkpoint_every": 2,
 }  # fmt: skip
 SEARCH = {"implementation": "SE", "generations": 6, "inner_steps": 400, "checkpoint_every": 2, "proxy": "bandit"}
-WORKERS = {"gamename": "mountaincar", "time_limit": 60, "epochs": 20, "num_workers": 2}
+WORKERS = {"gamename": "mountaincar", "time_limit": 30, "epochs": 12, "eval_every": 4, "num_workers": 2}
 SETUPS = {
     "UDRL": Setup(25, {"epochs": 100, "checkpoint_every": 3, "eval_every": 5, "lr": 3e-3}),
     "RCP-A, two seeds": Setup(20, {
@@ -77,7 +77,7 @@ SETUPS = {
         "implementation": "CategoricalLatent", "num_features": 5, "feature_width": 6, "num_steps": 500}),
     "UDRL, two environment workers": Setup(15, WORKERS),
     "DDQN, an environment worker": Setup(
-        10, WORKERS | {"implementation": "DDQN", "num_envs": 2, "epochs": 15}, "forkserver", (0, 2)),
+        10, WORKERS | {"implementation": "DDQN", "num_envs": 2, "epochs": 12}, "forkserver", (0, 2)),
     "SE": Setup(25, SEARCH),
     "SE, two Ray workers": Setup(10, SEARCH | {"num_workers": 2, "inner_steps": 800}),
     "SE, a Ray worker": Setup(8, SEARCH | {"num_workers": 2, "inner_steps": 800}, "ray::_work", (0,)),

@@ -83,6 +83,8 @@ class RunLog(Callback):
             self.metrics.go_on_after([{"epoch": done, "env_steps": count, "seed": seed} for seed, count in steps])
         purge = done + 1 if done else None
         folders = [run_dir] if len(seeds) == 1 else [run_dir / f"seed_{seed}" for seed in seeds]
+        for folder in folders if done and tensorboard else ():
+            _date_back(folder)
         self.writers = [SummaryWriter(str(folder), purge_step=purge) for folder in folders if tensorboard]
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
@@ -126,6 +128,15 @@ class RunLog(Callback):
             for tag, value in final.items():
                 writer.add_scalar(tag, value, module.epoch)
             writer.close()
+
+
+def _date_back(folder: Path) -> None:
+    """Give event files an earlier time if they bear this second's, or a later one by a clock that was set back since.
+    TensorBoard reads them in the order of their names; purging forgets rows of files that were read before."""
+    now, files = int(time.time()), sorted(folder.glob("events.out.tfevents.*"))
+    if files and int(files[-1].name.split(".")[3]) >= now:
+        for place, file in enumerate(files, start=now - len(files)):
+            file.rename(folder / f"events.out.tfevents.{place:010d}.{file.name.split('.', 4)[4]}")
 
 
 class Checkpoints(CheckpointCallback):
