@@ -207,3 +207,50 @@ def test_a_disk_that_fills_up_meanwhile(name: str, tmp_path: Path, monkeypatch: 
             yield from after(place, log.with_name(f"{log.name}_again"), name, reference, False)
 
     attempts(tmp_path, iter([moment[1:] for moment in MOMENTS if moment[0] == name]), attempt)
+
+
+# Folders and files that nobody may write to when a run is to begin or go on, and whether anything may be left to do.
+LOCKED = [
+    "",
+    "run",
+    "checkpoints",
+    "config.yaml",
+    "metrics.csv",
+    "last.ckpt",
+    "best.ckpt",
+    ".lock",
+    "curve.png",
+    "events*",
+]
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["new", "resumed"])
+def test_a_disk_that_is_read_only(begun: bool, tmp_path: Path) -> None:
+    """All of it, or one folder or file of a run: one line that names it, or a run that does not need it."""
+    (tmp_path / "half").mkdir()
+    reference = run_folder(small("UDRL", tmp_path))
+    half = small("UDRL", tmp_path / "half", **HALF["UDRL"])
+
+    def attempt(name: str, log: Path) -> Iterator[str]:
+        with disk(tmp_path) as place:
+            if begun:
+                shutil.copytree(half, place / "exp_dir")
+                run = run_folder(place / "exp_dir")
+                found = {"": place, "run": run}.get(name) or next(run.rglob(name))
+            else:
+                found = place
+            before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+            mount("--bind", str(found), str(found))
+            mount("-o", "remount,bind,ro", str(found))
+            if wrong := held(go_on("UDRL", place, log)):
+                yield wrong
+            said = log.with_suffix(".err").read_text()
+            if said and name and found.name not in said and name != "run":
+                yield f"does not name it: {said}"
+            subprocess.run(["umount", str(found)], check=True)
+            for path in before:
+                if path.name != ".lock" and not path.exists():
+                    yield f"{path.name} is gone"
+            yield from after(place, log.with_name(f"{log.name}_again"), "UDRL", reference, begun)
+
+    attempts(tmp_path, iter(LOCKED if begun else [""]), attempt)

@@ -13,7 +13,8 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # no room, or none 
 EXTRAS = {"ray": "tune", "optuna": "tune", "hpbandster": "bohb", "ConfigSpace": "bohb", "mujoco": "mujoco",
           "vizdoom": "doom", "wandb": "loggers", "mlflow": "loggers"}  # fmt: skip
 LONGEST, WIDEST = 1500, 300  # characters of a line, and of a word in it; what was typed may be of any length
-ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
+# EBUSY: a file that is mounted on its own, as in a container, cannot be replaced.
+ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EBUSY, errno.EIO, errno.ESTALE)
 
 
 def one_line(error: BaseException) -> str | None:
@@ -25,7 +26,7 @@ def one_line(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.errno in DISK:
         return f"{unwritten(error)}; make room"
     if isinstance(error, OSError) and error.errno in ACCESS and error.filename is not None:
-        return f"cannot use {brief(repr(str(error.filename)), WIDEST)}: {error.strerror}"
+        return f"cannot use {brief(repr(str(error.filename2 or error.filename)), WIDEST)}: {error.strerror}"
     if isinstance(error, MemoryError) or isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
         return (
             "out of memory; fewer num_seeds, a smaller batch_size or buffer_size, narrower networks and, where an "
