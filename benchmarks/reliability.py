@@ -9,8 +9,10 @@ resumed run came to its end; its episodes are those of the uninterrupted run, st
 bit. A run that was killed before its first checkpoint starts anew, which gives the same numbers in all libraries here.
 """
 
+import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,80 +42,87 @@ class Peer:
 
 
 CONTENDERS = [
-    Peer("ours", "torch", "", "DDQN", 3000),
-    Peer("ours", "torch", "", "AAC", 8000),
-    Peer("sb3", "stable_baselines3", "stable-baselines3", "PPO", 4096),
-    Peer("sb3", "stable_baselines3", "stable-baselines3", "DQN", 4000),
-    Peer("torchrl_", "torchrl", "torchrl", "DQN", 2000),
-    Peer("agilerl_", "agilerl.algorithms", "agilerl", "DQN", 2000),
+    Peer("ours", "torch", "", "DDQN", 1500),
+    Peer("ours", "torch", "", "AAC", 4000),
+    Peer("sb3", "stable_baselines3", "stable-baselines3", "PPO", 2048),
+    Peer("sb3", "stable_baselines3", "stable-baselines3", "DQN", 2000),
+    Peer("torchrl_", "torchrl", "torchrl", "DQN", 1000),
+    Peer("agilerl_", "agilerl.algorithms", "agilerl", "DQN", 1000),
 ]
 
 
-class Run:
-    """One process of a contender in ``folder``."""
+class Contender:
+    """A peer's script, and the process that it has started last."""
 
-    def __init__(self, peer: Peer, python: str, folder: Path, steps: int):
-        self.folder = folder
-        before = self.lines()
-        with open(folder / "output", "a") as output:
-            self.process = subprocess.Popen(
-                [python, str(PEERS / f"{peer.script}.py"), str(folder), peer.algorithm, str(steps)],
-                stdout=output, stderr=subprocess.STDOUT, env=os.environ | {"OMP_NUM_THREADS": "1"},
-            )  # fmt: skip
-        while self.lines() == before and self.process.poll() is None:
+    def __init__(self, peer: Peer, python: str, steps: int):
+        self.peer, self.steps = peer, steps
+        self.script = subprocess.Popen(
+            [python, str(PEERS / f"{peer.script}.py")], text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def start(self, folder: Path) -> int:
+        """The process id, once training has begun or ended."""
+        assert self.script.stdin and self.script.stdout
+        self.folder, before = folder, lines(folder / "log")
+        print(folder, self.peer.algorithm, self.steps, file=self.script.stdin, flush=True)
+        pid = int(self.script.stdout.readline())
+        while lines(folder / "log") == before and Path(f"/proc/{pid}/fd").exists():
             time.sleep(0.01)
         self.begun = time.monotonic()
+        return pid
 
-    def lines(self) -> list[str]:
-        log = self.folder / "log"
-        return log.read_text().splitlines() if log.exists() else []
-
-    def end(self) -> tuple[float, bool]:
-        """Seconds of training, and whether it came to its end."""
-        try:
-            status = self.process.wait(600)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            status = self.process.wait()
-        return time.monotonic() - self.begun, status == 0
+    def ends(self) -> bool:
+        """Whether the process has come to its end."""
+        assert self.script.stdout
+        return self.script.stdout.readline().strip() == "0"
 
     def found(self) -> tuple[str, str]:
         return (self.folder / "curve.csv").read_text(), (self.folder / "weights").read_text()
 
 
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
 def tried(peer: Peer, python: str, kills: int, steps: int) -> dict[str, Result]:
     """Kills of one contender; nothing where two uninterrupted runs of it differ, or it does not run."""
     counts = dict.fromkeys(("ended", "same_curve", "same_weights", "started_anew", "unreadable"), 0)
-    draws, done = random.Random(peer.name), 0
+    draws, done, contender = random.Random(peer.name), 0, Contender(peer, python, steps)
     with tempfile.TemporaryDirectory(prefix="reliability-") as place:
         wholes = []
         for name in ("first", "second"):
             (folder := Path(place, name)).mkdir()
-            seconds, ended = (run := Run(peer, python, folder, steps)).end()
-            if not ended:
-                print(f"{peer.name}: does not run\n{(folder / 'output').read_text()[-2000:]}", file=sys.stderr)
+            contender.start(folder)
+            if not contender.ends():
+                said = "\n".join(lines(folder / "output")[-20:])
+                print(f"{peer.name}: does not run\n{said}", file=sys.stderr)
                 return {}
-            wholes.append(run.found())
-        if wholes[0] != wholes[1]:
-            print(f"{peer.name}: two uninterrupted runs of one seed differ", file=sys.stderr)
-            return {}
+            seconds = time.monotonic() - contender.begun
+            wholes.append(contender.found())
+        for one, other, what in zip(*wholes, ("curves", "weights"), strict=True):
+            if one != other:
+                print(f"{peer.name}: {what} of two uninterrupted runs of one seed differ", file=sys.stderr)
+                return {}
         while done < kills:
-            (folder := Path(place, f"kill_{done}")).mkdir(exist_ok=True)
-            run = Run(peer, python, folder, steps)
+            shutil.rmtree(folder := Path(place, "killed"), ignore_errors=True)
+            folder.mkdir()
+            pid = contender.start(folder)
             time.sleep(draws.uniform(0, seconds))
-            run.process.send_signal(signal.SIGKILL)
-            if run.end()[1]:  # it was faster
-                folder.rename(folder.with_name(f"late_{time.monotonic_ns()}"))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            if contender.ends():  # it was faster
                 continue
-            done, run = done + 1, Run(peer, python, folder, steps)
-            said = run.lines()
-            ended = run.end()[1]
+            done += 1
+            contender.start(folder)
+            ended = contender.ends()
+            said = lines(folder / "log")[1:]
+            curve, weights = contender.found() if ended else ("", "")
             counts["ended"] += ended
-            counts["started_anew"] += said[-1] == "begun"
-            counts["unreadable"] += any("unreadable" in line for line in said)
-            curve, weights = run.found() if ended else ("", "")
             counts["same_curve"] += curve == wholes[0][0]
             counts["same_weights"] += weights == wholes[0][1]
+            counts["started_anew"] += said[-1] == "begun"
+            counts["unreadable"] += any("unreadable" in line for line in said)
             print(f"{peer.name}: {done} of {kills}: {said[-1]}  {counts}", file=sys.stderr, flush=True)
     against = f"of {kills} kills, {steps} steps of CartPole"
     return {f"{peer.name}_{name}": Result(float(count), "runs", against) for name, count in counts.items()}

@@ -4,7 +4,6 @@ https://docs.agilerl.com/en/latest/api/algorithms/dqn.html#saving-and-loading-ag
 The replay buffer is no part of them; its own save is used where it has one.
 """
 
-import sys
 import warnings
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from agilerl.algorithms import DQN
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.vector import DummyVecEnv
-from recorded import Recorded, finish, say
+from recorded import Recorded, finish, say, serve
 
 warnings.filterwarnings("ignore")
 
@@ -48,4 +47,4 @@ def main(folder: Path, algorithm: str, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    serve(main)

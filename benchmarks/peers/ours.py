@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from recorded import finish, say
+from recorded import finish, say, serve
 
 import trainer
 from control.storage import checkpoints
@@ -20,7 +20,7 @@ SETTINGS = {
 def main(folder: Path, algorithm: str, steps: int) -> None:
     kept = list(folder.glob("*/*/*/*/version_*/checkpoints/last.ckpt"))
     say(folder, "resumed" if kept else "begun")
-    flags = SETTINGS[algorithm].format(part=steps // 40, episodes=steps // 25).split()
+    flags = SETTINGS[algorithm].format(part=steps // 40, episodes=steps // 20).split()
     status = trainer.main([*flags, "--gamename", "cartpole", "--seed", "1", "--logdir", str(folder), "--resume"])
     assert status == 0
     run = max(folder.glob("*/*/*/*/version_*"), key=lambda path: int(path.name.split("_")[1]))
@@ -31,4 +31,4 @@ def main(folder: Path, algorithm: str, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    serve(main)

@@ -1,15 +1,21 @@
 """What the peers' scripts share: CartPole that writes down its episodes, and what a run leaves for the comparison.
 
-Each script is called ``SCRIPT FOLDER ALGORITHM STEPS`` by its library's own interpreter. It trains with seed 1, or goes
-on where FOLDER holds a checkpoint. It writes ``curve.csv`` there, a line ``steps,return`` per training episode; in the
-end ``weights``, a digest; and into ``log`` each time a line ``begun``, ``resumed at N`` or ``unreadable NAME``.
+Each script is run by its library's own interpreter. For every line ``FOLDER ALGORITHM STEPS`` on its input it prints the
+id of a new process and, once that has ended, its exit status. The process trains with seed 1, or goes on where FOLDER
+holds a checkpoint. It writes ``curve.csv`` there, a line ``steps,return`` per training episode; in the end ``weights``, a
+digest; and into ``log`` each time a line ``begun``, ``resumed at N`` or ``unreadable NAME``.
 """
 
 import hashlib
-from collections.abc import Iterable
+import os
+import random
+import sys
+import traceback
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import gymnasium
+import numpy as np
 import torch
 
 
@@ -50,3 +56,26 @@ def finish(folder: Path, tensors: Iterable[torch.Tensor]) -> None:
     for tensor in tensors:
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     (folder / "weights").write_text(digest.hexdigest())
+
+
+def serve(main: Callable[[Path, str, int], None]) -> None:
+    """Each process is a copy of this one, which has imported everything and nothing else; without seeds of its own it
+    would draw other numbers than the next."""
+    for line in sys.stdin:
+        folder, algorithm, steps = line.split()
+        pid = os.fork()
+        if pid == 0:
+            with open(Path(folder, "output"), "a") as output:
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
+            random.seed()
+            np.random.seed()
+            try:
+                main(Path(folder), algorithm, int(steps))
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                sys.stderr.flush()
+                os._exit(1)
+        print(pid, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)

@@ -4,15 +4,14 @@ https://stable-baselines3.readthedocs.io/en/master/guide/callbacks.html#checkpoi
 https://stable-baselines3.readthedocs.io/en/master/guide/examples.html#advanced-saving-and-loading
 """
 
-import sys
 from pathlib import Path
 
-from recorded import Recorded, finish, say
+from recorded import Recorded, finish, say, serve
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.callbacks import CheckpointCallback
 
 SETTINGS = {
-    "PPO": (PPO, {"n_steps": 256}),
+    "PPO": (PPO, {"n_steps": 128}),
     "DQN": (DQN, {"learning_starts": 200, "buffer_size": 20_000, "target_update_interval": 200}),
 }
 
@@ -44,4 +43,4 @@ def main(folder: Path, algorithm: str, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    serve(main)

@@ -4,12 +4,11 @@ https://docs.pytorch.org/rl/0.14/reference/checkpoint.html
 https://docs.pytorch.org/rl/0.14/reference/generated/torchrl.trainers.algorithms.DQNTrainer.html
 """
 
-import sys
 import warnings
 from pathlib import Path
 
 import torch
-from recorded import Recorded, finish, say
+from recorded import Recorded, finish, say, serve
 from tensordict.nn import TensorDictSequential
 from torchrl.checkpoint import Checkpoint, CheckpointRotation, GlobalRNGState
 from torchrl.collectors import Collector
@@ -57,4 +56,4 @@ def main(folder: Path, algorithm: str, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    serve(main)
