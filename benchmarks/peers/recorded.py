@@ -1,9 +1,9 @@
 """What the peers' scripts share: CartPole that writes down its episodes, and what a run leaves for the comparison.
 
-Each script is run by its library's own interpreter. For every line ``FOLDER ALGORITHM STEPS`` on its input it prints the
-id of a new process and, once that has ended, its exit status. The process trains with seed 1, or goes on where FOLDER
-holds a checkpoint. It writes ``curve.csv`` there, a line ``steps,return`` per training episode; in the end ``weights``, a
-digest; and into ``log`` each time a line ``begun``, ``resumed at N`` or ``unreadable NAME``.
+Each script is run by its library's own interpreter. For every line ``FOLDER ALGORITHM STEPS`` on its input it prints
+the id of a new process and, once that has ended, its exit status. The process trains with seed 1, or goes on where
+FOLDER holds a checkpoint. It writes ``curve.csv`` there, a line ``steps,return`` per training episode; in the end
+``weights``, a digest; and into ``log`` each time a line ``begun``, ``resumed at N`` or ``unreadable NAME``.
 """
 
 import hashlib
