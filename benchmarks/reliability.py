@@ -143,7 +143,7 @@ def main() -> None:
         code = (
             f"import {peer.module}; from importlib.metadata import version; print(version('{peer.package or 'torch'}'))"
         )
-        here = subprocess.run([python, "-c", code], capture_output=True, text=True)
+        here = subprocess.run(["env", python, "-c", code], capture_output=True, text=True)  # 127 where it is not there
         if here.returncode:
             print(f"{peer.name} is left out: pip install {peer.package} 'gymnasium[classic-control]'", file=sys.stderr)
             continue
@@ -151,7 +151,7 @@ def main() -> None:
         results |= tried(
             peer, python, 1 if asked.quick else asked.kills, peer.steps // 8 if asked.quick else peer.steps
         )
-    report("Killed and resumed", results, asked.json, "counts, no times")
+    report("Killed and resumed", results, asked.json, "1 thread; counts, no times")
 
 
 if __name__ == "__main__":
