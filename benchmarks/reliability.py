@@ -4,9 +4,9 @@
     python benchmarks/reliability.py --python stable_baselines3=/path/to/its/venv/bin/python
 
 Ours and other libraries train on CartPole for some seconds, each as its documentation says checkpoints are written and
-resumed from (benchmarks/peers/). A kill falls anywhere between the start of training and its end. What counts: the
+resumed from (benchmarks/peers/). A kill falls at a random environment step. What counts: the
 resumed run came to its end; its episodes are those of the uninterrupted run, step by step; so are its weights, to the
-bit. A run that was killed before its first checkpoint starts anew, which gives the same numbers in all libraries here.
+bit. A run that was killed before its first checkpoint starts anew.
 """
 
 import contextlib
@@ -69,8 +69,16 @@ class Contender:
         pid = int(self.script.stdout.readline())
         while lines(folder / "log") == before and Path(f"/proc/{pid}/fd").exists():
             time.sleep(0.01)
-        self.begun = time.monotonic()
         return pid
+
+    def reaches(self, pid: int, step: int) -> None:
+        """Wait until training has come to an environment step, or ended."""
+        while Path(f"/proc/{pid}/fd").exists():
+            logs = [self.folder / "curve.csv", *self.folder.glob("*/*/*/*/version_*/metrics.csv")]
+            known = [line.split(",")[path.name == "metrics.csv"] for path in logs for line in lines(path)[-1:]]
+            if any(each.isdecimal() and int(each) >= step for each in known):
+                return
+            time.sleep(0.02)
 
     def ends(self) -> bool:
         """Whether the process has come to its end."""
@@ -98,7 +106,6 @@ def tried(peer: Peer, python: str, kills: int, steps: int) -> dict[str, Result]:
                 said = "\n".join(lines(folder / "output")[-20:])
                 print(f"{peer.name}: does not run\n{said}", file=sys.stderr)
                 return {}
-            seconds = time.monotonic() - contender.begun
             wholes.append(contender.found())
         for one, other, what in zip(*wholes, ("curves", "weights"), strict=True):
             if one != other:
@@ -108,7 +115,8 @@ def tried(peer: Peer, python: str, kills: int, steps: int) -> dict[str, Result]:
             shutil.rmtree(folder := Path(place, "killed"), ignore_errors=True)
             folder.mkdir()
             pid = contender.start(folder)
-            time.sleep(draws.uniform(0, seconds))
+            contender.reaches(pid, draws.randrange(steps))
+            time.sleep(draws.uniform(0, 0.1))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             if contender.ends():  # it was faster
