@@ -159,7 +159,8 @@ def main() -> None:
         results |= tried(
             peer, python, 1 if asked.quick else asked.kills, peer.steps // 8 if asked.quick else peer.steps
         )
-    report("Killed and resumed", results, asked.json, "1 thread; counts, no times")
+    if results:
+        report("Killed and resumed", results, asked.json, "1 thread; counts, no times")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def main(folder: Path, algorithm: str, steps: int) -> None:
     value = QValueActor(MLP(4, 2, num_cells=[64, 64]), in_keys=["observation"], spec=env.action_spec)
     greedy = EGreedyModule(env.action_spec, annealing_num_steps=steps // 2, eps_init=1.0, eps_end=0.05)
     collector = Collector(
-        env, TensorDictSequential(value, greedy), frames_per_batch=50, total_frames=-1, init_random_frames=200
+        env, TensorDictSequential(value, greedy), frames_per_batch=50, total_frames=-1, init_random_frames=50
     )
     loss = DQNLoss(value, action_space=env.action_spec, delay_value=True)
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(20_000), batch_size=32)
