@@ -74,7 +74,7 @@ class Contender:
     def reaches(self, pid: int, step: int) -> None:
         """Wait until training has come to an environment step, or ended."""
         while Path(f"/proc/{pid}/fd").exists():
-            logs = [self.folder / "curve.csv", *self.folder.glob("*/*/*/*/version_*/metrics.csv")]
+            logs = [self.folder / "curve.csv", *self.folder.glob("cartpole/*/*/*/version_*/metrics.csv")]
             known = [line.split(",")[path.name == "metrics.csv"] for path in logs for line in lines(path)[-1:]]
             if any(each.isdecimal() and int(each) >= step for each in known):
                 return
