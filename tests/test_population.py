@@ -18,7 +18,7 @@ import torch
 
 from conftest import ROOT
 from control.evolution import cluster
-from control.evolution.cluster import RayWorkers, make_workers
+from control.evolution.cluster import RayWorkers, connected, make_workers
 from control.evolution.inner_loop import InnerLoop, Outcome
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.synthetic.config import Config
@@ -163,6 +163,19 @@ def script(code: str, **environment: str) -> "subprocess.Popen[str]":
         [sys.executable, "-c", SETUP + code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True, env=os.environ | environment,
     )  # fmt: skip
+
+
+def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(**how: object) -> None:
+        raise Exception("The current node timed out during startup.\nMore.")
+
+    monkeypatch.setattr("ray.init", late)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+    with pytest.raises(
+        UserError, match=r"^Ray cannot start here; .*busy.*: The current node timed out during startup\.$"
+    ):
+        with connected(None, 1):
+            pass
 
 
 def test_one_worker_needs_no_ray() -> None:

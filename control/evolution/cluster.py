@@ -77,14 +77,16 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
             # Ray makes sockets some 60 characters further down, and the path of a socket ends at 107.
             common["_temp_dir"] = temporary if len(temporary) < 40 else None
             common |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": _LOCAL_STORE_BYTES}
-            ray.init(address="local", **common)
-        else:
-            try:
-                ray.init(address=address, **common)
-            # Ray raises ConnectionError, RuntimeError, ValueError or its own, by what went wrong with the cluster.
-            except Exception as error:
-                lines = str(error).strip().splitlines() or [type(error).__name__]
-                raise _unreachable(address, lines[0]) from error
+        try:
+            ray.init(address=address or "local", **common)
+        # Ray raises ConnectionError, RuntimeError, ValueError, its own or a plain Exception, by what went wrong.
+        except Exception as error:
+            line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            if address is not None:
+                raise _unreachable(address, line) from error
+            raise UserError(
+                f"Ray cannot start on this machine, which may be too busy or out of memory: {line}"
+            ) from error
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():
                 signal.signal(number, handler)  # Ray's own for SIGTERM would end the process with status 1
