@@ -171,9 +171,7 @@ def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("ray.init", late)
     monkeypatch.setattr("ray.shutdown", lambda: None)
-    with pytest.raises(
-        UserError, match=r"^Ray cannot start here; .*busy.*: The current node timed out during startup\.$"
-    ):
+    with pytest.raises(UserError, match="^Ray cannot start on this machine, .*: The current node timed out"):
         with connected(None, 1):
             pass
 
