@@ -163,7 +163,7 @@ class Fuzzer:
         return self._made[name]
 
     def one_line(self, argv: list[str], names: list[str], scratch: Path) -> Iterator[Complaint]:
-        """A line is read without torch; what it then starts is made short."""
+        """A line is read; what it then starts is made short."""
         before = _listing(self.stock)
         read = self.call(argv, scratch / "read", parse_only=True, cpu=4)
         yield from ((shown(argv), what) for what in complaints(read, [*names, *argv, "checkpoint"] if names else ()))
