@@ -133,7 +133,8 @@ class GymnasiumEnvironment(Replayed):
             raise EnvironmentFault(f"environment {self.game.name} cannot be drawn: {first_line(error)}") from error
         finally:
             WATCH.call = None
-        if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.shape[2:] != (3,):
+        pixels = isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,)
+        if not pixels or min(picture.shape) < 2:
             raise EnvironmentFault(f"environment {self.game.name} drew no picture: it was not made to render, or reset")
         return picture
 

@@ -170,6 +170,7 @@ FAULTS = STEPS | RESETS | SPACES | {
     "cannot close": ({"close": lambda env: sys.exit(1)}, ""),
     "cannot draw": ({"render": lambda env: sys.exit(1)}, "broken cannot be drawn: 1"),
     "draws floats": ({"render": lambda env: np.zeros((4, 4, 3))}, "broken drew no picture"),
+    "draws nothing": ({"render": lambda env: np.zeros((1, 0, 3), np.uint8)}, "broken drew no picture"),
 }  # fmt: skip
 
 
@@ -249,7 +250,7 @@ def test_spaces_that_nothing_can_be_learned_with_are_refused_when_it_is_made(fau
 
 
 def test_faults_of_pictures_and_of_closing(capsys: Shown) -> None:
-    for fault in ("cannot draw", "draws floats"):
+    for fault in ("cannot draw", "draws floats", "draws nothing"):
         drawn = GymnasiumEnvironment(game(fault), 1, 1, render=True)
         drawn.reset(torch.tensor([[0]]))
         with pytest.raises(EnvironmentFault, match=FAULTS[fault][1]):

@@ -12,6 +12,7 @@ from torch import Tensor
 from control.cli.settings import RunConfig
 from control.storage.run_dir import replacing
 from envs.make import make_environment
+from envs.names import first_line
 from models.contract import Policy
 from models.settings import SettingError, UserError
 
@@ -77,7 +78,7 @@ def _write(path: Path, frames: Sequence[np.ndarray]) -> None:
             for frame in frames:
                 writer.send(np.ascontiguousarray(frame[:height, :width]))
             writer.close()
+            target.replace(temporary)
         except (OSError, RuntimeError) as error:
             target.unlink(missing_ok=True)
-            raise UserError(f"video {str(path)!r} could not be written: {str(error).splitlines()[0][:160]}") from error
-        target.replace(temporary)
+            raise UserError(f"video {str(path)!r} could not be written: {first_line(error)[:160]}") from error

@@ -78,8 +78,7 @@ _ENDS = ["raise RuntimeError('on fire\\nsecond line')", "raise ValueError('x' * 
          "(lambda f: f(f))(lambda f: f(f))", "os._exit(0)", "os._exit(3)", "os.kill(os.getpid(), 9)", "os.abort()",
          "time.sleep(600)", "[0] * 10**12", "print('x' * 10**6)", "sys.stdout.close()", "os.chdir('/')",
          "np.seterr(all='raise')",
-         "raise RuntimeError('\\x1b[31mred')", "1 / 0", "sys.setrecursionlimit(60)",
-         "sys.stderr.write('error: not ours\\n')"]  # fmt: skip
+         "raise RuntimeError('\\x1b[31mred')", "1 / 0", "sys.setrecursionlimit(60)"]  # fmt: skip
 _SPACES = ["self.action_space = Discrete(1)", "self.action_space = Discrete(2, start=7)",
            "self.action_space = Discrete(10**9)",
            "self.action_space = MultiDiscrete([2, 2])", "self.action_space = Box(-1, 1, (2,))",
@@ -120,7 +119,7 @@ _MODULES = ["raise RuntimeError('not today')", "raise SystemExit", "raise Keyboa
             "gym.register('Faulty-v0', Faulty, kwargs={'x': 1})",
             "gym.register('Faulty-v0', lambda **kwargs: None)", "gym.register('Faulty-v0', lambda **kwargs: 3)",
             "print('hello' * 100)", "sys.exit(5)", "gym.register('Faulty-v0', Faulty, additional_wrappers=(3,))",
-            "gym.register('Faulty-v0', Faulty, max_episode_steps=-5)", "raise BaseException('x')"]  # fmt: skip
+            "gym.register('Faulty-v0', Faulty, max_episode_steps=-5)"]  # fmt: skip
 _PICTURES = ["return None", "return 'x'", "return np.zeros((16, 16))", "return np.zeros((16, 16, 3))", "return [1]",
              "return np.zeros((0, 0, 3), np.uint8)", "return np.zeros((16, 16, 9), np.uint8)",
              "raise RuntimeError('no screen')",
@@ -151,16 +150,17 @@ def draw(rng: random.Random, folder: Path) -> tuple[str, list[str]]:
             "obs += self.count",
                                 "terminated = truncated = True", "truncated = self.t > 2", "reward = -1e38",
                                 "self.t = 0"])  # fmt: skip
-        if where == "close" and not fault.startswith(("raise", "1 /", "import", "print", "sys", "os")):
+        if where == "close" and not fault.startswith(("raise", "1 /", "import", "print", "sys")):
             fault = "raise RuntimeError('cannot close')"
     places[where] = fault
     when = rng.choice([0, 1, 2, 5, 40])
     (folder / "faulty.py").write_text(MODULE.format(when=when, **places))
-    implementation = rng.choice(["UDRL", "CPG", "DDQN", "RCP-R", "ER"] + ["SE"] * (not fault.startswith("os.")))
+    # What ends the process leaves nobody to tell, unless it is a worker's.
+    deadly = fault.startswith(("os._exit", "os.kill", "os.abort"))
+    implementation = rng.choice(["UDRL", "CPG", "RCP-R"] if deadly else ["UDRL", "CPG", "DDQN", "RCP-R", "ER", "SE"])
     values: dict[str, Any] = small(implementation) | {"implementation": implementation, "gamename": "faulty:Faulty-v0"}
     if where == "render":
         values["record"] = "true"
-    deadly = fault.startswith(("os._exit", "os.kill", "os.abort"))  # of the process, which only a worker survives
     if implementation != "SE" and (deadly or rng.random() < 0.15):
         values["num_workers"] = 2
     if rng.random() < 0.15:

@@ -146,7 +146,7 @@ _CHANGES = {"os.mkdir": 0, "os.remove": 0, "os.rmdir": 0, "os.rename": 1, "os.li
             "os.truncate": 0, "os.chmod": 0, "shutil.rmtree": 0}  # fmt: skip
 _FREE = ("/dev/", "/proc/self/", "/proc/thread-self/")
 # The directories that Python and our libraries keep for themselves.
-_KEPT = re.compile(r"__pycache__|/matplotlib(/|$)|\.pyc\b|/tmp/(pymp|torch|ray)[-_]")
+_KEPT = re.compile(r"__pycache__|/matplotlib(/|$)|\.pyc\b|/tmp/(pymp-|torch|ray-)")
 
 
 def _watch(folder: Path, told: int) -> None:
