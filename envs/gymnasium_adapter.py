@@ -16,12 +16,11 @@ import envs.registration  # noqa: F401  # our own ids
 from envs import promises, wrappers
 from envs.base import EnvironmentFault, Replayed, Step
 from envs.names import Game, first_line
-from envs.promises import RAISED, Broken
+from envs.promises import Broken
 from envs.watch import WATCH
-from models.settings import SettingError, UserError
+from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
 
-_NUMBERS, _FLAGS = {float, int, bool, np.float64, np.float32}, {bool, np.bool_}
 # NumPy's own words on a number too large for float32, which is told in ours.
 warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning, __name__)
 # What an ImportError mentions -> the extra of this project that brings it.
@@ -45,12 +44,9 @@ class GymnasiumEnvironment(Replayed):
         self._envs: list[gym.Env | None] = [None] * rows
         self._steps: list[Any] = [_not_reset] * rows
         self._promised: list[Any] = [None] * rows  # spaces of observations and actions
-        WATCH.start()
-        WATCH.place, WATCH.row, WATCH.call = self._place, None, object()
-        try:
+        self._row: int | None = None  # of the call under way
+        with WATCH.over(self.place):
             first = self._envs[0] = _open(game, render)
-        finally:
-            WATCH.call = None
         self.spaces = _spaces(first, game)
         self._space, self._action_space = self._promised[0] = first.observation_space, first.action_space
         self._usual, self._shape = self._space.dtype, self._space.shape
@@ -61,25 +57,23 @@ class GymnasiumEnvironment(Replayed):
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
         self._note_reset(seeds, where)
         rows = self._rows(where)
-        WATCH.place, WATCH.call = self._place, (numbers := seeds.reshape(-1).tolist())
-        row = 0
-        try:
+        numbers = seeds.reshape(-1).tolist()
+        with WATCH.over(self.place):
             for row in rows:
-                WATCH.row = row
+                self._row = row
                 self._ages[row] = 0
                 env = self._envs[row]
                 if env is None:
                     env = self._envs[row] = _open(self.game, self._render)
-                obs, info = env.reset(seed=numbers[row])
-                promises.check_observation(self._space, obs)
-                promises.check_info(info)
-                self._keeps_spaces(row, env)
-                self._obs[row] = obs
+                try:
+                    obs, info = env.reset(seed=numbers[row])
+                    promises.check_observation(self._space, obs)
+                    promises.check_info(info)
+                    self._keeps_spaces(row, env)
+                    self._obs[row] = obs
+                except BaseException as error:
+                    raise self._fault(error, "reset") from error
                 self._steps[row] = env.step
-        except RAISED as error:
-            self._fail(row, error, "reset")
-        finally:
-            WATCH.call = None
         self._check_finite("observation", self._obs)
         return self._observations()
 
@@ -92,25 +86,27 @@ class GymnasiumEnvironment(Replayed):
         terminated, truncated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         names = self.game.info
         told = np.zeros((count, len(names)), np.float32)
-        observations, steps, row = self._obs, self._steps, 0
+        observations, steps = self._obs, self._steps
         space, usual, shape = self._space, self._usual, self._shape
-        WATCH.place, WATCH.call = self._place, given
+        WATCH.call = self.place, given
         try:
             for row in rows:
-                WATCH.row = row
+                self._row = row
                 obs, paid, ended, cut, info = steps[row](given[row])
                 if type(obs) is not np.ndarray or obs.dtype is not usual or obs.shape != shape:
                     promises.check_observation(space, obs)
-                reward[row] = paid if type(paid) in _NUMBERS else promises.number(paid)
-                terminated[row] = ended if type(ended) in _FLAGS else promises.flag(ended, "terminated")
-                truncated[row] = cut if type(cut) in _FLAGS else promises.flag(cut, "truncated")
+                reward[row] = paid if type(paid) is float else promises.number(paid)
+                if ended is not False:
+                    terminated[row] = promises.flag(ended, "terminated")
+                if cut is not False:
+                    truncated[row] = promises.flag(cut, "truncated")
                 if names or type(info) is not dict:
                     promises.check_info(info, names)
                     told[row] = [promises.number(info[name], f"info[{name!r}]") for name in names]
                 observations[row] = obs
-        except RAISED as error:
+        except BaseException as error:
             self._ages[row] += 1
-            self._fail(row, error, "step")
+            raise self._fault(error, "step") from error
         finally:
             WATCH.call = None
         self._ages[rows if active is not None else slice(None)] += 1
@@ -126,13 +122,12 @@ class GymnasiumEnvironment(Replayed):
     def frame(self, member: int, env: int) -> np.ndarray:
         """The picture of one environment, ``[H, W, 3]`` uint8. Needs ``render=True`` and an episode begun."""
         instance = self._envs[member * self.envs + env]
-        WATCH.place, WATCH.row, WATCH.call = self._place, None, object()
         try:
-            picture: Any = None if instance is None else instance.render()
-        except RAISED as error:
-            raise EnvironmentFault(f"environment {self.game.name} cannot be drawn: {first_line(error)}") from error
-        finally:
-            WATCH.call = None
+            with WATCH.over(self.place):
+                picture: Any = None if instance is None else instance.render()
+        except BaseException as error:
+            text = promises.reason(error, "")
+            raise EnvironmentFault(f"environment {self.game.name} cannot be drawn: {text}") from error
         pixels = isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,)
         if not pixels or min(picture.shape) < 2:
             raise EnvironmentFault(f"environment {self.game.name} drew no picture: it was not made to render, or reset")
@@ -142,17 +137,15 @@ class GymnasiumEnvironment(Replayed):
         """Close all that were made. One that fails at that has given everything it had to give, so it is a warning."""
         environments, self._envs = self._envs, [None] * len(self._envs)
         self._steps = [_not_reset] * len(self._envs)
-        WATCH.place, WATCH.row, WATCH.call = self._place, None, object()
         failed = ""
-        for env in environments:
+        for env in filter(None, environments):
             try:
-                if env is not None:
+                with WATCH.over(self.place):
                     env.close()
-            except RAISED as error:
+            except BaseException as error:
                 failed = promises.reason(error, "close")
-        WATCH.call = None
         if failed:
-            print(f"warning: {self._place()} could not be closed: {failed}", file=sys.stderr)
+            print(f"warning: environment {self.game.name} could not be closed: {failed}", file=sys.stderr)
 
     def _rows(self, mask: Tensor | None) -> Any:
         return range(len(self._envs)) if mask is None else np.flatnonzero(mask.numpy()).tolist()
@@ -180,16 +173,16 @@ class GymnasiumEnvironment(Replayed):
     def _check_finite(self, what: str, values: np.ndarray) -> None:
         if values.dtype == np.uint8 or np.isfinite(values).all():
             return
-        row = int(np.argwhere(~np.isfinite(values))[0, 0])
-        value = float(values[row][~np.isfinite(values[row])][0])
-        raise EnvironmentFault(f"{self._place(row)}: {what} is {value}; it must be finite")
+        self._row = int(np.argwhere(~np.isfinite(values))[0, 0])
+        value = float(values[self._row][~np.isfinite(values[self._row])][0])
+        raise self._fault(Broken(f"{what} is {value}; it must be finite"), "")
 
-    def _fail(self, row: int, error: BaseException, call: str) -> NoReturn:
-        if isinstance(error, UserError):  # another instance cannot be made
-            raise error
-        raise EnvironmentFault(f"{self._place(row)}: {promises.reason(error, call)}") from error
+    def _fault(self, error: BaseException, call: str) -> EnvironmentFault:
+        return EnvironmentFault(f"{self.place()}: {promises.reason(error, call)}")
 
-    def _place(self, row: int | None = None) -> str:
+    def place(self) -> str:
+        """Where the call under way is, or the last one was, in words."""
+        row = self._row
         if row is None:
             return f"environment {self.game.name}"
         seed = 0 if self._seeds is None else int(self._seeds.flatten()[row])
@@ -228,8 +221,9 @@ def _open(game: Game, render: bool) -> gym.Env:
         if known:
             what = f"it needs {known[0]}; install it: pip install -e '.{_EXTRAS[known[0]]}'"
         raise SettingError(f"gamename is {game.name!r}: {what}") from error
-    except RAISED as error:
-        raise SettingError(f"gamename is {game.name!r}: it cannot be made ({first_line(error)})") from error
+    except BaseException as error:
+        text = promises.reason(error, "")
+        raise SettingError(f"gamename is {game.name!r}: it cannot be made ({text})") from error
     if reason:
         raise SettingError(f"gamename is {game.name!r}: {reason}", "gamename")
     modes = (env.metadata or {}).get("render_modes", ())

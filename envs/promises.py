@@ -4,6 +4,7 @@ NumPy would make numbers of nearly everything: it spreads one number over a whol
 imaginary parts. What is right costs a few comparisons in the adapter; only what looks unusual is looked at here.
 """
 
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,10 +13,8 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from envs.names import first_line
-from models.settings import UserError, shown
+from models.settings import StopNow, UserError, brief, shown
 
-# What an environment may raise of its own. Other exceptions that are no `Exception` come from signals.
-RAISED = (Exception, SystemExit, GeneratorExit)
 LARGEST = 2**24  # numbers of an observation, and actions
 
 _CALLS = {"step": "observation, reward, terminated, truncated and info", "reset": "observation and info"}
@@ -31,8 +30,7 @@ def check_observation(space: gym.Space, given: Any, name: str = "observation") -
     if isinstance(space, Box):
         _check_numbers(space, given, name)
     elif isinstance(space, gym.spaces.Dict) and isinstance(given, Mapping):
-        if lacking := [key for key in space.spaces if key not in given]:
-            raise Broken(f"{name} lacks {', '.join(map(repr, lacking))}; expected {', '.join(map(repr, space.spaces))}")
+        _check_keys(given, tuple(space.spaces), name)
         for key, part in space.spaces.items():
             check_observation(part, given[key], f"{name}[{key!r}]")
     elif isinstance(space, gym.spaces.Tuple) and isinstance(given, tuple | list) and len(given) == len(space.spaces):
@@ -60,16 +58,21 @@ def _check_numbers(space: Box, given: Any, name: str) -> None:
 def number(given: Any, name: str = "reward") -> Any:
     """``given`` itself, or what an array of one number holds; `Broken` where it is no number: text, None, complex,
     several."""
-    if isinstance(given, np.ndarray | np.generic):
-        if given.size == 1 and given.dtype.kind in "biuf":
-            return given.item()
-    elif hasattr(type(given), "__float__"):
+    if (
+        type(given) is np.float64
+        or not isinstance(given, np.ndarray | np.generic)
+        and hasattr(type(given), "__float__")
+    ):
         return given
+    if isinstance(given, np.ndarray | np.generic) and given.size == 1 and given.dtype.kind in "biuf":
+        return given.item()
     raise Broken(f"{name} is {_shown(given)}; expected a number")
 
 
 def flag(given: Any, name: str) -> bool:
     """``given`` as a bool: one, 0 or 1, alone or in an array; else `Broken`."""
+    if given is True or type(given) is np.bool_:
+        return bool(given)
     value = np.asarray(given)
     if value.size == 1 and value.dtype.kind in "biu" and value.item() in (0, 1):
         return bool(value.item())
@@ -80,19 +83,23 @@ def check_info(info: Any, names: tuple[str, ...] = ()) -> None:
     """Raises `Broken` where ``info`` is no mapping, or lacks one of the ``names``."""
     if not isinstance(info, Mapping):
         raise Broken(f"info is {_shown(info)}; expected a mapping")
-    if lacking := [name for name in names if name not in info]:
-        raise Broken(f"info lacks {', '.join(map(repr, lacking))}; expected numbers named {', '.join(names)}")
+    _check_keys(info, names, "info")
+
+
+def _check_keys(given: Mapping[str, Any], names: tuple[str, ...], what: str) -> None:
+    if lacking := [name for name in names if name not in given]:
+        raise Broken(f"{what} lacks {', '.join(map(repr, lacking))}; expected {', '.join(map(repr, names))}")
 
 
 def reason(error: BaseException, call: str) -> str:
-    """The line on what ``call`` (step, reset, ...) of an environment raised."""
+    """The line on what ``call`` (step, reset, ...) of an environment raised; what a signal did is raised again."""
+    if isinstance(error, KeyboardInterrupt | StopNow):
+        raise error
     if isinstance(error, Broken | UserError):
         return str(error)
-    text, last = f"{type(error).__name__}: {first_line(error)}", error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    where = last.tb_frame.f_globals.get("__name__", "") if last is not None else ""
-    if call in _CALLS and "unpack" in text and where.startswith(("envs.", "gymnasium.")):
+    text, (*_, (frame, _)) = f"{type(error).__name__}: {first_line(error)}", traceback.walk_tb(error.__traceback__)
+    ours = frame.f_globals.get("__name__", "").startswith(("envs.", "gymnasium."))
+    if call in _CALLS and "unpack" in text and ours:
         return f"{call} did not give {_CALLS[call]} ({text})"
     return text
 
@@ -129,8 +136,7 @@ def _playable(space: Any) -> bool:
 
 def named(space: Any) -> str:
     """A space in words, on one line."""
-    text = " ".join(str(space).split())
-    return text if len(text) <= 200 else f"{text[:200]}..."
+    return brief(" ".join(str(space).split()), 200)
 
 
 def _shown(given: Any) -> str:

@@ -1,43 +1,49 @@
-"""Says when an environment does not answer, so that nobody waits for a run that hangs.
+"""Says when an environment does not answer. It cannot be stopped from within its own process; see `envs.workers`."""
 
-An environment that does cannot be stopped from within its own process, so this only tells; see `envs.workers`.
-"""
-
+import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 SECONDS = 60.0
 
 
 class Watch:
-    """What this process's environments are doing. Whoever calls one sets ``place`` and ``row``, then ``call``, a fresh
-    object, and None afterwards: that is all it costs. A thread looks now and then whether it is still the same call."""
+    """The ``call`` of an environment that this process is in, None outside: a function that says where it is, and
+    anything, in a fresh tuple. A thread looks now and then whether both are still the same."""
 
     def __init__(self) -> None:
-        self.call: Any = None
-        self.row: int | None = None
-        self.place: Callable[[int | None], str] = str
+        self.call: tuple[Callable[[], str], Any] | None = None
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
+    def _start(self) -> None:
         if self._thread is None or not self._thread.is_alive():  # a process forked from ours has no threads
             self._thread = threading.Thread(target=self._look, name="watch of environments", daemon=True)
             self._thread.start()
 
     def _look(self) -> None:
-        known: tuple[Any, int | None] = (None, None)
-        looks = 0
+        known, where, looks = None, "", 0
         while True:
             time.sleep(SECONDS / 4)
-            now = (self.call, self.row)
-            same = now[0] is not None and now[0] is known[0] and now[1] == known[1]
-            known, looks = now, looks + 1 if same else 0
+            call = self.call
+            place = call[0]() if call else ""
+            looks = looks + 1 if call is not None and call is known and place == where else 0
+            known, where = call, place
             if looks == 4:
                 text = f"no answer for {SECONDS:.0f} s; with --step_timeout SECONDS a run ends that waits for longer"
-                print(f"note: {self.place(now[1])}: {text}", file=sys.stderr, flush=True)
+                print(f"note: {place}: {text}", file=sys.stderr, flush=True)
+
+    @contextlib.contextmanager
+    def over(self, place: Callable[[], str]) -> Iterator[None]:
+        """Watch what is called here."""
+        self._start()
+        self.call = place, None
+        try:
+            yield
+        finally:
+            self.call = None
 
 
 WATCH = Watch()

@@ -34,6 +34,10 @@ class UserError(Exception):
     """An error that the user can put right. ``str(e)`` is one clear line, shown without a traceback."""
 
 
+class StopNow(BaseException):
+    """The second signal. Lightning would answer a KeyboardInterrupt with exit status 1."""
+
+
 class SettingError(UserError, ValueError):
     """A setting that is unknown, of the wrong type, out of range or at odds with another.
 
@@ -67,6 +71,11 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def width(default: Any, help: str, **more: Any) -> Any:
+    """A `setting` of units or channels of layers."""
+    return setting(default, help, minimum=1, maximum=65_536, **more)
+
+
 @dataclasses.dataclass(frozen=True)
 class Kind:
     """A field's type taken apart: ``tuple[int, ...] | None`` is ``Kind(int, many=True, optional=True)``."""
@@ -77,7 +86,6 @@ class Kind:
 
 
 INTEGER, OPTIONAL_INTEGER = Kind(int, False, False), Kind(int, False, True)
-SHOWN = 60  # characters of a value that an error shows
 _NOUNS = {bool: "true or false", int: "integer", float: "number", str: "text"}
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
@@ -121,7 +129,7 @@ def check_value(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> N
     if value is None and kind.optional:
         return
     items = value if kind.many else (value,)
-    whole = isinstance(items, tuple) and (items or meta.get("empty")) and not _too_long(value, kind, meta)
+    whole = isinstance(items, tuple) and (items or meta.get("empty")) and len(items) <= meta.get("longest", LONGEST)
     if not whole or not all(_fits(item, kind.item, meta) for item in items):
         raise refused(name, value, kind, meta)
 
@@ -138,17 +146,15 @@ def bounds(kind: Kind, meta: Mapping[str, Any]) -> dict[str, Any]:
 
 def refused(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> SettingError:
     """The error that says what ``name`` is and what it may be, `RANGES` included where they are what it breaks."""
-    near, items = "", value if isinstance(value, tuple) else (value,)
-    if isinstance(value, str):
-        near = nearest(value, meta.get("choices", ()))
-    number = _as_number(value)
+    near = nearest(value, meta.get("choices", ())) if isinstance(value, str) else ""
+    items, number = value if isinstance(value, tuple) else (value,), _as_number(value)
     if kind.item is int and isinstance(value, str | float) and number is not None and number % 1 == 0:  # as 1e3
         near = f"; did you mean {int(number)}?" if _fits(int(number), int, meta) else ""
-    if any(not _in_range(item, kind, {}) for item in items):
+    if not all(_in_range(item, kind, {}) for item in items):
         meta = {**meta, **bounds(kind, meta)}
-        sizes = [abs(_as_number(item) or 0) for item in items if kind.item is float]
-        near = f", of size {SMALLEST:g} at least where not 0" if any(0 < size < SMALLEST for size in sizes) else near
-    if _too_long(value, kind, meta):
+        if kind.item is float and any(0 < abs(_as_number(item) or 0) < SMALLEST for item in items):
+            near = f", of size {SMALLEST:g} at least where not 0"
+    if len(items) > meta.get("longest", LONGEST):
         near = f", {meta.get('longest', LONGEST)} of them at most"
     return SettingError(f"{name} is {shown(value)}; allowed: {allowed(kind, meta)}{near}", name)
 
@@ -162,14 +168,10 @@ def no_choice(name: str, value: Any, choices: Iterable[str], where: str = "") ->
 
 def read(item: type, text: str) -> Any:
     """The ``item`` that ``text`` stands for. Raises ValueError, for what is not finite too."""
-    if item is bool:
-        if text.strip().lower() not in _SWITCH:
-            raise ValueError(text)
-        return _SWITCH[text.strip().lower()]
     if item is int:
         return int(text, 10 if text.isdecimal() else 0)
-    value = item(text)
-    if item is float and not math.isfinite(value):
+    value = _SWITCH.get(text.strip().lower()) if item is bool else item(text)
+    if value is None or item is float and not math.isfinite(value):
         raise ValueError(text)
     return value
 
@@ -177,7 +179,7 @@ def read(item: type, text: str) -> Any:
 def shown(value: Any) -> str:
     """A value as an error shows it: `repr` with lists for tuples, without its middle where it is long."""
     try:
-        return brief(repr(list(value) if isinstance(value, tuple) else value), SHOWN)
+        return brief(repr(list(value) if isinstance(value, tuple) else value), 60)
     except ValueError:  # of integers beyond some 4,300 digits
         return "a number of thousands of digits"
 
@@ -247,7 +249,3 @@ def _as_number(value: Any) -> float | None:
     except (ValueError, TypeError):
         return None
     return number if number == number else None
-
-
-def _too_long(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
-    return kind.many and isinstance(value, tuple) and len(value) > meta.get("longest", LONGEST)

@@ -43,6 +43,10 @@ class Unprintable(Exception):
         raise ValueError
 
 
+class Panic(BaseException):
+    """As of libraries in Rust."""
+
+
 class Unconvertible:
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise OSError
@@ -61,15 +65,11 @@ def gives(space: gym.Space, good: Any, bad: Any) -> dict[str, Any]:
 # replace these; names of spaces replace those.
 STEPS: dict[str, tuple[dict[str, Any], str]] = {
     "one number": ({"obs": 0.5}, "observation is 0.5; expected an array of float32 [2]"),
-    "an array of one": ({"obs": np.ones(1, np.float32)}, "observation is an array of float32 [1]; expected"),
     "longer": ({"obs": np.ones(3, np.float32)}, "is an array of float32 [3]; expected an array of float32 [2]"),
-    "two axes": ({"obs": np.ones((1, 2), np.float32)}, "observation is an array of float32 [1, 2]; expected"),
     "ragged": ({"obs": [[1.0], 2.0]}, "observation is of type list; expected an array of float32 [2]"),
     "complex": ({"obs": np.ones(2, np.complex64)}, "observation is an array of complex64 [2]; expected"),
     "text": ({"obs": ["0.5", "1"]}, "observation is an array of <U3 [2]; expected"),
-    "one text": ({"obs": "0.5"}, "observation is '0.5'; expected"),
     "objects": ({"obs": np.array([0.5, None])}, "observation is an array of object [2]; expected"),
-    "no observation": ({"obs": None}, "observation is None; expected"),
     "a mapping": ({"obs": {"a": 1}}, "observation is of type dict; expected an array of float32 [2]"),
     "unconvertible": ({"obs": Unconvertible()}, "observation is of type Unconvertible; expected"),
     "NaN": ({"obs": np.float32([0, np.nan])}, "observation is nan; it must be finite"),
@@ -92,32 +92,27 @@ STEPS: dict[str, tuple[dict[str, Any], str]] = {
                     "is an array of uint8 [7, 8, 3]; expected an array of uint8 [8, 8, 3]"),
     "no screen": (gives(Dict(screen=IMAGE), {"screen": BLACK}, {}), "observation lacks 'screen'; expected 'screen'"),
     "reward as text": ({"reward": "1.5"}, "reward is '1.5'; expected a number"),
-    "reward as bytes": ({"reward": b"2"}, "reward is b'2'; expected a number"),
     "reward of NumPy's text": ({"reward": np.str_("2")}, "reward is '2'; expected a number"),
     "no reward": ({"reward": None}, "reward is None; expected a number"),
     "rewards": ({"reward": np.ones(2)}, "reward is an array of float64 [2]; expected a number"),
     "complex reward": ({"reward": 1 + 2j}, "reward is (1+2j); expected a number"),
-    "NumPy's complex reward": ({"reward": np.complex64(1j)}, "expected a number"),
     "reward of NaN": ({"reward": np.nan}, "reward is nan; it must be finite"),
     "too large a reward": ({"reward": 1e39}, "reward is inf; it must be finite"),
     "reward of 400 digits": ({"reward": 10**400}, "OverflowError: int too large to convert to float"),
     "not terminated": ({"terminated": None}, "terminated is None; expected True or False"),
-    "terminated in words": ({"terminated": "False"}, "terminated is 'False'; expected True or False"),
     "terminated twice": ({"terminated": np.ones(2, bool)}, "terminated is an array of bool [2]; expected True"),
     "half truncated": ({"truncated": 0.5}, "truncated is 0.5; expected True or False"),
-    "twice truncated": ({"truncated": 2}, "truncated is 2; expected True or False"),
     "empty truncation": ({"truncated": []}, "truncated is of type list; expected True or False"),
     "info is a list": ({"info": []}, "info is of type list; expected a mapping"),
     "four values": ({"step": lambda env: (ZEROS, 1.0, False, {})},
                     "step did not give observation, reward, terminated, truncated and info (ValueError: not enough"),
-    "six values": ({"step": lambda env: (ZEROS, 1.0, False, False, {}, 0)}, "step did not give observation, reward,"),
     "nothing": ({"step": lambda env: None}, "step did not give observation, reward, terminated, truncated and info ("),
     "its own mistake": ({"step": lambda env: [(a, b) for a, b in [(1, 2, 3)]]}, "ValueError: too many values"),
     "exits": ({"step": lambda env: sys.exit(0)}, "SystemExit: 0"),
     "closes a generator": ({"step": lambda env: raising(GeneratorExit())}, "GeneratorExit: GeneratorExit"),
+    "panics": ({"step": lambda env: raising(Panic("oh"))}, "Panic: oh"),
     "without end": ({"step": lambda env: env.step(0)}, "RecursionError: maximum recursion depth exceeded"),
     "unprintable": ({"step": lambda env: raising(Unprintable())}, "Unprintable: Unprintable"),
-    "out of memory": ({"step": lambda env: raising(MemoryError())}, "MemoryError: MemoryError"),
 }  # fmt: skip
 RESETS: dict[str, tuple[dict[str, Any], str]] = {
     "no pair": ({"reset": lambda env: ZEROS}, "observation is 0.0; expected an array of float32 [2]"),
@@ -146,16 +141,14 @@ SPACES: dict[str, tuple[dict[str, Any], str]] = {
     "no space at all": ({"observation_space": None}, "its observation space None cannot be flattened to numbers"),
     "no action space": ({"action_space": None}, f"its action space None is not supported; {OTHER}"),
     "no actions": ({"action_space": mutated(Discrete(2), n=0)}, f"Discrete(0) is not supported; {OTHER}"),
-    "no action numbers": ({"action_space": Box(-1, 1, (0,))}, f"(0,), float32) is not supported; {OTHER}"),
     "one point": ({"action_space": Box(np.float32([-1, 2]), np.float32([1, 2]))}, OTHER),
     "one float32": ({"action_space": Box(1.0, 1.0 + 1e-12, (1,), np.float64)}, OTHER),
     "low above high": ({"action_space": mutated(Box(-1, 1, (1,)), low=np.float32([2]))}, OTHER),
-    "NaN bounds": ({"action_space": mutated(Box(-1, 1, (1,)), low=np.float32([np.nan]))}, OTHER),
     "too wide": ({"action_space": Box(-3e38, 3e38, (1,))}, OTHER),
     "whole numbers": ({"action_space": Box(0, 5, (1,), np.int32)}, OTHER),
     "too many": ({"action_space": Discrete(10**12)}, OTHER),
-    "exits when made": ({"made": lambda env: sys.exit(3)}, "it cannot be made (3)"),
-    "fails when made": ({"made": lambda env: raising(Unprintable())}, "it cannot be made (Unprintable)"),
+    "exits when made": ({"made": lambda env: sys.exit(3)}, "it cannot be made (SystemExit: 3)"),
+    "fails when made": ({"made": lambda env: raising(Unprintable())}, "it cannot be made (Unprintable: Unprintable)"),
 }  # fmt: skip
 FAULTS = STEPS | RESETS | SPACES | {
     "honest": ({}, ""),
@@ -164,11 +157,11 @@ FAULTS = STEPS | RESETS | SPACES | {
     "hangs": ({"step": lambda env: endless()}, r"worker 2 of 2 did not answer within step_timeout, 1 s$"),
     "never ends": ({"terminated": False}, ""),
     "sticks": ({"step": lambda env: (time.sleep(0.5), (ZEROS, 1.0, True, False, {}))[1]}, ""),
-    "lacks a number": ({"info": {"a": 1}}, "info lacks 'b'; expected numbers named a, b"),
+    "lacks a number": ({"info": {"a": 1}}, "info lacks 'b'; expected 'a', 'b'"),
     "tells text": ({"info": {"a": 1, "b": "2"}}, "info['b'] is '2'; expected a number"),
     "tells NaN": ({"info": {"a": 1, "b": np.nan}}, "info is nan; it must be finite"),
     "cannot close": ({"close": lambda env: sys.exit(1)}, ""),
-    "cannot draw": ({"render": lambda env: sys.exit(1)}, "broken cannot be drawn: 1"),
+    "cannot draw": ({"render": lambda env: sys.exit(1)}, "broken cannot be drawn: SystemExit: 1"),
     "draws floats": ({"render": lambda env: np.zeros((4, 4, 3))}, "broken drew no picture"),
     "draws nothing": ({"render": lambda env: np.zeros((1, 0, 3), np.uint8)}, "broken drew no picture"),
 }  # fmt: skip

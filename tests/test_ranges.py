@@ -66,10 +66,7 @@ def test_what_is_just_outside_is_one_line_that_says_so(name: str, capsys: Shown)
 LINES = [
     (f"--seed {LONG}", "seed is 99999", "at most 9223372036854775807"),
     (f"--seed {LONGER}", "seed is '99999", "at most 9223372036854775807"),
-    (f"--epochs -{LONGER}", "epochs is '-99999", "at least 1, at most 1000000000"),
-    (f"--lr {LONGER}", "lr is '99999", "greater than 0, at most 1000000000"),
     ("--lr 1e400", "lr is '1e400'", "greater than 0, at most 1000000000"),
-    ("--lr inf", "lr is 'inf'", "greater than 0, at most 1000000000"),
     ("--lr 1e-40", "lr is 1e-40", "greater than 0, at most 1000000000, of size 1e-30 at least where not 0"),
     ("--command.return 1e308", "command.return is 1e+308", "at least -1000000000, at most 1000000000; or null"),
     ("--epochs 1e3", "epochs is '1e3'", "integer, at least 1; did you mean 1000?"),
@@ -81,8 +78,6 @@ LINES = [
     (f"--logdir {'a/' * 2100}", "logdir is 'a/a/a", "text, at most 4096 bytes, not empty"),
     (f"--eval_agent {'a' * 300}", "File name too long", ""),
     (f"--gamename procmaze,grid_size={LONGER}", "grid_size is '99999", "at least 2, at most 100"),
-    ("--gamename procmaze,grid_size=1e1", "grid_size is '1e1'", "at least 2, at most 100; did you mean 10?"),
-    (f"--implementation CPG --preset {LONGER}", "preset is '99999", "published, skeleton"),
     (f"--{'x' * 5000} x y", "is unknown", ""),
     ("--eval_agent cartpole-bandit --lr 1e300", "lr is 1e+300", "greater than 0, at most 1000000000"),
 ]

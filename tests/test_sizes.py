@@ -22,40 +22,26 @@ from fake_runs import Shown, refused
 from models.registry import agent_class, family, implementations
 from models.settings import SettingError
 
-AGENTS = [name for name in implementations() if family(name).learns_from != "evolution"]
+OF_A_FAMILY = {family(name).config: name for name in reversed(implementations())}.values()
+AGENTS = [name for name in OF_A_FAMILY if family(name).learns_from != "evolution"]
 MAZE, POLE, SEARCH = "--gamename procmaze", "--gamename cartpole", "--implementation SE --gamename cartpole"
 TOO_LARGE = [
     ("--num_seeds 4096", "num_seeds"),
     ("--hidden_sizes 65536,65536", "hidden_sizes"),
-    ("--network hypernetwork --hidden_sizes 2000,2000", "hidden_sizes"),
-    ("--batch_size 1000000", "batch_size"),
     ("--num_grad_steps 100000", "num_grad_steps"),
-    ("--num_val_batches 1000000", "num_val_batches"),
-    ("--buffer_size 1000000000 --epochs 100000", "buffer_size"),
     ("--buffer_size 1000000000 --buffer_unit episodes --epochs 100000", "buffer_size"),
     ("--eval_episodes 1000000", "eval_episodes"),
     ("--implementation RCP-A --value_hidden_sizes 65536,65536", "value_hidden_sizes"),
-    ("--implementation RCP-R --num_seeds 4096", "num_seeds"),
     ("--implementation AAC --hidden_sizes 65536,65536", "hidden_sizes"),
     ("--implementation CPG --running_mean_len 1000000 --num_seeds 30", "num_seeds"),
-    (f"--implementation DDQN {POLE} --num_envs 4096 --num_seeds 100", "num_seeds"),
     (f"--implementation DDQN {POLE} --hidden_size 65536 --hidden_layer 2", "hidden_size"),
-    (f"--implementation DuelingDDQN {POLE} --feature_dim 65536", "feature_dim"),
     (f"--implementation DDQN {POLE} --rb_size 1000000000 --epochs 1000000", "rb_size"),
-    (f"--implementation DDQN {POLE} --updates_per_step 10000 --batch_size 1000", "updates_per_step"),
     (f"--implementation DDQN {POLE} --steps_per_epoch 1000000000 --rb_size 100", "steps_per_epoch"),
-    (f"--implementation ER {MAZE} --buffer_size 1000000000", "buffer_size"),
     (f"--implementation PerfectModel {MAZE} --buffer_size 1000000000", "buffer_size"),
     (f"--implementation SimpleModel {MAZE} --rollout_batch_size 1000000", "rollout_batch_size"),
     (f"--implementation CategoricalLatent {MAZE} --num_hidden_units 65536", "num_hidden_units"),
-    (f"--implementation GaussianLatent {MAZE} --eval_batch_size 1000000", "eval_batch_size"),
     (f"{SEARCH} --population 1000000000", "population"),
-    (f"{SEARCH} --agents_per_proxy 100000000", "agents_per_proxy"),
-    (f"{SEARCH} --proxy_hidden_size 65536 --proxy_hidden_layer 2", "proxy_hidden_size"),
     (f"{SEARCH} --proxy bandit --initial_draws 100000000", "initial_draws"),
-    (f"{SEARCH} --test_episodes 100000000", "test_episodes"),
-    (f"{SEARCH} --report_agents 1000000000", "report_agents"),
-    (f"{SEARCH} --hidden_size 20000 --hidden_layer 2", "hidden_size"),
     ("--eval_agent cartpole-bandit --hidden_size 60000 --hidden_layer 2", "hidden_size"),
     ("--eval_agent cartpole-bandit --num_agents 100000 --hidden_size 200", "num_agents"),
 ]

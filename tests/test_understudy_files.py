@@ -145,7 +145,7 @@ def test_files_that_are_others_cut_off_or_not_readable(path: Path, monkeypatch: 
     assert "it is a checkpoint" in one_line(path)
     for text, said in (
         (None, "without 'understudy' metadata"), ("{", "its metadata are damaged (Expecting property name"),
-        ("[" * 10**5, "(too deeply nested)"), ('{"format": 1, "format": 1}', "('format' is there twice)"),
+        ("[" * 10**5, "(too deeply nested)"), ('{"format": 1, "format": 1}', "(a name is there twice)"),
         ('{"format": 1e999}', "('1e999' is no finite number)"), ('{"format": NaN}', "('NaN' is no finite number)"),
         (f'{{"format": {"9" * 5000}}}', "its metadata are damaged"), (" " * 2**21, "(2,097,152 characters, at most"),
     ):  # fmt: skip

@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,18 +60,17 @@ def pretrained() -> dict[str, Path]:
 def load(name_or_path: str | Path) -> Proxy:
     """The learned environment of a file, of a search's folder, or of a shipped name; what exists comes first. Raises
     ProxyError, one line with the path or the nearest name, where there is none that can be used."""
-    known, beside = pretrained(), []
+    known = pretrained()
     try:
         path = Path(name_or_path).expanduser()
-        for candidate in (path, path / IN_RUN, known.get(str(name_or_path), path)):
-            if candidate.is_file():
-                return _read(candidate, candidate)
-        beside = [str(other) for other in path.parent.glob(f"*{SUFFIX}") if other.is_file()]
-    except ProxyError:
-        raise
+        places = (path, path / IN_RUN, known.get(str(name_or_path), path))
+        found = [place for place in places if place.is_file()]
+        beside = [] if found else [str(other) for other in path.parent.glob(f"*{SUFFIX}") if other.is_file()]
     except (OSError, RuntimeError, TypeError, ValueError) as error:  # no path, too long, not to be looked at
         reason = getattr(error, "strerror", None) or error
         raise ProxyError(f"synthetic environment is {_brief(name_or_path)} ({reason}); allowed: {_ALLOWED}") from error
+    if found:
+        return _read(found[0], found[0])
     near = nearest(str(name_or_path), [*known, *beside])
     hint = f"{near} Allowed:" if near else "; allowed:"
     shipped = f", or one of {', '.join(known)}" if known else ""
@@ -139,7 +139,7 @@ def _read(file: Path, path: Path) -> Proxy:
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
             raise refused(path, f"tensor {name} holds numbers that are not finite", "finite numbers")
-    if header.get("digest", _digest(header, tensors)) != _digest(header, tensors):
+    if header.get("digest", digest := _digest(header, tensors)) != digest:
         raise refused(path, "it is not as it was written: its digest is another", _ALLOWED)
     return Proxy(path, header["game"], header["spaces"], header["config"], header["description"], tensors)
 
@@ -155,15 +155,14 @@ def _parsed(path: Path, text: str) -> Any:
     """The metadata: every name once, every number finite."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"{_brief(twice[0])} is there twice")
-        return dict(pairs)
+        if len(found := dict(pairs)) < len(pairs):
+            raise ValueError("a name is there twice")
+        return found
 
     def finite(word: str) -> float:
-        if not math.isfinite(float(word)):
-            raise ValueError(f"{_brief(word)} is no finite number")
-        return float(word)
+        if math.isfinite(number := float(word)):
+            return number
+        raise ValueError(f"{_brief(word)} is no finite number")
 
     try:
         if len(text) > _TEXT:
@@ -185,11 +184,9 @@ def _brief(value: Any) -> str:
 
 def _free_bytes() -> float:
     """What memory has left, infinity where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return math.inf
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), math.inf)
+    memory = Path("/proc/meminfo")
+    free = re.search(r"MemAvailable: *(\d+)", memory.read_text(encoding="ascii")) if memory.exists() else None
+    return int(free[1]) * 1024 if free else math.inf
 
 
 def _problems(header: Any, found: Mapping[str, tuple[str, list[int]]]) -> Iterator[tuple[str, str]]:
@@ -239,10 +236,12 @@ def _are_spaces(spaces: Json) -> bool:
             return False
         bounds = [] if "n" in actions else list(zip(actions["low"], actions["high"], strict=True))
         counts = (size, 1 if limit is None else limit, actions.get("n", len(bounds)))
-        numbers = (0 if best is None else best, *(bound for pair in bounds for bound in pair))
-        good = all(type(count) is int and 1 <= count < 2**63 for count in counts)
-        good = good and all(type(each) in (int, float) and abs(each) <= _WIDEST for each in numbers)
-        return good and all(np.float32(low) < np.float32(high) for low, high in bounds)
+        numbers = (0 if best is None else best, *sum(bounds, ()))
+        return (
+            all(type(count) is int and 1 <= count < 2**63 for count in counts)
+            and all(type(each) in (int, float) and abs(each) <= _WIDEST for each in numbers)
+            and all(np.float32(low) < np.float32(high) for low, high in bounds)
+        )
     except (KeyError, TypeError, ValueError, AttributeError):
         return False
 

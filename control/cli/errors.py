@@ -12,7 +12,6 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # no room, or none 
 # The extra of pyproject.toml that brings a module; `train` brings what is not here.
 EXTRAS = {"ray": "tune", "optuna": "tune", "hpbandster": "bohb", "ConfigSpace": "bohb", "mujoco": "mujoco",
           "vizdoom": "doom", "wandb": "loggers", "mlflow": "loggers"}  # fmt: skip
-LONGEST, WIDEST = 1500, 300  # characters of a line, and of a word in it; what was typed may be of any length
 # EBUSY: a file that is mounted on its own, as in a container, cannot be replaced.
 ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EBUSY, errno.EIO, errno.ESTALE)
 
@@ -21,12 +20,11 @@ def one_line(error: BaseException) -> str | None:
     """The one line that says what to put right; None for a bug."""
     understudy = sys.modules.get("understudy")  # its errors count where it is loaded
     if isinstance(error, UserError) or understudy is not None and isinstance(error, understudy.ProxyError):
-        line = brief(" ".join(brief(word, WIDEST) for word in str(error).split()), LONGEST)
-        return "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)  # not a terminal's commands
+        return _plain(str(error))
     if isinstance(error, OSError) and error.errno in DISK:
         return f"{unwritten(error)}; make room"
     if isinstance(error, OSError) and error.errno in ACCESS and error.filename is not None:
-        return f"cannot use {brief(repr(str(error.filename2 or error.filename)), WIDEST)}: {error.strerror}"
+        return _plain(f"cannot use {str(error.filename2 or error.filename)!r}: {error.strerror}")
     if isinstance(error, MemoryError) or isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
         return (
             "out of memory; fewer num_seeds, a smaller batch_size or buffer_size, narrower networks and, where an "
@@ -42,8 +40,14 @@ def one_line(error: BaseException) -> str | None:
 def unwritten(error: OSError, folder: os.PathLike[str] | None = None) -> str:
     """What is said of a disk that is full or failing, for a file in ``folder``."""
     place = error.filename if error.filename is not None else folder
-    where = f" at {brief(repr(str(place)), WIDEST)}" if place is not None else ""
-    return f"{'disk full' if error.errno == errno.ENOSPC else error.strerror}{where}"
+    where = f" at {str(place)!r}" if place is not None else ""
+    return _plain(f"{'disk full' if error.errno == errno.ENOSPC else error.strerror}{where}")
+
+
+def _plain(line: str) -> str:
+    """What was typed may be of any length, and hold a terminal's commands."""
+    line = brief(" ".join(brief(word, 300) for word in line.split()), 1500)
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
 
 
 def absent(path: str | os.PathLike[str]) -> str:

@@ -76,11 +76,8 @@ def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dic
 
 def _depth(content: Any) -> int:
     """Mappings and lists inside each other; a plain value has none."""
-    depth, level = 0, [content]
-    while level := [each for each in level if isinstance(each, dict | list)]:
-        depth += 1
-        level = [item for each in level for item in (each.values() if isinstance(each, dict) else each)]
-    return depth
+    inner = content.values() if isinstance(content, dict) else content
+    return 1 + max(map(_depth, inner), default=0) if isinstance(content, dict | list) else 0
 
 
 def _flatten(mapping: Mapping[str, Any], path: str) -> Iterator[Pair]:

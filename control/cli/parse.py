@@ -9,12 +9,12 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from control.cli.errors import WIDEST, absent
+from control.cli.errors import absent
 from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_fresh_agents, parameters, unknown
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, from_dict, to_yaml
 from control.cli.words import NULL, named, one_word, read_value, split, word
 from models.registry import family
-from models.settings import SettingError, brief, nearest
+from models.settings import SettingError, nearest
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml"]
 
@@ -197,9 +197,9 @@ def _check_together(settings: Settings, typed: Collection[str], known: Mapping[s
         )
     most = max(8, PER_CORE * (os.cpu_count() or 1))
     for name in ("num_threads",) if run.ray_address else ("num_threads", "num_workers", "max_concurrent_trials"):
-        if (getattr(run, name) or 0) > most:
+        if (value := getattr(run, name) or 0) > most:
             here = f"on this machine, which has {os.cpu_count()} cores"
-            raise SettingError(f"{name} is {getattr(run, name)}; allowed: at most {most} {here}", name)
+            raise SettingError(f"{name} is {value}; allowed: at most {most} {here}", name)
     if run.exp_name in (".", ".."):
         raise SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name")
     for one, other in CONFLICTS:
@@ -230,6 +230,4 @@ def _check_together(settings: Settings, typed: Collection[str], known: Mapping[s
 
                 shipped = pretrained()
             if path not in shipped:
-                raise SettingError(
-                    f"{name} is {brief(repr(path), WIDEST)}: {absent(path)}{nearest(path, shipped)}", name
-                )
+                raise SettingError(f"{name} is {path!r}: {absent(path)}{nearest(path, shipped)}", name)

@@ -13,6 +13,7 @@ from models.registry import default_configs, family
 from models.settings import Kind, SettingError, check, check_value, kinds, nearest, setting
 
 _run = functools.partial(setting, section="run")
+_count = functools.partial(_run, minimum=1, maximum=4096)
 _training = functools.partial(setting, section="training")
 _evaluation = functools.partial(setting, section="evaluation")
 _tuning = functools.partial(setting, section="tuning")
@@ -28,19 +29,13 @@ class RunConfig:
     gamename: str = _run("lunarlander", "the environment: one of those above, or any Gymnasium id", maximum=200)
     exp_name: str = _run("debug", "name of the experiment, a folder", maximum=100)
     seed: int = _run(25, "seed of the run; with num_seeds, of its first member", minimum=0, maximum=2**63 - 1)
-    num_seeds: int = _run(1, "runs trained side by side, with seeds seed, seed + 1, ...", minimum=1, maximum=4096)
-    num_workers: int = _run(
-        1,
-        "processes that step environments or, with SE, train the population (Ray); 1 is this process",
-        minimum=1,
-        maximum=4096,
+    num_seeds: int = _count(1, "runs trained side by side, with seeds seed, seed + 1, ...")
+    num_workers: int = _count(
+        1, "processes that step environments or, with SE, train the population (Ray); 1 is this process"
     )
     accelerator: str = _run("cpu", "device for agents that can use it; gpu is CUDA's first", choices=("cpu", "gpu"))
-    num_threads: int = _run(
-        1,
-        "threads of a tensor operation; above 1 numbers may differ in the last digit from run to run",
-        minimum=1,
-        maximum=4096,
+    num_threads: int = _count(
+        1, "threads of a tensor operation; above 1 numbers may differ in the last digit from run to run"
     )
     matmul_precision: str = _run(
         "highest",

@@ -19,7 +19,7 @@ from control.cli.errors import DISK
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, to_yaml
 from control.commands.choose_proxy import conclude
 from control.lightning.agent import AgentModule
-from control.lightning.callbacks import Checkpoints, Progress, Recorder, RunLog, StopNow, StopOnSignal, film
+from control.lightning.callbacks import Checkpoints, Progress, Recorder, RunLog, StopOnSignal, film
 from control.lightning.module import RunModule
 from control.lightning.population import PopulationModule
 from control.lightning.population import build as build_search
@@ -30,7 +30,7 @@ from control.reports.figures import learning_curve
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import AtomicCheckpointIO, Checkpoint
 from models.registry import family
-from models.settings import SettingError, UserError
+from models.settings import SettingError, StopNow, UserError
 from understudy.files import IN_RUN
 
 Callbacks = Sequence[pl.Callback]

@@ -24,6 +24,7 @@ from control.reports.figures import command_figure
 from control.reports.runs import read_runs
 from control.reports.tags import tags
 from control.storage.run_dir import MetricsFile, synced
+from models.settings import StopNow
 from models.streams import Streams
 
 # Lightning's callbacks serve any module, these a `RunModule`, hence the ignores.
@@ -160,10 +161,6 @@ class Checkpoints(CheckpointCallback):
             synced(rows)  # no later than what counts them
         trainer.save_checkpoint(self.folder / name)
         module.whole = True
-
-
-class StopNow(BaseException):
-    """The second signal. Lightning would answer a KeyboardInterrupt with exit status 1."""
 
 
 class StopOnSignal(Callback):

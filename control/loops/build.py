@@ -68,14 +68,9 @@ def check_accelerator(run: RunConfig) -> None:
 
 def _episodes(settings: Settings) -> EpisodeLoop:
     run, schedule = settings.run, settings.agent.schedule
-    workers, limit = run.num_workers, run.time_limit
+    workers, limit, timeout = run.num_workers, run.time_limit, run.step_timeout
     environment = partial(
-        make_environment,
-        run.gamename,
-        run.num_seeds,
-        num_workers=workers,
-        time_limit=limit,
-        step_timeout=run.step_timeout,
+        make_environment, run.gamename, run.num_seeds, num_workers=workers, time_limit=limit, step_timeout=timeout
     )
     training = environment(schedule.episodes)
     if training.spaces.max_episode_steps is None and limit is None:

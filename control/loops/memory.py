@@ -28,37 +28,32 @@ def check_memory(needed: Callable[..., int], configs: Sequence[Any], accelerator
     if there is None or total <= there:
         return
 
+    def smaller(place: int, name: str, share: float) -> Any:
+        """A setting at that share of its value, cut to two digits, or at its minimum."""
+        value, config = getattr(configs[place], name), type(configs[place])
+        least = bounds(kinds(config)[name], config.__dataclass_fields__[name].metadata).get("minimum", 1)
+        items = [max(int(least), _round(each * share)) for each in (value if isinstance(value, tuple) else (value,))]
+        return tuple(items) if isinstance(value, tuple) else items[0]
+
     def changed(place: int, name: str, value: Any) -> int:
         """What is needed with another value of a setting."""
         config = dataclasses.replace(configs[place], **{name: value})
         return needed(*configs[:place], config, *configs[place + 1 :])
 
-    def scaled(place: int, name: str, share: float) -> Any:
-        """A setting at that share of its value, or at its minimum."""
-        config = configs[place]
-        value, kind = getattr(config, name), kinds(type(config))[name]
-        least = bounds(kind, {field.name: field for field in dataclasses.fields(config)}[name].metadata).get(
-            "minimum", 1
-        )
-        smaller = tuple(max(int(least), _round(each * share)) for each in (value if kind.many else (value,)))
-        return smaller if kind.many else smaller[0]
+    def blame(size: tuple[int, str]) -> tuple[bool, int]:
+        """At fault is what was raised above its default, where that is enough, else what makes the most difference."""
+        value, usual = getattr(configs[size[0]], size[1]), getattr(type(configs[size[0]]), size[1])
+        then = total if usual is None else changed(*size, min(value, usual))
+        return (False, then) if then <= there else (True, changed(*size, smaller(*size, 0.0)))
 
     sizes = [
-        (place, name, getattr(type(config), name)) for place, config in enumerate(configs)
+        (place, name) for place, config in enumerate(configs)
         for name, kind in kinds(type(config)).items() if kind.item is int and getattr(config, name) and name != "seed"
     ]  # fmt: skip
-    # At fault is what was raised above its default, where that is enough, else what makes the greatest difference.
-    raised = {(place, name): changed(place, name, usual) for place, name, usual in sizes
-              if usual is not None and getattr(configs[place], name) > usual}  # fmt: skip
-    if not raised or min(raised.values()) > there:
-        raised = {(place, name): changed(place, name, scaled(place, name, 0.0)) for place, name, _ in sizes}
-    place, name = min(raised, key=lambda size: raised[size])
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if changed(place, name, scaled(place, name, middle)) <= there else (low, middle)
-    fitting, value = scaled(place, name, low), getattr(configs[place], name)
-    then = changed(place, name, fitting)
+    place, name = min(sizes, key=blame)
+    values = (smaller(place, name, 0.97**i) for i in range(800))
+    fitting = next((value for value in values if changed(place, name, value) <= there), smaller(place, name, 0.0))
+    value, then = getattr(configs[place], name), changed(place, name, fitting)
     shown, most = (list(each) if isinstance(each, tuple) else each for each in (value, fitting))
     allowed = f"at most {most}" if then <= there else f"no value, for even {most} needs {_gigabytes(then)}"
     where = "the GPU" if accelerator == "gpu" else "memory"

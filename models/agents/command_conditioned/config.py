@@ -8,7 +8,7 @@ values for LunarLander come from correspondence with the authors.
 from dataclasses import dataclass
 
 from models.family import EpisodeSchedule, Family
-from models.settings import setting
+from models.settings import setting, width
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,9 @@ class Config:
         "behavior (UDRL's product of embeddings), hypernetwork, or gated (RCP)",
         choices=("behavior", "hypernetwork", "gated"),
     )
-    hidden_sizes: tuple[int, ...] = setting(
-        (32, 128, 128, 128), "units of each hidden layer [C]", minimum=1, maximum=65_536
-    )
-    conv_channels: tuple[int, ...] = setting(
-        (32, 48, 96, 128),
-        "channels of the 3x3 stride-2 convolutions in front of the network, images only [U]",
-        minimum=1,
-        maximum=65_536,
+    hidden_sizes: tuple[int, ...] = width((32, 128, 128, 128), "units of each hidden layer [C]")
+    conv_channels: tuple[int, ...] = width(
+        (32, 48, 96, 128), "channels of the 3x3 stride-2 convolutions in front of the network, images only [U]"
     )
     reward_scale: float | None = setting(
         None, "factor on returns (or advantages) in the command; null takes it from the data", above=0
@@ -104,9 +99,7 @@ class Config:
         True, "at a time limit bootstrap from the value of the final observation; off: from 0 [C]"
     )
     val_func_update_interval: int = setting(5, "policy updates per value update [C]", minimum=1)
-    value_hidden_sizes: tuple[int, ...] = setting(
-        (128, 64), "units of the value network's hidden layers [C]", minimum=1, maximum=65_536
-    )
+    value_hidden_sizes: tuple[int, ...] = width((128, 64), "units of the value network's hidden layers [C]")
     value_lr: float | None = setting(None, "Adam's learning rate for the value network; null takes lr", above=0)
     clamp_adv_to_max: bool = setting(False, "clamp advantages from above before they are used")
     max_adv_clamp_val: float = setting(50.0, "where clamp_adv_to_max clamps, in units of reward")

@@ -8,7 +8,7 @@ Environments and Reward Networks", arXiv 2202.02790, [C] its public code, whose 
 from dataclasses import dataclass
 
 from models.family import Family
-from models.settings import setting
+from models.settings import setting, width
 
 VARIED = ("lr", "batch_size", "hidden_size", "hidden_layer")
 
@@ -23,14 +23,12 @@ class Config:
         "plain: one network; dueling: features, then a value and an advantage [W]",
         choices=("plain", "dueling"),
     )
-    hidden_size: int = setting(64, "units of each hidden layer [F]", minimum=1, maximum=65_536)
+    hidden_size: int = width(64, "units of each hidden layer [F]")
     hidden_layer: int = setting(1, "hidden layers [F]", minimum=1, maximum=16)
     activation_fn: str = setting(
         "relu", "activation of the hidden layers", choices=("relu", "leakyrelu", "tanh", "prelu", "identity")
     )
-    feature_dim: int = setting(
-        128, "width of features and of both streams, dueling only [F]", minimum=1, maximum=65_536
-    )
+    feature_dim: int = width(128, "width of features and of both streams, dueling only [F]")
     dueling_mean: str = setting(
         "row",
         "subtract the advantages' mean over the actions of each row [W], or over the whole batch too, as [F] does",

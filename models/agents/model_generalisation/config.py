@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import yaml
 
 from models.family import Family, StepSchedule
-from models.settings import setting
+from models.settings import setting, width
 
 LARGEST_LATENT = 65_536  # numbers of a categorical latent state
 
@@ -54,7 +54,7 @@ class Config:
         choices=("none", "perfect", "simple", "latent"),
     )
     num_hidden_layers: int = setting(3, "hidden layers of each network [Y]", minimum=1, maximum=16)
-    num_hidden_units: int = setting(200, "units of each hidden layer [Y]", minimum=1, maximum=65_536)
+    num_hidden_units: int = width(200, "units of each hidden layer [Y]")
     activation: str = setting("elu", "activation of the hidden layers [Y]", choices=("relu", "silu", "elu"))
 
     # Values
@@ -91,9 +91,9 @@ class Config:
     rollout_length: int = setting(10, "steps of each imagined rollout [Y]", minimum=1, maximum=1000)
     rollout_batch_size: int | None = setting(
         None,
-        "starts of imagined rollouts, sampled apart from the model's batch; null: that batch [Y]",
+        "starts of imagined rollouts, apart from the model's batch; null: that batch [Y]",
         minimum=1,
-        maximum=1_000_000,
+        maximum=10**6,
     )
     episodic_env: bool = setting(
         True,

@@ -9,7 +9,7 @@ learning", [M] Mnih et al. 2016, arXiv 1602.01783 (entropy; advantage actor-crit
 from dataclasses import dataclass
 
 from models.family import EpisodeSchedule, Family
-from models.settings import setting
+from models.settings import setting, width
 
 
 @dataclass(frozen=True)
@@ -24,19 +24,14 @@ class Config:
     )
 
     # Network
-    hidden_sizes: tuple[int, ...] = setting(
-        (512, 256), "units of the policy's hidden layers [N]", minimum=1, maximum=65_536
-    )
-    value_hidden_sizes: tuple[int, ...] = setting(
-        (32, 32), "AAC: units of the hidden layers of the separate value network [N]", minimum=1, maximum=65_536
+    hidden_sizes: tuple[int, ...] = width((512, 256), "units of the policy's hidden layers [N]")
+    value_hidden_sizes: tuple[int, ...] = width(
+        (32, 32), "AAC: units of the hidden layers of the separate value network [N]"
     )
     shared_trunk: bool = setting(False, "AAC: policy and value are two heads on the policy's hidden layers")
     activation: str = setting("relu", "activation of the hidden layers [N]", choices=("relu", "tanh"))
-    conv_channels: tuple[int, ...] = setting(
-        (32, 48, 96, 128),
-        "channels of the 3x3 stride-2 convolutions in front of the network, images only",
-        minimum=1,
-        maximum=65_536,
+    conv_channels: tuple[int, ...] = width(
+        (32, 48, 96, 128), "channels of the 3x3 stride-2 convolutions in front of the network, images only"
     )
 
     # Losses

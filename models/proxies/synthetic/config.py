@@ -13,9 +13,10 @@ from typing import Any
 from models.family import Family
 from models.proxies import search
 from models.proxies.search import SearchConfig
-from models.settings import no_choice, setting
+from models.settings import no_choice, setting, width
 
 _proxy = functools.partial(setting, section="synthetic environment")
+_width = functools.partial(width, section="synthetic environment")
 
 PROXIES = ("mdp", "bandit")
 
@@ -36,7 +37,7 @@ class Synthetic:
         "loop with varied agents (figure 3) [F]",
         choices=("recipe", "paper", "paper_varied"),
     )
-    proxy_hidden_size: int = _proxy(128, "units of each hidden layer of the networks [F]", minimum=1, maximum=65_536)
+    proxy_hidden_size: int = _width(128, "units of each hidden layer of the networks [F]")
     proxy_hidden_layer: int = _proxy(1, "hidden layers of the networks [F]", minimum=1, maximum=16)
     proxy_activation_fn: str = _proxy(
         "leakyrelu",
@@ -51,9 +52,7 @@ class Synthetic:
     learned_reset: bool = _proxy(
         False, "first states come from a network on normal noise; off: the real environment's [F]. On for a bandit"
     )
-    latent_size: int | None = _proxy(
-        None, "size of that noise; null is the size of an observation", minimum=1, maximum=65_536
-    )
+    latent_size: int | None = _width(None, "size of that noise; null is the size of an observation")
     max_steps: int | None = _proxy(
         None, "largest number of steps of an episode; null is the real environment's limit [F]", minimum=1
     )
