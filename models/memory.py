@@ -143,15 +143,14 @@ class EpisodeMemory:
     def load_state_dict(self, state: dict[str, Any], blank: Episode) -> None:
         """StateError where there are other fields than in the episode ``blank``, which is not in memory."""
         self.clear()
-        known = len(state["members"])
-        demand(known in (0, self.members), "memory", f"has {known} members", f"{self.members}")
+        demand(len(state["members"]) in (0, self.members), "memory", "lacks members", f"all {self.members}")
         for member, saved in enumerate(state["members"]):
             lengths, name = saved["lengths"], f"memory of member {member}"
-            demand(all(length >= 1 for length in lengths), name, f"has lengths {lengths}", "1 and above")
+            demand(min(lengths) > 0, name, f"has lengths {lengths}", "1 and above")
             rows = {key: each[0].expand(sum(lengths), *each.shape[1:]) for key, each in blank.steps.items()}
-            whole = {"scores": [0.0] * len(lengths), "extras": [blank.extras] * len(lengths)}
-            like(whole | {"steps": rows, "lengths": lengths}, saved, name)
-            parts = {name: values.split(saved["lengths"]) for name, values in saved["steps"].items()}
+            own = {"scores": [0.0] * len(lengths), "extras": [blank.extras] * len(lengths), "steps": rows}
+            like(own | {"lengths": lengths}, saved, name)
+            parts = {name: values.split(lengths) for name, values in saved["steps"].items()}
             batch = [
                 Episode({name: part[i] for name, part in parts.items()}, score, extras)
                 for i, (score, extras) in enumerate(zip(saved["scores"], saved["extras"], strict=True))

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
-from models.state import demand, like
+from models.state import like
 
 
 class Adam(Optimizer):
@@ -40,13 +40,10 @@ class Adam(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Raises StateError where it is that of other parameters."""
+        like(self.state_dict()["param_groups"], state_dict["param_groups"], "param_groups")
         params = [param for group in self.param_groups for param in group["params"]]
-        own, given = self.state_dict()["param_groups"], state_dict["param_groups"]
-        like(own, given, "param_groups")
-        demand([each["params"] for each in own] == [each["params"] for each in given], "param_groups", "differ", "ours")
         for index, moments in state_dict["state"].items():
             like({"mean": params[index], "square": params[index]}, moments, f"moments of parameter {index}")
-            _check_squares(moments["square"])
         super().load_state_dict(state_dict)
 
 
@@ -57,10 +54,6 @@ def _direction(
     mean.mul_(betas[0]).add_(grad * (1 - betas[0]))
     square.mul_(betas[1]).add_(grad.square().mul_(1 - betas[1]))
     return mean / square.sqrt().div_(root2).add_(eps)
-
-
-def _check_squares(*squares: Tensor) -> None:
-    demand(not any((each < 0).any() for each in squares), "a second moment", "is below 0", "0 and above")
 
 
 class MemberAdam:
@@ -106,7 +99,6 @@ class MemberAdam:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         like(self.state_dict(), state, "optimizer")
-        _check_squares(state["square"])
         self.mean, self.square, self.count = state["mean"], state["square"], state["count"]
 
 
@@ -142,7 +134,6 @@ class AdamW:
 
     def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
         like(self.state_dict(), state, "optimizer")
-        _check_squares(*state["squares"])
         for name, mine in self.state_dict().items():
             for here, there in zip(mine, state[name], strict=True):
                 here.copy_(there)

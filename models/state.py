@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_NOT_NEGATIVE = ("square", "second_moment", "noise_std")
+
 
 class StateError(ValueError):
     """A piece of state that this program cannot have written. ``str(e)`` names it and says what it should be."""
@@ -15,7 +17,8 @@ def like(own: Any, found: Any, name: str = "state") -> Any:
     """``found``, where it could stand in the place of ``own``; else StateError with the first piece that could not.
 
     Mappings have the same keys, lists the same length, tensors the same shape and dtype; whole numbers are not below
-    zero and floats not NaN. Tensors may hold NaN: a member that has diverged does not end the others.
+    zero and floats not NaN, nor are squares and spreads, by their names. Tensors may hold NaN: a member that has
+    diverged does not end the others.
     """
     if isinstance(own, Mapping):
         demand(isinstance(found, Mapping), name, f"is {_kind(found)}", _kind(own))
@@ -28,7 +31,8 @@ def like(own: Any, found: Any, name: str = "state") -> Any:
         for i, (mine, theirs) in enumerate(zip(own, found, strict=True)):
             like(mine, theirs, f"{name}[{i}]")
     elif isinstance(own, Tensor):
-        demand(own.dtype != torch.int64 or bool((found >= 0).all()), name, "is below 0", "0 and above")
+        counts = own.dtype == torch.int64 or name.rpartition(".")[2].startswith(_NOT_NEGATIVE)
+        demand(not (counts and bool((found < 0).any())), name, "is below 0", "0 and above")
     elif isinstance(own, int | float):
         demand(found >= 0 if isinstance(own, int) else found == found, name, f"is {found}", "a count or a number")
     return found

@@ -44,7 +44,7 @@ def refused(path: Path) -> str:
 def test_knows_its_settings_weights_and_members_and_best_is_small(finished: Path) -> None:
     last, best = (checkpoints.load(finished / "checkpoints" / f"{name}.ckpt") for name in ("last", "best"))
     assert last.settings.run.gamename == "cartpole" and last.settings.agent.hidden_sizes == (12, 16)
-    assert last.seeds == [25] and last.run_state["epoch"] == 2
+    assert last.run_state["epoch"] == 2
     assert set(last.content["state_dict"]) >= {f"agents.0.{name}" for name in ("policy.flat", "commands.mean")}
     assert last.run_state["loop"]["agent"] is not None and best.run_state["loop"]["agent"] is None
     (finished / "checkpoints" / ".last.ckpt.4711.tmp").write_bytes(b"half")  # what a kill leaves does not disturb
@@ -146,8 +146,8 @@ def flipped(finished: Path, path: Path, name: str, bits: Iterable[int]) -> int:
 
 def test_a_flipped_bit_is_found_or_harmless(finished: Path, tmp_path: Path) -> None:
     """Harmless are those in the padding between tensors and in what an archive says twice."""
-    bits = torch.randint(1 << 40, (150,), generator=torch.Generator().manual_seed(1)).tolist()
-    assert flipped(finished, tmp_path / "last.ckpt", "last.ckpt", bits) > 75
+    bits = torch.randint(1 << 40, (60,), generator=torch.Generator().manual_seed(1)).tolist()
+    assert flipped(finished, tmp_path / "last.ckpt", "last.ckpt", bits) > 30
 
 
 @pytest.mark.slow
@@ -177,46 +177,41 @@ def test_what_was_changed_after_it_was_written_is_refused(finished: Path, tmp_pa
         assert "was changed after it was written" in refused(tmp_path / "last.ckpt")
 
 
-PIECES: dict[str, tuple[str, Any, str]] = {
-    "text": ("epoch", "7", "epoch is str; allowed: int"),
-    "below zero": ("gradient_steps", -1, "gradient_steps is -1"),
-    "no number": ("best", math.nan, "best is nan"),
-    "another shape": ("env_steps", torch.ones(2, dtype=torch.int64), r"env_steps is int64 \[2\]; allowed: int64 \[1\]"),
-    "another dtype": ("env_steps", torch.ones(1), r"env_steps is float32 \[1\]"),
-    "other counts": ("loop.env_steps", torch.ones(1, dtype=torch.int64), "loop has counted"),
-    "missing": ("loop.agent", {}, "it has no 'memory'"),
-    "generators": ("loop.agent.streams", torch.zeros(1, 7, dtype=torch.uint8), "random generators"),
-    "no episode": ("loop.agent.memory.members.0.lengths.0", 0, "memory of member 0 has lengths"),
-    "rows": ("loop.agent.memory.members.0.steps.rtg", torch.zeros(3), r"memory of member 0.steps.rtg is float32 \[3\]"),
-    "one window more": ("loop.recent.more", torch.zeros(1), "recent has"),
-}  # fmt: skip
+ONE = torch.ones(1, dtype=torch.int64)
+MEMORY = "understudy.loop.agent.memory.members.0"
+PIECES: dict[str, tuple[Any, str]] = {
+    "understudy.epoch": ("7", "epoch is str; allowed: int"),
+    "understudy.gradient_steps": (-1, "gradient_steps is -1"),
+    "understudy.best": (math.nan, "best is nan"),
+    "understudy.env_steps": (ONE.expand(2), r"env_steps is int64 \[2\]; allowed: int64 \[1\]"),
+    "understudy.loop.gradient_steps": (1.0, "gradient_steps is float"),
+    "understudy.loop.env_steps": (ONE, "loop has counted"),
+    "understudy.loop.agent": ({}, "it has no 'memory'"),
+    "understudy.loop.agent.streams": (torch.zeros(1, 7, dtype=torch.uint8), "random generators"),
+    f"{MEMORY}.lengths.0": (0, "memory of member 0 has lengths"),
+    f"{MEMORY}.steps.rtg": (torch.zeros(3), r"memory of member 0.steps.rtg is float32 \[3\]"),
+    "understudy.loop.recent.more": (ONE, "recent has"),
+    "optimizer_states.0.state.0.square": (torch.Tensor.neg_, "square is below 0"),
+    "optimizer_states.0.param_groups.0.params": ([0, 1], "a list of 2"),
+    "state_dict.more": (ONE, "state_dict has"),
+}
 
 
-@pytest.mark.parametrize("case", PIECES)
-def test_a_piece_that_no_run_has_written_is_refused_by_name(case: str, finished: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", PIECES)
+def test_a_piece_that_no_run_has_written_is_refused_by_name(path: str, finished: Path, tmp_path: Path) -> None:
     """Though it has a valid digest."""
-    path, value, said = PIECES[case]
+    value, said = PIECES[path]
 
     def change(content: dict[str, Any]) -> None:
         *way, last = [int(name) if name.isdigit() else name for name in path.split(".")]
-        functools.reduce(operator.getitem, way, content[OURS])[last] = value
+        place = functools.reduce(operator.getitem, way, content)
+        place[last] = value(place[last]) if callable(value) and not isinstance(value, torch.Tensor) else value
 
     file = forged(finished / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt", change)
     found = checkpoints.load(file)
     with pytest.raises(CheckpointError, match=said) as error:
         build_module(found.settings).restore(found)
     assert str(file) in str(error.value)
-
-
-def test_a_moment_below_zero_and_another_parameter_are_refused(finished: Path, tmp_path: Path) -> None:
-    for change, said in (
-        (lambda content: content["optimizer_states"][0]["state"][0]["square"].neg_(), "second moment is below 0"),
-        (lambda content: content["optimizer_states"][0]["param_groups"][0]["params"].append(1), "a list of 2"),
-        (lambda content: content["state_dict"].pop("agents.0.policy.flat"), "state_dict has"),
-    ):
-        found = checkpoints.load(forged(finished / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt", change))
-        with pytest.raises(CheckpointError, match=said):
-            build_module(found.settings).restore(found)
 
 
 def test_no_pipe_is_waited_for(tmp_path: Path) -> None:
@@ -227,8 +222,6 @@ def test_no_pipe_is_waited_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("change", "line"), [
     ({"format": 99}, "has format 99"),
     ({"format": None}, "has format None"),
-    ({"seeds": None}, "is damaged"),
-    ({"seeds": [26]}, r"its seeds are \[26\]"),
     ({"settings": {"implementation": "UDRL", "learning_rat": 1}}, "learning_rat is unknown"),
     ({"settings": {"implementation": "Nope"}}, "implementation is 'Nope'"),
 ])  # fmt: skip
@@ -263,24 +256,21 @@ def test_the_previous_checkpoint_survives_a_full_disk(tmp_path: Path, monkeypatc
     AtomicCheckpointIO().save_checkpoint({"weights": torch.ones(50_000)}, path)
     before = path.read_bytes()
     full_disk(monkeypatch, after=0)
-    with pytest.raises(CheckpointError, match="could not be written .*failing.: make room and go on with --resume"):
-        AtomicCheckpointIO().save_checkpoint({"weights": torch.zeros(9)}, tmp_path / "best.ckpt")
     for size in (3, 50_000):
-        with pytest.raises(CheckpointError, match="the previous one is kept") as error:
+        with pytest.raises(OSError, match="disk full") as error:
             AtomicCheckpointIO().save_checkpoint({"weights": torch.zeros(size)}, path)
-        assert "\n" not in str(errors.one_line(error.value))
+        assert errors.one_line(error.value) == f"disk full or failing at {str(path)!r}; make room"
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["last.ckpt"]
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EIO])
 def test_the_event_file_without_room_is_one_line_and_no_traceback(
-    number: int, logdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+    logdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
 ) -> None:
     """TensorBoard writes in a thread of its own. There is no checkpoint to go on from yet."""
 
     def fails(self: Any, data: bytes) -> None:
-        raise OSError(number, os.strerror(number))
+        raise OSError(errno.EFBIG, "File too large")
 
     monkeypatch.setattr("tensorboard.summary.writer.record_writer.RecordWriter.write", fails)
     error = refused_run(trainer.main, flags(logdir), "make room and start again", capsys, begun=True)
@@ -292,8 +282,7 @@ def test_a_run_on_a_full_disk_ends_with_one_line_and_goes_on_later(
 ) -> None:
     with monkeypatch.context() as patched:
         full_disk(patched, after=3)  # best and last of epoch 2, best or last of epoch 4
-        error = refused_run(trainer.main, flags(logdir, epochs=6), "--resume", capsys, begun=True)
-    assert error.startswith("error: checkpoint ")
+        refused_run(trainer.main, flags(logdir, epochs=6), "make room and go on with --resume", capsys, begun=True)
     folder = run_folder(logdir)
     assert checkpoints.load(folder / "checkpoints" / "last.ckpt").run_state["epoch"] in (2, 4)
     assert trained(logdir, "--resume", epochs=6) == folder

@@ -210,8 +210,8 @@ def test_formats_and_folders_of_the_figure(logdir: Path, out: str, written: str,
 
 @pytest.mark.parametrize(("content", "said"), [
     ("epoch,env_steps,seed,rollout/return_mean\n0,100,25,soon\n", "soon"),
-    ("step,loss\n1,2\n", "no column epoch"),
-    ("", "no column epoch"),
+    ("step,loss\n1,2\n", "its first line must be epoch"),
+    ("", "it is empty"),
     ("epoch,env_steps,seed,rollout/return_mean\n0,100\n", "is no metrics.csv of numbers"),
     ("epoch,env_steps,seed,rollout/return_mean\n", "no epoch yet"),
     ("epoch,env_steps,seed\n0,100,25\n", "neither returns nor losses"),

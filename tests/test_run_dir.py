@@ -73,8 +73,8 @@ def test_processes_that_start_together_get_a_folder_each(logdir: Path) -> None:
 
 
 @pytest.mark.parametrize(("place", "said"), [
-    ("file", "logdir is .*part of the path is a file.*allowed: a folder"),
-    ("file/deeper", "logdir is .*part of the path is a file.*allowed: a folder"),
+    ("file", "logdir is .*file' is a file.*allowed: a folder"),
+    ("file/deeper", "logdir is .*file' is a file.*allowed: a folder"),
     ("link/deeper", "logdir is .*link' is a symbolic link to 'nowhere', where nothing is"),
     pytest.param("/proc/runs", "logdir is '/proc/runs'", marks=pytest.mark.skipif(
         not Path("/proc").is_dir(), reason="needs a folder that nobody can write")),
@@ -137,15 +137,14 @@ HEAD, ROWS = "epoch,env_steps,seed,loss\n", ("1,100,25,0.5\n", "1,100,26,\n", "2
 
 
 @pytest.mark.parametrize(("content", "said"), [
-    (b"\xff\xfe\n", "not UTF-8 text .byte 0"),
-    ("epoch,env_steps\n", "no column seed"),
-    ("epoch,env_steps,seed,epoch\n", "has epoch twice"),
-    ("epoch,env_steps,seed,a,a\n", "two columns have one name"),
-    (HEAD + "1,100,25\n", "line 2 has 3 cells, the first line 4"),
-    (HEAD + "1,100,25,good\n", "line 2 has 'good' for 'loss'"),
-    (HEAD + "1.5,100,25,\n", "line 2 has '1.5' for 'epoch'"),
-    (HEAD + "".join(ROWS) + "the end\n", "line 6 has 1 cells"),
-    (None, "cannot be read"),
+    (b"\xff\xfe\n", "numbers: 'utf-8' codec can't decode byte 0xff in position 0"),
+    ("epoch,env_steps\n", "its first line must be epoch,env_steps,seed"),
+    ("epoch,env_steps,seed,epoch\n", "its first line must be .* each once"),
+    (HEAD + "1,100,25\n", "line 2: 3 cells instead of 4"),
+    (HEAD + "1,100,25,good\n", "line 2: .*'good'"),
+    (HEAD + "1.5,100,25,\n", "line 2: .*'1.5'"),
+    (HEAD + "".join(ROWS) + "the end\n", "line 6: 1 cells"),
+    (None, "Is a directory"),
 ])  # fmt: skip
 def test_a_file_that_is_no_table_of_numbers_is_one_line(tmp_path: Path, content: str | bytes | None, said: str) -> None:
     path = tmp_path / "metrics.csv"

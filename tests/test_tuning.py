@@ -240,7 +240,7 @@ def test_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest
     best = config.parse(["--config", str(folder / "best.yaml")])
     assert str(best.agent.lr) == first["lr"] and not best.run.use_tune
     assert best == config.parse(["--config", str(folder / f"trial_{first['trial']}" / "config.yaml")])
-    assert "next:" in out and "python trainer.py --config" in out
+    assert "next:" in out and "trainer.py --config" in out
 
 
 @pytest.mark.slow

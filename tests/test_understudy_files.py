@@ -220,7 +220,7 @@ def test_files_that_were_changed(path: Path, header: dict[str, Any], tensors: di
 
 # What is written, and what the trainer says of it. It knows the real environment, which a reader of the file need not.
 AGAINST: list[tuple[str, dict[str, Any], str]] = [
-    ("mdp-acrobot", {"game": "cartpole"}, "its obs_shape is [6]; allowed with cartpole: [4]"),
+    ("mdp-acrobot", {"game": "cartpole"}, "its obs_shape is (6,); allowed with cartpole: (4,)"),
     ("mdp-continuous", {"game": "mountaincar"}, "allowed with mountaincar: Discrete(n=3)"),
     ("mdp", {"game": "cartpoel"}, "its gamename is 'cartpoel'; did you mean 'cartpole'?"),
     *(("mdp", {"description": {"settings": own}}, f"its description.settings are damaged ({line}") for own, line in (

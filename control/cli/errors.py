@@ -22,7 +22,8 @@ def one_line(error: BaseException) -> str | None:
     if isinstance(error, UserError) or understudy is not None and isinstance(error, understudy.ProxyError):
         return _plain(str(error))
     if isinstance(error, OSError) and error.errno in DISK:
-        return f"{unwritten(error)}; make room"
+        where = f" at {str(error.filename)!r}" if error.filename is not None else ""
+        return _plain(f"{'disk full' if error.errno == errno.ENOSPC else error.strerror}{where}; make room")
     if isinstance(error, OSError) and error.errno in ACCESS and error.filename is not None:
         return _plain(f"cannot use {str(error.filename2 or error.filename)!r}: {error.strerror}")
     if isinstance(error, MemoryError) or isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
@@ -35,13 +36,6 @@ def one_line(error: BaseException) -> str | None:
         extra = EXTRAS.get(module, "train")
         return f"the Python module '{module}' is not installed; in the project's folder: pip install -e '.[{extra}]'"
     return None
-
-
-def unwritten(error: OSError, folder: os.PathLike[str] | None = None) -> str:
-    """What is said of a disk that is full or failing, for a file in ``folder``."""
-    place = error.filename if error.filename is not None else folder
-    where = f" at {str(place)!r}" if place is not None else ""
-    return _plain(f"{'disk full' if error.errno == errno.ENOSPC else error.strerror}{where}")
 
 
 def _plain(line: str) -> str:

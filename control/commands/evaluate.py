@@ -201,12 +201,10 @@ def _check_game(proxy: Proxy) -> None:
         real = spaces_of(proxy.game)
     except SettingError as error:
         raise ProxyError(f"{start} {error}") from error
-    if own.obs_shape != real.obs_shape:
-        raise ProxyError(
-            f"{start} obs_shape is {list(own.obs_shape)}; allowed with {proxy.game}: {list(real.obs_shape)}"
-        )
-    if own.actions != real.actions:
-        raise ProxyError(f"{start} actions are {own.actions}; allowed with {proxy.game}: {real.actions}")
+    for name in ("obs_shape", "actions"):
+        ours, theirs = getattr(own, name), getattr(real, name)
+        if ours != theirs:
+            raise ProxyError(f"{start} {name} is {ours}; allowed with {proxy.game}: {theirs}")
 
 
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:

@@ -204,12 +204,12 @@ def _conclude(module: RunModule, folder: Path, seconds: float, verbose: bool) ->
 def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command]) -> None:
     """Print the last lines of a summary, and commands of Python that a shell in this folder takes as they are."""
     print(*(f"  {name:<12}{value}" for name, value in lines), "next:", sep="\n")
-    here = Path.cwd()
-    for command in [(Path(sys.executable), *words) for words in commands]:
+    here, python = Path.cwd(), "python" if shutil.which("python") == sys.executable else Path(sys.executable)
+    for command in commands:
         near = [
-            word.relative_to(here) if isinstance(word, Path) and word.is_relative_to(here) else word for word in command
+            word.relative_to(here) if isinstance(word, Path) and word.is_relative_to(here) else word
+            for word in (python, *command)
         ]
-        near[0] = "python" if shutil.which("python") == sys.executable else near[0]
         print(f"  {shlex.join(map(str, near))}", flush=True)
 
 

@@ -22,7 +22,6 @@ from typing import Any
 
 from torch import Tensor
 
-from control.cli.ending import SIGNALS
 from control.evolution.inner_loop import InnerLoop, Outcome
 from envs.names import import_module
 from models.proxies.search import SearchConfig
@@ -71,7 +70,7 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     code = {"py_modules": _PACKAGES, "env_vars": {"OMP_NUM_THREADS": "1", "MKL_CBWR": "AUTO"}}
     common: dict[str, Any] = {"runtime_env": code, "log_to_driver": False, "logging_level": logging.CRITICAL}
     temporary = tempfile.mkdtemp(prefix="ray-")
-    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    before = signal.getsignal(signal.SIGTERM)
     try:
         if address is None:
             # Ray makes sockets some 60 characters further down, and the path of a socket ends at 107.
@@ -88,8 +87,7 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
                 f"Ray cannot start on this machine, which may be too busy or out of memory: {line}"
             ) from error
         if threading.current_thread() is threading.main_thread():
-            for number, handler in handlers.items():
-                signal.signal(number, handler)  # Ray's own for SIGTERM would end the process with status 1
+            signal.signal(signal.SIGTERM, before)  # Ray's own would end the process with status 1
         yield
     finally:
         ray.shutdown()

@@ -72,8 +72,6 @@ class Strategy:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict` to the bit."""
         like(self.state_dict(), state, "strategy")
-        spreads = [state[name] for name in ("second_moment", "noise_std") if name in state]
-        demand(not any((each < 0).any() for each in spreads), "strategy", "has a spread below 0", "0 and above")
         for name in self.kept:
             setattr(self, name, copy.deepcopy(state[name]))
 

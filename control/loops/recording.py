@@ -21,7 +21,7 @@ _FRAMES_PER_SECOND = 50
 
 def check_recording(run: RunConfig) -> None:
     """Before anything is trained or played, SettingError where the run is to be filmed and cannot be."""
-    wanted = [name for name in ("record", "recording_epoch_interval") if getattr(run, name) > 0]
+    wanted = next((name for name in ("record", "recording_epoch_interval") if getattr(run, name) > 0), "")
     if not wanted:
         return
     try:
@@ -31,9 +31,8 @@ def check_recording(run: RunConfig) -> None:
             environment.frame(0, 0)
         _encoder().get_ffmpeg_exe()
     except (UserError, RuntimeError) as error:  # of the latter, imageio where there is no ffmpeg
-        value = str(getattr(run, wanted[0])).lower()
-        problem = str(error).removeprefix("record: ")
-        raise SettingError(f"{wanted[0]} is {value}, but {problem}; leave it out", wanted[0]) from error
+        problem = f"{str(getattr(run, wanted)).lower()}, but {str(error).removeprefix('record: ')}; leave it out"
+        raise SettingError(f"{wanted} is {problem}", wanted) from error
 
 
 def record(policy: Policy, name: str, path: Path, seeds: Tensor, time_limit: int | None = None) -> float:
@@ -68,17 +67,15 @@ def _write(path: Path, frames: Sequence[np.ndarray]) -> None:
     """Encode ``[H, W, 3]`` uint8 frames as h264. Sides are cut to even numbers, which the format wants."""
     height, width = (side - side % 2 for side in frames[0].shape[:2])
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        target = temporary.with_suffix(".mp4")
-        try:
+    try:
+        with replacing(path) as temporary:
             writer = _encoder().write_frames(
-                str(target), (width, height), fps=_FRAMES_PER_SECOND, macro_block_size=2, ffmpeg_log_level="error"
-            )
+                str(temporary), (width, height), fps=_FRAMES_PER_SECOND, macro_block_size=2, ffmpeg_log_level="error",
+                output_params=["-f", "mp4"],
+            )  # fmt: skip
             writer.send(None)
             for frame in frames:
                 writer.send(np.ascontiguousarray(frame[:height, :width]))
             writer.close()
-            target.replace(temporary)
-        except (OSError, RuntimeError) as error:
-            target.unlink(missing_ok=True)
-            raise UserError(f"video {str(path)!r} could not be written: {first_line(error)[:160]}") from error
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"video {str(path)!r} could not be written: {first_line(error)[:160]}") from error

@@ -86,28 +86,23 @@ def _make_drawable(text: Any) -> None:
     words = text.get_text()
     text.set_parse_math("$" not in words)
     missing = set(words) - {"\n"} - _characters(font_manager.findfont(text.get_fontproperties()))
-    if not missing:
-        return
-    fonts = [font for font in font_manager.fontManager.ttflist if (font.style, font.weight) == ("normal", 400)]
-    real = [font for font in fonts if "Last Resort" not in font.name]  # which has boxes for everything
-    able = next((font for font in real if missing <= _characters(font.fname)), None)
-    if able:
-        text.set_fontfamily([*text.get_fontfamily(), able.name])
-    else:
-        escaped = {ord(each): each.encode("unicode_escape").decode() for each in missing}
-        text.set_text(words.translate(escaped))
+    for font in font_manager.fontManager.ttflist if missing else ():
+        if font.weight == 400 and missing <= _characters(font.fname):
+            text.set_fontfamily([*text.get_fontfamily(), font.name])
+            return
+    text.set_text(words.translate({ord(each): each.encode("unicode_escape").decode() for each in missing}))
 
 
 @functools.cache
 def _characters(path: str) -> frozenset[str]:
-    """What a font can draw; nothing of a font of pixels."""
+    """What a font can draw; nothing of one that is broken, made of pixels, or has a box for everything."""
     from matplotlib import font_manager
 
-    try:
+    with contextlib.suppress(OSError, RuntimeError):
         font = font_manager.get_font(path)
-    except (OSError, RuntimeError):
-        return frozenset()
-    return frozenset(map(chr, font.get_charmap())) if font.scalable else frozenset()
+        real = font.scalable and "Last Resort" not in font.family_name
+        return frozenset(map(chr, font.get_charmap() if real else ()))
+    return frozenset()
 
 
 def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array, Array]:

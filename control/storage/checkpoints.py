@@ -1,6 +1,7 @@
 """Checkpoints: written whole or not at all, read without pickle's powers, checked before they are believed."""
 
 import contextlib
+import errno
 import hashlib
 import os
 import warnings
@@ -14,9 +15,9 @@ import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
-from control.cli.errors import DISK, absent
+from control.cli.errors import absent
 from control.cli.settings import Settings, from_dict
-from control.storage.run_dir import make_room, replacing, versions
+from control.storage.run_dir import replacing, versions
 from models.settings import UserError
 
 OURS = "understudy"
@@ -26,7 +27,7 @@ _WRITER_SIGNS = ("inline_container", "iostream", "PytorchStreamWriter", "failed 
 
 
 class CheckpointError(UserError):
-    """A checkpoint that is missing, damaged, from elsewhere, or could not be written."""
+    """A checkpoint that is missing, damaged or from elsewhere."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -37,22 +38,17 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         try:
             with replacing(Path(path)) as temporary:
                 torch.save(checkpoint, temporary)
-        except (OSError, RuntimeError) as error:
-            # torch's zip writer hides why it could not write (ENOSPC, for one) behind its own RuntimeErrors
-            hidden = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _WRITER_SIGNS)
-            if not hidden and not (isinstance(error, OSError) and error.errno in DISK):
+        except RuntimeError as error:  # of torch's zip writer, which hides why it could not write
+            if not any(sign in str(error) for sign in _WRITER_SIGNS):
                 raise
-            reason = "the disk is full or failing" if hidden else _reason(error)
-            kept = "; the previous one is kept" if Path(path).exists() else ""
-            raise _error(path, f"could not be written ({reason}){kept}: {make_room(Path(path).parent)}") from error
+            raise OSError(errno.EIO, "disk full or failing", str(path)) from error
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint of ours: the settings of its run, the seeds of its members, and everything Lightning keeps."""
+    """A checkpoint of ours: the settings of its run, and everything Lightning keeps."""
 
     path: Path
     settings: Settings
-    seeds: list[int]
     content: dict[str, Any]
 
     @property
@@ -70,8 +66,6 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
         found = _read(file)
         if resume and not found.run_state["whole"]:
             raise _error(file, "holds weights but no memory, so no run can resume from it")
-        if resume and found.content["epoch"] != found.run_state["epoch"] - 1:
-            raise ValueError("Lightning has counted other epochs")
     return found
 
 
@@ -92,10 +86,7 @@ def _read(file: Path) -> Checkpoint:
         raise _error(file, f"has format {ours.get('format')}; this version reads format {FORMAT}")
     if ours.get("digest") != digest(content):
         raise ValueError("it was changed after it was written")
-    settings = from_dict(ours["settings"])
-    if ours["seeds"] != [settings.run.seed + member for member in range(settings.run.num_seeds)]:
-        raise ValueError(f"its seeds are {ours['seeds']}")
-    return Checkpoint(file, settings, ours["seeds"], content)
+    return Checkpoint(file, from_dict(ours["settings"]), content)
 
 
 def digest(content: Mapping[str, Any]) -> str:
@@ -124,26 +115,23 @@ def believing(file: Path, resume: bool = True) -> Iterator[None]:
     nothing that is the machine's fault."""
     try:
         yield
-    except CheckpointError as error:
-        raise CheckpointError(f"{error}{_way_out(file, resume)}") from error
-    except UserError as error:
-        raise _error(file, f"cannot be used: {error}") from error
     except Exception as error:  # of a damaged file anything can come
-        if isinstance(error, PermissionError | MemoryError) or "can't allocate memory" in str(error):
+        text = str(error)
+        if isinstance(error, PermissionError | MemoryError) or "can't allocate memory" in text:
             raise
-        reason = "it holds no plain tensors" if "eights" in str(error)[:20] else _reason(error)
-        line = f"is damaged or not a checkpoint ({reason}); allowed: {_ALLOWED}{_way_out(file, resume)}"
-        raise _error(file, line) from error
-
-
-def _way_out(file: Path, resume: bool) -> str:
-    """The other checkpoint of a run, in words, where it is sound."""
-    other = file.with_name("best.ckpt" if file.name == "last.ckpt" else "last.ckpt")
-    try:
-        _read(other)
-    except Exception:
-        return ""
-    return f"; {str(other)!r} may serve with --reload" if resume else f"; {str(other)!r} is sound"
+        if isinstance(error, CheckpointError):
+            line = text
+        elif isinstance(error, UserError):
+            line = f"checkpoint {str(file)!r} cannot be used: {text}"
+        else:
+            reason = f"it has no {text}" if isinstance(error, KeyError) else text.strip().split("\n")[0][:120]
+            reason = "it holds no plain tensors" if "eights" in text[:20] else reason or type(error).__name__
+            line = f"checkpoint {str(file)!r} is damaged or not a checkpoint ({reason}); allowed: {_ALLOWED}"
+        other = file.with_name("best.ckpt" if file.name == "last.ckpt" else "last.ckpt")
+        with contextlib.suppress(Exception):
+            _read(other)
+            line += f"; {str(other)!r} {'may serve with --reload' if resume else 'is sound'}"
+        raise CheckpointError(line) from error
 
 
 def kept(*folders: Path) -> Path | None:
@@ -160,20 +148,12 @@ def _file(path: Path) -> Path:
         if found is None:
             raise CheckpointError(f"folder {str(path)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder")
         return found
-    if path.exists() and not path.is_file():
-        raise _error(path, f"is no file; allowed: {_ALLOWED}, or a run's folder")
-    if not path.exists():
+    if not path.is_file():
         near = sorted(path.parent.glob("*.ckpt"))
-        what = f"is {absent(path)}" if path.is_symlink() else "does not exist"
+        what = "is no file" if path.exists() else f"does not exist ({absent(path)})"
         raise _error(path, what + (f"; there is {near[0].name!r} beside it" if near else ""))
     return path
 
 
 def _error(path: Any, what: str) -> CheckpointError:
     return CheckpointError(f"checkpoint {str(path)!r} {what}")
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"it has no {error}"
-    return (getattr(error, "strerror", None) or str(error).strip().split("\n")[0] or type(error).__name__)[:120]

@@ -3,7 +3,6 @@ folder: creating one never touches another, however many processes do it at once
 
 import contextlib
 import csv
-import errno
 import fcntl
 import math
 import os
@@ -11,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from control.cli.errors import DISK, absent, unwritten
+from control.cli.errors import DISK, absent, one_line
 from control.cli.settings import RunConfig
 from models.settings import SettingError, UserError
 
@@ -64,10 +63,10 @@ def create(run: RunConfig) -> Path:
     except OSError as error:
         if error.errno in DISK:
             raise
-        links = [part for part in (folder, *folder.parents) if part.is_symlink() and not part.exists()]
-        reason = f"{str(links[0])!r} is {absent(links[0])}" if links else error.strerror
-        if not links and error.errno in (errno.EEXIST, errno.ENOTDIR):
-            reason = "part of the path is a file"
+        reason = error.strerror
+        for part in (folder, *folder.parents):
+            if os.path.lexists(part) and not part.is_dir():
+                reason = f"{str(part)!r} is {'a file' if part.exists() else absent(part)}"
         raise SettingError(
             f"logdir is {run.logdir!r}: cannot make {str(folder)!r} ({reason}); allowed: a folder that can be written"
         ) from error
@@ -86,8 +85,7 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
     lock = folder / ".lock"
     for path in (lock, folder / "config.yaml", folder / "metrics.csv", folder / "checkpoints"):
         kind = "folder" if path.name == "checkpoints" else "file"
-        found = path.exists() or path == lock and path.is_symlink()
-        if found and not (path.is_dir() if kind == "folder" else path.is_file() and not lock.is_symlink()):
+        if lock.is_symlink() or path.exists() and not (path.is_dir() if kind == "folder" else path.is_file()):
             raise SettingError(f"resume: {str(path)!r} is no {kind}, as it is in the folder of a run; move it away")
     with open(lock, "a") as file:
         try:
@@ -103,7 +101,9 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
         except OSError as error:
             if error.errno not in DISK:
                 raise
-            raise UserError(f"{unwritten(error, folder)}; {make_room(folder / 'checkpoints')}") from error
+            error.filename = error.filename or folder
+            again = "go on with --resume" if (folder / "checkpoints" / "last.ckpt").is_file() else "start again"
+            raise UserError(f"{one_line(error)} and {again}") from error
 
 
 @contextlib.contextmanager
@@ -124,12 +124,6 @@ def atomic_write_text(path: Path, text: str) -> None:
     """Write ``text`` as UTF-8 so that ``path`` never holds half of it."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def make_room(checkpoints: Path) -> str:
-    """What to do about a full disk."""
-    again = "go on with --resume" if (checkpoints / "last.ckpt").is_file() else "start again"
-    return f"make room and {again}"
 
 
 def synced(path: Path) -> None:
@@ -210,28 +204,19 @@ def _read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     it cannot be read or is no table of numbers."""
     if not path.exists():
         return [], []
+    where, rows = "", []
     try:
         lines = csv.reader(path.read_text(encoding="utf-8").split("\n")[:-1])
         columns = next(lines, [])
-        for name in KEYS if columns else ():
-            if columns.count(name) != 1:
-                raise ValueError(f"it has no column {name}" if name not in columns else f"it has {name} twice")
-        if len(set(columns)) < len(columns):
-            raise ValueError("two columns have one name")
-        rows = []
+        if columns and (tuple(columns[: len(KEYS)]) != KEYS or len(set(columns)) < len(columns)):
+            raise ValueError(f"its first line must be {','.join(KEYS)} and other names, each once")
         for number, cells in enumerate(lines, 2):
+            where = f"line {number}: "
             if len(cells) != len(columns):
-                raise ValueError(f"line {number} has {len(cells)} cells, the first line {len(columns)}")
-            for column, cell in zip(columns, cells, strict=True):
-                try:
-                    _value(column, cell)
-                except ValueError:
-                    raise ValueError(f"line {number} has {cell[:40]!r} for {column[:40]!r}") from None
+                raise ValueError(f"{len(cells)} cells instead of {len(columns)}")
             rows.append(dict(zip(columns, cells, strict=True)))
-    except OSError as error:
-        raise SettingError(f"{str(path)!r} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise SettingError(f"{str(path)!r} is no metrics.csv: it is not UTF-8 text (byte {error.start})") from error
-    except (ValueError, csv.Error) as error:
-        raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: {error}") from error
+            for column, cell in rows[-1].items():
+                _value(column, cell)
+    except (OSError, ValueError, csv.Error) as error:
+        raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: {where}{error}") from error
     return columns, rows
