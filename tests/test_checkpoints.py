@@ -7,7 +7,7 @@ import operator
 import os
 import pickle
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -73,6 +73,8 @@ def test_what_is_no_checkpoint_of_ours_is_refused_in_one_line(finished: Path, tm
         assert "was not written by this program" in refused(path)
     torch.save({"model": torch.nn.Linear(2, 2)}, path)
     assert "damaged or not a checkpoint" in refused(path)
+    path.unlink(), os.mkfifo(path)
+    assert "is no file" in refused(path)
 
 
 @pytest.mark.parametrize("how", ["pickle", "torch", "legacy"])
@@ -126,14 +128,13 @@ def test_a_truncated_or_garbled_one_is_refused_in_one_line(finished: Path, tmp_p
         assert "damaged or not a checkpoint" in refused(path)
 
 
-def flipped(finished: Path, path: Path, name: str, bits: Iterable[int]) -> int:
-    """How many of ``bits``, each flipped alone, are found when the checkpoint is read; no other changes what it
-    holds."""
-    whole, found = (finished / "checkpoints" / name).read_bytes(), 0
-    held = checkpoints.load(finished / "checkpoints" / name).content
-    for bit in bits:
-        place, mask = bit // 8 % len(whole), 1 << bit % 8
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ mask]) + whole[place + 1 :])
+def test_a_flipped_bit_is_found_or_harmless(finished: Path, tmp_path: Path) -> None:
+    """Harmless are those in the padding between tensors and in what an archive says twice."""
+    sound, path, found = finished / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt", 0
+    whole, held = sound.read_bytes(), checkpoints.load(sound).content
+    for bit in torch.randint(8 * len(whole), (60,), generator=torch.Generator().manual_seed(1)).tolist():
+        place = bit // 8
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit % 8]) + whole[place + 1 :])
         try:
             content = checkpoints.load(path).content
         except CheckpointError as error:
@@ -141,20 +142,7 @@ def flipped(finished: Path, path: Path, name: str, bits: Iterable[int]) -> int:
             assert str(path) in str(error) and "\n" not in str(error)
         else:
             assert list(different(held, content)) == [], f"bit {bit}"
-    return found
-
-
-def test_a_flipped_bit_is_found_or_harmless(finished: Path, tmp_path: Path) -> None:
-    """Harmless are those in the padding between tensors and in what an archive says twice."""
-    bits = torch.randint(1 << 40, (60,), generator=torch.Generator().manual_seed(1)).tolist()
-    assert flipped(finished, tmp_path / "last.ckpt", "last.ckpt", bits) > 30
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt"])
-def test_any_flipped_bit_is_found_or_harmless(finished: Path, tmp_path: Path, name: str) -> None:
-    size = (finished / "checkpoints" / name).stat().st_size
-    flipped(finished, tmp_path / name, name, (8 * place + place % 8 for place in range(0, size, max(1, size // 8000))))
+    assert found > 30
 
 
 def test_what_was_changed_after_it_was_written_is_refused(finished: Path, tmp_path: Path) -> None:
@@ -212,11 +200,6 @@ def test_a_piece_that_no_run_has_written_is_refused_by_name(path: str, finished:
     with pytest.raises(CheckpointError, match=said) as error:
         build_module(found.settings).restore(found)
     assert str(file) in str(error.value)
-
-
-def test_no_pipe_is_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "last.ckpt")
-    assert "is no file" in refused(tmp_path / "last.ckpt")
 
 
 @pytest.mark.parametrize(("change", "line"), [
