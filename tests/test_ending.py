@@ -67,6 +67,16 @@ def test_a_stream_outlives_its_reader_and_prints_what_its_encoding_lacks() -> No
     os.close(writer)
 
 
+def test_what_a_handler_says_may_interrupt_a_print(monkeypatch: pytest.MonkeyPatch, capfd: Shown) -> None:
+    class Printing(io.StringIO):
+        def write(self, text: str) -> int:
+            raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
+
+    monkeypatch.setattr(sys, "stderr", Printing())
+    module.say("interrupted")
+    assert capfd.readouterr().err == "interrupted\n"
+
+
 @pytest.mark.slow
 def test_training_goes_on_without_a_display(logdir: Path) -> None:
     process = started(flags(logdir))

@@ -45,8 +45,11 @@ ending = Ending()
 
 def say(text: str) -> None:
     """Print a line on stderr, also from a signal handler that has interrupted a print."""
-    with contextlib.suppress(OSError):
-        os.write(2, f"{text}\n".encode())
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except (OSError, RuntimeError):
+        with contextlib.suppress(OSError):
+            os.write(2, f"{text}\n".encode())
 
 
 def begin() -> None:
