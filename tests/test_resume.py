@@ -156,7 +156,8 @@ def test_no_resume_from_a_damaged_or_best_checkpoint(over: Path, logdir: Path, c
     """Nothing else is touched, and the other checkpoint is offered where it is sound."""
     last, best = (over / "checkpoints" / name for name in ("last.ckpt", "best.ckpt"))
     whole, weights = last.read_bytes(), best.read_bytes()
-    flipped = whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 1]) + whole[len(whole) // 2 + 1 :]
+    policy = checkpoints.load(last).content["state_dict"]["agents.0.policy.flat"].numpy().tobytes()
+    flipped = whole.replace(policy, bytes([policy[0] ^ 1]) + policy[1:])
     forged(last, last, lambda content: content[OURS]["loop"].update(stuck=-1))
     for content, other, said, offered in (
         (whole[:1000], weights, "damaged", True),
