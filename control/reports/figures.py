@@ -16,6 +16,7 @@ from control.reports.panels import COLOURS, GREY, NOTE, STEPS_LABEL, Cells, grid
 from control.reports.runs import Array, Group, Run, find_groups, logged, read_runs, return_tags
 from control.reports.tables import seeds_text, summarise, table
 from control.reports.tags import COMMAND, REWARD_RATE, TAGS, TRAINING, tags
+from control.storage.run_dir import atomic_write_text
 from models.settings import SettingError
 
 FORMATS = (".png", ".pdf", ".svg")
@@ -48,7 +49,7 @@ def show(text: str, numbers: Any, draw: Callable[[Path], None], target: Path, se
     check_writable(setting, target, beside)
     print(text)
     draw(target)
-    beside.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+    atomic_write_text(beside, json.dumps(numbers, indent=2) + "\n")
     print(f"\nFigure:  {target}\nNumbers: {beside}")
 
 

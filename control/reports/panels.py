@@ -13,6 +13,7 @@ import numpy as np
 
 from control.reports.runs import Array, Run
 from control.reports.statistics import interval, iqm, mean
+from control.storage.run_dir import replacing
 
 STEPS_LABEL = "environment steps"
 NOTE = "line: mean, band: its 95 % bootstrap interval, dashed: interquartile mean"
@@ -75,7 +76,8 @@ def sheet(
         figure.supxlabel(note, x=0.01, ha="left", fontsize=9, color=GREY)
         for text in figure.findobj(Text):
             _make_drawable(text)
-        figure.savefig(target, dpi=130)
+        with replacing(target) as temporary:
+            figure.savefig(temporary, format=target.suffix[1:], dpi=130)
 
 
 def _make_drawable(text: Any) -> None:
