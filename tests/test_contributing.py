@@ -45,8 +45,8 @@ def run(checkout: Path, *words: str) -> str:
 def test_the_example_agent_trains_in_the_example_environment(checkout: Path) -> None:
     shown = run(checkout, "trainer.py", "--implementation", "CEM", "--help")
     assert "--elite_share" in shown and ", corridor" in shown
-    flags = "--implementation CEM --gamename corridor --epochs 2 --eval_every 1 --record"
-    assert "record: corridor cannot be drawn" in run(checkout, "trainer.py", *flags.split())
+    flags = "--implementation CEM --gamename corridor --epochs 2 --eval_every 1"
+    run(checkout, "trainer.py", *flags.split())
     (metrics,) = checkout.glob("exp_dir/corridor/debug/CEM/seed_25/version_0/metrics.csv")
     header, *rows = metrics.read_text().splitlines()
     assert len(rows) == 2 and {"train/policy_loss", "train/elite_return", "eval/return_greedy"} < {*header.split(",")}

@@ -141,7 +141,7 @@ def test_programs_that_take_turns_are_one(monkeypatch: pytest.MonkeyPatch) -> No
     loop, seeds = loop_of(**PLATEAU), list(range(7))
     proxies = proxies_of(loop, 7)
     whole = loop.run(proxies, seeds)
-    monkeypatch.setattr(inner_loop, "_MOST_MEMBERS", 3)
+    monkeypatch.setattr(inner_loop, "MOST_MEMBERS", 3)
     parts = loop.run(proxies, seeds)
     same(parts, whole, list(range(7)))
     assert parts.test_steps == whole.test_steps > 0 and parts.train_seconds > 0 and parts.test_seconds > 0

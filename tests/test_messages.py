@@ -134,8 +134,8 @@ FILES = [
     ("command: {speed: 1}", "",
      "@: command.speed is unknown; allowed: command.return, command.horizon, command.advantage"),
     ("agent: {lr: 0.1}", "", "@: agent is a mapping; settings are flat, one 'name: value' a line"),
-    ('exp_name: "\\udcff"', "", "exp_name is '\\udcff'; allowed: text in UTF-8 without NUL"),
-    ('exp_name: "a\\0b"', "", "exp_name is 'a\\x00b'; allowed: text in UTF-8 without NUL"),
+    ('exp_name: "\\udcff"', "", "@: exp_name is '\\udcff'; allowed: text in UTF-8 without NUL"),
+    ('exp_name: "a\\0b"', "", "@: exp_name is 'a\\x00b'; allowed: text in UTF-8 without NUL"),
     ("import: os", "", "@: import is no setting; allowed only as the flag --import"),
     *((f"{name}: x", "", f"@: {name} is 'x'; a file may not choose what is written or joined: give --{name} x")
       for name in sorted(BY_FLAG)),
@@ -199,7 +199,7 @@ def test_wrong_flags(words: str, line: str) -> None:
     check(error.value, line)
 
 
-@pytest.mark.parametrize(("text", "words", "line"), FILES)
+@pytest.mark.parametrize(("text", "words", "line"), FILES, ids=lambda part: part[:40])
 def test_wrong_files(tmp_path: Path, text: str, words: str, line: str) -> None:
     file = tmp_path / ("settings.json" if text[0] in "[{" else "settings.yaml")
     file.write_text(text)

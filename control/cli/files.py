@@ -17,7 +17,7 @@ DEEPEST = 5  # name: {choice: [[64, 64], ...]} of a search space has four levels
 
 def read_config(path: str) -> list[Pair]:
     """The settings in a YAML or JSON file, ``command: {return: 250}`` as ``command.return``. Raises SettingError."""
-    return readable(list(_flatten(read_mapping("config", path, "name: value", empty=True), path)))
+    return readable(list(_flatten(read_mapping("config", path, "name: value", empty=True), path)), f"{path}: ")
 
 
 def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dict[str, Any]:

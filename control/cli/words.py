@@ -37,13 +37,13 @@ def split(argv: Sequence[str]) -> list[Pair]:
     return readable(pairs)
 
 
-def readable(pairs: list[Pair]) -> list[Pair]:
+def readable(pairs: list[Pair], where: str = "") -> list[Pair]:
     """``pairs``, all in UTF-8: Python keeps other bytes as lone surrogates, which no file of ours can hold, and no path
-    holds a NUL."""
+    holds a NUL. The SettingError begins with ``where`` they came from."""
     for name, words in pairs:
         for word in (name, *words):
             if any("\ud800" <= character <= "\udfff" or character == "\0" for character in word):
-                raise SettingError(f"{name} is {word!r}; allowed: text in UTF-8 without NUL", name)
+                raise SettingError(f"{where}{name} is {word!a}; allowed: text in UTF-8 without NUL")
     return pairs
 
 
