@@ -279,7 +279,7 @@ def test_spaces_that_are_made_anew_at_each_reset_are_taken(monkeypatch: pytest.M
     assert one_step(begun("honest")).terminated.item()
 
 
-@pytest.mark.parametrize("fault", ["dies", "interrupts"])
+@pytest.mark.parametrize("fault", ["dies", pytest.param("interrupts", marks=pytest.mark.slow)])
 def test_faults_in_a_worker(fault: str) -> None:
     environment = ParallelEnvironment(game(fault), 1, 2, 2)
     environment.reset(torch.tensor([[0, 1]]))
@@ -289,6 +289,7 @@ def test_faults_in_a_worker(fault: str) -> None:
     environment.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_answer(capfd: Shown) -> None:
     """It is killed, and the fault names the flag."""
     environment = ParallelEnvironment(game("hangs"), 1, 2, 2, step_timeout=60.0)
