@@ -137,7 +137,7 @@ FILES = [
     ('exp_name: "\\udcff"', "", "@: exp_name is '\\udcff'; allowed: text in UTF-8 without NUL"),
     ('exp_name: "a\\0b"', "", "@: exp_name is 'a\\x00b'; allowed: text in UTF-8 without NUL"),
     ("import: os", "", "@: import is no setting; allowed only as the flag --import"),
-    *((f"{name}: x", "", f"@: {name} is 'x'; a file may not choose what is written or joined: give --{name} x")
+    *((f"{name}: x", "", f"@: {name} is 'x'; a file may not choose what is written or joined: give it as --{name}")
       for name in sorted(BY_FLAG)),
     ("gamename: antigravity:CartPole-v1", "", "@: gamename is 'antigravity:CartPole-v1': only a flag can have module "
      "antigravity imported; give --import antigravity"),

@@ -9,7 +9,7 @@ import yaml
 from control.cli.errors import absent
 from control.cli.settings import COMMANDS
 from control.cli.words import NULL, Pair, readable, word
-from models.settings import SettingError
+from models.settings import SettingError, shown
 
 LARGEST = 100_000  # bytes, some fifty times a run's config.yaml
 DEEPEST = 5  # name: {choice: [[64, 64], ...]} of a search space has four levels
@@ -85,7 +85,7 @@ def _flatten(mapping: Mapping[str, Any], path: str) -> Iterator[Pair]:
         if name == "command" and isinstance(value, dict):
             yield from _flatten({f"command.{key}": item for key, item in value.items()}, path)
         elif name == "command" and value not in (None, *NULL):
-            raise SettingError(f"{path}: command is {word(value)!r}; allowed: a mapping of {', '.join(COMMANDS)}")
+            raise SettingError(f"{path}: command is {shown(word(value))}; allowed: a mapping of {', '.join(COMMANDS)}")
         elif isinstance(value, dict):
             raise SettingError(f"{path}: {name} is a mapping; settings are flat, one 'name: value' a line")
         elif name != "command":

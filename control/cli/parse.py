@@ -14,7 +14,7 @@ from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_fresh_
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, from_dict, to_yaml
 from control.cli.words import NULL, named, one_word, read_value, split, word
 from models.registry import family
-from models.settings import SettingError, nearest
+from models.settings import SettingError, nearest, shown
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml"]
 
@@ -60,7 +60,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     for name in in_file.keys() & BY_FLAG:
         value, default = " ".join(in_file[name]), getattr(RunConfig, name)
         if name not in asked and value != default and not (default is None and value.lower() in NULL):
-            line = f"is {value!r}; a file may not choose what is written or joined: give --{name} {value}"
+            line = f"is {shown(value)}; a file may not choose what is written or joined: give it as --{name}"
             raise SettingError(f"{file}: {name} {line}", name)
     written = [(name, words) for name, words in written if name not in BY_FLAG]
     _import([word for name, words in typed if name == "import" for word in words or [""]], asked.get("gamename", ()))
