@@ -1,6 +1,7 @@
 """Learned environments in Gymnasium: what an id takes, one alone, many at once, and the trainer's tensor program as
 the oracle."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -84,10 +85,20 @@ def test_a_request_that_does_not_fit_is_one_line(tmp_path: Path, kind: str, aske
         assert line in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_names_of_environments(tmp_path: Path) -> None:
+def test_names_of_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other names of one fit, and one that nobody has is one line; the known ones are the trainer's."""
     for kind in ("mdp-learned-reset", "mdp-wide"):  # of cartpole-200, of CartPole-v1
         gym.make("understudy/SyntheticCartPole-v0", proxy=made(tmp_path, kind)).reset()
+    (tmp_path / "payload.py").write_text(f"open({str(tmp_path / 'harmed')!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    written(tmp_path / "foreign.safetensors", game="payload:CartPole-v1")
+    with pytest.raises(ProxyError, match="no file has a module imported; import payload yourself first"):
+        gym.make("understudy/Synthetic-v0", proxy=tmp_path / "foreign.safetensors")
+    assert not (tmp_path / "harmed").exists()
+    importlib.import_module("payload")
+    assert (tmp_path / "harmed").exists()
+    gym.make("understudy/Synthetic-v0", proxy=tmp_path / "foreign.safetensors").reset()
+    monkeypatch.delitem(sys.modules, "payload")
     written(tmp_path / "lost.safetensors", game="Lost-v0")
     with pytest.raises(ProxyError, match="first states are those of 'Lost-v0', which cannot be made"):
         gym.make(ANY, proxy=tmp_path / "lost.safetensors")

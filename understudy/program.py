@@ -1,6 +1,7 @@
 """The arithmetic of a learned environment in NumPy: first states from seeds, and steps of N rows at once."""
 
 import functools
+import sys
 from collections.abc import Callable
 
 import gymnasium
@@ -157,6 +158,10 @@ _FORMULAS = {"CartPole-v0": _cartpole, "CartPole-v1": _cartpole, "Acrobot-v1": _
 
 @functools.cache
 def _resets(gym_id: str) -> Starts:
+    module = gym_id.rpartition(":")[0]
+    if module and module not in sys.modules:  # Gymnasium would import it, and the name comes from a file
+        line = f"first states are those of {gym_id!r}, but no file has a module imported"
+        raise ProxyError(f"{line}; import {module} yourself first")
     try:
         real = gymnasium.make(gym_id)
     except (Exception, SystemExit) as error:  # whatever a missing package or an unknown id raises
