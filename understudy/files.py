@@ -196,7 +196,7 @@ def _problems(header: Any, found: Mapping[str, tuple[str, list[int]]]) -> Iterat
         yield f"a safetensors file without {_KEY!r} metadata", "a file as `save` writes it"
     if type(header["format"]) is not int or header["format"] != _FORMAT:
         yield f"its format is {_brief(header['format'])}", str(_FORMAT)
-    for name in header.keys() - _PARTS:
+    for name in sorted(header.keys() - _PARTS):
         yield f"its part {_brief(name)} is unknown{nearest(name, _PARTS)}", ", ".join(_PARTS)
     for name in ("game", "spaces", "config", "description"):
         if not isinstance(header.get(name), str if name == "game" else dict):

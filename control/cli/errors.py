@@ -13,7 +13,7 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # no room, or none 
 EXTRAS = {"ray": "tune", "optuna": "tune", "hpbandster": "bohb", "ConfigSpace": "bohb", "mujoco": "mujoco",
           "vizdoom": "doom", "wandb": "loggers", "mlflow": "loggers"}  # fmt: skip
 # EBUSY: a file that is mounted on its own, as in a container, cannot be replaced.
-ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EBUSY, errno.EIO, errno.ESTALE)
+ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EBUSY, errno.ESTALE)
 
 
 def one_line(error: BaseException) -> str | None:
@@ -39,7 +39,8 @@ def one_line(error: BaseException) -> str | None:
 
 
 def _plain(line: str) -> str:
-    """What was typed may be of any length, and hold a terminal's commands."""
+    """``line`` in one line of at most 1500 characters that prints as it is: what was typed may be of any length, and
+    hold a terminal's commands."""
     line = brief(" ".join(brief(word, 300) for word in line.split()), 1500)
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
 

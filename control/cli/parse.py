@@ -57,7 +57,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
 
         written = read_config(file)
     in_file = dict(written)
-    for name in in_file.keys() & BY_FLAG:
+    for name in sorted(in_file.keys() & BY_FLAG):
         value, default = " ".join(in_file[name]), getattr(RunConfig, name)
         if name not in asked and value != default and not (default is None and value.lower() in NULL):
             line = f"is {shown(value)}; a file may not choose what is written or joined: give it as --{name}"

@@ -53,10 +53,10 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
     older = run_dir.versions(run_dir.parent(settings.run)) if settings.run.resume else []
     for folder in older[-1:]:  # an older one is another run
         with run_dir.locked(folder):  # before reading, so that no other run writes to it meanwhile
-            if (last := folder / "checkpoints" / "last.ckpt").exists():
+            if (last := folder / run_dir.LAST).exists():
                 module = _resumed(settings, last)
                 return folder, _train_in(folder, module, callbacks, verbose)
-        having = [run.name for run in older if (run / "checkpoints" / "last.ckpt").exists()]
+        having = [run.name for run in older if (run / run_dir.LAST).exists()]
         kept = f"; {having[-1]}, which has one, is another run and stays as it is" if having else ""
         print(f"{folder.name} ended before its first checkpoint, so this starts anew{kept}")
     weights = checkpoints.load(settings.run.reload) if settings.run.reload else None
@@ -237,8 +237,8 @@ def prepare(run: RunConfig) -> None:
     # Lightning's advice is about data loaders and loggers that are as they are on purpose.
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning")
-    threading.excepthook = _thread_failed
     warnings.filterwarnings("ignore", ".*(dataloader|num_workers|DataLoader|pkg_resources).*", UserWarning)
+    threading.excepthook = _thread_failed
 
 
 def _thread_failed(failed: threading.ExceptHookArgs) -> None:

@@ -131,7 +131,7 @@ def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder:
             ray_tune.report(metrics)
             return
         with tempfile.TemporaryDirectory(prefix=".", dir=own) as alone:  # Ray takes a whole folder for a checkpoint
-            os.link(own / "checkpoints" / "last.ckpt", Path(alone, "last.ckpt"))
+            os.link(own / run_dir.LAST, Path(alone, "last.ckpt"))
             ray_tune.report(metrics, checkpoint=ray_tune.Checkpoint.from_directory(alone))
 
     start = ray_tune.get_checkpoint()

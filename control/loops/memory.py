@@ -96,7 +96,7 @@ def of_training(spaces: Spaces, dynamics: Any, run: RunConfig, agent: Any) -> in
 
 
 def of_fresh_agents(search: Any, run: RunConfig, agent: Any, spaces: Spaces, size: int, count: int) -> int:
-    """Bytes of ``count`` fresh agents on proxies of ``size`` parameters; at most 512 of a worker train at a time."""
+    """Bytes of ``count`` fresh agents on proxies of ``size`` parameters; `MOST_MEMBERS` of a worker train at a time."""
     members = min(MOST_MEMBERS, -(-count // run.num_workers))
     tests = search.test_episodes * (_of_environment(run.gamename, spaces) + 12)
     inner = agent_class(run.agent).memory_bytes(agent, spaces, members, search.steps_in_use)

@@ -24,7 +24,7 @@ class Episodes:
 
 @functools.cache
 def _note_length() -> None:
-    """Once in a process."""
+    """Say it once in a process."""
     print(f"note: an episode has no time limit and has taken {LONG:,} steps; --time_limit N cuts it", flush=True)
 
 

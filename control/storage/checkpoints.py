@@ -111,8 +111,8 @@ def _summed(value: Any) -> Any:
 
 @contextlib.contextmanager
 def believing(file: Path, resume: bool = True) -> Iterator[None]:
-    """Whatever goes wrong while ``file`` is taken at its word is a CheckpointError, which names what may serve instead;
-    nothing that is the machine's fault."""
+    """Make a CheckpointError of whatever goes wrong with what ``file`` says. It names the run's other checkpoint where
+    that is sound. Errors of the machine, such as a lack of memory, pass."""
     try:
         yield
     except Exception as error:  # of a damaged file anything can come

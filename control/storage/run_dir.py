@@ -15,6 +15,7 @@ from control.cli.settings import RunConfig
 from models.settings import SettingError, UserError
 
 KEYS = ("epoch", "env_steps", "seed")
+LAST = Path("checkpoints", "last.ckpt")  # in the folder of a run: what --resume goes on from
 _VERSION = re.compile(r"version_(\d+)")
 
 
@@ -79,9 +80,10 @@ def _number(path: Path) -> int:
 
 @contextlib.contextmanager
 def locked(folder: Path, new: bool = False) -> Iterator[None]:
-    """Hold a run's folder for one process; the system lets go of it however the process ends. A ``new`` one is nobody
-    else's, who can only have looked into it for a moment. Raises SettingError where another process is writing there,
-    or something else is where a run has a file or a folder, UserError for a disk that is full or fails meanwhile."""
+    """Hold a run's folder for one process; the system lets go of it however the process ends. A ``new`` folder is
+    waited for, as another process can only be looking into it for a moment. Raises SettingError where another process
+    is writing there, or where a run's file is a folder or the reverse; UserError for a disk that is full or fails
+    meanwhile."""
     lock = folder / ".lock"
     for path in (lock, folder / "config.yaml", folder / "metrics.csv", folder / "checkpoints"):
         kind = "folder" if path.name == "checkpoints" else "file"
@@ -91,7 +93,7 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if new else fcntl.LOCK_NB))
         except BlockingIOError as error:
-            begun = "" if (folder / "checkpoints" / "last.ckpt").exists() else ", which has no checkpoint yet"
+            begun = "" if (folder / LAST).exists() else ", which has no checkpoint yet"
             what = f"another process is writing {str(folder)!r}{begun}"
             raise SettingError(f"resume: {what}; wait for it or stop it") from error
         for left in [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]:
@@ -102,7 +104,7 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
             if error.errno not in DISK:
                 raise
             error.filename = error.filename or folder
-            again = "go on with --resume" if (folder / "checkpoints" / "last.ckpt").is_file() else "start again"
+            again = "go on with --resume" if (folder / LAST).is_file() else "start again"
             raise UserError(f"{one_line(error)} and {again}") from error
 
 
