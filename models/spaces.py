@@ -33,6 +33,8 @@ class Spaces:
     ``max_episode_steps`` is the time limit in steps, None where there is none.
     ``max_return`` is the largest return an episode can reach, None where unknown.
     ``binary`` says that every number of an observation is 0 or 1; False promises nothing.
+    ``one_hot`` says that each observation is a single 1 among zeros, the number of a cell or state; False promises
+    nothing.
     """
 
     obs_shape: tuple[int, ...]
@@ -41,6 +43,7 @@ class Spaces:
     max_episode_steps: int | None = None
     max_return: float | None = None
     binary: bool = False
+    one_hot: bool = False
 
     @property
     def is_image(self) -> bool:

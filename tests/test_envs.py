@@ -194,6 +194,7 @@ def test_observations_become_float_vectors(space, sample, expected):
     obs = environment.reset(seeds(1, 1))
     assert environment.spaces.obs_shape == (len(expected),) and obs.dtype == torch.float32
     assert obs[0, 0].tolist() == expected
+    assert environment.spaces.one_hot is isinstance(space, Discrete)
 
 
 @pytest.mark.parametrize("layout", ["grey", "one channel", "colour", "screen"])
