@@ -8,12 +8,13 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from models.agents.ddqn.agent import Agent, draw
+from models.agents.ddqn.agent import Agent
 from models.agents.ddqn.config import Config
 from models.agents.ddqn.networks import Dueling
 from models.mlp import Mlp
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
+from models.varied import draw
 
 ACTIONS, OBS = 3, 4
 SPACES = Spaces((OBS,), Discrete(ACTIONS))

@@ -10,10 +10,10 @@ from torch import Tensor
 from control.evolution import inner_loop
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.steps import StepLoop
-from models.agents.ddqn.agent import groups
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.synthetic.config import Config
 from models.streams import Streams, numbered_seed
+from models.varied import groups
 
 AGENT = AgentConfig(hidden_size=8, batch_size=5, lr=1e-2, eps_decay=0.8)
 SMALL = Config(proxy_hidden_size=7, max_steps=25, inner_steps=160, test_episodes=3, test_limit=60)

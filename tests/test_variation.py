@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from models.agents.ddqn.agent import Agent, draw, groups, shape_of
+from models.agents.ddqn.agent import Agent
 from models.agents.ddqn.config import Config
 from models.spaces import Discrete, Spaces
+from models.varied import draw, groups, shape_of
 
 VARIED = Config(vary_hp=True, lr=1e-3, batch_size=128, hidden_size=128, hidden_layer=2)
 SPACES = Spaces((4,), Discrete(2))

@@ -1,6 +1,5 @@
 """Double deep Q-learning, plain or dueling, for M members in lock-step."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,45 +14,8 @@ from models.optim import MemberAdam
 from models.replay import ReplayBuffer
 from models.spaces import Discrete, Spaces
 from models.state import like
-from models.streams import NoiseBlocks, Streams, derive_seed
-
-
-def draw(config: Config, seed: int) -> Config:
-    """The hyperparameters of one agent; ``config`` itself unless ``vary_hp``.
-
-    Learning rate log-uniform in [lr/3, 3 lr]; batch size and width log-uniform integers in [int(x/3), int(3x)];
-    depth uniform in {h - 1, h, h + 1}, at least 1 (zero hidden layers and one are the same network in the public
-    code). Source: Ferreira et al. 2022, appendix on varied hyperparameters, and the public code.
-    """
-    if not config.vary_hp:
-        return config
-    generator = torch.Generator().manual_seed(derive_seed(seed, "hyperparameters"))
-    u = torch.rand(4, generator=generator, dtype=torch.float64).tolist()
-    drawn: dict[str, float | int] = {
-        "lr": config.lr / 3 * 9 ** u[0],
-        "batch_size": _log_uniform(config.batch_size, u[1]),
-        "hidden_size": _log_uniform(config.hidden_size, u[2]),
-        "hidden_layer": max(1, config.hidden_layer - 1 + int(3 * u[3])),
-    }
-    return dataclasses.replace(config, **{name: drawn[name] for name in config.vary})  # type: ignore[arg-type]
-
-
-def _log_uniform(base: int, u: float) -> int:
-    low, high = max(1, int(base / 3)), 3 * base
-    return min(high, int(low * ((high + 1) / low) ** u))
-
-
-def shape_of(own: Config) -> tuple[int, int, int]:
-    """What members of one tensor program have in common: width, batch size and depth."""
-    return own.hidden_size, own.batch_size, own.hidden_layer
-
-
-def groups(config: Config, seeds: Sequence[int]) -> list[list[int]]:
-    """Positions in ``seeds`` of the agents that can share a tensor program: those of one shape."""
-    found: dict[tuple[int, int, int], list[int]] = {}
-    for position, seed in enumerate(seeds):
-        found.setdefault(shape_of(draw(config, seed)), []).append(position)
-    return list(found.values())
+from models.streams import NoiseBlocks, Streams
+from models.varied import draw_all, groups
 
 
 class Agent(InnerAgent):
@@ -72,10 +34,8 @@ class Agent(InnerAgent):
         super().__init__()
         assert isinstance(spaces.actions, Discrete)
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
-        self.own = [draw(config, seed) for seed in seeds]
+        self.own = draw_all(config, seeds)
         first = self.own[0]
-        if any(shape_of(own) != shape_of(first) for own in self.own):
-            raise ValueError("members of different shapes; train each group of `groups` by itself")
         self.obs_size, self.actions = spaces.obs_shape[0], spaces.actions.n
         sizes = [self.obs_size, *[first.hidden_size] * first.hidden_layer, self.actions]
         self.network: Mlp | Dueling = Mlp(sizes, config.activation_fn)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from models.family import Family
 from models.settings import setting, width
-
-VARIED = ("lr", "batch_size", "hidden_size", "hidden_layer")
+from models.varied import VARIED
 
 
 @dataclass(frozen=True)

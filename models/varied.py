@@ -1,0 +1,61 @@
+"""Hyperparameters that every agent draws for itself, for families whose settings have ``vary_hp``, ``vary`` and what
+`VARIED` names. Imports no torch, so that settings may name `VARIED`.
+
+Source: Ferreira et al. 2022, appendix on varied hyperparameters, arXiv 2202.02790, and the public code.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+VARIED = ("lr", "batch_size", "hidden_size", "hidden_layer")
+
+
+def draw(config: Any, seed: int) -> Any:
+    """The hyperparameters of one agent; ``config`` itself unless ``vary_hp``.
+
+    Learning rate log-uniform in [lr/3, 3 lr]; batch size and width log-uniform integers in [int(x/3), int(3x)];
+    depth uniform in {h - 1, h, h + 1}, at least 1 (zero hidden layers and one are the same network in the public
+    code).
+    """
+    if not config.vary_hp:
+        return config
+    import torch
+
+    from models.streams import derive_seed
+
+    generator = torch.Generator().manual_seed(derive_seed(seed, "hyperparameters"))
+    u = torch.rand(4, generator=generator, dtype=torch.float64).tolist()
+    drawn: dict[str, float | int] = {
+        "lr": config.lr / 3 * 9 ** u[0],
+        "batch_size": _log_uniform(config.batch_size, u[1]),
+        "hidden_size": _log_uniform(config.hidden_size, u[2]),
+        "hidden_layer": max(1, config.hidden_layer - 1 + int(3 * u[3])),
+    }
+    return dataclasses.replace(config, **{name: drawn[name] for name in config.vary})
+
+
+def _log_uniform(base: int, u: float) -> int:
+    low, high = max(1, int(base / 3)), 3 * base
+    return min(high, int(low * ((high + 1) / low) ** u))
+
+
+def draw_all(config: Any, seeds: Sequence[int]) -> list[Any]:
+    """The hyperparameters of the members of one tensor program. ValueError where their shapes differ."""
+    own = [draw(config, seed) for seed in seeds]
+    if any(shape_of(each) != shape_of(own[0]) for each in own):
+        raise ValueError("members of different shapes; train each group of `groups` by itself")
+    return own
+
+
+def shape_of(own: Any) -> tuple[int, int, int]:
+    """What members of one tensor program have in common: width, batch size and depth."""
+    return own.hidden_size, own.batch_size, own.hidden_layer
+
+
+def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
+    """Positions in ``seeds`` of the agents that can share a tensor program: those of one shape."""
+    found: dict[tuple[int, int, int], list[int]] = {}
+    for position, seed in enumerate(seeds):
+        found.setdefault(shape_of(draw(config, seed)), []).append(position)
+    return list(found.values())
