@@ -106,6 +106,12 @@ def _ours(dynamics: str, max_return: float, parameters: type[Parameters], **kwar
     )
 
 
+def _map(name: str, max_return: float, steps: int) -> Game:
+    """A map of `envs.gridmaps.MAPS`, also registered with Gymnasium, of that many steps at most."""
+    kwargs = {"map_name": name.lower(), "max_episode_steps": steps}
+    return Game(name.lower(), f"understudy/{name}-v0", max_return, kwargs, dynamics="envs.gridmaps:GridMap")
+
+
 _TABLE = (
     # 320 is the cap on commanded returns of the published Upside-Down RL runs.
     Game("lunarlander", "LunarLander-v3", 320.0),
@@ -121,8 +127,17 @@ _TABLE = (
     Game("pendulum", "Pendulum-v1", 0.0),
     Game("carracing", "CarRacing-v3", 1000.0),
     # The id has no time limit, and a greedy policy that walks into a wall would never come back.
-    Game("cliffwalking", "CliffWalking-v1", -13.0, {"max_episode_steps": 200}),
+    Game("cliffwalking", "CliffWalking-v1", -13.0, {"max_episode_steps": 200}, dynamics="envs.gridmaps:CliffWalking"),
     Game("halfcheetah", "HalfCheetah-v5"),
+    # Limits as published with reward networks (Ferreira et al. 2022). The goal pays 1 in a room, and steps cost.
+    _map("Cliff", -12.0, 50),
+    _map("EmptyRoom22", 1.0, 10),
+    _map("EmptyRoom23", 1.0, 15),
+    _map("EmptyRoom33", 1.0, 20),
+    _map("WallRoom", 1.0, 30),
+    _map("HoleRoom", 1.0, 30),
+    _map("HoleRoomLarge", 1.0, 30),
+    _map("HoleRoomLargeShifted", 1.0, 30),
     # Cut after as many steps as the evaluations of model-based generalisation have (Young et al. 2023).
     _ours("procmaze:ProcMaze", -1.0, GridParameters, grid_size=4),
     _ours("gridworld:OpenGrid", -1.0, GridParameters),
@@ -242,8 +257,11 @@ def register_ours() -> None:
     import understudy  # noqa: F401  # registers its own
 
     for game in _TABLE:
-        if game.parameters and game.gym_id not in registry:
-            register(game.gym_id, "envs.tensor_gym:TensorGym", kwargs={"dynamics": game.dynamics})
+        if game.gym_id.startswith("understudy/") and game.gym_id not in registry:
+            fixed = {} if game.parameters else dict(game.kwargs)
+            limit = fixed.pop("max_episode_steps", None)
+            kwargs = {"dynamics": game.dynamics, **fixed}
+            register(game.gym_id, "envs.tensor_gym:TensorGym", max_episode_steps=limit, kwargs=kwargs)
 
 
 def _ids() -> dict[str, str]:

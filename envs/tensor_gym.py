@@ -27,10 +27,11 @@ _COLOURS = {
 }  # fmt: skip
 
 
-class TensorGym(gym.Env[np.ndarray, np.int64]):
+class TensorGym(gym.Env[Any, np.int64]):
     """One environment of dynamics ``module:class`` made with ``parameters``, which SettingError refuses in a line.
 
-    Without time limit: ``max_episode_steps`` of ``gymnasium.make`` sets one. Observations are float32 within [0, 1].
+    Maps have a time limit, the others none: ``max_episode_steps`` of ``gymnasium.make`` sets one. Observations are
+    float32 within [0, 1], of a map the number of the cell.
     """
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 8}
@@ -46,20 +47,20 @@ class TensorGym(gym.Env[np.ndarray, np.int64]):
             raise SettingError(f"{name}: {first_line(error)}") from error
         spaces = self.dynamics.spaces
         assert isinstance(spaces.actions, Discrete)
-        self.observation_space = Box(0.0, 1.0, spaces.obs_shape, np.float32)
+        self.observation_space: gym.Space[Any] = Box(0.0, 1.0, spaces.obs_shape, np.float32)
+        if spaces.one_hot:
+            self.observation_space = gym.spaces.Discrete(spaces.obs_shape[0])
         self.action_space = gym.spaces.Discrete(spaces.actions.n)
         self.render_mode = render_mode
         self._state: torch.Tensor | None = None
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode, a function of ``seed``; without, of the next number of the last seed's stream."""
         super().reset(seed=seed)
         self._state = self.dynamics.initial(torch.tensor([[int(self.np_random.integers(_SEEDS))]]))
         return self._seen(), {}
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self._state is None:
             raise gym.error.ResetNeeded("step was called before reset")
         if not self.action_space.contains(action):
@@ -77,5 +78,6 @@ class TensorGym(gym.Env[np.ndarray, np.int64]):
         squares = np.array([[_COLOURS[character] for character in line] for line in text.splitlines()], np.uint8)
         return squares.repeat(_PIXELS, 0).repeat(_PIXELS, 1)
 
-    def _seen(self) -> np.ndarray:
-        return self.dynamics.observe(self._state)[0, 0].numpy().copy()
+    def _seen(self) -> Any:
+        seen = self.dynamics.observe(self._state)[0, 0].numpy()
+        return int(seen.argmax()) if self.dynamics.spaces.one_hot else seen.copy()

@@ -19,6 +19,7 @@ from conftest import ROOT
 from envs.make import make_environment
 from envs.names import GAMES
 from envs.seeded import normal, uniform
+from envs.synthetic import starts_of
 from envs.tensor import TensorEnvironment
 from models.proxies import files
 from proxies import KINDS, dynamics_of, written
@@ -136,6 +137,13 @@ def test_hashes_are_the_trainers() -> None:
     for ours, theirs in ((hashing.uniform, uniform), (hashing.normal, normal)):
         found = torch.from_numpy(ours(seeds.numpy(), 5))
         torch.testing.assert_close(found, theirs(seeds, 5), atol=0 if ours is hashing.uniform else 1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("name", [name for name in program.IDS if GAMES[name].dynamics])
+def test_first_states_are_those_that_agents_see(name: str) -> None:
+    seeds = torch.arange(-3, 69).view(4, 6, 3)
+    starts = starts_of(make_environment(name, 6, 3))(seeds).numpy()
+    np.testing.assert_allclose(program.real_starts(name)(seeds.numpy()), starts, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -35,6 +35,14 @@ IDS = {
     "pendulum": "Pendulum-v1",
     "cliffwalking": "CliffWalking-v1",
     "halfcheetah": "HalfCheetah-v5",
+    "cliff": "understudy/Cliff-v0",
+    "emptyroom22": "understudy/EmptyRoom22-v0",
+    "emptyroom23": "understudy/EmptyRoom23-v0",
+    "emptyroom33": "understudy/EmptyRoom33-v0",
+    "wallroom": "understudy/WallRoom-v0",
+    "holeroom": "understudy/HoleRoom-v0",
+    "holeroomlarge": "understudy/HoleRoomLarge-v0",
+    "holeroomlargeshifted": "understudy/HoleRoomLargeShifted-v0",
 }
 Starts = Callable[[np.ndarray], np.ndarray]
 """Seeds ``[...]`` int64, at least one axis, to first states ``[..., S]`` float32."""
@@ -136,8 +144,8 @@ class Episodes:
 
 def real_starts(game: str) -> Starts:
     """First observations of the environment of that name, the same as those that agents of the trainer see
-    (`envs.synthetic.starts_of`): by formula for CartPole and Acrobot; for any other, the Gymnasium environment's, reset
-    with one of 4,096 seeds. Raises ProxyError where that cannot be made."""
+    (`envs.synthetic.starts_of`): by formula for tensor programs of the trainer; for any other, the Gymnasium
+    environment's, reset with one of 4,096 seeds. Raises ProxyError where that cannot be made."""
     gym_id = IDS.get(game, game)
     return _FORMULAS[gym_id] if gym_id in _FORMULAS else _resets(gym_id)
 
@@ -153,7 +161,27 @@ def _acrobot(seeds: np.ndarray) -> np.ndarray:
     return np.stack((np.cos(first), np.sin(first), np.cos(second), np.sin(second), *speeds), -1).astype(np.float32)
 
 
-_FORMULAS = {"CartPole-v0": _cartpole, "CartPole-v1": _cartpole, "Acrobot-v1": _acrobot}
+def _cell(cells: int, first: int = 0) -> Starts:
+    """Always the same cell of a map, one-hot."""
+    seen = np.zeros(cells, np.float32)
+    seen[first] = 1
+    return lambda seeds: np.tile(seen, (*seeds.shape, 1))
+
+
+_FORMULAS = {
+    "CartPole-v0": _cartpole,
+    "CartPole-v1": _cartpole,
+    "Acrobot-v1": _acrobot,
+    "CliffWalking-v1": _cell(48, 36),
+    "understudy/Cliff-v0": _cell(48, 36),
+    "understudy/EmptyRoom22-v0": _cell(4),
+    "understudy/EmptyRoom23-v0": _cell(6),
+    "understudy/EmptyRoom33-v0": _cell(9),
+    "understudy/WallRoom-v0": _cell(25),
+    "understudy/HoleRoom-v0": _cell(25),
+    "understudy/HoleRoomLarge-v0": _cell(35),
+    "understudy/HoleRoomLargeShifted-v0": _cell(35),
+}
 
 
 @functools.cache

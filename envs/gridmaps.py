@@ -1,0 +1,110 @@
+"""Small maps as tensor programs: the grids of Ferreira et al. 2022, and Gymnasium's CliffWalking.
+
+Nothing in them is random and every episode starts in the same cell, so all that can happen is two tables ``[S, A]`` of
+S cells and A actions. Cells are numbered row by row, ``row * columns + column``, and are what is seen, one-hot.
+"""
+
+import torch
+from torch import Tensor
+
+from envs.tensor import Dynamics
+from models.settings import SettingError
+from models.spaces import Discrete, Spaces
+
+START, GOAL, HOLE, WALL = "SGO#"
+# Of Ferreira, Nierhoff, Saelinger & Hutter 2022, "Learning Synthetic Environments and Reward Networks for Reinforcement
+# Learning", as their code has them.
+MAPS = {
+    "cliff": ("............", "............", "............", "SOOOOOOOOOOG"),
+    "emptyroom22": ("S.", ".G"),
+    "emptyroom23": ("S..", "..G"),
+    "emptyroom33": ("S..", "...", "..G"),
+    "wallroom": ("S.#..", "..#..", ".....", "..#..", "..#.G"),
+    "holeroom": ("S.O..", "..O..", ".....", "..O..", "..O.G"),
+    "holeroomlarge": ("S.O.O..", "..O.O..", ".......", "..O.O..", "..O.O.G"),
+    "holeroomlargeshifted": ("S.O....", "..O.O..", "..O.O..", "..O.O..", "....O.G"),
+}
+# What a step pays that enters an ordinary cell, the goal, or a hole; and what no return exceeds.
+_PAYS = {"cliff": (-1.0, 0.0, -100.0)}
+_ROOMS_PAY = (-0.01, 1.0, -1.0)
+_BEST = {"cliff": -12.0}
+_ROOMS_BEST = 1.0
+_MOVES = {"up": (-1, 0), "right": (0, 1), "down": (1, 0), "left": (0, -1)}
+
+
+class _Table(Dynamics):
+    """Moves on a map; state ``[..., 1]`` int64, the cell. A subclass says by `entered` what its cells do."""
+
+    actions: tuple[str, ...]  # names of moves
+
+    def __init__(self, rows: tuple[str, ...], max_episode_steps: int | None, max_return: float | None) -> None:
+        self.rows, self._cells = rows, "".join(rows)
+        size, count = len(self._cells), len(self.actions)
+        self.spaces = Spaces((size,), Discrete(count), torch.float32, max_episode_steps, max_return, one_hot=True)
+        moves = [self.entered(cell, self._towards(cell, move)) for cell in range(size) for move in self.actions]
+        following, reward, terminated = zip(*moves, strict=True)
+        self._next, self._reward = torch.tensor(following), torch.tensor(reward)
+        self._terminated, self._seen = torch.tensor(terminated), torch.eye(size)
+
+    def entered(self, cell: int, towards: int) -> tuple[int, float, bool]:
+        """The next cell, the reward, and terminated, of a move from ``cell`` that the border has let pass."""
+        raise NotImplementedError
+
+    def initial(self, seeds: Tensor) -> Tensor:
+        return torch.full((*seeds.shape, 1), self._cells.index(START))
+
+    def observe(self, state: Tensor) -> Tensor:
+        return torch.embedding(self._seen, state.squeeze(-1))
+
+    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        place = torch.add(actions, state.squeeze(-1), alpha=len(self.actions))
+        following = torch.take(self._next, place).unsqueeze(-1)
+        return following, torch.take(self._reward, place), torch.take(self._terminated, place), None
+
+    def text(self, state: Tensor) -> str:
+        """A state ``[1]`` as lines: ``@`` the player, ``G`` the goal, ``*`` both, ``#`` wall, ``O`` hole."""
+        cells, at = list(self._cells.replace(START, ".")), int(state[0])
+        cells[at] = "*" if cells[at] == GOAL else "@"
+        columns = len(self.rows[0])
+        return "\n".join("".join(cells[i : i + columns]) for i in range(0, len(cells), columns))
+
+    def _towards(self, cell: int, move: str) -> int:
+        columns = len(self.rows[0])
+        row, column = (place + by for place, by in zip(divmod(cell, columns), _MOVES[move], strict=True))
+        return row * columns + column if 0 <= row < len(self.rows) and 0 <= column < columns else cell
+
+
+class GridMap(_Table):
+    """The map of `MAPS` of that name; actions right, left, down, up. The border and walls stop a move. Goals and holes
+    terminate. A step pays by the cell that it enters or stays in: -0.01, 1 for the goal, -1 for a hole; on the cliff
+    -1, 0 and -100. Raises SettingError for an unknown name."""
+
+    actions = ("right", "left", "down", "up")
+
+    def __init__(self, map_name: str = "cliff", max_episode_steps: int | None = None) -> None:
+        if map_name not in MAPS:
+            raise SettingError(f"map_name is {map_name!r}; allowed: {', '.join(MAPS)}", "map_name")
+        self._pays = _PAYS.get(map_name, _ROOMS_PAY)
+        super().__init__(MAPS[map_name], max_episode_steps, _BEST.get(map_name, _ROOMS_BEST))
+
+    def entered(self, cell: int, towards: int) -> tuple[int, float, bool]:
+        towards = cell if self._cells[towards] == WALL else towards
+        step, goal, hole = self._pays
+        reward = {GOAL: goal, HOLE: hole}.get(self._cells[towards], step)
+        return towards, reward, self._cells[towards] in (GOAL, HOLE)
+
+
+class CliffWalking(_Table):
+    """Gymnasium's CliffWalking-v1, not slippery (Sutton & Barto, "Reinforcement Learning", example 6.6): the map of
+    ``cliff``, where a fall costs 100 and goes on from the start, and the goal pays -1 as every step does. Actions up,
+    right, down, left."""
+
+    actions = ("up", "right", "down", "left")
+
+    def __init__(self, max_episode_steps: int | None = None) -> None:
+        super().__init__(MAPS["cliff"], max_episode_steps, -13.0)
+
+    def entered(self, cell: int, towards: int) -> tuple[int, float, bool]:
+        if self._cells[towards] == HOLE:
+            return self._cells.index(START), -100.0, False
+        return towards, -1.0, self._cells[towards] == GOAL

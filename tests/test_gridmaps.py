@@ -1,0 +1,155 @@
+"""Maps: what they look like, steps worked by hand, best ways, and CliffWalking against Gymnasium's."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from envs.gridmaps import MAPS, CliffWalking, GridMap
+from envs.gymnasium_adapter import GymnasiumEnvironment
+from envs.make import make_dynamics, make_environment
+from envs.names import GAMES
+from models.settings import SettingError
+from models.spaces import Discrete, Spaces
+
+RIGHT, LEFT, DOWN, UP = range(4)
+LIMITS = {"cliff": 50, "emptyroom22": 10, "emptyroom23": 15, "emptyroom33": 20, "wallroom": 30, "holeroom": 30,
+          "holeroomlarge": 30, "holeroomlargeshifted": 30}  # fmt: skip
+# Moves of the best way, and what it returns.
+BEST = {"cliff": (13, -12.0), "emptyroom22": (2, 0.99), "emptyroom23": (3, 0.98), "emptyroom33": (4, 0.97),
+        "wallroom": (8, 0.93), "holeroom": (8, 0.93), "holeroomlarge": (10, 0.91),
+        "holeroomlargeshifted": (18, 0.83)}  # fmt: skip
+
+
+def walk(world: GridMap | CliffWalking, actions: list[int], first: int | None = None) -> list[tuple[int, float, bool]]:
+    """After each action: the cell, the reward, and terminated."""
+    state, seen = world.initial(torch.tensor([[5]])), []
+    if first is not None:
+        state = torch.tensor([[[first]]])
+    for action in actions:
+        state, reward, terminated, discount = world.step(state, torch.tensor([[action]]))
+        assert discount is None and reward.dtype == torch.float32
+        seen.append((int(state), round(float(reward), 6), bool(terminated)))
+    return seen
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_spaces_and_limits(name: str) -> None:
+    dynamics, cells = make_dynamics(name), sum(map(len, MAPS[name]))
+    assert dynamics is not None
+    bound = GAMES[name].max_return
+    assert dynamics.spaces == Spaces((cells,), Discrete(4), torch.float32, LIMITS[name], bound, one_hot=True)
+    assert GymnasiumEnvironment(GAMES[name], 1, 1).spaces == dynamics.spaces
+    seen = dynamics.observe(torch.arange(cells).view(1, cells, 1))
+    assert torch.equal(seen[0], torch.eye(cells))
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_the_best_way(name: str) -> None:
+    """Found by trying every action in every cell that is reached, one move after the other."""
+    world = GridMap(name)
+    returns, moves = {int(world.initial(torch.tensor(0))): 0.0}, 0
+    ended: list[float] = []
+    while not ended:
+        moves += 1
+        ahead: dict[int, float] = {}
+        for cell, so_far in returns.items():
+            for action in range(4):
+                [(following, reward, terminated)] = walk(world, [action], cell)
+                if not terminated:
+                    ahead[following] = so_far + reward
+                elif reward != min(world._pays):
+                    ended.append(so_far + reward)
+        returns = ahead
+    assert (moves, round(max(ended), 6)) == BEST[name]
+    limit = GAMES[name].max_return
+    assert limit is not None and max(ended) <= limit
+
+
+def test_cliff_by_hand() -> None:
+    world = GridMap("cliff")
+    assert walk(world, [LEFT, DOWN, UP, RIGHT, DOWN]) == [
+        (36, -1, False), (36, -1, False), (24, -1, False), (25, -1, False), (37, -100, True),
+    ]  # fmt: skip
+    assert walk(world, [RIGHT]) == [(37, -100, True)]
+    steps = walk(world, [UP] + [RIGHT] * 11 + [DOWN])
+    assert steps[-2:] == [(35, -1, False), (47, 0, True)] and not any(terminated for *_, terminated in steps[:-1])
+    assert walk(world, [UP, RIGHT], 11) == [(11, -1, False), (11, -1, False)]
+
+
+def test_rooms_by_hand() -> None:
+    walls, holes = GridMap("wallroom"), GridMap("holeroom")
+    right_twice = [RIGHT, RIGHT]
+    assert walk(walls, right_twice) == [(1, -0.01, False), (1, -0.01, False)]
+    assert walk(holes, right_twice) == [(1, -0.01, False), (2, -1, True)]
+    to_goal = [DOWN, DOWN, RIGHT, RIGHT, RIGHT, RIGHT, DOWN, DOWN]
+    for world in (walls, holes):
+        assert walk(world, to_goal)[1:3] == [(10, -0.01, False), (11, -0.01, False)]
+        assert walk(world, to_goal)[-2:] == [(19, -0.01, False), (24, 1, True)]
+    assert walk(walls, [DOWN, UP], 7 - 5 - 1) == [(6, -0.01, False), (1, -0.01, False)]
+    # The wall from above and below, through its gap.
+    assert walk(walls, [UP, DOWN, DOWN], 12) == [(12, -0.01, False)] * 3
+
+
+@pytest.mark.parametrize(("name", "holes"), [
+    ("holeroomlarge", [2, 4, 9, 11, 23, 25, 30, 32]), ("holeroomlargeshifted", [2, 9, 16, 23, 11, 18, 25, 32]),
+])  # fmt: skip
+def test_holes_of_the_large_rooms(name: str, holes: list[int]) -> None:
+    world = GridMap(name)
+    seen = [cell for cell in range(35) if walk(world, [RIGHT], cell)[0][1:] == (-1, True)]
+    assert seen == sorted(hole - 1 for hole in holes)
+    assert int(world.initial(torch.tensor(0))) == 0 and walk(world, [DOWN], 27) == [(34, 1, True)]
+
+
+def test_cliffwalking_is_gymnasiums() -> None:
+    """Every action in every cell, and an episode through the adapter."""
+    world, theirs = CliffWalking(), gym.make("CliffWalking-v1").unwrapped
+    for cell in range(48):
+        for action in range(4):
+            [(_, following, reward, terminated)] = theirs.P[cell][action]  # type: ignore[attr-defined]
+            assert walk(world, [action], cell) == [(following, reward, terminated)]
+    ours, adapter = make_environment("cliffwalking", 2, 3), GymnasiumEnvironment(GAMES["cliffwalking"], 2, 3)
+    assert ours.spaces == adapter.spaces and ours.spaces.one_hot
+    seeds, generator = torch.arange(6).view(2, 3), torch.Generator().manual_seed(0)
+    assert torch.equal(ours.reset(seeds), adapter.reset(seeds))
+    for step in range(200):
+        action = torch.randint(4, (2, 3), generator=generator)
+        one, other = ours.step(action), adapter.step(action)
+        for key in ("obs", "reward", "terminated", "truncated"):
+            assert torch.equal(getattr(one, key), getattr(other, key))
+        assert one.done.all() == (step == 199)
+
+
+def test_the_cliff_is_gymnasiums_up_to_falls_and_the_goal() -> None:
+    """The same moves under other numbers; a fall ends here instead of going on from the start, and the goal is free."""
+    cliff, walking = GridMap("cliff"), CliffWalking()
+    for cell in [*range(37), 47]:
+        for ours, theirs in ((RIGHT, 1), (LEFT, 3), (DOWN, 2), (UP, 0)):
+            [here], [there] = walk(cliff, [ours], cell), walk(walking, [theirs], cell)
+            if here[1] == -100:
+                assert here[2] and 37 <= here[0] <= 46 and there == (36, -100, False)
+            elif here[0] == 47:
+                assert here == (47, 0, True) and there == (47, -1, True)
+            else:
+                assert here == there and not here[2]
+
+
+def test_as_gymnasium_environments() -> None:
+    env = gym.make("understudy/Cliff-v0", render_mode="ansi")
+    assert env.spec is not None and env.spec.max_episode_steps == 50
+    assert env.reset(seed=0)[0] == 36
+    assert env.render() == "............\n" * 3 + "@OOOOOOOOOOG"
+    assert env.step(UP)[:4] == (24, -1.0, False, False)
+    walls = gym.make("understudy/WallRoom-v0", render_mode="ansi")
+    walls.reset(seed=0)
+    walls.step(DOWN)
+    assert walls.render() == "..#..\n@.#..\n.....\n..#..\n..#.G"
+    drawn = make_environment("cliff", 1, 1, render=True)
+    assert isinstance(drawn, GymnasiumEnvironment) and drawn.reset(torch.tensor([[1]]))[0, 0].argmax() == 36
+    assert drawn.frame(0, 0).shape == (96, 288, 3) and len(np.unique(drawn.frame(0, 0).reshape(-1, 3), axis=0)) == 4
+    drawn.close()
+
+
+def test_an_unknown_map_is_one_line() -> None:
+    with pytest.raises(SettingError, match="^map_name is 'clif'; allowed: cliff, emptyroom22, .*shifted$"):
+        GridMap("clif")
