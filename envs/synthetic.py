@@ -24,7 +24,8 @@ Starts = Callable[[Tensor], Tensor]
 
 
 class SyntheticDynamics(Dynamics):
-    """Learned networks; the state is what is seen, ``[M, E, S]``.
+    """Learned networks; the state ``[M, E, S]`` is what is seen. Where the real environment shows one-hot vectors
+    (`models.spaces.Spaces.one_hot`) only its largest number is seen, as a 1 among zeros, as in the published code.
 
     Episodes start where the real environment's do (``starts``), or from the learned initial-state network on normal
     noise drawn from the seed. They end where the output of the done network is above 0.5. With ``raw_done`` the
@@ -50,7 +51,9 @@ class SyntheticDynamics(Dynamics):
         return states.reshape(shape).movedim(0, -3)
 
     def observe(self, state: Tensor) -> Tensor:
-        return state
+        if not self.spaces.one_hot:
+            return state
+        return torch.zeros_like(state).scatter_(-1, state.argmax(-1, keepdim=True), 1.0)
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         out = self.program.step(state, actions)

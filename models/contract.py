@@ -63,6 +63,7 @@ class Agent(nn.Module):
 
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]]
     takes_images: ClassVar[bool] = False  # else observations must be vectors, O = (n,)
+    takes_cells_only: ClassVar[bool] = False  # whether they must be one-hot (`models.spaces.Spaces.one_hot`)
     advice: ClassVar[str] = "a smaller lr may help"  # said when weights or losses are no longer finite
     optimizers: Sequence[torch.optim.Optimizer] = ()  # those that Lightning is to save; others are in `training_state`
     device = torch.device("cpu")  # where observations are expected and actions come from
@@ -191,3 +192,7 @@ class InnerAgent(StepAgent):
     def select(self, members: Tensor) -> None:
         """Go on with ``members`` (indices ``[M']`` int64) only."""
         raise NotImplementedError
+
+    def discounts(self) -> Tensor:
+        """The discount of later rewards that each member learns with, ``[M]``; a learned reward may need it."""
+        return torch.full((self.members,), self.config.discount)

@@ -16,7 +16,7 @@ from torch import Tensor
 import trainer
 from conftest import ROOT
 from control.cli.settings import RunConfig, Settings
-from control.loops.build import build_loop
+from control.loops.build import build_loop, spaces_of
 from control.loops.episodes import EpisodeLoop
 from control.loops.steps import StepLoop
 from control.storage.checkpoints import OURS, digest
@@ -48,6 +48,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
                              "grad_clip_val": 0.5, "reward_scale": 0.5, "anneal_lr": True, "value_lr": 5e-3}),
     "DDQN-three-envs": ("DDQN", {"num_envs": 3, "updates_per_step": 2, "eps_fraction": 0.5}),
     "DDQN-own-lr-and-batch": ("DDQN", {"vary_hp": True, "vary": ("lr", "batch_size")}),
+    "QLearning-three-envs": ("QLearning", {"num_envs": 3, "random_ties": True, "eps_init": 0.5, "eps_decay": 0.7}),
+    "QLearning-count-bonus": ("QLearning", {"count_bonus": 0.1, "truncation_ends": True, "init_episodes": 1}),
+    "QLearning-own": ("QLearning", {"vary_hp": True}),
+    "SARSA-executed": ("SARSA", {"backup": "executed", "random_ties": True, "num_envs": 2}),
     "DuelingDDQN-batch-mean": ("DuelingDDQN", {"dueling_mean": "batch"}),
     "ER-silu": ("ER", {"activation": "silu", "updates_per_step": 2, "double_DQN": True}),
     "ER-epsilon-greedy": ("ER", {"exploration_strat": "epsilon_greedy", "activation": "relu", "batch_size": 1}),
@@ -64,6 +68,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 ALL = {name: (name, {}) for name in implementations() if family(name).learns_from != "evolution"} | VARIANTS
 CASES = {case: given for case, given in ALL.items() if family(given[0]).learns_from == "episodes"}
 STEP_CASES = {case: given for case, given in ALL.items() if case not in CASES}
+CELLS = "cliff"  # shows cells, one-hot
 # The first five are those without changes.
 MODELS = [case for case, (name, _) in STEP_CASES.items() if family(name).package.endswith(".model_generalisation")]
 
@@ -78,7 +83,13 @@ def able(case: str, game: str) -> bool:
     kind = Continuous if game == "pendulum" or game.endswith("-continuous") else Discrete
     own = agent_class(ALL[case][0])
     alone = issubclass(own, StepAgent) and own.needs_dynamics(config_of(case)) and make_dynamics(game) is None
-    return kind in own.action_kinds and not alone
+    cells = not own.takes_cells_only or spaces_of(game).one_hot
+    return kind in own.action_kinds and not alone and cells
+
+
+def usual(case: str) -> str:
+    """A light game that an agent can play."""
+    return CELLS if agent_class(ALL[case][0]).takes_cells_only else "cartpole"
 
 
 def config_of(case: str, game: str = "", **changes: Any) -> Any:

@@ -12,7 +12,7 @@ from control.cli import errors
 from control.cli import parse as config
 from envs.base import EnvironmentFault
 from helpers import start
-from models.registry import implementations
+from models.registry import family, implementations
 from models.settings import SettingError
 
 
@@ -57,7 +57,8 @@ def test_help_shows_every_setting_with_its_default(name: str, capsys: pytest.Cap
         assert f"--{field}" in shown
     assert f"hyperparameters of {name if settings.proxy is None else settings.run.agent}:" in shown
     if rate := getattr(settings.agent, "lr", None) or getattr(settings.agent, "Q_alpha", None):
-        line = rf"Adam's learning rate [\w ()]*\[\w+\] \(default: {rate}; allowed: number, greater than 0"
+        what = "Adam's learning rate" if family(name).package != "models.agents.tabular" else "alpha, the share"
+        line = rf"{what} [\w ()]*\[\w+\] \(default: {rate}; allowed: number, greater than 0"
         assert re.search(line, shown)
     assert "lunarlander-sparse" in shown and ", ".join(implementations()) in shown
 

@@ -52,6 +52,10 @@ def check_spaces(run: RunConfig, agent: type[Agent], spaces: Spaces, name: str =
         raise SettingError(f"gamename is {run.gamename!r}, whose actions are {given}; {acts} takes {able} actions")
     if spaces.is_image and not agent.takes_images:
         raise SettingError(f"gamename is {run.gamename!r}, which shows images; {acts} takes vectors of observations")
+    if agent.takes_cells_only and not spaces.one_hot:
+        raise SettingError(
+            f"gamename is {run.gamename!r}, whose observations are no cells; {acts} takes one-hot observations"
+        )
 
 
 def check_accelerator(run: RunConfig) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from models.agents.ddqn.config import Config
 from models.agents.ddqn.networks import Dueling
 from models.contract import InnerAgent, Policy
+from models.epsilon import Epsilon
 from models.mlp import Mlp, parameters
 from models.optim import MemberAdam
 from models.replay import ReplayBuffer
@@ -60,7 +61,7 @@ class Agent(InnerAgent):
         self.numbers: dict[str, Tensor] = {}  # of the step under way
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # finished
         self.steps = 0
-        self._epsilons = torch.tensor([config.eps_init])
+        self._epsilon = Epsilon(config)
         self._views()
 
     @staticmethod
@@ -95,15 +96,7 @@ class Agent(InnerAgent):
 
     def epsilon(self) -> Tensor:
         """Probability of a random action now, ``[M]``."""
-        config = self.config
-        if config.eps_fraction is not None:
-            done = min(1.0, (self.steps - 1) * self.envs / (config.eps_fraction * self.budget))
-            now = config.eps_init + (config.eps_min - config.eps_init) * done
-            return torch.full((self.members,), now)
-        if (most := int(self.episodes.max())) >= len(self._epsilons):
-            powers = [max(config.eps_min, config.eps_init * config.eps_decay**k) for k in range(2 * most + 64)]
-            self._epsilons = torch.tensor(powers)
-        return self._epsilons[self.episodes]
+        return self._epsilon.now(self.episodes, (self.steps - 1) * self.envs, self.budget)
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor

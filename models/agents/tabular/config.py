@@ -1,0 +1,68 @@
+"""Settings of the tabular family. This file is the only home of their defaults; it imports no torch.
+
+Sources: [W] Watkins 1989, "Learning from Delayed Rewards" (Q-learning). [R] Rummery & Niranjan 1994, "On-Line
+Q-Learning Using Connectionist Systems" (SARSA). [S] Sutton & Barto 2018, "Reinforcement Learning", sections 6.4 and
+6.5. [F] Ferreira et al. 2022, "Learning Synthetic Environments and Reward Networks", arXiv 2202.02790, whose values on
+Cliff are the defaults. [C] its public code. [B] Strehl & Littman 2008, "An analysis of model-based Interval Estimation
+for Markov Decision Processes" (count bonus).
+"""
+
+from dataclasses import dataclass
+
+from models.family import Family
+from models.settings import setting
+
+VARIED = ("lr", "discount")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters of QLearning and SARSA. `FAMILY` holds what SARSA changes."""
+
+    # Learning
+    backup: str = setting(
+        "max",
+        "what a step is followed by: max, the best action [W]; redrawn, an exploring action drawn for the update alone "
+        "[C]; executed, the action that is taken next [R, S]",
+        choices=("max", "redrawn", "executed"),
+    )
+    lr: float = setting(1.0, "alpha, the share of its error by which a value moves [F]", above=0, maximum=1)
+    discount: float = setting(0.8, "discount of later rewards [F]", minimum=0, maximum=1)
+    count_bonus: float = setting(
+        0.0, "b of the bonus b / sqrt(n) on a reward, n being the visits of state and action [B]", minimum=0
+    )
+    truncation_ends: bool = setting(False, "nothing comes after a time limit, as in [C]; off, the values go on")
+    init_episodes: int = setting(0, "episodes before the first update", minimum=0)
+
+    # Exploration and collection
+    eps_init: float = setting(0.1, "probability of a random action in the first episode [F]", minimum=0, maximum=1)
+    eps_min: float = setting(0.1, "lower bound of that probability [F]", minimum=0, maximum=1)
+    eps_decay: float = setting(0.9, "factor on that probability from episode to episode", minimum=0, maximum=1)
+    eps_fraction: float | None = setting(
+        None,
+        "lower the probability linearly from eps_init to eps_min over this share of the training; null: by episodes",
+        above=0,
+        maximum=1,
+    )
+    random_ties: bool = setting(False, "training takes any of the best actions; off, and in tests, the first of them")
+    num_envs: int = setting(1, "environments an agent steps side by side, an update for each", minimum=1, maximum=4096)
+
+    # Hyperparameters sampled for each agent
+    vary_hp: bool = setting(False, "sample what `vary` names for each agent, uniformly in [0.1, 1] [F]")
+    vary: tuple[str, ...] = setting(VARIED, "hyperparameters that vary_hp samples [F]", choices=VARIED)
+
+
+def validate(config: Config) -> str | None:
+    if config.eps_min > config.eps_init:
+        given = f"eps_min is {config.eps_min}, but eps_init is {config.eps_init}"
+        return f"{given}; allowed: eps_min up to eps_init"
+    return None
+
+
+FAMILY = Family(
+    config=Config,
+    implementations={"QLearning": {}, "SARSA": {"backup": "redrawn"}},
+    learns_from="steps",
+    validate=validate,
+    trains_on_proxies=True,
+)

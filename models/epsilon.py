@@ -1,0 +1,40 @@
+"""Epsilon-greedy exploration: how likely a random action is, by finished episodes or by the share of the training."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Settings(Protocol):
+    """What the settings of an agent say of it; their help texts say what they mean."""
+
+    @property
+    def eps_init(self) -> float: ...
+    @property
+    def eps_min(self) -> float: ...
+    @property
+    def eps_decay(self) -> float: ...
+    @property
+    def eps_fraction(self) -> float | None: ...
+
+
+class Epsilon:
+    """``eps_init * eps_decay ** k`` after k episodes of a member, at least ``eps_min``; with ``eps_fraction`` linear
+    from ``eps_init`` to ``eps_min`` over that share of the training, then level."""
+
+    def __init__(self, config: Settings):
+        self.config = config
+        self.constant = config.eps_init if config.eps_init == config.eps_min else None  # where it never moves
+        self._table = torch.tensor([config.eps_init])
+
+    def now(self, episodes: Tensor, steps: int, budget: int) -> Tensor:
+        """Of members that have finished ``episodes [M]`` and have made ``steps`` of ``budget``, ``[M]``."""
+        config = self.config
+        if config.eps_fraction is not None:
+            done = min(1.0, steps / (config.eps_fraction * budget))
+            return torch.full(episodes.shape, config.eps_init + (config.eps_min - config.eps_init) * done)
+        if (most := int(episodes.max())) >= len(self._table):
+            powers = [max(config.eps_min, config.eps_init * config.eps_decay**k) for k in range(2 * most + 64)]
+            self._table = torch.tensor(powers)
+        return self._table[episodes]
