@@ -63,6 +63,10 @@ class Environment(Protocol):
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         """Advance the environments in ``active [M, E]`` (all by default) with ``actions [M, E(, A)]``."""
 
+    def select(self, members: Tensor) -> "Environment | None":
+        """A new environment of ``members [M']`` int64 alone, their episodes where they are; this one is left. None for
+        those that cannot."""
+
     def starts(self, seeds: Tensor) -> Tensor:
         """A block of B resets prepared at once: ``seeds [B, M, E]`` to what `start` takes a row ``[M, E, ...]`` of."""
 
@@ -100,6 +104,9 @@ class Replayed(Environment):
     def _note_step(self, actions: Tensor, active: Tensor | None) -> None:
         if self._seeds is not None:
             self._actions.append((actions, active))
+
+    def select(self, members: Tensor) -> None:
+        return None
 
     def starts(self, seeds: Tensor) -> Tensor:
         return seeds

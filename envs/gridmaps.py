@@ -32,8 +32,9 @@ _ROOMS_BEST = 1.0
 _MOVES = {"up": (-1, 0), "right": (0, 1), "down": (1, 0), "left": (0, -1)}
 
 
-class _Table(Dynamics):
-    """Moves on a map; state ``[..., 1]`` int64, the cell. A subclass says by `entered` what its cells do."""
+class CellTable(Dynamics):
+    """Moves on a map; state ``[..., 1]`` int64, the cell. A subclass says by `entered` what its cells do. The tables
+    ``next_cell``, ``reward`` and ``terminated`` ``[S * A]`` have action a in cell s at ``s * A + a``."""
 
     actions: tuple[str, ...]  # names of moves
 
@@ -43,8 +44,8 @@ class _Table(Dynamics):
         self.spaces = Spaces((size,), Discrete(count), torch.float32, max_episode_steps, max_return, one_hot=True)
         moves = [self.entered(cell, self._towards(cell, move)) for cell in range(size) for move in self.actions]
         following, reward, terminated = zip(*moves, strict=True)
-        self._next, self._reward = torch.tensor(following), torch.tensor(reward)
-        self._terminated, self._seen = torch.tensor(terminated), torch.eye(size)
+        self.next_cell, self.reward = torch.tensor(following), torch.tensor(reward)
+        self.terminated, self._seen = torch.tensor(terminated), torch.eye(size)
 
     def entered(self, cell: int, towards: int) -> tuple[int, float, bool]:
         """The next cell, the reward, and terminated, of a move from ``cell`` that the border has let pass."""
@@ -58,8 +59,8 @@ class _Table(Dynamics):
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         place = torch.add(actions, state.squeeze(-1), alpha=len(self.actions))
-        following = torch.take(self._next, place).unsqueeze(-1)
-        return following, torch.take(self._reward, place), torch.take(self._terminated, place), None
+        following = torch.take(self.next_cell, place).unsqueeze(-1)
+        return following, torch.take(self.reward, place), torch.take(self.terminated, place), None
 
     def text(self, state: Tensor) -> str:
         """A state ``[1]`` as lines: ``@`` the player, ``G`` the goal, ``*`` both, ``#`` wall, ``O`` hole."""
@@ -74,7 +75,7 @@ class _Table(Dynamics):
         return row * columns + column if 0 <= row < len(self.rows) and 0 <= column < columns else cell
 
 
-class GridMap(_Table):
+class GridMap(CellTable):
     """The map of `MAPS` of that name; actions right, left, down, up. The border and walls stop a move. Goals and holes
     terminate. A step pays by the cell that it enters or stays in: -0.01, 1 for the goal, -1 for a hole; on the cliff
     -1, 0 and -100. Raises SettingError for an unknown name."""
@@ -94,7 +95,7 @@ class GridMap(_Table):
         return towards, reward, self._cells[towards] in (GOAL, HOLE)
 
 
-class CliffWalking(_Table):
+class CliffWalking(CellTable):
     """Gymnasium's CliffWalking-v1, not slippery (Sutton & Barto, "Reinforcement Learning", example 6.6): the map of
     ``cliff``, where a fall costs 100 and goes on from the start, and the goal pays -1 as every step does. Actions up,
     right, down, left."""

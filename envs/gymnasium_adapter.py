@@ -248,4 +248,4 @@ def _spaces(env: gym.Env, game: Game) -> Spaces:
     limit = env.spec.max_episode_steps if env.spec is not None else None
     dtype = torch.uint8 if len(seen.shape) == 3 else torch.float32
     one_hot = isinstance(env, wrappers.FlatObservation) and isinstance(env.env.observation_space, gym.spaces.Discrete)
-    return Spaces(tuple(seen.shape), actions, dtype, limit, game.max_return, one_hot=one_hot)
+    return Spaces(tuple(seen.shape), actions, dtype, limit, game.max_return, one_hot=one_hot, info=game.info)

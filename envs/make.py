@@ -17,6 +17,7 @@ from models.proxies.contract import Parameters, Trainee
 from models.proxies.search import SearchConfig
 from models.settings import SettingError
 from models.spaces import Spaces
+from models.streams import Streams
 
 _NO_LIMIT = -1  # to `gymnasium.make`, to which None is the environment's own
 
@@ -99,6 +100,10 @@ class Stages(Protocol):
 
     @property
     def parameters(self) -> Parameters: ...
+
+    def initial(self, streams: Streams) -> Tensor:
+        """First parameters ``[M, D]``, one row a stream, as the settings say."""
+        ...
 
     def stage(self, flat: Tensor, agent: Trainee) -> Environment:
         """An environment of ``agent.members`` members with ``agent.envs`` environments each, in which member m trains

@@ -72,6 +72,7 @@ class Stages:
         real = make_environment(game, 1, 1)
         self.spaces = real.spaces
         self.parameters = Networks(config, self.spaces)
+        self.initial = self.parameters.initial
         real.close()
 
     @functools.cached_property

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from models.spaces import Continuous, Discrete, Spaces
-from models.streams import Streams
+from models.streams import Streams, random_actions
 from models.trajectory import Trajectory
 
 Command = Mapping[str, float]
@@ -51,10 +51,7 @@ class RandomPolicy(Policy):
         self.actions, self.envs, self.streams, self.members = spaces.actions, envs, streams, len(streams)
 
     def act(self, obs: Tensor) -> Tensor:
-        if isinstance(self.actions, Discrete):
-            return self.streams.integers(self.actions.n, self.envs)
-        low, high = torch.tensor(self.actions.low), torch.tensor(self.actions.high)
-        return low + (high - low) * self.streams.uniform(self.envs, self.actions.size)
+        return random_actions(self.actions, self.streams, self.envs)
 
 
 class Agent(nn.Module):

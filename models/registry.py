@@ -4,6 +4,7 @@ A folder with a ``config.py`` that ends in ``FAMILY`` is enough (`models.family.
 `agent_class`.
 """
 
+import dataclasses
 import functools
 import importlib
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from models.family import Family
-from models.settings import kinds, no_choice
+from models.settings import SettingError, kinds, no_choice
 
 
 @functools.cache
@@ -39,6 +40,29 @@ def family(name: str) -> Family:
 def inner_agents() -> list[str]:
     """The agents that can train on a proxy."""
     return [name for name, own in implementations().items() if own.trains_on_proxies]
+
+
+def named_agents(names: str) -> list[str]:
+    """The agents of ``names``, one or several with commas between them. Raises SettingError for one that cannot train
+    on a proxy, and for agents of several families."""
+    found = [name.strip() for name in names.split(",")]
+    for name in found:
+        if name not in inner_agents():
+            raise no_choice("agent", name, inner_agents())
+    families = {family(name).package.rpartition(".")[2] for name in found}
+    if len(families) > 1:
+        kin = [name for name in inner_agents() if family(name) is family(found[0])]
+        raise SettingError(f"agent is {names!r}; allowed beside {found[0]}: {', '.join(kin)}", "agent")
+    return found
+
+
+def as_implementation(config: Any, name: str) -> Any:
+    """``config`` with what implementation ``name`` changes, and without what others of its family do."""
+    own = family(name)
+    changed = {key for overrides in own.implementations.values() for key in overrides}
+    return dataclasses.replace(
+        config, **{**{key: getattr(own.config, key) for key in changed}, **own.implementations[name]}
+    )
 
 
 def agent_class(name: str) -> type[Any]:
@@ -91,8 +115,7 @@ def default_configs(name: str, game: str, given: Mapping[str, Any], agent: str) 
     own = family(name)
     if own.learns_from != "evolution":
         return default_config(name, game, given), None
-    if agent not in inner_agents():
-        raise no_choice("agent", agent, inner_agents())
+    agent = named_agents(agent)[0]
     inner = family(agent)
     values = {**own.implementations[name], **own.proxy_defaults(given, game)}
     changes = {key: value for key, value in values.items() if key in kinds(inner.config)}

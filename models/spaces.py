@@ -35,6 +35,7 @@ class Spaces:
     ``binary`` says that every number of an observation is 0 or 1; False promises nothing.
     ``one_hot`` says that each observation is a single 1 among zeros, the number of a cell or state; False promises
     nothing.
+    ``info`` names the numbers that each step tells beside observation and reward.
     """
 
     obs_shape: tuple[int, ...]
@@ -44,6 +45,7 @@ class Spaces:
     max_return: float | None = None
     binary: bool = False
     one_hot: bool = False
+    info: tuple[str, ...] = ()
 
     @property
     def is_image(self) -> bool:

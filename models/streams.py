@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.spaces import Continuous, Discrete
 from models.state import demand, like
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -88,6 +89,14 @@ class Streams:
         like(self.get_state(), state, "random generators")
         for generator, row in zip(self.generators, state, strict=True):
             generator.set_state(row.clone())
+
+
+def random_actions(actions: Discrete | Continuous, streams: Streams, envs: int) -> Tensor:
+    """Uniform actions ``[M, E]`` or ``[M, E, A]``."""
+    if isinstance(actions, Discrete):
+        return streams.integers(actions.n, envs)
+    low, high = torch.tensor(actions.low), torch.tensor(actions.high)
+    return low + (high - low) * streams.uniform(envs, actions.size)
 
 
 class NoiseBlocks:

@@ -129,7 +129,7 @@ class Fuzzer:
         before = _contents(folder)
         ended = self.call(argv, folder, before=(_with_own_modules,))
         asked = f"{how}: {shown(argv)} with {data[8:300]!r}"
-        yield from ((asked, each) for each in complaints(ended, ["synthetic environment", "gamename", "module"]))
+        yield from ((asked, each) for each in complaints(ended, ["proxy", "gamename", "module"]))
         if _contents(folder) != before:
             yield asked, f"changed {_contents(folder).keys() - before.keys()}"
         if ended.accepted and sealed and (different := file.different(ended)):

@@ -22,7 +22,15 @@ PYTHON = SOURCES + [path for name in ("tests", "benchmarks", "experiments") for 
 ALLOWED = {
     "understudy": ("understudy",),
     "models": ("models", "understudy"),
-    "envs": ("envs", "models.proxies", "models.spaces", "models.state", "models.settings", "understudy"),
+    "envs": (
+        "envs",
+        "models.proxies",
+        "models.spaces",
+        "models.state",
+        "models.settings",
+        "models.streams",
+        "understudy",
+    ),
     "control": ("control", "envs", "models", "understudy"),
     "trainer": ("control", "envs", "models"),
 }
@@ -38,7 +46,7 @@ HOMES = {
         "envs/wrappers.py",
         "envs/names.py",
         "envs/tensor_gym.py",
-        *(f"understudy/{name}.py" for name in ("__init__", "env", "program", "proxy")),
+        *(f"understudy/{name}.py" for name in ("__init__", "env", "program", "proxy", "rewards")),
     ),
     "mujoco": ("envs/gymnasium_adapter.py", "envs/names.py"),
     "vizdoom": ("envs/gymnasium_adapter.py", "envs/wrappers.py", "envs/names.py"),

@@ -174,7 +174,7 @@ MOMENTS = [
     ("SE", "control.storage.run_dir.atomic_write_text", 1),
     ("SE", "control.storage.run_dir.atomic_write_text", 2),
     ("SE", "models.proxies.files.save", 1),
-    ("SE", "control.commands.choose_proxy.behaviour_figure", 1),
+    ("SE", "control.reports.synthetic.picture", 1),
 ]
 
 

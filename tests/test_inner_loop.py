@@ -73,9 +73,9 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     left: list[int] = []
     select = StepLoop.select
 
-    def spy(self: StepLoop, members: Tensor) -> None:
+    def spy(self: StepLoop, members: Tensor) -> bool:
         left.append(len(members))
-        select(self, members)
+        return select(self, members)
 
     monkeypatch.setattr(StepLoop, "select", spy)
     return left

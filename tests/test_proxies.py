@@ -60,6 +60,7 @@ class Stages:
         real = make_dynamics(game)
         assert real is not None
         self.config, self.real, self.spaces, self.parameters = config, real, real.spaces, Weights()
+        self.initial = self.parameters.initial
 
     def stage(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
         return TensorEnvironment(Rewarding(self.real, self.config.scale * flat), agent.members, agent.envs)

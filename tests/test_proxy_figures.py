@@ -41,9 +41,9 @@ def test_the_real_episodes_are_those_of_the_agents_as_they_ended(
     left: list[int] = []
     select = StepLoop.select
 
-    def spy(self: StepLoop, members: Tensor) -> None:
+    def spy(self: StepLoop, members: Tensor) -> bool:
         left.append(len(members))
-        select(self, members)
+        return select(self, members)
 
     proxy, settings, loop = drawn(argv)
     with monkeypatch.context() as patched:

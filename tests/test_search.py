@@ -183,8 +183,8 @@ def test_a_damaged_proxy_and_what_it_cannot_use_are_one_line(tmp_path: Path, cap
     path.write_bytes(path.read_bytes()[:-10])
     for proxy, more, said in (
         (str(path), "", str(path)),
-        ("cartpole-bandit", "--record", "--record has no effect with a synthetic environment"),
-        ("cartpole-bandit", "--command.return 4", "--command has no effect with a synthetic environment"),
+        ("cartpole-bandit", "--record", "--record has no effect with a proxy"),
+        ("cartpole-bandit", "--command.return 4", "--command has no effect with a proxy"),
         ("cartpole-bandit", "--rb_size 10", "batch_size is 32, but rb_size is 10"),
     ):
         refused(trainer.main, ["--eval_agent", proxy, "--num_agents", "1", *more.split()], said, capsys)

@@ -22,12 +22,13 @@ import trainer
 import understudy
 from fake_runs import Shown, refused
 from models.proxies import files
-from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
+from models.registry import family
 from models.settings import allowed, bounds, kinds
 from models.spaces import Discrete
 from proxies import DESCRIPTION, KINDS, written
 from understudy import ProxyError
+from understudy.proxy import MODES
 
 
 @pytest.fixture
@@ -137,7 +138,7 @@ def test_files_that_are_others_cut_off_or_not_readable(path: Path, monkeypatch: 
     def refused(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    assert "synthetic environment is '" in one_line(path) and "synthetic environment is '" in one_line(path.parent)
+    assert "proxy is '" in one_line(path) and "proxy is '" in one_line(path.parent)
     for content in (b"", b"a text that is longer than a header", pickle.dumps({"state": [1.0]})):
         path.write_bytes(content)
         assert "not a whole safetensors file" in one_line(path)
@@ -186,7 +187,7 @@ DAMAGED: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
     ({"config": [1]}, {}, "its config is missing or damaged"),
     ({"config": {}}, {}, "its setting proxy is missing"),
     ({"config": CONFIG | {"proxi": "mdp"}}, {}, "'proxi' is unknown; did you mean 'proxy'?"),
-    ({"config": CONFIG | {"proxy": "mdpp"}}, {}, "proxy is 'mdpp'; allowed: mdp, bandit; did you mean 'mdp'?"),
+    ({"config": CONFIG | {"proxy": "mdpp"}}, {}, "proxy is 'mdpp'; allowed: mdp, bandit, reward; did you mean 'mdp'?"),
     ({"config": CONFIG | {"max_steps": True}}, {}, "max_steps is True; allowed: integer, at least 1; or null"),
     ({"config": CONFIG | {"proxy_hidden_layer": 17}}, {}, "is 17; allowed: integer, at least 1, at most 16"),
     ({"config": CONFIG | {"population": 0}}, {}, "its setting population is 0; allowed: integer, at least 1"),
@@ -253,24 +254,31 @@ def test_names_that_are_no_paths(name: Any) -> None:
     with pytest.raises(ProxyError) as caught:
         understudy.load(name)
     line = str(caught.value)
-    assert line.startswith("synthetic environment is ") and "allowed: a .safetensors file" in line and len(line) < 6000
+    assert line.startswith("proxy is ") and "allowed: a .safetensors file" in line and len(line) < 6000
 
 
-def test_ranges_are_those_of_the_flags() -> None:
-    fields = {field.name: field.metadata for field in dataclasses.fields(Config)}
-    settings = understudy.files.SETTINGS
-    assert {name: words for name, (_, _, words) in settings.items()} == {
-        name: allowed(kinds(Config)[name], fields[name]) for name in settings
-    }
-    for name, (kind, values, _) in settings.items():
-        limits = bounds(kinds(Config)[name], fields[name])
-        assert kind is not int or values == range(limits["minimum"], limits["maximum"] + 1), name
+@pytest.mark.parametrize("kind", ["SE", "RN"])
+def test_ranges_are_those_of_the_flags(kind: str) -> None:
+    own, files = family(kind).config, understudy.files
+    fields = {field.name: field.metadata for field in dataclasses.fields(own)}
+    settings = files.SETTINGS | (files._OF_REWARDS if kind == "RN" else files._OF_ENVIRONMENTS)
+    for name, (good, words) in settings.items():
+        found, limits = kinds(own)[name], bounds(kinds(own)[name], fields[name])
+        if not found.many and name not in ("proxy", "rn_output_scale"):
+            assert words == allowed(found, fields[name]), name
+        if found.item is int and limits:
+            assert good(limits["minimum"]) and good(limits["maximum"]), name
+            assert not good(limits["minimum"] - 1) and not good(limits["maximum"] + 1) and not good(1.0), name
+        assert good(None) == found.optional, name
+        for choice in fields[name]["choices"]:
+            assert good(choice), (name, choice)
+    assert set(family("RN").config.__dataclass_fields__["mode"].metadata["choices"]) == set(MODES)
 
 
 def test_names_paths_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(understudy.files, "SHIPPED", tmp_path / "pretrained")
-    with pytest.raises(ProxyError, match="environment is 'cartpole-mdp'; allowed: a .safetensors file$"):
+    with pytest.raises(ProxyError, match="proxy is 'cartpole-mdp'; allowed: a .safetensors file$"):
         understudy.load("cartpole-mdp")
     run, file = tmp_path / "version_0", tmp_path / "pretrained" / "cartpole-mdp.safetensors"
     for own in (run / "proxy.safetensors", file):
@@ -282,6 +290,6 @@ def test_names_paths_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ProxyError) as caught:
         understudy.load("cartpole-mpd")
     said = "did you mean 'cartpole-mdp'? Allowed: a .safetensors file, or one of cartpole-mdp"
-    assert str(caught.value) == f"synthetic environment is 'cartpole-mpd'; {said}"
+    assert str(caught.value) == f"proxy is 'cartpole-mpd'; {said}"
     with pytest.raises(ProxyError, match="did you mean 'version_0/proxy.safetensors'"):
         understudy.load("version_0/prxy.safetensors")

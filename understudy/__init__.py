@@ -1,9 +1,10 @@
-"""Learned synthetic environments for any agent, with NumPy, Gymnasium and safetensors alone.
+"""Learned synthetic environments and learned rewards for any agent, with NumPy, Gymnasium and safetensors alone.
 
     import gymnasium, understudy
     env = gymnasium.make("understudy/SyntheticCartPole-v0")
     env = gymnasium.make("understudy/Synthetic-v0", proxy="runs/proxy.safetensors")
     env = gymnasium.make("understudy:understudy/SyntheticCartPole-v0")  # without the import
+    env = understudy.RewardWrapper(gymnasium.make("CartPole-v1"), "runs/proxy.safetensors")
 
 Importing this registers the ids. ``proxy`` is a file, the folder of a search or the name of a shipped one
 (`pretrained`). The episodes of SyntheticCartPole-v0 end after 200 steps, those of the real CartPole-v1 after 500.
@@ -13,8 +14,9 @@ from gymnasium.envs.registration import register, registry
 
 from understudy.files import load, pretrained, save
 from understudy.proxy import Proxy, ProxyError
+from understudy.rewards import RewardVectorWrapper, RewardWrapper
 
-__all__ = ["Proxy", "ProxyError", "load", "pretrained", "save"]
+__all__ = ["Proxy", "ProxyError", "RewardVectorWrapper", "RewardWrapper", "load", "pretrained", "save"]
 
 # Id -> the environment and kind a proxy must have to be called so, and the shipped one. `Synthetic-v0` takes any.
 IDS: dict[str, dict[str, str]] = {

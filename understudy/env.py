@@ -152,6 +152,8 @@ def _opened(proxy: Source, game: str = "", kind: str = "", render_mode: str | No
     if proxy is None:
         raise ProxyError(f"proxy is None; allowed: a {SUFFIX} file of a synthetic environment")
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
+    if loaded.kind == "reward":
+        raise ProxyError(f"proxy {str(loaded.path)!r} is a learned reward; allowed: understudy.RewardWrapper for it")
     # cartpole-200 and CartPole-v1 are a cartpole too.
     found = IDS.get(loaded.game, loaded.game).rpartition("-v")[0].lower()
     if (game and found != game) or (kind and loaded.kind != kind):

@@ -1,10 +1,10 @@
-"""Learned environments on disk: safetensors files that hold nothing but numbers and text, so that opening one runs no
-code.
+"""Learned environments and rewards on disk: safetensors files that hold nothing but numbers and text, so that opening
+one runs no code.
 
 One tensor per weight and per bias, named and laid out as ``torch.nn.Linear`` does. The metadata has one key,
 ``understudy``: JSON with ``format``, ``game``, ``spaces``, ``config``, ``description``, ``networks``, which says in
 words how to rebuild them, and ``digest``, a SHA-256 of all the rest, which a file made by other means may leave out.
-The same environment gives the same bytes.
+The same proxy gives the same bytes.
 """
 
 import difflib
@@ -13,7 +13,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors import numpy as safetensors_numpy
 
 from understudy.program import ACTIVATIONS
-from understudy.proxy import Proxy, ProxyError
+from understudy.proxy import MODES, Proxy, ProxyError
 
 SUFFIX = ".safetensors"
 IN_RUN = "proxy.safetensors"  # what the folder of a search calls its winner
@@ -31,7 +31,7 @@ SHIPPED = Path(__file__).resolve().parent / "pretrained"
 Json = Mapping[str, Any]
 
 _FORMAT, _KEY = 1, "understudy"
-_ALLOWED = f"a {SUFFIX} file of a synthetic environment"
+_ALLOWED = f"a {SUFFIX} file of a learned environment or reward"
 _PARTS = ("format", "game", "spaces", "config", "networks", "description", "digest")
 _SPACES = {"obs_shape", "actions", "max_episode_steps", "max_return"}
 _TEXT = 2**20  # characters of metadata at most
@@ -39,17 +39,39 @@ _WIDEST = 1.7e38  # bound of an action, so that float32 holds the distance betwe
 _COPIES = 4  # of the file's numbers that memory must have room for: networks side by side are wider than each
 
 
-# Settings that a reader needs: type, values, and these in words. The ranges are those of the trainer's flags.
-SETTINGS: dict[str, tuple[type, Container[Any], str]] = {
-    "proxy": (str, ("mdp", "bandit"), "mdp, bandit"),
-    "proxy_hidden_size": (int, range(1, 65_537), "integer, at least 1, at most 65536"),
-    "proxy_hidden_layer": (int, range(1, 17), "integer, at least 1, at most 16"),
-    "proxy_activation_fn": (str, ACTIVATIONS, ", ".join(ACTIVATIONS)),
-    "learned_reset": (bool, (True, False), "true or false"),
-    "latent_size": (int, range(1, 65_537), "integer, at least 1, at most 65536; or null"),
-    "max_steps": (int, range(1, 10**9 + 1), "integer, at least 1; or null"),
+def _integer(most: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and 1 <= value <= most
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= 1e9
+
+
+def _numbers(value: Any) -> bool:
+    return type(value) is list and len(value) <= 16 and all(map(_number, value))
+
+
+Readable = Mapping[str, tuple[Callable[[Any], bool], str]]
+KINDS = ("mdp", "bandit", "reward")
+# Settings that a reader needs: what they may be, and that in words. The ranges are those of the trainer's flags.
+SETTINGS: Readable = {
+    "proxy": (lambda value: value in KINDS, ", ".join(KINDS)),
+    "proxy_hidden_size": (_integer(65_536), "integer, at least 1, at most 65536"),
+    "proxy_hidden_layer": (_integer(16), "integer, at least 1, at most 16"),
+    "proxy_activation_fn": (lambda value: isinstance(value, str) and value in ACTIVATIONS, ", ".join(ACTIVATIONS)),
 }
-_OPTIONAL = ("latent_size", "max_steps")
+_OF_ENVIRONMENTS: Readable = {
+    "learned_reset": (lambda value: type(value) is bool, "true or false"),
+    "latent_size": (lambda v: v is None or _integer(65_536)(v), "integer, at least 1, at most 65536; or null"),
+    "max_steps": (lambda v: v is None or _integer(10**9)(v), "integer, at least 1; or null"),
+}
+_OF_REWARDS: Readable = {
+    "mode": (lambda value: type(value) is int and value in MODES, ", ".join(map(str, MODES))),
+    "rn_output_scale": (_number, "number"),
+    "rn_terminal": (lambda value: value in ("free", "zero"), "free, zero"),
+    "rn_input_center": (_numbers, "list of numbers, at most 16"),
+    "rn_input_spread": (lambda value: _numbers(value) and 0 not in value, "list of numbers other than 0, at most 16"),
+}
 
 
 def pretrained() -> dict[str, Path]:
@@ -68,13 +90,13 @@ def load(name_or_path: str | Path) -> Proxy:
         beside = [] if found else [str(other) for other in path.parent.glob(f"*{SUFFIX}") if other.is_file()]
     except (OSError, RuntimeError, TypeError, ValueError) as error:  # no path, too long, not to be looked at
         reason = getattr(error, "strerror", None) or error
-        raise ProxyError(f"synthetic environment is {_brief(name_or_path)} ({reason}); allowed: {_ALLOWED}") from error
+        raise ProxyError(f"proxy is {_brief(name_or_path)} ({reason}); allowed: {_ALLOWED}") from error
     if found:
         return _read(found[0], found[0])
     near = nearest(str(name_or_path), [*known, *beside])
     hint = f"{near} Allowed:" if near else "; allowed:"
     shipped = f", or one of {', '.join(known)}" if known else ""
-    raise ProxyError(f"synthetic environment is {str(name_or_path)!r}{hint} a {SUFFIX} file{shipped}")
+    raise ProxyError(f"proxy is {str(name_or_path)!r}{hint} a {SUFFIX} file{shipped}")
 
 
 def save(
@@ -109,7 +131,7 @@ def save(
 
 def refused(path: Path, what: str, allowed: str) -> ProxyError:
     """The one line that says what is wrong with a file."""
-    return ProxyError(f"synthetic environment {str(path)!r}: {what}; allowed: {allowed}")
+    return ProxyError(f"proxy {str(path)!r}: {what}; allowed: {allowed}")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -206,14 +228,15 @@ def _problems(header: Any, found: Mapping[str, tuple[str, list[int]]]) -> Iterat
     settings = header["description"].get("settings", {})
     if not isinstance(settings, dict) or not isinstance(settings.get("agent", ""), str):
         yield "its description.settings are damaged", "a mapping as `save` writes it"
-    for name, (kind, values, words) in SETTINGS.items():
-        if name not in header["config"]:
-            yield f"its setting {name} is missing", f"all of {', '.join(SETTINGS)}"
-        value = header["config"][name]
-        if not (name in _OPTIONAL if value is None else type(value) is kind and value in values):
-            near = nearest(value, words.split(", ")) if isinstance(value, str) else ""
-            yield f"its setting {name} is {_brief(value)}", f"{words}{near}"
-    if not _are_spaces(header["spaces"]):
+    config = header["config"]
+    for group in (SETTINGS, _OF_REWARDS if config.get("proxy") == "reward" else _OF_ENVIRONMENTS):
+        for name, (good, words) in group.items():
+            if name not in config:
+                yield f"its setting {name} is missing", f"all of {', '.join(group)}"
+            if not good(config[name]):
+                near = nearest(config[name], words.split(", ")) if isinstance(config[name], str) else ""
+                yield f"its setting {name} is {_brief(config[name])}", f"{words}{near}"
+    if not _are_spaces(header["spaces"], config):
         yield f"its spaces are damaged: {_brief(header['spaces'])}", "spaces as `save` writes them"
     expected = _shapes(header["config"], header["spaces"])
     for name in sorted(expected.keys() - found):
@@ -228,11 +251,22 @@ def _problems(header: Any, found: Mapping[str, tuple[str, list[int]]]) -> Iterat
         yield f"its networks take {needed / 1e9:.1f} GB", f"{free / 1e9:.1f} GB, which are free"
 
 
-def _are_spaces(spaces: Json) -> bool:
+def _are_spaces(spaces: Json, config: Json) -> bool:
     try:
+        info = spaces.get("info", [])
+        scaled = [config[name] for name in ("rn_input_center", "rn_input_spread") if config.get(name)]
+        if config["proxy"] == "reward":
+            if "info" not in spaces or MODES[config["mode"]].info and not info:
+                return False
+        elif "info" in spaces:
+            return False
         (size,), limit, best = spaces["obs_shape"], spaces["max_episode_steps"], spaces["max_return"]
         actions = spaces["actions"]
-        if spaces.keys() != _SPACES or actions.keys() not in ({"n"}, {"low", "high"}):
+        if spaces.keys() - {"info"} != _SPACES or actions.keys() not in ({"n"}, {"low", "high"}):
+            return False
+        if any(len(numbers) != size for numbers in scaled):
+            return False
+        if type(info) is not list or len(info) > 64 or not all(type(name) is str for name in info):
             return False
         bounds = [] if "n" in actions else list(zip(actions["low"], actions["high"], strict=True))
         counts = (size, 1 if limit is None else limit, actions.get("n", len(bounds)))
@@ -249,16 +283,29 @@ def _are_spaces(spaces: Json) -> bool:
 def _shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
     """Name -> shape of every tensor. S is the size of an observation, A the number of actions (or the size of one).
 
+    A learned reward is one network of the state, of the step's info or of both (`Mode`); of the info alone it is one
+    weight, without a bias.
+
     As an MDP, state ``[S]``, reward ``[1]`` and done ``[1]`` are networks of ``[action, state]``, the action one-hot
     where discrete; as a bandit, the reward alone. Where first states are learned, ``initial`` gives ``[S]`` from noise.
     """
     bandit, (size,), actions = config["proxy"] == "bandit", spaces["obs_shape"], spaces["actions"]
+    if config["proxy"] == "reward":
+        mode = MODES[config["mode"]]
+        if mode.info and not mode.state:
+            return {"reward.0.weight": [1, len(spaces["info"])]}
+        inputs = max(1, size * mode.state + len(spaces["info"]) * mode.info)  # mode 0 has a network without use
+        return _layers({"reward": (inputs, 1)}, config)
     inputs = (actions["n"] if "n" in actions else len(actions["low"])) + size
     networks = {"reward": (inputs, 1)}
     if not bandit:
         networks = {"state": (inputs, size), **networks, "done": (inputs, 1)}
     if bandit or config["learned_reset"]:
         networks["initial"] = (config["latent_size"] or size, size)
+    return _layers(networks, config)
+
+
+def _layers(networks: Mapping[str, tuple[int, int]], config: Json) -> dict[str, list[int]]:
     hidden = [config["proxy_hidden_size"]] * config["proxy_hidden_layer"]
     named: dict[str, list[int]] = {}
     for name, (first, last) in networks.items():
@@ -272,6 +319,10 @@ def _in_words(config: Json) -> str:
     between, bandit = config.get("proxy_activation_fn", ""), config.get("proxy") == "bandit"
     if slope := {"leakyrelu": 0.01, "prelu": 0.25}.get(between):
         between = f"leaky ReLU of slope {slope} below zero"
+    if config.get("proxy") == "reward":
+        words = f"phi is torch.nn.Linear layers 0, 1, ... with {between} between them, times rn_output_scale. Its "
+        words += "input is (observation - rn_input_center) / rn_input_spread, then the step's info, as far as the "
+        return f"{words}mode has them. What reward the mode makes of phi: understudy.rewards.shaped."
     names, outputs = "reward", "Every step is an episode."
     if not bandit:
         names = "state, reward and done"

@@ -1,4 +1,4 @@
-"""A learned synthetic environment as plain numbers and text."""
+"""A learned environment, or a learned reward, as plain numbers and text."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +11,44 @@ BOUND = 1e6  # the largest size of an observation and of a reward
 
 
 class ProxyError(ValueError):
-    """A learned environment that is not there, or cannot be used so. ``str(e)`` is one clear line."""
+    """A learned environment or reward that is not there, or cannot be used so. ``str(e)`` is one clear line."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way to make a reward of a network phi (`understudy.rewards.shaped`): ``additive`` to the real reward, else in
+    its place; of a ``potential``, else of where a step leads. phi is of the ``state``, of the step's ``info``, or of
+    both; of the info alone it is linear and has no bias."""
+
+    name: str
+    additive: bool
+    potential: bool
+    state: bool = True
+    info: bool = False
+
+
+MODES: dict[int, Mode] = {
+    0: Mode("native", additive=True, potential=False, state=False),
+    1: Mode("exclusive potential", additive=False, potential=True),
+    2: Mode("additive potential", additive=True, potential=True),
+    3: Mode("exclusive potential with info", additive=False, potential=True, info=True),
+    4: Mode("additive potential with info", additive=True, potential=True, info=True),
+    5: Mode("exclusive", additive=False, potential=False),
+    6: Mode("additive", additive=True, potential=False),
+    7: Mode("exclusive with info", additive=False, potential=False, info=True),
+    8: Mode("additive with info", additive=True, potential=False, info=True),
+    101: Mode("exclusive weighted info", additive=False, potential=False, state=False, info=True),
+    102: Mode("additive weighted info", additive=True, potential=False, state=False, info=True),
+}
 
 
 @dataclass(frozen=True)
 class Proxy:
-    """One learned environment, as its file holds it (`understudy.load`).
+    """One learned environment or reward, as its file holds it (`understudy.load`).
 
     ``game`` names the real environment and ``spaces`` are that one's: ``obs_shape`` [S], ``actions`` (``n``, or ``low``
-    and ``high``), ``max_episode_steps``, ``max_return``. ``config`` are the settings of its networks and of the search,
+    and ``high``), ``max_episode_steps``, ``max_return`` and, with a reward, the names ``info`` of what a step tells.
+    ``config`` are the settings of its networks and of the search,
     ``description`` is plain data such as ``settings`` and ``scores``. ``tensors`` are finite float32, named and laid
     out as in ``torch.nn.Linear``: ``state.0.weight [out, in]``, ``state.0.bias [out]``.
     """
@@ -33,7 +62,7 @@ class Proxy:
 
     @property
     def kind(self) -> str:
-        """``mdp``, or ``bandit``, whose episodes have one step."""
+        """``mdp``, ``bandit``, whose episodes have one step, or ``reward``."""
         return self.config["proxy"]
 
     @property

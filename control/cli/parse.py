@@ -25,7 +25,7 @@ CONFLICTS = [("eval_agent", "use_tune"), ("eval_agent", "plot"), ("use_tune", "p
 SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot"}
 FOR_EVALUATION = ("run", "evaluation")
 # Words that choose other defaults: of an agent the first, of a proxy and its agent all.
-CHOOSING = ("preset", "proxy", "agent")
+CHOOSING = ("preset", "proxy", "agent", "mode")
 # Settings of a run that another way of learning has no use for, and what it has instead.
 REPLACED: dict[str, dict[str, str]] = {
     "evolution": {"epochs": "generations", "steps_per_epoch": "inner_steps", "eval_every": "center_every",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.family import StepSchedule
-from models.registry import default_configs, family
+from models.registry import default_configs, family, named_agents
 from models.settings import Kind, SettingError, check, check_value, kinds, nearest, setting
 
 _run = functools.partial(setting, section="run")
@@ -24,14 +24,14 @@ _figure = functools.partial(setting, section="figures")
 class RunConfig:
     """Everything about a run that is not a hyperparameter of the agent. This is the only home of its defaults."""
 
-    implementation: str = _run("UDRL", "the learning algorithm, or SE to learn a synthetic environment")
-    agent: str = _run("DDQN", "agent that trains on a proxy (SE)")
+    implementation: str = _run("UDRL", "the learning algorithm, SE to learn a synthetic environment, or RN a reward")
+    agent: str = _run("DDQN", "agent that trains on a proxy (SE, RN), or several of one family: DDQN,DuelingDDQN")
     gamename: str = _run("lunarlander", "the environment: one of those above, or any Gymnasium id", maximum=200)
     exp_name: str = _run("debug", "name of the experiment, a folder", maximum=100)
     seed: int = _run(25, "seed of the run; with num_seeds, of its first member", minimum=0, maximum=2**63 - 1)
     num_seeds: int = _count(1, "runs trained side by side, with seeds seed, seed + 1, ...")
     num_workers: int = _count(
-        1, "processes that step environments or, with SE, train the population (Ray); 1 is this process"
+        1, "processes that step environments or, with SE or RN, train the population (Ray); 1 is this process"
     )
     accelerator: str = _run("cpu", "device for agents that can use it; gpu is CUDA's first", choices=("cpu", "gpu"))
     num_threads: int = _count(
@@ -60,7 +60,8 @@ class RunConfig:
     epochs: int = _training(2000, "epochs to train, each some gradient steps and then some episodes", minimum=1)
     steps_per_epoch: int = _training(500, "steps per epoch, for agents that learn step by step", minimum=1)
     target_return: float | None = _training(
-        None, "stop early once greedy evaluation (with SE: of fresh agents of the mean) reaches this return; null never"
+        None,
+        "stop early once greedy evaluation (with SE, RN: of fresh agents of the mean) reaches this return; null never",
     )
     eval_every: int = _training(10, "epochs between evaluations", minimum=1)
     eval_episodes: int = _training(10, "episodes of each evaluation while training", minimum=1, maximum=1_000_000)
@@ -174,7 +175,7 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     settings = Settings(run, agent, proxy=proxy).replace(**values, command=command)
     if proxy is not None:
         validate(run.implementation, settings.proxy)
-    validate(run.implementation if proxy is None else run.agent, settings.agent)
+    validate(run.implementation if proxy is None else named_agents(run.agent)[0], settings.agent)
     return settings
 
 

@@ -120,5 +120,5 @@ def command_line(settings: Settings, without: Container[str] = ()) -> str:
     return " ".join(said)
 
 
-_CHOOSING = ("agent", "proxy", "preset")
-_ALWAYS = ("implementation", "gamename", "seed", "proxy")
+_CHOOSING = ("agent", "proxy", "preset", "mode")
+_ALWAYS = ("implementation", "gamename", "seed", "proxy", "mode")

@@ -3,6 +3,7 @@ is a selected maximum. So the best means are re-evaluated with agents of their o
 held-out evaluation: further agents, which chose nothing."""
 
 import dataclasses
+import importlib
 import json
 import math
 from collections.abc import Iterator
@@ -15,11 +16,13 @@ from torch import Tensor
 from control.cli.settings import as_dict
 from control.cli.words import command_line
 from control.evolution.inner_loop import InnerLoop, Outcome
+from control.evolution.objectives import average, staying
 from control.lightning.population import PopulationModule
 from control.loops.recording import record
-from control.reports.synthetic import behaviour_figure, describe, iqm_text, search_figure
+from control.reports.search import describe, iqm_text, search_figure, speed_text
 from control.storage import run_dir
 from models.proxies import files
+from models.registry import family
 from models.settings import UserError
 from models.streams import Streams
 from understudy.files import IN_RUN
@@ -41,7 +44,7 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
     generation, winner, rows = _reevaluate(module, verbose)
     count = config.report_agents
     doing = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
-    summary = describe(_outcome(module, winner[None], "report", count, doing), config.solved_reward)
+    summary = describe(_outcome(module, winner[None], "report", count, doing), config)
     if summary["failed"] == count or not math.isfinite(max(row["again"] for row in rows)):
         raise UserError(
             "the weights of all agents that judge the means are no longer finite, so the search has no winner; metrics "
@@ -51,19 +54,21 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
         "generation": generation, "generations": module.epoch, "report": summary, "second_test": rows,
         "search_synthetic_steps": int(module.env_steps.sum()), "search_real_steps": module.real_steps,
     }  # fmt: skip
-    path = folder / IN_RUN
+    path, proxy = folder / IN_RUN, module.settings.proxy
     settings = {name: value for name, value in as_dict(module.settings).items() if name not in NOT_TOLD}
     description = {"command": command_line(module.settings, NOT_TOLD), "settings": settings, "scores": scores}
-    spaces, proxy = module.stages.spaces, module.settings.proxy
-    files.save(path, winner, config=proxy, spaces=spaces, game=run.gamename, description=description)
+    files.save(path, winner, config=proxy, spaces=module.stages.spaces, game=run.gamename, description=description)
     run_dir.atomic_write_text(folder / "scores.json", json.dumps(scores, indent=1) + "\n")
     yield "proxy", f"{path} (mean before generation {generation})"
     score = f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}"
     lost = f"; {summary['failed']} of them diverged and count in nothing" if summary["failed"] else ""
     yield "its score", f"{score} on {count} fresh agents that chose nothing{lost}"
+    if "stays" in summary:
+        yield "solved", speed_text(summary)
     if run.record:
         yield "video", _film(module, winner, folder / "videos" / "final.mp4")
-    yield "behaviour", behaviour_figure(files.load(path), folder / "behaviour.png", module.settings)
+    pictures = importlib.import_module(f"control.reports.{family(run.implementation).package.rpartition('.')[2]}")
+    yield "picture", pictures.picture(files.load(path), folder, module.settings)
 
 
 def _film(module: PopulationModule, winner: Tensor, path: Path) -> str:
@@ -90,6 +95,11 @@ def _reevaluate(module: PopulationModule, verbose: bool) -> tuple[int, Tensor, l
     means = torch.stack([mean for *_, mean in entries])
     outcome = _outcome(module, means, "second test", count, doing, module.config.retest_drawn)
     scores = outcome.scores.view(len(entries), count).nan_to_num(-torch.inf).mean(1)
+    if module.config.choose_by == "stays":  # of equal shares the higher curve, which tells by less than an agent does
+        assert module.config.solved_reward is not None
+        share = staying(outcome.curve, module.config.solved_reward).view(len(entries), count).float().mean(1)
+        height = average(outcome, module.config).view(len(entries), count).nan_to_num(-torch.inf).mean(1)
+        scores = share + height.argsort().argsort() / (len(entries) * count)
     rows = [
         {"generation": generation, "in_search": fitness, "again": float(score)}
         for (fitness, generation, _), score in zip(entries, scores, strict=True)

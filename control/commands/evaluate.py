@@ -22,14 +22,14 @@ from control.loops.build import spaces_of
 from control.loops.memory import check_memory, of_fresh_agents
 from control.loops.recording import check_recording
 from control.loops.rollout import Episodes
+from control.reports.search import describe, iqm_text
 from control.reports.statistics import interval, iqm
-from control.reports.synthetic import describe, iqm_text
 from control.reports.tables import aligned, with_interval
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
-from models.registry import family
+from models.registry import family, named_agents
 from models.settings import SettingError
 from models.streams import derive_seed
 from understudy.files import IN_RUN, SUFFIX, pretrained
@@ -58,7 +58,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     now, then = settings.run, checkpoint.settings
     of_proxies = {"num_agents", "real_baseline", "agent"} & settings.given
     for name in sorted(of_proxies | settings.changed.keys()):
-        why = "only on a synthetic environment agents are trained" if name in of_proxies else "the checkpoint holds it"
+        why = "only on a proxy agents are trained" if name in of_proxies else "the checkpoint holds it"
         raise SettingError(f"--{name} has no effect with --eval_agent: {why}", name)
     for name in ("implementation", "gamename"):
         if name in settings.given and getattr(now, name) != getattr(then.run, name):
@@ -141,11 +141,11 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     run = settings.run
     for name in ("record", "evaluation", "command", "implementation", "gamename", "step_timeout"):
         if name in settings.given:
-            raise SettingError(f"--{name} has no effect with a synthetic environment for --eval_agent", name)
+            raise SettingError(f"--{name} has no effect with a proxy for --eval_agent", name)
     _check_game(proxy)
     agent_name = run.agent if "agent" in settings.given else proxy.description.get("settings", {}).get("agent", "DDQN")
     if "agent" in settings.given:
-        from_dict({"implementation": "SE", "gamename": proxy.game, "agent": run.agent})  # the flag by itself
+        from_dict({"implementation": proxy.implementation, "gamename": proxy.game, "agent": run.agent})
     agent = agent_settings(proxy, agent_name, settings.changed)
 
     def needed(run: RunConfig, agent: Any, search: Any) -> int:
@@ -169,7 +169,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         with contextlib.closing(make_workers(*job, run.num_workers, run.ray_address)) as workers:
             limit = run.time_limit or config.test_limit
             outcome = workers.run(proxies, seeds, inner_steps=steps, test_limit=limit, inner_rule=rule)
-        row = describe(outcome, config.solved_reward)
+        row = describe(outcome, config)
         cells = (
             name, f"{row['mean']:.1f}", f"{row['std']:.1f}", iqm_text(row),
             "" if row["solved"] is None else f"{100 * row['solved']:.0f} %",
@@ -196,7 +196,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
 
 def _check_game(proxy: Proxy) -> None:
     """ProxyError where the real environment is not there, or is not as the proxy was learned for."""
-    start, own = f"synthetic environment {str(proxy.path)!r}: its", proxy.spaces
+    start, own = f"proxy {str(proxy.path)!r}: its", proxy.spaces
     try:
         real = spaces_of(proxy.game)
     except SettingError as error:
@@ -210,13 +210,17 @@ def _check_game(proxy: Proxy) -> None:
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
     """Settings of fresh agents: those of the search's agents as far as ``name`` knows them, then ``changed``.
     ``vary_hp`` samples everything it can, unless ``vary`` says what."""
-    search = proxy.description.get("settings", {}) | {"implementation": "SE", "gamename": proxy.game, "agent": name}
+    search = proxy.description.get("settings", {}) | {
+        "implementation": proxy.implementation,
+        "gamename": proxy.game,
+        "agent": name,
+    }
     try:
         from_dict(search)
     except Exception as error:  # of a file anything can come
         reason = error if isinstance(error, SettingError) else type(error).__name__
-        line = f"synthetic environment {str(proxy.path)!r}: its description.settings are damaged ({reason})"
+        line = f"proxy {str(proxy.path)!r}: its description.settings are damaged ({reason})"
         raise ProxyError(line) from error
     if changed.get("vary_hp"):
-        changed = {"vary": family(name).config().vary} | changed
+        changed = {"vary": family(named_agents(name)[0]).config().vary} | changed
     return from_dict(search | changed).agent

@@ -6,7 +6,7 @@ All are members of one tensor program, which they leave when their training ends
 import copy
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,32 +19,34 @@ from control.loops.rollout import rollout
 from control.loops.steps import Ended, StepLoop
 from control.loops.stopping import Plateau, Rule, Solved
 from envs.make import make_environment, stages_of
-from envs.tensor import TensorEnvironment
 from models.contract import InnerAgent, Policy
 from models.proxies.search import SearchConfig
-from models.registry import agent_class
-from models.streams import Streams, numbered_seed
+from models.registry import agent_class, as_implementation, named_agents
+from models.streams import Streams, derive_seed, numbered_seed
 
 _COMPACT = 0.75  # share of members still in training below which the others leave the program
 
 
 @dataclass
 class Trained:
-    """N agents after training: their greedy policy, whether their weights are ``finite [N]``, and the steps and
-    episodes of each, ``[N]``."""
+    """N agents after training: their greedy policy, whether their weights are ``finite [N]``, the steps and episodes of
+    each, ``[N]``, and what tests on the way gave, ``curve [N, T]``."""
 
     policy: Policy
     finite: Tensor
     steps: Tensor
     episodes: Tensor
+    curve: Tensor
 
 
 @dataclass
 class Outcome:
-    """N agents trained and tested: real returns ``[N, K]``, NaN for an agent whose weights are no longer finite; steps
-    and episodes of training ``[N]``; the steps of all tests; seconds of both parts."""
+    """N agents trained and tested: real returns ``[N, K]`` after training, and the ``curve [N, T]`` of mean returns on
+    the way, NaN for an agent whose weights are no longer finite; steps and episodes of training ``[N]``; the steps of
+    all tests; seconds of both parts."""
 
     returns: Tensor
+    curve: Tensor
     steps: Tensor
     episodes: Tensor
     test_steps: int
@@ -64,17 +66,24 @@ class Outcome:
         return cls(*whole)
 
 
-def objective(outcome: Outcome, config: SearchConfig) -> Tensor:
-    """What a search maximises: fitness ``[N]`` of the proxies that N agents trained on; NaN where an agent failed.
-
-    There is one, the mean return of an agent's tests after its training. Others, by the steps that an agent needed or
-    by tests on its way, are further functions of these arguments, between which ``config`` is to choose.
-    """
-    return outcome.scores
+def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1) -> list[int]:
+    """Seeds of ``count`` fresh agents; different names give agents that share nothing. A seed's remainder by the number
+    of ``kinds`` of agents says which one it is: they take turns."""
+    drawn = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
+    return [each - each % kinds + i % kinds for i, each in enumerate(drawn)]
 
 
-def train(loop: StepLoop, steps: int, rule: Rule | None = None, episodes: int | None = None) -> Trained:
+def train(
+    loop: StepLoop,
+    steps: int,
+    rule: Rule | None = None,
+    episodes: int | None = None,
+    test: Callable[[Policy, int], Tensor] | None = None,
+    test_every: int = 1,
+) -> Trained:
     """Up to ``steps`` steps of every environment; fewer of a member where ``rule`` says so, or after ``episodes``.
+    ``test(policy, k) -> [M]`` says how good all members are, each as it is or as it ended, after every ``test_every``
+    steps, the k-th time.
 
     What a member learns does not depend on when others leave.
     """
@@ -85,9 +94,15 @@ def train(loop: StepLoop, steps: int, rule: Rule | None = None, episodes: int | 
     at = torch.arange(members)  # the original position of each member still in the program
     running = torch.ones(members, dtype=torch.bool)
     spent, counts = torch.full((members,), steps * agent.envs), torch.zeros(members, dtype=torch.int64)
-    result = agent.online.clone()
-    for _ in range(steps):
+    result, curve = agent.online.clone(), [torch.zeros(members, 0)]
+    for tick in range(1, steps + 1):
         ended = loop.step()
+        if test is not None and tick % test_every == 0:
+            now: Tensor = agent.online
+            if len(at) < members or not running.all():
+                now = result.clone()
+                now[at[running]] = agent.online[running]
+            curve.append(test(agent.with_weights(now), tick // test_every - 1)[:, None])
         if ended is None or not running[ended.members].any():
             continue
         mine = running[ended.members]  # a rule may be costly: it is asked about agents in training only
@@ -103,27 +118,27 @@ def train(loop: StepLoop, steps: int, rule: Rule | None = None, episodes: int | 
             result[at[m]], spent[at[m]], running[m] = agent.online[m], ended.step * agent.envs, False
         if not running.any():
             break
-        if isinstance(loop.environment, TensorEnvironment) and running.sum() < _COMPACT * len(running):
-            kept = running.nonzero()[:, 0]
-            loop.select(kept)
+        if running.sum() < _COMPACT * len(running) and loop.select(kept := running.nonzero()[:, 0]):
             if rule is not None:
                 rule.select(kept)
             at, running = at[kept], running[kept]
     result[at[running]] = agent.online[running]
-    return Trained(agent.with_weights(result), result.isfinite().all(1), spent, counts)
+    return Trained(agent.with_weights(result), result.isfinite().all(1), spent, counts, torch.cat(curve, 1))
 
 
 class InnerLoop:
     """Trains and tests agents of one kind on proxies of one kind around one real environment, all in this process.
 
-    ``agent`` is the agents' implementation, ``game`` the real environment. Sets torch to one thread and to round
-    denormal numbers to zero: else the same agent would come out differently in another process.
+    ``agent`` is the agents' implementation, or several of one family with commas between them, of which an agent's seed
+    chooses (`fresh_seeds`); ``game`` is the real environment. Sets torch to one thread and to round denormal numbers to
+    zero: else the same agent would come out differently in another process.
     """
 
     def __init__(self, config: SearchConfig, agent: str, agent_config: Any, game: str):
         configure_torch()
         self.config, self.agent_config, self.game = config, agent_config, game
-        self.agent_class: type[InnerAgent] = agent_class(agent)
+        self.kinds = named_agents(agent)
+        self.agent_class: type[InnerAgent] = agent_class(self.kinds[0])
         self.stages = stages_of(config, game)
         self._training_limit = config.test_limit  # of episodes of a training on the real environment
         self._rule_steps = 0  # real steps of the tests that a rule asked for, of the group under way
@@ -141,23 +156,29 @@ class InnerLoop:
         if sample_all:
             everything = type(self.agent_config)().vary
             loop.agent_config = dataclasses.replace(self.agent_config, vary_hp=True, vary=everything)
-        groups = self.agent_class.groups(loop.agent_config, seeds)
-        pieces = [group[i : i + MOST_MEMBERS] for group in groups for i in range(0, len(group), MOST_MEMBERS)]
-        parts = [
-            loop._run_piece(None if proxies is None else proxies[piece], [seeds[i] for i in piece]) for piece in pieces
-        ]
-        whole, order = Outcome.joined(parts), torch.tensor([i for piece in pieces for i in piece]).argsort()
-        in_order = {name: getattr(whole, name)[order] for name in ("returns", "steps", "episodes")}
+        pieces, parts, shared = [], [], loop.agent_config
+        for number, kind in enumerate(self.kinds):
+            mine = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == number]
+            loop.agent_config = shared if len(self.kinds) == 1 else as_implementation(shared, kind)
+            for group in self.agent_class.groups(loop.agent_config, [seeds[i] for i in mine]) if mine else ():
+                for first in range(0, len(group), MOST_MEMBERS):
+                    piece = [mine[i] for i in group[first : first + MOST_MEMBERS]]
+                    pieces += piece
+                    own = None if proxies is None else proxies[piece]
+                    parts.append(loop._run_piece(own, [seeds[i] for i in piece]))
+        whole, order = Outcome.joined(parts), torch.tensor(pieces).argsort()
+        in_order = {name: getattr(whole, name)[order] for name in ("returns", "curve", "steps", "episodes")}
         return dataclasses.replace(whole, **in_order)
 
     def _run_piece(self, proxies: Tensor | None, seeds: list[int]) -> Outcome:
         started, self._rule_steps = time.perf_counter(), 0
-        trained = self.finish(self.begin(proxies, seeds))
+        trained = self.finish(self.begin(proxies, seeds), self._test_on_the_way(seeds))
         middle = time.perf_counter()
         returns, steps = self.test(trained.policy, seeds)
-        returns[~trained.finite] = torch.nan  # such an agent still plays, always the same
+        for tested in (returns, trained.curve):
+            tested[~trained.finite] = torch.nan  # such an agent still plays, always the same
         seconds = middle - started, time.perf_counter() - middle
-        return Outcome(returns, trained.steps, trained.episodes, steps + self._rule_steps, *seconds)
+        return Outcome(returns, trained.curve, trained.steps, trained.episodes, steps + self._rule_steps, *seconds)
 
     def close(self) -> None:
         """Nothing was started."""
@@ -171,10 +192,26 @@ class InnerLoop:
             stage = self.stages.stage(proxies, agent)
         return StepLoop(agent, stage, Streams.named(seeds, "episodes"))
 
-    def finish(self, loop: StepLoop) -> Trained:
-        """Train agents that have just begun to the end."""
-        steps = -(-self.config.inner_steps // loop.agent.envs)
-        return train(loop, steps, self._rule(loop.agent.members), self.config.train_episodes)
+    def finish(self, loop: StepLoop, test: Callable[[Policy, int], Tensor] | None = None) -> Trained:
+        """Train agents that have just begun to the end, with a ``test`` every ``test_every`` steps."""
+        steps, every = (-(-each // loop.agent.envs) for each in (self.config.inner_steps, self.config.test_every or 1))
+        return train(loop, steps, self._rule(loop.agent.members), self.config.train_episodes, test, every)
+
+    def _test_on_the_way(self, seeds: Sequence[int]) -> Callable[[Policy, int], Tensor] | None:
+        """Gives the mean return ``[M]`` of greedy episodes by a policy, which start elsewhere at every test."""
+        config = self.config
+        if config.test_every is None:
+            return None
+        tests = config.inner_steps // config.test_every + 1
+        starts = Streams.named(seeds, "tests on the way").episode_seeds(tests, config.test_episodes)
+        real = make_environment(self.game, len(seeds), config.test_episodes, time_limit=config.test_limit)
+
+        def test(policy: Policy, number: int) -> Tensor:
+            played = rollout(policy, real, starts[:, number], keep=False)
+            self._rule_steps += int(played.lengths.sum())
+            return played.returns.mean(1)
+
+        return test
 
     def test(self, policy: Policy, seeds: Sequence[int]) -> tuple[Tensor, int]:
         """Greedy episodes of M agents on the real environment, by ``seeds [M]``: returns ``[M, K]``, steps of all."""

@@ -9,18 +9,23 @@ from torch import Tensor, nn
 
 from control.cli.settings import RunConfig, Settings
 from control.evolution.cluster import Workers, make_workers
-from control.evolution.inner_loop import Outcome, objective
+from control.evolution.fitness_shaping import centred_ranks
+from control.evolution.inner_loop import Outcome, fresh_seeds
+from control.evolution.objectives import objective
 from control.evolution.strategies import STRATEGIES, Archive
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces
 from control.loops.memory import check_memory, of_search
 from control.reports.tags import FITNESS, MEAN_RETURN
 from envs.make import Stages, stages_of
+from models.proxies.files import first_parameters
 from models.proxies.search import SearchConfig
-from models.registry import agent_class
+from models.registry import agent_class, named_agents
 from models.settings import SettingError, UserError
 from models.state import like
 from models.streams import Streams, derive_seed
+
+_FLAT = 20  # generations
 
 
 class PopulationModule(RunModule):
@@ -41,10 +46,13 @@ class PopulationModule(RunModule):
         self.strategy = STRATEGIES[self.config.strategy](self.config, self.mean[0])
         self.archive = Archive(self.config.keep_best)
         self.solved = False  # whether the latest mean that was scored reaches ``solved_reward``
-        self.noise = self.population = self.fitness = torch.zeros(0)  # of the generation: [rows, D], [P, D], [P]
+        self.noise = self.population = torch.zeros(0)  # of the generation: [rows, D], [P, D]
+        self.fitness = self.ranked = torch.zeros(0)  # [P], and what the strategy goes by
         self.mean_fitness: float | None = None  # of the mean itself, in the generations where it is due
         self.outcome: Outcome | None = None
         self.real_steps = 0
+        self.flat = 0  # generations in a row in which all proxies had the same fitness, below what counts as solved
+        self.kinds = len(named_agents(settings.run.agent))
 
     def has_solved(self) -> bool:
         """Whether a mean ends the search."""
@@ -85,9 +93,11 @@ class PopulationModule(RunModule):
     def first_mean(self) -> Tensor:
         """The proxy the search starts from, ``[D]``: of ``initial_draws`` the one whose perturbed copies have the best
         fitness. Of random bandits, more than half are flat: no perturbation tells better from worse."""
-        config, seed, parameters = self.config, self.settings.run.seed, self.stages.parameters
-        draws, members = config.initial_draws, config.initial_members
-        first = parameters.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
+        config, run, parameters = self.config, self.settings.run, self.stages.parameters
+        seed, draws, members = run.seed, config.initial_draws, config.initial_members
+        if config.start_from is not None:
+            return first_parameters(config.start_from, config, self.stages.spaces, run.gamename)
+        first = self.stages.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
         if draws == 1:
             return first[0]
         noise = Streams([derive_seed(seed, f"initial perturbation {i}") for i in range(draws)])
@@ -96,16 +106,16 @@ class PopulationModule(RunModule):
         fitness = objective(outcome, config).view(draws, members).mean(1).nan_to_num(-torch.inf)
         return first[int(fitness.argmax())]
 
-    def _train_fresh(self, proxies: Tensor, seeds: list[int]) -> Outcome:
+    def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
         """Fresh agents of ``seeds [N]`` on ``proxies [N, D]``, their steps counted as the search's."""
-        outcome = self.workers.run(proxies, seeds)
+        outcome = self.workers.run(proxies, seeds, **changes)
         self.env_steps = self.env_steps + int(outcome.steps.sum())
         self.real_steps += outcome.test_steps
         return outcome
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         self.epoch = self.current_epoch + 1
-        config, name, members = self.config, f"generation {self.epoch}", len(self.population)
+        config, name, members = self.config.at(self.epoch), f"generation {self.epoch}", len(self.population)
         repeats = members if config.common_random_numbers else 1
         seeds = self.seeds_of(name, members * config.agents_per_proxy // repeats) * repeats
         proxies = self.population.repeat_interleave(config.agents_per_proxy, 0)
@@ -113,7 +123,7 @@ class PopulationModule(RunModule):
             proxies = torch.cat([proxies, self.mean.detach().expand(config.center_agents, -1)])
             seeds = seeds + self.seeds_of(f"centre of {name}", config.center_agents)
         started = time.perf_counter()
-        self.outcome = self._train_fresh(proxies, seeds)
+        self.outcome = self._train_fresh(proxies, seeds, inner_steps=config.inner_steps)
         self.row = {
             "time/generation": torch.tensor([time.perf_counter() - started]),
             "time/train": torch.tensor([self.outcome.train_seconds]),
@@ -125,8 +135,14 @@ class PopulationModule(RunModule):
         outcome = self.outcome
         if outcome is None:
             return  # a trainer that tries a validation before the first epoch
-        scores, agents = objective(outcome, self.config), len(self.population) * self.config.agents_per_proxy
-        self.fitness, of_mean = scores[:agents].view(len(self.population), -1).mean(1), scores[agents:]
+        config, rows = self.config.at(self.epoch), len(self.population)
+        scores, agents = objective(outcome, config), rows * config.agents_per_proxy
+        by_agent, of_mean, returned = scores[:agents].view(rows, -1), scores[agents:], outcome.scores[agents:]
+        self.fitness = by_agent.mean(1)
+        self.ranked = self.fitness
+        if config.rank_apart:
+            self.ranked = torch.stack([centred_ranks(each) for each in by_agent.unbind(1)]).mean(0)
+            self.ranked = self.ranked.masked_fill(~self.fitness.isfinite(), torch.nan)
         sound = self.fitness[self.fitness.isfinite()]
         if not len(sound):
             sound = torch.tensor([torch.nan])
@@ -138,17 +154,31 @@ class PopulationModule(RunModule):
         }  # fmt: skip
         self.mean_fitness = None
         if len(of_mean):
-            numbers["es/center_return"] = of_mean.nanmean()
+            numbers["es/center_return"] = returned.nanmean()
             self.mean_fitness = float(of_mean.nanmean())
             solved = self.config.solved_reward
             if solved is not None:
-                numbers["es/center_solved"] = (of_mean >= solved).float().mean()
-            self.solved = solved is not None and self.mean_fitness >= solved
+                numbers["es/center_solved"] = (returned >= solved).float().mean()
+            self.solved = solved is not None and float(returned.nanmean()) >= solved
         self.row |= {tag: value[None] for tag, value in numbers.items()}
+
+    def check_slope(self) -> None:
+        """UserError where fitness has been one and the same for so long that there is nothing to climb."""
+        solved, sound = self.config.solved_reward, self.fitness[self.fitness.isfinite()]
+        level = len(sound) > 1 and bool((sound == sound[0]).all())
+        assert self.outcome is not None
+        unsolved = solved is None or float(self.outcome.scores.nanmean()) < solved
+        self.flat = self.flat + 1 if level and unsolved else 0
+        if self.flat == _FLAT:
+            raise UserError(
+                f"for {_FLAT} generations all proxies have had the same fitness ({float(sound[0]):.4g}), so there is "
+                "nothing to climb and the search stops; metrics and checkpoint are kept: another start (start_from), a "
+                "larger inner_steps or a larger noise_std may help"
+            )
 
     def seeds_of(self, name: str, count: int) -> list[int]:
         """Seeds of ``count`` fresh agents; different names give agents that share nothing."""
-        return [derive_seed(self.settings.run.seed, f"{name}, agent {i}") for i in range(count)]
+        return fresh_seeds(self.settings.run.seed, name, count, self.kinds)
 
     def on_train_epoch_end(self) -> None:
         super().on_train_epoch_end()
@@ -157,14 +187,15 @@ class PopulationModule(RunModule):
 
     def own_state(self) -> dict[str, Any]:
         archive = {"entries": [list(entry) for entry in self.archive.entries]}
-        search = {"strategy": self.strategy.state_dict(), "archive": archive, "solved": self.solved}
+        search = {"strategy": self.strategy.state_dict(), "archive": archive, "solved": self.solved, "flat": self.flat}
         return super().own_state() | {"real_steps": self.real_steps, "evolution": search}
 
     def take_state(self, state: dict[str, Any]) -> None:
         super().take_state(state)
         search = state["evolution"]
         self.real_steps = like(self.real_steps, state["real_steps"], "real_steps")
-        self.solved = like(self.solved, search["solved"], "solved")
+        self.solved, self.flat = like((self.solved, self.flat), (search["solved"], search["flat"]), "search")
+        self.strategy = STRATEGIES[self.config.strategy](self.config.at(self.epoch), self.mean[0])
         self.strategy.load_state_dict(search["strategy"])
         self.archive.load(search["archive"]["entries"], self.mean[0])
 
@@ -184,6 +215,10 @@ class Evolution(pl.Callback):
         module.mean.data = module.strategy.mean[None].clone()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: PopulationModule) -> None:  # type: ignore[override]
+        if trainer.current_epoch == module.config.second_phase:  # fitness is another one from here on
+            second = module.config.at(trainer.current_epoch + 1)
+            module.strategy = STRATEGIES[second.strategy](second, module.strategy.mean)
+            module.archive.entries.clear()
         streams = Streams.named(module.seeds, f"perturbations of generation {trainer.current_epoch + 1}")
         module.noise = streams.normal(module.strategy.rows, module.mean.shape[1])[0]
         module.population = module.strategy.ask(module.noise)
@@ -195,7 +230,8 @@ class Evolution(pl.Callback):
             module.archive.offer(module.mean_fitness, module.epoch, module.strategy.mean)
         if module.has_solved():
             return
-        told = module.strategy.tell(module.noise, module.fitness, module.mean_fitness)
+        module.check_slope()
+        told = module.strategy.tell(module.noise, module.ranked, module.mean_fitness)
         module.row |= {f"es/{name}": torch.tensor([value]) for name, value in told.items()}
         module.mean.data = module.strategy.mean[None].clone()
         if not module.mean.isfinite().all():
@@ -215,7 +251,10 @@ def build(settings: Settings) -> PopulationModule:
     if run.num_seeds > 1:
         raise SettingError(f"num_seeds is {run.num_seeds}; allowed with {run.implementation}: 1 (see bash_train.sh)")
     stages = stages_of(settings.proxy, run.gamename)
-    check_spaces(run, agent_class(run.agent), stages.spaces, run.agent)
+    for name in named_agents(run.agent):
+        check_spaces(run, agent_class(name), stages.spaces, name)
+    if settings.proxy.start_from is not None:  # before anything is written
+        first_parameters(settings.proxy.start_from, settings.proxy, stages.spaces, run.gamename)
 
     def needed(search: Any, run: RunConfig, agent: Any) -> int:
         own = stages if search is settings.proxy else stages_of(search, run.gamename)

@@ -10,7 +10,7 @@ from control.cli.settings import RunConfig, Settings
 from control.loops.process import available_memory
 from control.loops.steps import BLOCK
 from envs.names import resolve
-from models.registry import agent_class, family
+from models.registry import agent_class, family, named_agents
 from models.settings import SettingError, bounds, kinds
 from models.spaces import Spaces
 
@@ -99,7 +99,7 @@ def of_fresh_agents(search: Any, run: RunConfig, agent: Any, spaces: Spaces, siz
     """Bytes of ``count`` fresh agents on proxies of ``size`` parameters; `MOST_MEMBERS` of a worker train at a time."""
     members = min(MOST_MEMBERS, -(-count // run.num_workers))
     tests = search.test_episodes * (_of_environment(run.gamename, spaces) + 12)
-    inner = agent_class(run.agent).memory_bytes(agent, spaces, members, search.steps_in_use)
+    inner = agent_class(named_agents(run.agent)[0]).memory_bytes(agent, spaces, members, search.steps_in_use)
     rule = 16 * search.early_out_num * (search.inner_rule != "budget")
     worker = inner + members * (12 * size + BLOCK * agent.num_envs * (8 + spaces.obs_bytes) + tests + rule)
     return run.num_workers * (worker + _WORKER) + count * (4 * size + 4 * search.test_episodes + _LOSS)
@@ -107,9 +107,10 @@ def of_fresh_agents(search: Any, run: RunConfig, agent: Any, spaces: Spaces, siz
 
 def of_search(search: Any, run: RunConfig, agent: Any, spaces: Spaces, size: int) -> int:
     """Bytes of a search for proxies of ``size`` parameters: the largest of its phases."""
+    agents = max(search.agents_per_proxy, search.second_agents or 0)
     population, drawn = search.population, search.initial_draws * search.initial_members * (search.initial_draws > 1)
     phases = [
-        (population * search.agents_per_proxy + search.center_agents, 16 * population), (drawn, 8 * drawn),
+        (population * agents + search.center_agents, 16 * population), (drawn, 8 * drawn),
         ((search.keep_best + 1) * search.retest_agents, 0), (search.report_agents, 0),
     ]  # fmt: skip
     kept = 4 * size * (search.keep_best + search.initial_draws + 12)

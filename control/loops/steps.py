@@ -10,7 +10,6 @@ from torch import Tensor
 from control.loops.loop import Loop
 from control.loops.rollout import Episodes, rollout
 from envs.base import Environment
-from envs.tensor import TensorEnvironment
 from models.contract import InnerAgent, Policy, StepAgent
 from models.family import StepSchedule
 from models.state import demand, like
@@ -121,11 +120,14 @@ class StepLoop:
         self._seeds = self.streams.episode_seeds(BLOCK, self.agent.envs).transpose(0, 1)
         self._starts = self.environment.starts(self._seeds)
 
-    def select(self, members: Tensor) -> None:
-        """Go on with ``members`` (indices ``[M']``) only: of an `InnerAgent` in a `TensorEnvironment`."""
-        assert isinstance(self.environment, TensorEnvironment) and isinstance(self.agent, InnerAgent)
+    def select(self, members: Tensor) -> bool:
+        """Go on with ``members`` (indices ``[M']``) of an `InnerAgent` only; False where the environment cannot."""
+        environment = self.environment.select(members)
+        if environment is None:
+            return False
+        assert isinstance(self.agent, InnerAgent)
         self.agent.select(members)
-        self.environment = self.environment.select(members)
+        self.environment = environment
         self.streams.select(members.tolist())
         self._block_state = self._block_state[members]
         for name in ("obs", "shown", "returns", "lengths", "seeds", "loss"):
@@ -133,6 +135,7 @@ class StepLoop:
             setattr(self, name, None if value is None else value[members])
         if self.obs is not None:
             self._seeds, self._starts = self._seeds[:, members], self._starts[:, members]
+        return True
 
     def state_dict(self) -> dict[str, Any]:
         """Everything to go on from but the agent's weights."""

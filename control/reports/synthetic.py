@@ -1,4 +1,4 @@
-"""A search in numbers and pictures, and what a synthetic environment shows the agents that train on it."""
+"""What a synthetic environment shows the agents that train on it."""
 
 import dataclasses
 from pathlib import Path
@@ -8,69 +8,14 @@ import numpy as np
 import torch
 
 from control.cli.settings import Settings
-from control.evolution.inner_loop import InnerLoop, Outcome
+from control.evolution.inner_loop import InnerLoop
 from control.loops.rollout import rollout
-from control.reports.panels import COLOURS, GREY, grid, sheet
-from control.reports.runs import read_runs
-from control.reports.statistics import interval, iqm
-from control.reports.tables import with_interval
-from control.reports.tags import FITNESS, MEAN_RETURN
+from control.reports.panels import COLOURS, grid, sheet
 from envs.make import make_environment
 from models.proxies.files import Proxy
 from models.proxies.synthetic.networks import Networks
 
 _AGENTS, _EPISODES, _BINS = 10, 10, 60
-
-
-def describe(outcome: Outcome, solved: float | None) -> dict[str, Any]:
-    """Numbers of N agents: of their mean returns, with a 95 % bootstrap interval of the interquartile mean, and of what
-    training cost. Agents whose weights are no longer finite have failed, and count in nothing else."""
-    scores = outcome.scores[outcome.scores.isfinite()].double().numpy()
-    if not len(scores):
-        scores = np.full(1, np.nan)
-    bounds = interval(scores, iqm)
-    low, high = (None, None) if bounds is None else map(float, bounds)
-    return {
-        "agents": len(outcome.scores),
-        "failed": int((~outcome.scores.isfinite()).sum()),
-        "mean": float(scores.mean()),
-        "std": float(scores.std()),
-        "median": float(np.median(scores)),
-        "worst": float(scores.min()),
-        "iqm": float(iqm(scores)),
-        "iqm_low": low,
-        "iqm_high": high,
-        "solved": None if solved is None else float((scores >= solved).mean()),
-        "steps": float(outcome.steps.double().mean()),
-        "steps_std": float(outcome.steps.double().std(correction=0)),
-        "episodes": float(outcome.episodes.double().mean()),
-    }
-
-
-def iqm_text(summary: dict[str, Any]) -> str:
-    """``500.0 [499.1, 500.0]``: the interquartile mean of `describe`'s numbers and its interval."""
-    bounds = summary["iqm_low"], summary["iqm_high"]
-    return with_interval(summary["iqm"], None if None in bounds else bounds)
-
-
-def search_figure(folder: Path, solved: float | None) -> Path:
-    """``curve.png``: the population's fitness and the return of the mean's fresh agents over generations."""
-    (run,) = read_runs(folder / "metrics.csv")
-    path, generation = folder / "curve.png", run.columns["epoch"]
-    with sheet(path, [[0]], (7, 3.6), legend=None) as (axis,):
-        bounds = [run.columns[name] for name in ("es/fitness_worst", "es/fitness_best")]
-        axis.fill_between(generation, *bounds, color=COLOURS[0], alpha=0.15, linewidth=0)
-        label = "perturbed synthetic environments: mean, worst to best"
-        axis.plot(generation, run.columns[FITNESS], color=COLOURS[0], label=label)
-        scores = run.points(MEAN_RETURN)
-        if len(scores[0]):
-            axis.plot(*scores, color=COLOURS[1], marker="o", markersize=4, label="the mean, by fresh agents")
-        if solved is not None:
-            axis.axhline(solved, color=GREY, linewidth=1, linestyle=":", label="solved")
-        steps = run.columns["es/synthetic_steps"][-1] / 1e6
-        axis.set(xlabel=f"generation ({steps:.1f} M synthetic steps in all)", ylabel="return on the real environment")
-        axis.legend(loc="best", fontsize=9)
-    return path
 
 
 def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
@@ -111,9 +56,10 @@ _NAMES = {
 }
 
 
-def behaviour_figure(proxy: Proxy, path: Path, settings: Settings) -> Path:
-    """Histograms of `behaviour`: one panel per dimension of the state and one for the reward; counts on a log scale."""
-    data = behaviour(proxy, settings)
+def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
+    """``behaviour.png`` in ``folder``: histograms of `behaviour`, one panel per dimension of the state and one for the
+    reward; counts on a log scale."""
+    path, data = folder / "behaviour.png", behaviour(proxy, settings)
     size = data["real"].shape[1] - 1
     names = [*_NAMES.get(proxy.game, [f"state {i}" for i in range(size)]), "reward"]
     bandit = proxy.config.proxy == "bandit"

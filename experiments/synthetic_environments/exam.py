@@ -21,8 +21,7 @@ import torch  # noqa: E402
 
 from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
 from control.evolution.cluster import make_workers  # noqa: E402
-from control.evolution.inner_loop import Outcome  # noqa: E402
-from control.reports.synthetic import describe  # noqa: E402
+from control.reports.search import describe  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
 from models.streams import derive_seed  # noqa: E402
 
@@ -46,10 +45,10 @@ def examine(path: str, name: str, seed: int, agents: int | None) -> dict:
     started = time.perf_counter()
     proxies, steps = proxy.parameters.expand(count, -1), config.steps_in_use
     outcome = workers.run(proxies, seeds, inner_steps=steps, inner_rule="budget")
-    row = describe(outcome, config.solved_reward) | {"seconds": time.perf_counter() - started}
+    row = describe(outcome, config) | {"seconds": time.perf_counter() - started}
     if proxy.game == "cartpole":
-        short = Outcome(outcome.returns.clamp(max=200), outcome.steps, outcome.episodes, 0, 0.0, 0.0)
-        row["of_200"] = describe(short, 195.0)
+        short = dataclasses.replace(outcome, returns=outcome.returns.clamp(max=200))
+        row["of_200"] = describe(short, dataclasses.replace(config, solved_reward=195.0))
     return row
 
 

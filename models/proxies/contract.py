@@ -2,8 +2,8 @@
 
 A kind of proxy is a folder here and a file of the same name in ``envs/``. Its ``config.py`` has ``Config``, which
 derives from `models.proxies.search.SearchConfig` and adds what the proxy is, and ``FAMILY`` (`models.family.Family`,
-``learns_from="evolution"``); its ``networks.py`` has its networks, for M proxies at once, which are `Parameters`;
-``envs/<kind>.py`` has ``Stages``, which is `envs.make.Stages`: it puts agents and proxies together in an
+``learns_from="evolution"``); its ``networks.py`` has ``Networks(config, spaces)``, for M proxies at once, which are
+`Parameters`; ``envs/<kind>.py`` has ``Stages``, which is `envs.make.Stages`: it puts agents and proxies together in an
 environment. D is the number of parameters of one proxy.
 """
 
@@ -26,6 +26,10 @@ class Parameters(Protocol):
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Each network's own part of ``flat [M, D]``, views ``[M, *]`` by name; histograms are drawn of them."""
 
+    def named(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views of ``flat [D]`` as the file has them: weights ``[out, in]`` and biases ``[out]`` of layer i of a part,
+        ``reward.0.weight``."""
+
 
 class Trainee(Protocol):
     """The agents that train on proxies: M members with E = ``envs`` environments each, and their settings."""
@@ -37,3 +41,7 @@ class Trainee(Protocol):
 
     @property
     def config(self) -> Any: ...
+
+    def discounts(self) -> Tensor:
+        """``[M]``."""
+        ...

@@ -1,8 +1,9 @@
-"""Learned environments on disk for the trainer: the layers of an `understudy` file as one flat tensor, and its text as
-our own settings. The format and its validation are `understudy.files`."""
+"""Proxies on disk for the trainer: the layers of an `understudy` file as one flat tensor, and its text as our own
+settings. The format and its validation are `understudy.files`."""
 
+import importlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import torch
 from torch import Tensor
 
 import understudy
-from models.proxies.synthetic.config import Config, validate
-from models.proxies.synthetic.networks import Networks
+from models.proxies.contract import Parameters
+from models.proxies.search import SearchConfig
+from models.registry import implementations
 from models.settings import SettingError, check, kinds, nearest
 from models.spaces import Continuous, Discrete, Spaces
 from understudy import ProxyError
@@ -20,66 +22,109 @@ from understudy.files import refused
 
 @dataclass(frozen=True)
 class Proxy:
-    """One learned environment. ``game`` is the environment it was learned for, ``spaces`` are that one's, ``parameters
-    [D]`` float32 are finite. ``description`` is plain data: ``settings`` of the search and its agents, ``scores``."""
+    """One learned environment or reward. ``game`` is the environment it was learned for, ``spaces`` are that one's,
+    ``parameters [D]`` float32 are finite. ``description`` is plain data: ``settings`` of the search and its agents,
+    ``scores``."""
 
     path: Path
-    config: Config
+    config: Any
     spaces: Spaces
     game: str
     parameters: Tensor
     description: dict[str, Any]
 
     @property
-    def networks(self) -> Networks:
+    def implementation(self) -> str:
+        """That of the search, such as SE."""
+        return searching(self.config.proxy)
+
+    @property
+    def networks(self) -> Parameters:
         """The architecture that ``parameters`` fill."""
-        return Networks(self.config, self.spaces)
+        return networks_of(self.config, self.spaces)
+
+
+def networks_of(config: SearchConfig, spaces: Spaces) -> Any:
+    """``Networks(config, spaces)`` of the kind of proxy that the settings are of."""
+    package = type(config).__module__.rpartition(".")[0]
+    return importlib.import_module(f"{package}.networks").Networks(config, spaces)
+
+
+def searching(kind: str) -> str:
+    """The implementation that learns proxies of a kind: mdp, bandit, reward."""
+    for name, own in implementations().items():
+        fields = getattr(own.config, "__dataclass_fields__", {})
+        if own.learns_from == "evolution" and kind in fields["proxy"].metadata["choices"]:
+            return name
+    raise LookupError(kind)
 
 
 def save(
-    path: str | Path, parameters: Tensor, *, config: Config, spaces: Spaces, game: str, description: Mapping[str, Any]
-) -> None:
-    """Write one learned environment, ``parameters [D]``, as `understudy.save` does, with its errors."""
-    networks = Networks(config, spaces)
+    path: str | Path, parameters: Tensor, *, config: SearchConfig, spaces: Spaces, game: str,
+    description: Mapping[str, Any],
+) -> None:  # fmt: skip
+    """Write one proxy, ``parameters [D]``, as `understudy.save` does, with its errors."""
+    networks = networks_of(config, spaces)
     if parameters.shape != (networks.size,):
         raise refused(Path(path), f"{list(parameters.shape)} parameters", f"[{networks.size}]")
-    limits = {"max_episode_steps": spaces.max_episode_steps, "max_return": spaces.max_return}
+    parameters = parameters.detach().cpu().float()
+    limits: dict[str, Any] = {"max_episode_steps": spaces.max_episode_steps, "max_return": spaces.max_return}
+    settings = asdict(config)
+    if settings["proxy"] == "reward":
+        limits["info"] = list(spaces.info)
+        # A reader knows one factor.
+        settings |= {"rn_output_scale": float(networks.scaled(parameters[None])), "rn_evolve_scale": False}
     understudy.save(
-        path, {name: layer.numpy() for name, layer in to_layers(networks, parameters.detach().cpu().float()).items()},
+        path, {name: layer.numpy() for name, layer in networks.named(parameters).items()},
         game=game, spaces={"obs_shape": list(spaces.obs_shape), "actions": asdict(spaces.actions)} | limits,
-        config=asdict(config), description=description,
+        config={name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()},
+        description=description,
     )  # fmt: skip
 
 
 def load(name_or_path: str | Path) -> Proxy:
-    """The learned environment of a file, of a search's folder, or of a shipped name. Raises ProxyError, one line with
-    the path, where there is none that can be used, and for settings of the search that are none."""
+    """The proxy of a file, of a search's folder, or of a shipped name. Raises ProxyError, one line with the path, where
+    there is none that can be used, and for settings of the search that are none."""
     file = understudy.load(name_or_path)
-    known = kinds(Config)
+    own = implementations()[searching(file.kind)]
+    known = kinds(own.config)
     for name in file.config:
         if name not in known:
             raise refused(file.path, f"its setting {name!r} is unknown{nearest(name, known)}", "settings of a search")
-    config = Config(**file.config)
-    try:
-        check(config)
-        if problem := validate(config):
-            raise SettingError(problem)
-    except SettingError as error:
-        raise ProxyError(f"synthetic environment {str(file.path)!r}: its setting {error}") from error
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in file.config.items()}
+    config = own.config(**plain)
     actions, limits = file.spaces["actions"], (file.spaces["max_episode_steps"], file.spaces["max_return"])
     kind = Discrete(actions["n"]) if "n" in actions else Continuous(tuple(actions["low"]), tuple(actions["high"]))
-    spaces = Spaces(tuple(file.spaces["obs_shape"]), kind, max_episode_steps=limits[0], max_return=limits[1])
-    networks = Networks(config, spaces)
+    told = tuple(file.spaces.get("info", ()))
+    spaces = Spaces(tuple(file.spaces["obs_shape"]), kind, max_episode_steps=limits[0], max_return=limits[1], info=told)
+    try:
+        check(config)
+        if problem := own.validate(config):
+            raise SettingError(problem)
+        networks = networks_of(config, spaces)
+    except SettingError as error:
+        raise ProxyError(f"proxy {str(file.path)!r}: its setting {error}") from error
     parameters = torch.zeros(networks.size)
-    for name, view in to_layers(networks, parameters).items():
+    for name, view in networks.named(parameters).items():
         view.copy_(torch.from_numpy(file.tensors[name]))
     return Proxy(file.path, config, spaces, file.game, parameters, file.description)
 
 
-def to_layers(networks: Networks, flat: Tensor) -> dict[str, Tensor]:
-    """Views of ``flat [D]`` under the names of the file: weights ``[out, in]`` and biases ``[out]``."""
-    named = {}
-    for part, own in networks.split(flat[None]).items():
-        for i, (weight, bias) in enumerate(networks.parts[part].layers(own)):
-            named[f"{part}.{i}.weight"], named[f"{part}.{i}.bias"] = weight[0], bias[0, :, 0]
-    return named
+def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, game: str) -> Tensor:
+    """Parameters ``[D]`` of another proxy, from which a search with these settings starts. Raises SettingError where it
+    is of another kind, shape or environment."""
+    try:
+        found = load(name_or_path)
+    except ProxyError as error:
+        raise SettingError(f"start_from: {error}", "start_from") from error
+    own = networks_of(config, spaces)
+    theirs = networks_of(replace(found.config), found.spaces)
+    shapes = [
+        {name: list(part.shape) for name, part in each.named(torch.zeros(each.size)).items()} for each in (own, theirs)
+    ]
+    line = f"start_from is {name_or_path!r}"
+    if found.game.partition(",")[0] != game.partition(",")[0]:
+        raise SettingError(f"{line}, which is of {found.game}; allowed: a proxy of {game}", "start_from")
+    if type(found.config) is not type(config) or shapes[0] != shapes[1]:
+        raise SettingError(f"{line}, with tensors {shapes[1]}; allowed here: {shapes[0]}", "start_from")
+    return torch.cat([found.parameters[: theirs.size], torch.zeros(own.size - theirs.size)])

@@ -5,13 +5,27 @@ home of their defaults and ranges; imports no torch. Sources, [F] and [L]: `mode
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from models.settings import setting
+from models.settings import setting, width
 
+_network = functools.partial(setting, section="proxy")
 _search = functools.partial(setting, section="search")
 _inner = functools.partial(setting, section="inner loop")
 _choice = functools.partial(setting, section="choosing the winner")
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The networks that a proxy is made of."""
+
+    proxy_hidden_size: int = width(128, "units of each hidden layer of the networks [F]", section="proxy")
+    proxy_hidden_layer: int = _network(1, "hidden layers of the networks [F]", minimum=1, maximum=16)
+    proxy_activation_fn: str = _network(
+        "leakyrelu",
+        "activation of the networks; prelu keeps its slope of 0.25, as in the published search [F]",
+        choices=("relu", "leakyrelu", "tanh", "prelu", "identity"),
+    )
 
 
 @dataclass(frozen=True)
@@ -37,9 +51,33 @@ class SearchConfig:
     common_random_numbers: bool = _search(
         True, "all proxies of a generation get agents of the same seeds and the same tests"
     )
+    start_from: str | None = _search(
+        None, "a proxy's file, run folder or name whose parameters the search starts from; null draws them"
+    )
+    rank_apart: bool = _search(
+        False, "rank the population by each of its agents apart, then add up; off: by the mean of its agents"
+    )
+    second_phase: int | None = _search(
+        None, "generations after which the strategy starts anew from its mean, with the settings below", minimum=1
+    )
+    second_noise_std: float | None = _search(None, "noise_std of that phase; null is the first's", above=0)
+    second_step_size: float | None = _search(None, "step_size of that phase; null is the first's", above=0)
+    second_agents: int | None = _search(None, "agents_per_proxy of that phase; null is the first's", minimum=1)
+    second_steps: int | None = _search(None, "inner_steps of that phase; null is the first's", minimum=1)
     initial_draws: int = _search(1, "initial proxies sampled; the search starts from the best", minimum=1)
     initial_members: int = _search(16, "perturbed copies that score each initial proxy", minimum=1)
 
+    objective: str = _inner(
+        "final",
+        "what a search maximises: the return of tests after training (final), their mean over the training (average) "
+        "or sum over its steps (auc), or few steps until solved (threshold [F])",
+        choices=("final", "average", "auc", "threshold"),
+    )
+    test_every: int | None = _inner(
+        None, "steps of an agent's training between tests on the real environment; null tests at its end", minimum=1
+    )
+    average_from: int = _inner(0, "average: steps of training before the first test that counts", minimum=0)
+    unsolved_weight: float = _inner(100.0, "threshold: steps that a missing point of return costs [F]", minimum=0)
     agents_per_proxy: int = _inner(1, "fresh agents that train on each proxy", minimum=1)
     inner_rule: str = _inner(
         "budget",
@@ -57,6 +95,11 @@ class SearchConfig:
 
     solved_reward: float | None = _choice(None, "mean return that counts as solved; null: none does")
     quit_when_solved: bool = _choice(False, "end the search once agents of the mean reach solved_reward [F]")
+    choose_by: str = _choice(
+        "return",
+        "the winner has the best return after training, or most agents that stay solved once they are (stays)",
+        choices=("return", "stays"),
+    )
     center_agents: int = _choice(16, "fresh agents that score the unperturbed mean", minimum=1)
     center_every: int = _choice(5, "generations between these scores", minimum=1)
     keep_best: int = _choice(6, "best means of the search that are re-evaluated at the end", minimum=1)
@@ -74,6 +117,16 @@ class SearchConfig:
         """Largest number of steps that an agent trains for on a finished proxy."""
         return self.deploy_steps or self.inner_steps
 
+    def at(self, generation: int) -> "SearchConfig":
+        """The settings of a generation, counted from 1: those of its phase."""
+        if self.second_phase is None or generation <= self.second_phase:
+            return self
+        changes = {
+            "noise_std": self.second_noise_std, "step_size": self.second_step_size,
+            "agents_per_proxy": self.second_agents, "inner_steps": self.second_steps,
+        }  # fmt: skip
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
+
 
 def validate(config: SearchConfig) -> str | None:
     """What is wrong with a combination of settings, as one line; None where nothing is."""
@@ -81,6 +134,19 @@ def validate(config: SearchConfig) -> str | None:
         return f"population is {config.population}; allowed with mirrored: an even number"
     if config.inner_rule == "tests" and config.solved_reward is None:
         return "inner_rule is 'tests', but solved_reward is null; allowed: a solved_reward to test for"
+    for name in ("objective", "choose_by"):
+        if getattr(config, name) in ("threshold", "stays") and config.solved_reward is None:
+            return f"{name} is {getattr(config, name)!r}, but solved_reward is null; allowed: a solved_reward to reach"
+    if config.objective in ("average", "auc") and config.test_every is None:
+        return f"objective is {config.objective!r}, but test_every is null; allowed: steps between tests"
+    if config.test_every is not None and config.inner_rule != "budget":
+        return f"test_every is {config.test_every}, but inner_rule is {config.inner_rule!r}; allowed: budget"
+    shortest = min(config.inner_steps, config.second_steps or config.inner_steps)
+    if config.test_every is not None and not config.average_from + config.test_every <= shortest:
+        return (
+            f"average_from + test_every is {config.average_from + config.test_every}; allowed: at most inner_steps, "
+            f"which is {shortest}, so that there is a test"
+        )
     if config.quit_when_solved and config.solved_reward is None:
         return "quit_when_solved is on, but solved_reward is null; allowed: a solved_reward to quit at"
     if config.strategy == "nes" and config.score_transform >= 5 and config.center_every > 1:

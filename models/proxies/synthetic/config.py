@@ -12,7 +12,7 @@ from typing import Any
 
 from models.family import Family
 from models.proxies import search
-from models.proxies.search import SearchConfig
+from models.proxies.search import NetworkConfig, SearchConfig
 from models.settings import no_choice, setting, width
 
 _proxy = functools.partial(setting, section="synthetic environment")
@@ -37,13 +37,6 @@ class Synthetic:
         "loop with varied agents (figure 3) [F]",
         choices=("recipe", "paper", "paper_varied"),
     )
-    proxy_hidden_size: int = _width(128, "units of each hidden layer of the networks [F]")
-    proxy_hidden_layer: int = _proxy(1, "hidden layers of the networks [F]", minimum=1, maximum=16)
-    proxy_activation_fn: str = _proxy(
-        "leakyrelu",
-        "activation of the networks; prelu keeps its slope of 0.25, as in the published search [F]",
-        choices=("relu", "leakyrelu", "tanh", "prelu", "identity"),
-    )
     proxy_init: str = _proxy(
         "torch",
         "torch: uniform as in torch.nn.Linear [F]; normal: N(0, 1/inputs) and zero biases",
@@ -63,7 +56,7 @@ class Synthetic:
 
 
 @dataclass(frozen=True)
-class Config(SearchConfig, Synthetic):
+class Config(SearchConfig, NetworkConfig, Synthetic):
     """A population of synthetic environments, and the search in which it trains and tests fresh agents."""
 
 

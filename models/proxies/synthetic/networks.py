@@ -63,6 +63,14 @@ class Networks:
         sizes = [part.size for part in self.parts.values()]
         return dict(zip(self.parts, flat.split(sizes, 1), strict=True))
 
+    def named(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views of ``flat [D]`` as a file names them: weights ``[out, in]`` and biases ``[out]``."""
+        found = {}
+        for part, own in self.split(flat[None]).items():
+            for i, (weight, bias) in enumerate(self.parts[part].layers(own)):
+                found[f"{part}.{i}.weight"], found[f"{part}.{i}.bias"] = weight[0], bias[0, :, 0]
+        return found
+
     def program(self, flat: Tensor) -> "Program":
         """Ready to be stepped, with parameters ``flat [M, size]``."""
         return Program(self, flat)

@@ -1,0 +1,71 @@
+"""What a search maximises: from agents that were trained and tested to the fitness of the proxies they trained on."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Tested(Protocol):
+    """N agents: mean return of the tests after training ``scores [N]``, training ``steps [N]``, and ``curve [N, T]``,
+    the mean returns of tests on the way, every ``test_every`` steps. NaN where an agent failed."""
+
+    @property
+    def scores(self) -> Tensor: ...
+    @property
+    def steps(self) -> Tensor: ...
+    @property
+    def curve(self) -> Tensor: ...
+
+
+def final(outcome: Tested, config: Any) -> Tensor:
+    """The return after training."""
+    return outcome.scores
+
+
+def average(outcome: Tested, config: Any) -> Tensor:
+    """The mean return over a training of fixed length, from ``average_from`` steps on. It is high where agents are
+    quick to solve a task and keep it solved."""
+    first = -(-config.average_from // config.test_every) - 1 if config.average_from else 0
+    return outcome.curve[:, max(0, first) :].mean(1)
+
+
+def auc(outcome: Tested, config: Any) -> Tensor:
+    """The area under the curve of test returns over training steps, in return times steps [F]. Between two tests the
+    later one counts."""
+    return outcome.curve.sum(1) * config.test_every
+
+
+def threshold(outcome: Tested, config: Any) -> Tensor:
+    """Minus the steps until solved, and ``unsolved_weight`` for each point of return that is missing at the end [F]."""
+    missing = (config.solved_reward - outcome.scores).clamp(min=0)
+    return -outcome.steps.to(missing.dtype) - config.unsolved_weight * missing
+
+
+OBJECTIVES: dict[str, Callable[[Tested, Any], Tensor]] = {
+    "final": final, "average": average, "auc": auc, "threshold": threshold,
+}  # fmt: skip
+
+
+def objective(outcome: Tested, config: Any) -> Tensor:
+    """The fitness ``[N]`` by ``config.objective``."""
+    return OBJECTIVES[config.objective](outcome, config)
+
+
+def stays(curve: Tensor, solved: float) -> Tensor:
+    """From which test on each agent is solved for good, ``[N]`` int64 of ``curve [N, T]``; T where it never is."""
+    below = ~(curve >= solved)  # NaN too
+    positions = torch.arange(1, curve.shape[1] + 1)
+    return (below * positions).amax(1)
+
+
+def staying(curve: Tensor, solved: float) -> Tensor:
+    """Which agents ``[N]`` bool are solved at every test of the second half of ``curve [N, T]``."""
+    return (curve[:, curve.shape[1] // 2 :] >= solved).all(1)
+
+
+def first(curve: Tensor, solved: float) -> Tensor:
+    """The first test at which each agent is solved, ``[N]`` int64; T where none is."""
+    reached = curve >= solved
+    return torch.where(reached.any(1), reached.int().argmax(1), curve.shape[1])

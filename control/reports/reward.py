@@ -1,0 +1,166 @@
+"""A learned reward in pictures, and whether it keeps the best policy of the real one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from control.cli.settings import Settings
+from control.reports.panels import GREY, sheet
+from envs.gridmaps import GOAL, HOLE, WALL, CellTable
+from envs.make import make_dynamics
+from envs.reward import played
+from models.proxies.files import Proxy
+from models.proxies.reward.networks import Phi
+from understudy.rewards import shaped
+
+_POINTS = 81  # along a side of a slice
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A plane through the states of a game: two numbers of it vary, the others stay at 0. ``of(a, b)`` gives the
+    observation where that is not the state itself."""
+
+    names: tuple[str, str]
+    places: tuple[int, int]
+    bounds: tuple[tuple[float, float], tuple[float, float]]
+    size: int
+    angle: bool = False  # the first is an angle, seen as its cosine and sine
+
+    def obs(self) -> Tensor:
+        """``[points, points, S]``: rows are the second number, columns the first."""
+        first, second = (torch.linspace(*bound, _POINTS) for bound in self.bounds)
+        b, a = torch.meshgrid(second, first, indexing="ij")
+        seen = torch.zeros(_POINTS, _POINTS, self.size)
+        if self.angle:
+            seen[..., 0], seen[..., 1], seen[..., self.places[1]] = a.cos(), a.sin(), b
+        else:
+            seen[..., self.places[0]], seen[..., self.places[1]] = a, b
+        return seen
+
+
+_POLE = Slice(("pole angle (rad)", "angular speed (rad/s)"), (2, 3), ((-0.21, 0.21), (-2, 2)), 4)
+_CART = Slice(("position (m)", "speed (m/s)"), (0, 1), ((-2.4, 2.4), (-2, 2)), 4)
+_CAR = Slice(("position", "speed"), (0, 1), ((-1.2, 0.6), (-0.07, 0.07)), 2)
+SLICES: dict[str, tuple[Slice, ...]] = {
+    "cartpole": (_POLE, _CART), "cartpole-200": (_POLE, _CART), "mountaincar": (_CAR,),
+    "mountaincar-continuous": (_CAR,),
+    "pendulum": (Slice(("angle (rad)", "angular speed (rad/s)"), (0, 2), ((-3.14, 3.14), (-8, 8)), 3, angle=True),),
+}  # fmt: skip
+
+
+def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
+    """``reward.png`` in ``folder``: of a map its cells with phi and the best moves under the learned reward, of games
+    in `SLICES` phi on planes through the states, of others phi along random play."""
+    networks: Any = proxy.networks
+    phi, path, game = networks.program(proxy.parameters[None]), folder / "reward.png", proxy.game
+    dynamics, base = make_dynamics(game), game.partition(",")[0]
+    title = f"{networks.mode.name} reward network of {game}"
+    if not networks.mode.state or networks.mode.info:
+        return _weights(networks, proxy.parameters, path, title)
+    if isinstance(dynamics, CellTable):
+        return _map(dynamics, phi, float(getattr(settings.agent, "discount", 1.0)), path, title)
+    if base in SLICES:
+        with sheet(path, [list(range(len(SLICES[base])))], (4.6 * len(SLICES[base]), 3.8), title=title) as axes:
+            for axis, plane in zip(axes, SLICES[base], strict=True):
+                values = phi(plane.obs().flatten(0, 1)[None])[0].view(_POINTS, _POINTS)
+                (left, right), (low, high) = plane.bounds
+                image = axis.imshow(values, origin="lower", extent=(left, right, low, high), aspect="auto")
+                axis.contour(values, 8, extent=(left, right, low, high), colors="white", linewidths=0.6)
+                axis.set(xlabel=plane.names[0], ylabel=plane.names[1])
+                axis.grid(False)
+                axis.figure.colorbar(image, ax=axis, label="phi")
+        return path
+    obs, _, terminated = played(game)
+    values = phi(obs[None])[0]
+    with sheet(path, [[0]], (5, 3.6), title=title) as (axis,):
+        for name, which in (("going on", ~terminated), ("at an end", terminated)):
+            if which.any():
+                axis.hist(values[which].numpy(), 50, density=True, histtype="step", label=name)
+        axis.set(xlabel="phi along random play", ylabel="density")
+    return path
+
+
+def _weights(networks: Any, flat: Tensor, path: Path, title: str) -> Path:
+    """What the numbers told in the info of a step weigh: the size of each input's weights."""
+    weight = networks.named(flat)["reward.0.weight"]
+    told = networks.spaces.info
+    sizes = weight[:, -len(told) :] if told else weight
+    with sheet(path, [[0]], (5, 3.2), title=title) as (axis,):
+        values = sizes[0] if networks.linear else sizes.norm(dim=0)
+        axis.bar(range(len(values)), values.numpy())
+        axis.set_xticks(range(len(values)), told or ("none",), rotation=20)
+        axis.set(ylabel="weight" if networks.linear else "size of its weights in the first layer")
+    return path
+
+
+@dataclass
+class Invariance:
+    """Of a map: the best moves ``[S, A]`` bool under the real and under a learned reward, the cells that a best policy
+    of the learned reward visits from the start, and the number of those where every best move of the learned reward is
+    one of the real ones."""
+
+    real: Tensor
+    learned: Tensor
+    path: list[int]
+    agree: int
+
+
+def invariance(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool = False) -> Invariance:
+    """Whether a learned reward keeps the best policy of a map, by value iteration under both rewards."""
+    networks = phi.networks
+    cells, moves = dynamics.spaces.obs_shape[0], len(dynamics.actions)
+    values = phi(torch.eye(cells)[None])[0].double()
+    following = dynamics.next_cell.view(cells, moves)
+    terminated, reward = dynamics.terminated.view(cells, moves), dynamics.reward.view(cells, moves).double()
+    after = values[following].masked_fill(terminated & zero_at_end, 0.0)
+    learned = shaped(networks.mode, reward, values[:, None], after, discount)
+    best = [_best_moves(following, each, terminated, discount) for each in (reward, learned)]
+    start = int(dynamics.initial(torch.zeros(1, 1, dtype=torch.int64)))
+    path, agree = [start], 0
+    while True:
+        cell = path[-1]
+        agree += bool((best[0][cell] | ~best[1][cell]).all())
+        move = int(best[1][cell].int().argmax())
+        if terminated[cell, move] or int(following[cell, move]) in path:
+            return Invariance(best[0], best[1], path, agree)
+        path.append(int(following[cell, move]))
+
+
+def _best_moves(following: Tensor, reward: Tensor, terminated: Tensor, discount: float) -> Tensor:
+    """``[S, A]`` bool by value iteration, ties within rounding included."""
+    value, going = torch.zeros(len(following), dtype=torch.float64), (~terminated).double() * discount
+    for _ in range(2000):
+        value = (reward + going * value[following]).amax(1)
+    moves = reward + going * value[following]
+    return moves >= moves.amax(1, keepdim=True) - 1e-9 * (1 + moves.abs().amax())
+
+
+def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str) -> Path:
+    rows, columns = len(dynamics.rows), len(dynamics.rows[0])
+    values = phi(torch.eye(rows * columns)[None])[0].view(rows, columns)
+    found = invariance(dynamics, phi, discount)
+    steps = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.3)}
+    note = f"arrows: best moves under the learned reward; {found.agree} of the {len(found.path)} cells on its way "
+    note += "have only moves that are best under the real reward"
+    with sheet(path, [[0]], (0.95 * columns + 1.4, 0.95 * rows + 1.6), title=title, note=note) as (axis,):
+        image = axis.imshow(values, cmap="RdYlGn")
+        for cell, kind in enumerate("".join(dynamics.rows)):
+            row, column = divmod(cell, columns)
+            axis.text(column, row - 0.28, f"{values[row, column]:.3g}", ha="center", va="center", fontsize=7)
+            if kind in (GOAL, HOLE, WALL):
+                axis.text(column, row + 0.15, {GOAL: "goal", HOLE: "hole", WALL: "wall"}[kind], ha="center", fontsize=8)
+                continue
+            for move, best in zip(dynamics.actions, found.learned[cell].tolist(), strict=True):
+                if best:
+                    dx, dy = steps[move]
+                    colour = "black" if found.real[cell, dynamics.actions.index(move)] else GREY
+                    axis.annotate("", (column + dx, row + dy + 0.1), (column, row + 0.1),
+                                  arrowprops={"arrowstyle": "->", "color": colour})  # fmt: skip
+        axis.set(xticks=[], yticks=[])
+        axis.grid(False)
+        axis.figure.colorbar(image, ax=axis, label="phi", shrink=0.8)
+    return path

@@ -1,0 +1,91 @@
+"""A search in numbers and pictures, whatever proxy it is for."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from control.evolution.inner_loop import Outcome
+from control.evolution.objectives import first, staying, stays
+from control.reports.panels import COLOURS, GREY, sheet
+from control.reports.runs import read_runs
+from control.reports.statistics import interval, iqm
+from control.reports.tables import with_interval
+from control.reports.tags import FITNESS, MEAN_RETURN
+from models.proxies.search import SearchConfig
+
+
+def describe(outcome: Outcome, config: SearchConfig) -> dict[str, Any]:
+    """Numbers of N agents: of their mean returns, with a 95 % bootstrap interval of the interquartile mean, and of what
+    training cost. Agents whose weights are no longer finite have failed, and count in nothing else."""
+    solved = config.solved_reward
+    scores = outcome.scores[outcome.scores.isfinite()].double().numpy()
+    if not len(scores):
+        scores = np.full(1, np.nan)
+    bounds = interval(scores, iqm)
+    low, high = (None, None) if bounds is None else map(float, bounds)
+    speed: dict[str, Any] = {}
+    if outcome.curve.shape[1] and config.test_every and solved is not None:
+        speed = {"first": quartiles(first(outcome.curve, solved), outcome.curve, config.test_every),
+                 "stays": quartiles(stays(outcome.curve, solved), outcome.curve, config.test_every),
+                 "staying": float(staying(outcome.curve, solved).float().mean())}  # fmt: skip
+    return speed | {
+        "agents": len(outcome.scores),
+        "failed": int((~outcome.scores.isfinite()).sum()),
+        "mean": float(scores.mean()),
+        "std": float(scores.std()),
+        "median": float(np.median(scores)),
+        "worst": float(scores.min()),
+        "iqm": float(iqm(scores)),
+        "iqm_low": low,
+        "iqm_high": high,
+        "solved": None if solved is None else float((scores >= solved).mean()),
+        "steps": float(outcome.steps.double().mean()),
+        "steps_std": float(outcome.steps.double().std(correction=0)),
+        "episodes": float(outcome.episodes.double().mean()),
+    }
+
+
+def quartiles(tests: Tensor, curve: Tensor, every: int) -> list[float | None]:
+    """Steps at the numbers of ``tests [N]``: lower quartile, median, upper quartile and last agent; None where that is
+    beyond the end of ``curve [N, T]``."""
+    steps = [float(np.quantile(tests.double().numpy(), share, method="higher")) for share in (0.25, 0.5, 0.75, 1.0)]
+    return [(test + 1) * every if test < curve.shape[1] else None for test in steps]
+
+
+def speed_text(summary: dict[str, Any]) -> str:
+    """``first after 225 steps (median; last 400), for good after 250 (last never); 97 % in the second half``."""
+
+    def steps(which: str) -> str:
+        _, middle, _, last = (("never" if each is None else f"{each:,.0f}") for each in summary[which])
+        return f"{middle} steps (median; last agent {last})"
+
+    share = f"{100 * summary['staying']:.0f} % of agents at every test of the second half"
+    return f"first after {steps('first')}, for good after {steps('stays')}; {share}"
+
+
+def iqm_text(summary: dict[str, Any]) -> str:
+    """``500.0 [499.1, 500.0]``: the interquartile mean of `describe`'s numbers and its interval."""
+    bounds = summary["iqm_low"], summary["iqm_high"]
+    return with_interval(summary["iqm"], None if None in bounds else bounds)
+
+
+def search_figure(folder: Path, solved: float | None) -> Path:
+    """``curve.png``: the population's fitness and the return of the mean's fresh agents over generations."""
+    (run,) = read_runs(folder / "metrics.csv")
+    path, generation = folder / "curve.png", run.columns["epoch"]
+    with sheet(path, [[0]], (7, 3.6), legend=None) as (axis,):
+        bounds = [run.columns[name] for name in ("es/fitness_worst", "es/fitness_best")]
+        axis.fill_between(generation, *bounds, color=COLOURS[0], alpha=0.15, linewidth=0)
+        label = "perturbed proxies: mean, worst to best"
+        axis.plot(generation, run.columns[FITNESS], color=COLOURS[0], label=label)
+        scores = run.points(MEAN_RETURN)
+        if len(scores[0]):
+            axis.plot(*scores, color=COLOURS[1], marker="o", markersize=4, label="the mean, by fresh agents")
+        if solved is not None:
+            axis.axhline(solved, color=GREY, linewidth=1, linestyle=":", label="solved")
+        steps = run.columns["es/synthetic_steps"][-1] / 1e6
+        axis.set(xlabel=f"generation ({steps:.1f} M steps on proxies in all)", ylabel="return on the real environment")
+        axis.legend(loc="best", fontsize=9)
+    return path

@@ -1,0 +1,166 @@
+"""Real environments that pay learned rewards: member m is paid by a network of its own."""
+
+from dataclasses import replace
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from envs.base import Environment, Step
+from envs.gridmaps import CellTable
+from envs.make import make_dynamics, make_environment
+from envs.potentials import HAND
+from models.proxies.contract import Trainee
+from models.proxies.reward.config import Config
+from models.proxies.reward.fit import fit
+from models.proxies.reward.networks import Networks
+from models.settings import SettingError
+from models.streams import Streams, random_actions
+from understudy.proxy import Mode
+from understudy.rewards import shaped
+
+_SAMPLES = 4096  # steps of random play by which a first network is fitted
+_GOOD = 5.0  # the value of an end that is worth reaching
+
+
+class Potential(Protocol):
+    """Gives each state its number: ``obs [M, E, O]``, ``info [M, E, I]`` -> ``[M, E]``."""
+
+    def __call__(self, obs: Tensor, info: Tensor | None = None) -> Tensor: ...
+
+    def select(self, members: Tensor) -> Self: ...
+
+
+class RewardedEnvironment:
+    """A real environment whose steps pay ``mode``'s reward of ``phi``; the contract is that of `envs.base.Environment`.
+
+    ``discounts [M]`` are the agents', which potentials use. Both states of a step get the info of that step, as in the
+    published code. With ``zero_at_end`` phi is 0 where an episode terminates.
+    """
+
+    def __init__(self, real: Environment, phi: Potential, mode: Mode, discounts: Tensor, zero_at_end: bool = False):
+        self.real, self.phi, self.mode, self.zero_at_end = real, phi, mode, zero_at_end
+        self.members, self.envs, self.discounts = real.members, real.envs, discounts.unsqueeze(1)
+        self.spaces = replace(real.spaces, max_return=None)
+        self._obs: Tensor | None = None
+        self._before: Tensor | None = None  # phi of the present observations, where it needs no info
+
+    @property
+    def state(self) -> Tensor | None:
+        return self.real.state
+
+    def _seen(self, obs: Tensor) -> Tensor:
+        self._obs = obs
+        if self.mode.potential and not self.mode.info:
+            self._before = self.phi(obs)
+        return obs
+
+    def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
+        return self._seen(self.real.reset(seeds, where))
+
+    def starts(self, seeds: Tensor) -> Tensor:
+        return self.real.starts(seeds)
+
+    def start(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
+        return self._seen(self.real.start(prepared, where))
+
+    def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
+        step, mode = self.real.step(actions, active), self.mode
+        after = next_before = self.phi(step.obs, step.info)
+        before: Tensor | float | None = self._before
+        if mode.potential and mode.info:
+            assert self._obs is not None
+            before = self.phi(self._obs, step.info)
+        if self.zero_at_end:
+            after = after.masked_fill(step.terminated, 0.0)
+        self._obs, self._before = step.obs, next_before
+        reward = shaped(mode, step.reward, before, after, self.discounts)
+        return replace(step, reward=reward if active is None else reward.masked_fill(~active, 0.0))
+
+    def select(self, members: Tensor) -> "RewardedEnvironment | None":
+        real = self.real.select(members)
+        if real is None:
+            return None
+        discounts = self.discounts[members, 0]
+        kept = RewardedEnvironment(real, self.phi.select(members), self.mode, discounts, self.zero_at_end)
+        kept._obs = None if self._obs is None else self._obs[members]
+        kept._before = None if self._before is None else self._before[members]
+        return kept
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"real": self.real.snapshot(), "obs": self._obs}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.real.restore(state["real"])
+        if state["obs"] is not None:
+            self._seen(state["obs"])
+
+    def close(self) -> None:
+        self.real.close()
+
+
+def played(game: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Transitions of the real environment: the states they lead to ``[N, S]``, what they pay and whether they
+    terminate ``[N]``. All of a map of cells, else those of random play."""
+    if isinstance(dynamics := make_dynamics(game), CellTable):
+        return torch.eye(dynamics.spaces.obs_shape[0])[dynamics.next_cell], dynamics.reward, dynamics.terminated
+    envs = 64
+    real = make_environment(game, 1, envs)
+    streams, steps = Streams([0]), []
+    real.reset(streams.episode_seeds(envs))
+    for _ in range(_SAMPLES // envs):
+        step = real.step(random_actions(real.spaces.actions, streams, envs))
+        steps.append((step.obs, step.reward, step.terminated))
+        if step.done.any():
+            real.reset(streams.episode_seeds(envs), step.done)
+    real.close()
+    obs, reward, terminated = (torch.cat(each, 1)[0] for each in zip(*steps, strict=True))
+    return obs, reward, terminated
+
+
+def ends(reward: Tensor, terminated: Tensor, steps: int = 20) -> Tensor:
+    """Of transitions ``[N]``: 5 where they end an episode well, -5 where badly, else 0. An end is good where it pays
+    more than ``steps`` further steps would at the mean reward of steps that end nothing."""
+    usual = reward[~terminated].mean() * steps if (~terminated).any() else reward.new_zeros(())
+    good = torch.where(reward > usual, _GOOD, -_GOOD)
+    return torch.where(terminated, good, 0.0)
+
+
+class Stages:
+    """`envs.make.Stages` of reward networks."""
+
+    def __init__(self, config: Config, game: str):
+        self.config, self.game = config, game
+        real = make_environment(game, 1, 1)
+        self.spaces = real.spaces
+        real.close()
+        if self.spaces.is_image:
+            raise SettingError(
+                f"gamename is {game!r}, which shows images; RN takes vectors of observations", "gamename"
+            )
+        self.parameters = Networks(config, self.spaces)
+
+    def initial(self, streams: Streams) -> Tensor:
+        """First parameters ``[M, D]`` as ``rn_init`` says. Raises SettingError where there is nothing to fit to."""
+        drawn, kind = self.parameters.initial(streams), self.config.rn_init
+        if kind == "torch":
+            return drawn
+        if kind == "hand":
+            base = self.game.partition(",")[0]
+            if base not in HAND:
+                line = f"rn_init is 'hand'; allowed for {base}: torch, terminal, real (made by hand: {', '.join(HAND)})"
+                raise SettingError(line, "rn_init")
+            states = HAND[base].states(_SAMPLES)
+            wanted = HAND[base].potential(states)
+        else:
+            states, reward, terminated = played(self.game)
+            wanted = reward if kind == "real" else ends(reward, terminated)
+        if self.parameters.mode.info or not self.parameters.mode.state:
+            line = f"rn_init is {kind!r}, but mode is {self.config.mode}; allowed with it: torch"
+            raise SettingError(line, "rn_init")
+        return fit(self.parameters, drawn, states, wanted)
+
+    def stage(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
+        real = make_environment(self.game, agent.members, agent.envs, time_limit=self.config.test_limit)
+        phi, mode = self.parameters.program(flat), self.parameters.mode
+        return RewardedEnvironment(real, phi, mode, agent.discounts(), self.config.rn_terminal == "zero")

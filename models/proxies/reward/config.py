@@ -1,0 +1,147 @@
+"""Settings of reward networks; those of the search for them are in `models.proxies.search`. Imports no torch.
+
+Source: [F] Ferreira et al. 2022, "Learning Synthetic Environments and Reward Networks for Reinforcement Learning",
+arXiv 2202.02790, and its public code. What is not from there was found here: docs/reward_networks.md.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.family import Family
+from models.proxies import search
+from models.proxies.search import NetworkConfig, SearchConfig
+from models.settings import no_choice, setting
+
+_reward = functools.partial(setting, section="reward network")
+PRESETS = ("recipe", "cheap", "paper")
+
+
+@dataclass(frozen=True)
+class Reward:
+    """What a reward network phi is. r is the task's reward, x and x' are the states before and after a step."""
+
+    proxy: str = _reward("reward", "the kind of proxy", choices=("reward",))
+    mode: int = _reward(
+        2,
+        "the reward paid [F]. 0: r; 1: g phi(x') - phi(x), g the agent's discount; 2: r + the same; 5: phi(x'); "
+        "6: r + the same; 3, 4, 7, 8: as 1, 2, 5, 6, phi also of the numbers in the step's info; 101: w * info; "
+        "102: r + the same",
+        choices=(0, 1, 2, 3, 4, 5, 6, 7, 8, 101, 102),  # `understudy.proxy.MODES`, which is slow to import
+    )
+    preset: str = _reward(
+        "recipe",
+        "recipe: what works here; cheap: a fifth of its steps; paper: the published loop and objective [F]",
+        choices=PRESETS,
+    )
+    rn_init: str = _reward(
+        "torch",
+        "first phi: torch: as torch.nn.Linear starts [F]; terminal: fitted to 5 where an episode ends well, -5 where "
+        "it ends badly, 0 elsewhere; real: to the real reward of entering a state; hand: to a potential made by hand",
+        choices=("torch", "terminal", "real", "hand"),
+    )
+    rn_output_scale: float = _reward(1.0, "factor on what the network gives")
+    rn_evolve_scale: bool = _reward(False, "the search changes the logarithm of that factor too")
+    rn_terminal: str = _reward(
+        "free",
+        "phi where an episode terminates: the network's own (free [F]), or 0 (zero), which keeps the best policies of "
+        "the real reward (Ng, Harada & Russell 1999) and teaches less",
+        choices=("free", "zero"),
+    )
+    rn_input_center: tuple[float, ...] = _reward((), "taken off each number of an observation", empty=True)
+    rn_input_spread: tuple[float, ...] = _reward((), "by which each is divided then", empty=True, above=0)
+
+
+@dataclass(frozen=True)
+class Config(SearchConfig, NetworkConfig, Reward):
+    """A population of reward networks, and the search in which it trains and tests fresh agents."""
+
+
+_RECIPE: dict[str, object] = {
+    "proxy_activation_fn": "prelu", "proxy_hidden_size": 64, "objective": "average", "keep_best": 4,
+    "retest_agents": 64, "retest_drawn": False, "choose_by": "stays", "center_every": 10,
+}  # fmt: skip
+_PAPER: dict[str, object] = {
+    "proxy_activation_fn": "prelu", "proxy_hidden_size": 64, "objective": "threshold", "inner_rule": "tests",
+    "strategy": "nes", "population": 32, "noise_std": 0.1, "step_size": 0.5, "score_transform": 3, "generations": 50,
+    "common_random_numbers": False, "train_episodes": 100, "inner_steps": 1_000_000, "test_episodes": 1,
+    "center_agents": 16, "center_every": 1, "keep_best": 1, "retest_drawn": False,
+}  # fmt: skip
+_TABULAR: dict[str, object] = {"lr": 1.0, "discount": 0.8, "eps_init": 0.1, "eps_min": 0.1, "eps_decay": 1.0}
+_Q: dict[str, object] = {  # the agents of a search for a reward of CartPole
+    "hidden_size": 64, "hidden_layer": 1, "batch_size": 32, "lr": 1e-3, "tau": 0.01, "discount": 0.99,
+    "eps_init": 1.0, "eps_min": 0.01, "eps_decay": 0.9, "init_episodes": 1,
+}  # fmt: skip
+# What presets and games change of the defaults: (preset, game) -> settings of the reward, the search and its agents.
+_CLIFF = {"proxy_hidden_size": 32, "test_episodes": 1, "population": 64} | _TABULAR
+_SHORT = {"test_every": 25, "deploy_steps": 5000, "solved_reward": -12.0, "center_agents": 32}
+_BY_GAME: dict[tuple[str, str], dict[str, object]] = {
+    ("recipe", "cliff"): _CLIFF | _SHORT | {
+        "noise_std": 0.3, "step_size": 0.2, "agents_per_proxy": 4, "inner_steps": 2000, "generations": 250,
+        "second_phase": 100, "second_noise_std": 0.1, "second_step_size": 0.05, "second_agents": 8,
+        "second_steps": 1000,
+    },
+    ("cheap", "cliff"): _CLIFF | _SHORT | {
+        "population": 32, "noise_std": 0.3, "step_size": 0.2, "agents_per_proxy": 2, "inner_steps": 1500,
+        "generations": 120, "second_phase": 60, "second_agents": 4, "second_steps": 800,
+    },
+    ("paper", "cliff"): _CLIFF | {"population": 32, "solved_reward": -20.0, "eps_init": 0.01, "eps_min": 0.01},
+    ("recipe", "cartpole-200"): _Q | {
+        "population": 32, "noise_std": 0.1, "step_size": 0.05, "inner_steps": 2000, "test_every": 100,
+        "test_episodes": 4, "generations": 40, "solved_reward": 195.0, "deploy_steps": 3000,
+        "vary_hp": True, "vary": ("lr",),
+    },
+    ("paper", "cartpole-200"): {
+        "solved_reward": 195.0, "batch_size": 192, "lr": 0.003, "eps_init": 0.8, "eps_min": 0.03, "eps_decay": 0.95,
+        "activation_fn": "leakyrelu", "hidden_size": 64, "hidden_layer": 1, "tau": 0.01, "discount": 0.99,
+    },
+    ("recipe", "mountaincar-continuous"): {
+        "rn_init": "hand", "rn_output_scale": 5.0, "rn_evolve_scale": True,
+        "rn_input_center": (-0.3, 0.0), "rn_input_spread": (0.5, 0.03), "population": 24, "agents_per_proxy": 2,
+        "rank_apart": True, "inner_steps": 5000, "test_every": 250, "test_episodes": 4, "average_from": 1500,
+        "noise_std": 0.07, "step_size": 0.04, "generations": 40, "solved_reward": 90.0, "deploy_steps": 10_000,
+        "retest_agents": 32, "hidden_size": 64, "hidden_layer": 1, "batch_size": 32, "lr": 2e-3, "tau": 0.005,
+        "discount": 0.98, "policy_std": 0.05, "policy_std_clip": 0.1, "action_std": 0.3, "policy_delay": 2,
+    },
+}  # fmt: skip
+_BY_MODE: dict[tuple[str, str, int], dict[str, object]] = {}
+for _mode in (1, 5):  # walking in circles beats falling, and no random network leads thirteen cells along
+    _BY_MODE["recipe", "cliff", _mode] = {
+        "noise_std": 0.1, "step_size": 0.05, "generations": 300, "second_phase": 150,
+        "second_noise_std": None, "second_step_size": None,
+        "rn_init": "terminal" if _mode == 1 else "real",
+    }  # fmt: skip
+_BY_MODE["recipe", "cliff", 6] = {
+    "noise_std": 0.1, "step_size": 0.05, "generations": 300, "second_phase": 150,
+    "second_noise_std": None, "second_step_size": None,
+}  # fmt: skip
+
+
+def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
+    """What preset, mode and game change of the defaults of reward, search and inner agent. ``values`` are the settings
+    given so far. Raises SettingError for a preset that does not exist."""
+    preset, mode = values.get("preset", Config.preset), values.get("mode", Config.mode)
+    if preset not in PRESETS:
+        raise no_choice("preset", preset, PRESETS)
+    base = game.partition(",")[0]
+    base = "cartpole-200" if base == "cartpole" else base
+    number = int(mode) if str(mode).isdecimal() else 0
+    of_game = _BY_GAME.get((preset, base), _BY_GAME.get(("recipe", base), {}) if preset == "cheap" else {})
+    of_mode = _BY_MODE.get((preset, base, number), {})
+    found = (_PAPER if preset == "paper" else _RECIPE) | of_game | of_mode
+    solved = values.get("solved_reward", found.get("solved_reward"))
+    if solved is None:  # of a game that nothing is known of
+        found |= {"choose_by": "return"} | ({"objective": "final", "inner_rule": "budget"} if preset == "paper" else {})
+    if found.get("objective") == "average" and "test_every" not in found:
+        found |= {"test_every": 500}
+    return found
+
+
+def validate(config: Config) -> str | None:
+    return search.validate(config)
+
+
+FAMILY = Family(
+    config=Config, implementations={"RN": {}}, learns_from="evolution", proxy_defaults=proxy_defaults, validate=validate
+)

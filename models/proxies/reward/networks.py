@@ -1,0 +1,112 @@
+"""The network of a learned reward, for M members at once; parameters are flat, ``[M, size]``."""
+
+import torch
+from torch import Tensor
+
+from models.mlp import LEAK, PRELU_SLOPE, Mlp
+from models.proxies.reward.config import Config
+from models.settings import SettingError
+from models.spaces import Spaces
+from models.streams import Streams
+from understudy.proxy import MODES
+
+
+class Networks:
+    """Architecture of phi: of S numbers of the state, of the I numbers that a step tells, or of both; one output.
+
+    Of the step's numbers alone it is one weight without bias. In mode 0 it is there, and of no use. Source: Ferreira et
+    al. 2022, section 3 and appendix, and its public code, which gives it no action either. Raises SettingError for a
+    mode with info where ``spaces`` has none, and for scaled inputs of another number than S.
+    """
+
+    def __init__(self, config: Config, spaces: Spaces):
+        self.config, self.spaces, self.mode = config, spaces, MODES[config.mode]
+        size, told = spaces.obs_shape[0], len(spaces.info)
+        if self.mode.info and not told:
+            able = ", ".join(str(number) for number, mode in MODES.items() if not mode.info)
+            line = (
+                f"mode is {config.mode}, which needs numbers in the info of each step, and the environment tells none"
+            )
+            raise SettingError(f"{line}; allowed here: {able}", "mode")
+        for name in ("rn_input_center", "rn_input_spread"):
+            if len(given := getattr(config, name)) not in (0, size):
+                raise SettingError(f"{name} is {list(given)}; allowed here: {size} numbers, or none", name)
+        self.linear = self.mode.info and not self.mode.state
+        inputs = max(1, size * self.mode.state + told * self.mode.info)
+        frozen = config.proxy_activation_fn == "prelu"
+        sizes = [inputs, *[config.proxy_hidden_size] * config.proxy_hidden_layer, 1]
+        mlp = Mlp(sizes, "leakyrelu" if frozen else config.proxy_activation_fn, PRELU_SLOPE if frozen else LEAK)
+        self.parts = {"reward": mlp}
+        self.inner = inputs if self.linear else mlp.size  # numbers of the network itself
+        self.size = self.inner + config.rn_evolve_scale
+
+    def initial(self, streams: Streams) -> Tensor:
+        """First parameters ``[M, size]``, drawn as `torch.nn.Linear` does."""
+        drawn = self.parts["reward"].initial(streams)
+        if self.linear:
+            drawn = drawn[:, : self.inner]
+        return torch.cat([drawn, drawn.new_zeros(len(drawn), self.size - self.inner)], 1)
+
+    def split(self, flat: Tensor) -> dict[str, Tensor]:
+        return {"reward": flat[:, : self.inner]}
+
+    def scaled(self, flat: Tensor) -> Tensor:
+        """The factor on the output ``[M]``."""
+        factor = torch.full((len(flat),), self.config.rn_output_scale)
+        return factor * flat[:, -1].exp() if self.config.rn_evolve_scale else factor
+
+    def named(self, flat: Tensor) -> dict[str, Tensor]:
+        if self.linear:
+            return {"reward.0.weight": flat[None, : self.inner]}
+        found = {}
+        for i, (weight, bias) in enumerate(self.parts["reward"].layers(flat[None, : self.inner])):
+            found[f"reward.{i}.weight"], found[f"reward.{i}.bias"] = weight[0], bias[0, :, 0]
+        return found
+
+    def program(self, flat: Tensor) -> "Phi":
+        """Ready to be evaluated, with parameters ``flat [M, size]``."""
+        return Phi(self, flat)
+
+
+class Phi:
+    """phi of M members with their parameters."""
+
+    def __init__(self, networks: Networks, flat: Tensor):
+        self.networks, self.flat = networks, flat
+        config = networks.config
+        self._mlp = networks.parts["reward"]
+        self._layers = None if networks.linear else self._mlp.layers(flat[:, : networks.inner])
+        self._scale = networks.scaled(flat).unsqueeze(1)
+        self._center, self._spread = torch.tensor(config.rn_input_center), torch.tensor(config.rn_input_spread)
+        self.table: Tensor | None = None  # [M, S], of every cell
+        if networks.spaces.one_hot and networks.mode.state and not networks.mode.info:
+            cells = torch.eye(networks.spaces.obs_shape[0]).expand(len(flat), -1, -1)
+            self.table = self._of(cells)
+
+    @torch.no_grad()
+    def __call__(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
+        """``obs [M, E, S]`` and ``info [M, E, I]`` -> ``[M, E]``."""
+        if self.table is not None:
+            return self.table.gather(1, obs.argmax(2))
+        return self._of(obs, info)
+
+    @torch.no_grad()
+    def _of(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
+        mode = self.networks.mode
+        if not (mode.state or mode.info):
+            return obs.new_zeros(obs.shape[:2])
+        if self._layers is None:
+            assert info is not None
+            return (info * self.flat[:, None, : self.networks.inner]).sum(2) * self._scale
+        if len(self._center):
+            obs = obs - self._center
+        if len(self._spread):
+            obs = obs / self._spread
+        if mode.info:
+            assert info is not None
+            obs = torch.cat([obs, info], 2)
+        return self._mlp.forward(self._layers, obs.transpose(1, 2))[-1][:, 0] * self._scale
+
+    def select(self, members: Tensor) -> "Phi":
+        """The same for ``members`` (indices ``[M']``) only."""
+        return Phi(self.networks, self.flat[members])

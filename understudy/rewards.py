@@ -1,0 +1,166 @@
+"""Learned rewards: the ways in which a network phi turns a task's reward r into another, and Gymnasium wrappers that
+pay it.
+
+    env = understudy.RewardWrapper(gymnasium.make("CliffWalking-v1"), "cliff-additive-potential")
+
+x is the state before a step, x' the one after it, i the numbers that the step tells in its info, and gamma the discount
+of the agent. Formulas as in Ferreira et al. 2022, arXiv 2202.02790, section 3 and appendix, and its public code.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from understudy.files import load
+from understudy.program import ACTIVATIONS
+from understudy.proxy import MODES, Mode, Proxy, ProxyError
+
+NATIVE = "native_reward"  # the entry of info that keeps the environment's own reward
+
+
+def shaped(mode: Mode, reward: Any, before: Any, after: Any, discount: Any) -> Any:
+    """The reward that an agent gets, of arrays or tensors of one shape: ``before`` is phi(x), ``after`` phi(x')."""
+    bonus = discount * after - before if mode.potential else after
+    return reward + bonus if mode.additive else bonus
+
+
+class Phi:
+    """The network of a `Proxy` of kind ``reward`` in NumPy."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        if proxy.kind != "reward":
+            raise ProxyError(f"proxy {str(proxy.path)!r}: {proxy.kind} of {proxy.game}; allowed: a learned reward")
+        config = proxy.config
+        self.mode, self.scale = MODES[config["mode"]], config["rn_output_scale"]
+        self.names = list(proxy.spaces["info"]) if self.mode.info else []
+        size = proxy.spaces["obs_shape"][0]
+        self._center = np.array(config["rn_input_center"] or [0.0] * size, np.float32)
+        self._spread = np.array(config["rn_input_spread"] or [1.0] * size, np.float32)
+        self._activation, tensors = ACTIVATIONS[config["proxy_activation_fn"]], proxy.tensors
+        count = sum(name.endswith("weight") for name in tensors)
+        zero = np.zeros(1, np.float32)
+        self._layers = [(tensors[f"reward.{i}.weight"].T, tensors.get(f"reward.{i}.bias", zero)) for i in range(count)]
+
+    def __call__(self, obs: np.ndarray, info: np.ndarray) -> np.ndarray:
+        """phi ``[N]`` float32 of ``obs [N, S]`` and ``info [N, I]``."""
+        if not (self.mode.state or self.mode.info):
+            return np.zeros(len(obs), np.float32)
+        parts = [(obs - self._center) / self._spread] * self.mode.state + [info] * self.mode.info
+        x = np.concatenate(parts, 1, dtype=np.float32)
+        for i, (weight, bias) in enumerate(self._layers):
+            x = (self._activation(x) if i else x) @ weight + bias
+        return x[:, 0] * np.float32(self.scale)
+
+
+@dataclass
+class _Payer:
+    """What both wrappers share: the network, the discount, and phi of the states where N environments are."""
+
+    phi: Phi
+    discount: float
+    zero_at_end: bool
+    obs: np.ndarray
+
+    def pay(self, reward: np.ndarray, obs: np.ndarray, info: np.ndarray, terminated: np.ndarray) -> np.ndarray:
+        """The rewards ``[N]`` of steps to ``obs [N, S]``. Both states of a step get the info of that step [F]."""
+        mode, before, after = self.phi.mode, np.zeros(len(obs), np.float32), self.phi(obs, info)
+        if mode.potential:
+            before = self.phi(self.obs, info)
+        if self.zero_at_end:
+            after = np.where(terminated, np.float32(0), after)
+        return shaped(mode, reward, before, after, self.discount)
+
+
+def _opened(proxy: str | Path | Proxy, discount: float | None, space: gym.Space, actions: gym.Space) -> _Payer:
+    """Raises ProxyError where the reward is of another environment, or no discount is known."""
+    loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
+    phi = Phi(loaded)
+    if discount is None:
+        discount = loaded.description.get("settings", {}).get("discount")
+    if not isinstance(discount, int | float) or not 0 <= discount <= 1:
+        raise ProxyError(f"discount is {discount!r}; allowed: a number from 0 to 1, that of the agent")
+    size, wanted = gym.spaces.flatdim(space), loaded.spaces["obs_shape"][0]
+    count, own = getattr(actions, "n", None), loaded.spaces["actions"].get("n")
+    if size != wanted or count != own:
+        raise ProxyError(
+            f"learned reward {str(loaded.path)!r}: it is for observations of {wanted} numbers and "
+            f"{'continuous' if own is None else own} actions, those of {loaded.game}; here there are {size} and "
+            f"{'continuous ones' if count is None else count}"
+        )
+    return _Payer(phi, float(discount), loaded.config["rn_terminal"] == "zero", np.zeros((0, size), np.float32))
+
+
+def _told(names: list[str], info: dict[str, Any], count: int) -> np.ndarray:
+    """The numbers ``[N, I]`` that a step tells. Raises ProxyError where one is missing."""
+    for name in names:
+        if name not in info:
+            raise ProxyError(f"the learned reward needs info[{name!r}], which this environment does not tell")
+    return np.stack([np.broadcast_to(info[name], count) for name in names], 1) if names else np.zeros((count, 0))
+
+
+class RewardWrapper(gym.Wrapper):
+    """An environment that pays a learned reward. Everything else stays as it is; ``info["native_reward"]`` has the
+    environment's own.
+
+    ``proxy`` is a file, the folder of a search, the name of a shipped reward, or a `Proxy`. ``discount`` is the
+    agent's, which potentials need; None is that of the search's agents. Raises ProxyError.
+    """
+
+    def __init__(self, env: gym.Env, proxy: str | Path | Proxy, discount: float | None = None) -> None:
+        super().__init__(env)
+        self._payer = _opened(proxy, discount, env.observation_space, env.action_space)
+
+    def _flat(self, obs: Any) -> np.ndarray:
+        return np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float32).reshape(1, -1)
+
+    def reset(self, **how: Any) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(**how)
+        self._payer.obs = self._flat(obs)
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        seen, told = self._flat(obs), _told(self._payer.phi.names, info, 1)
+        paid = self._payer.pay(np.array([reward], np.float32), seen, told, np.array([terminated]))
+        self._payer.obs = seen
+        return obs, float(paid[0]), terminated, truncated, info | {NATIVE: reward}
+
+
+class RewardVectorWrapper(gym.vector.VectorWrapper):
+    """`RewardWrapper` for a vector environment of any autoreset mode; a step that only resets pays what it paid."""
+
+    def __init__(self, env: gym.vector.VectorEnv, proxy: str | Path | Proxy, discount: float | None = None) -> None:
+        super().__init__(env)
+        self._payer = _opened(proxy, discount, env.single_observation_space, env.single_action_space)
+        self._mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        self._fresh = np.zeros(env.num_envs, np.bool_)  # whose next step only resets
+
+    def _flat(self, obs: Any) -> np.ndarray:
+        space = self.env.single_observation_space
+        rows = [np.asarray(gym.spaces.flatten(space, one), np.float32) for one in gym.vector.utils.iterate(
+            self.env.observation_space, obs)]  # fmt: skip
+        return np.stack(rows).reshape(len(rows), -1)
+
+    def reset(self, **how: Any) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(**how)
+        self._payer.obs, self._fresh = self._flat(obs), np.zeros(self.num_envs, np.bool_)
+        return obs, info
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        obs, rewards, terminated, truncated, info = self.env.step(actions)
+        seen, over = self._flat(obs), terminated | truncated
+        last = seen
+        if self._mode is AutoresetMode.SAME_STEP and over.any():
+            last, space = seen.copy(), self.env.single_observation_space
+            for row in np.flatnonzero(over):
+                last[row] = gym.spaces.flatten(space, info["final_obs"][row])
+        told = _told(self._payer.phi.names, info, self.num_envs)
+        paid = self._payer.pay(rewards.astype(np.float32), last, told, terminated)
+        if self._mode is AutoresetMode.NEXT_STEP:
+            paid, self._fresh = np.where(self._fresh, rewards, paid), over & ~self._fresh
+        self._payer.obs = seen
+        return obs, paid, terminated, truncated, info | {NATIVE: rewards}
