@@ -62,6 +62,27 @@ class CellTable(Dynamics):
         following = torch.take(self.next_cell, place).unsqueeze(-1)
         return following, torch.take(self.reward, place), torch.take(self.terminated, place), None
 
+    def play(self, moves: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+        """Return and length ``[M]`` of an episode in which member m takes action ``moves[m, s]`` in cell s; what
+        stepping it gives, many times faster."""
+        members, cells = moves.shape
+        place = moves + torch.arange(cells) * len(self.actions)
+        first = torch.arange(members).unsqueeze(1) * (cells + 1)
+        # One cell more, to which episodes go that are over.
+        following = torch.where(self.terminated[place], cells, self.next_cell[place])
+        following = (torch.nn.functional.pad(following, (0, 1), value=cells) + first).flatten()
+        reward = torch.nn.functional.pad(self.reward[place], (0, 1)).flatten()
+        at = first[:, 0] + self._cells.index(START)
+        total, ends = torch.zeros(members), first[:, 0] + cells
+        length = torch.zeros(members, dtype=torch.int64)
+        for step in range(limit):
+            if step % 8 == 0 and bool((at == ends).all()):
+                break
+            length += at != ends
+            total += torch.take(reward, at)
+            at = torch.take(following, at)
+        return total, length
+
     def text(self, state: Tensor) -> str:
         """A state ``[1]`` as lines: ``@`` the player, ``G`` the goal, ``*`` both, ``#`` wall, ``O`` hole."""
         cells, at = list(self._cells.replace(START, ".")), int(state[0])

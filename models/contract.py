@@ -39,6 +39,10 @@ class Policy(Protocol):
     def act(self, obs: Tensor) -> Tensor:
         """Actions ``[M, E]`` int64 or ``[M, E, A]`` float32 for ``obs [M, E, *O]``."""
 
+    def moves(self) -> Tensor | None:
+        """Its actions ``[M, S]`` in each of S cells, where they depend on the cell alone; None for any other."""
+        return None
+
     def advance(self, reward: Tensor) -> None:
         """Take in what the last action brought, ``[M, E]``; nothing for a policy without memory."""
         return None

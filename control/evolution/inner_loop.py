@@ -15,10 +15,11 @@ from torch import Tensor
 
 from control.loops.memory import MOST_MEMBERS
 from control.loops.process import configure_torch
-from control.loops.rollout import rollout
+from control.loops.rollout import Episodes, rollout
 from control.loops.steps import Ended, StepLoop
 from control.loops.stopping import Plateau, Rule, Solved
-from envs.make import make_environment, stages_of
+from envs.gridmaps import CellTable
+from envs.make import make_dynamics, make_environment, stages_of
 from models.contract import InnerAgent, Policy
 from models.proxies.search import SearchConfig
 from models.registry import agent_class, as_implementation, named_agents
@@ -103,7 +104,12 @@ def train(
                 now = result.clone()
                 now[at[running]] = agent.online[running]
             curve.append(test(agent.with_weights(now), tick // test_every - 1)[:, None])
-        if ended is None or not running[ended.members].any():
+        if ended is None:
+            continue
+        if rule is None and episodes is None:  # nobody leaves
+            counts.index_add_(0, ended.members, torch.ones_like(ended.members))
+            continue
+        if not running[ended.members].any():
             continue
         mine = running[ended.members]  # a rule may be costly: it is asked about agents in training only
         ended = Ended(ended.members[mine], ended.returns[mine], ended.lengths[mine], ended.step)
@@ -140,6 +146,7 @@ class InnerLoop:
         self.kinds = named_agents(agent)
         self.agent_class: type[InnerAgent] = agent_class(self.kinds[0])
         self.stages = stages_of(config, game)
+        self.dynamics = make_dynamics(game)
         self._training_limit = config.test_limit  # of episodes of a training on the real environment
         self._rule_steps = 0  # real steps of the tests that a rule asked for, of the group under way
 
@@ -207,7 +214,7 @@ class InnerLoop:
         real = make_environment(self.game, len(seeds), config.test_episodes, time_limit=config.test_limit)
 
         def test(policy: Policy, number: int) -> Tensor:
-            played = rollout(policy, real, starts[:, number], keep=False)
+            played = self._by_table(policy) or rollout(policy, real, starts[:, number], keep=False)
             self._rule_steps += int(played.lengths.sum())
             return played.returns.mean(1)
 
@@ -215,11 +222,22 @@ class InnerLoop:
 
     def test(self, policy: Policy, seeds: Sequence[int]) -> tuple[Tensor, int]:
         """Greedy episodes of M agents on the real environment, by ``seeds [M]``: returns ``[M, K]``, steps of all."""
-        count, limit = self.config.test_episodes, self.config.test_limit
-        real = make_environment(self.game, policy.members, count, time_limit=limit)
-        episodes = rollout(policy, real, Streams.named(seeds, "tests").episode_seeds(count), keep=False)
-        real.close()
-        return episodes.returns, int(episodes.lengths.sum())
+        if (played := self._by_table(policy)) is None:
+            count, limit = self.config.test_episodes, self.config.test_limit
+            real = make_environment(self.game, policy.members, count, time_limit=limit)
+            played = rollout(policy, real, Streams.named(seeds, "tests").episode_seeds(count), keep=False)
+            real.close()
+        return played.returns, int(played.lengths.sum())
+
+    def _by_table(self, policy: Policy) -> Episodes | None:
+        """The tests of a policy on a map, where all of its episodes are the same; None for any other."""
+        if not isinstance(self.dynamics, CellTable) or (moves := policy.moves()) is None:
+            return None
+        limit = self.config.test_limit or self.dynamics.spaces.max_episode_steps
+        if limit is None:
+            return None
+        played = self.dynamics.play(moves, limit)
+        return Episodes(*(each.unsqueeze(1).expand(-1, self.config.test_episodes).clone() for each in played))
 
     def _rule(self, members: int) -> Rule | None:
         """``inner_rule``, or "solved": by the agent's own episodes, where these are on the real environment."""

@@ -243,6 +243,9 @@ class Greedy(Policy):
         self.cells, self.members = cells, len(online)
         self.rows = online.view(self.members * cells.states, -1)
 
+    def moves(self) -> Tensor:
+        return best(self.rows).view(self.members, -1)
+
     def act(self, obs: Tensor) -> Tensor:
         """``obs [M, E, S]`` -> the best actions ``[M, E]`` int64; of equal values the first."""
         return best(self.rows.index_select(0, self.cells(obs))).view(obs.shape[:2])

@@ -87,7 +87,7 @@ class Phi:
     def __call__(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
         """``obs [M, E, S]`` and ``info [M, E, I]`` -> ``[M, E]``."""
         if self.table is not None:
-            return self.table.gather(1, obs.argmax(2))
+            return (obs * self.table.unsqueeze(1)).sum(2)  # exact: of one term
         return self._of(obs, info)
 
     @torch.no_grad()
