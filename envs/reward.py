@@ -35,11 +35,19 @@ class RewardedEnvironment:
     """A real environment whose steps pay ``mode``'s reward of ``phi``; the contract is that of `envs.base.Environment`.
 
     ``discounts [M]`` are the agents', which potentials use. Both states of a step get the info of that step, as in the
-    published code. With ``zero_at_end`` phi is 0 where an episode terminates.
+    published code. With ``zero_at_end`` phi is 0 where an episode terminates. ``weight`` multiplies the real reward.
     """
 
-    def __init__(self, real: Environment, phi: Potential, mode: Mode, discounts: Tensor, zero_at_end: bool = False):
-        self.real, self.phi, self.mode, self.zero_at_end = real, phi, mode, zero_at_end
+    def __init__(
+        self,
+        real: Environment,
+        phi: Potential,
+        mode: Mode,
+        discounts: Tensor,
+        zero_at_end: bool = False,
+        weight: float = 1.0,
+    ):
+        self.real, self.phi, self.mode, self.zero_at_end, self.weight = real, phi, mode, zero_at_end, weight
         self.members, self.envs, self.discounts = real.members, real.envs, discounts.unsqueeze(1)
         self.spaces = replace(real.spaces, max_return=None)
         self._obs: Tensor | None = None
@@ -74,7 +82,8 @@ class RewardedEnvironment:
         if self.zero_at_end:
             after = after.masked_fill(step.terminated, 0.0)
         self._obs, self._before = step.obs, next_before
-        reward = shaped(mode, step.reward, before, after, self.discounts)
+        real = step.reward if self.weight == 1 else step.reward * self.weight
+        reward = shaped(mode, real, before, after, self.discounts)
         return replace(step, reward=reward if active is None else reward.masked_fill(~active, 0.0))
 
     def select(self, members: Tensor) -> "RewardedEnvironment | None":
@@ -82,7 +91,8 @@ class RewardedEnvironment:
         if real is None:
             return None
         discounts = self.discounts[members, 0]
-        kept = RewardedEnvironment(real, self.phi.select(members), self.mode, discounts, self.zero_at_end)
+        phi = self.phi.select(members)
+        kept = RewardedEnvironment(real, phi, self.mode, discounts, self.zero_at_end, self.weight)
         kept._obs = None if self._obs is None else self._obs[members]
         kept._before = None if self._before is None else self._before[members]
         return kept

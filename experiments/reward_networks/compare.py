@@ -1,0 +1,250 @@
+"""What a learned reward is worth: fresh agents learn from it, and from everything else that might do as well.
+
+    python experiments/reward_networks/compare.py cliff --reward found=exp_dir/.../proxy.safetensors --json cliff.json
+
+One row for each reward: how many steps until the first test at which an agent has solved the game, and until it stays
+solved, in quartiles over agents; how many agents are solved at every test of the second half; mean returns on the way.
+All rows have agents of the same seeds. The other rewards, beside those that are given:
+
+- native: the task's own; count, icm, rnd: the same with a bonus for what is new
+- optimal: additive potential, the optimal value function (of maps); trained: that of one agent trained on the game
+- shifted: the former plus a constant; by hand: what people who know the game would take
+- weight: the task's reward times one number, the best of five by the mean return of other agents
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from control.cli import parse  # noqa: E402
+from control.cli.settings import Settings  # noqa: E402
+from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds  # noqa: E402
+from control.evolution.objectives import first, staying, stays  # noqa: E402
+from control.loops.steps import StepLoop  # noqa: E402
+from control.reports.search import quartiles  # noqa: E402
+from control.reports.statistics import interval, iqm  # noqa: E402
+from control.reports.tables import aligned  # noqa: E402
+from envs.gridmaps import CellTable  # noqa: E402
+from envs.make import make_dynamics, make_environment  # noqa: E402
+from envs.potentials import HAND  # noqa: E402
+from envs.reward import RewardedEnvironment  # noqa: E402
+from models.proxies import files  # noqa: E402
+from models.settings import kinds  # noqa: E402
+from understudy.proxy import MODES  # noqa: E402
+
+ADDITIVE_POTENTIAL = MODES[2]
+# The agents of a game: their kind, how long they train, steps between tests, and episodes of a test.
+GAMES: dict[str, tuple[str, int, int, int]] = {
+    "cliff": ("QLearning", 5000, 2, 1),
+    "cartpole-200": ("DDQN", 3000, 25, 8),
+    "mountaincar-continuous,action_repeat=2": ("TD3", 10_000, 250, 4),
+    "pendulum": ("TD3", 8000, 250, 4),
+}
+WEIGHTS = (0.01, 0.1, 0.3, 3.0, 10.0)
+SHOWN = (0.02, 0.1, 0.2, 0.5, 1.0)  # shares of the training at which mean returns stand in the table
+
+
+@dataclasses.dataclass
+class Given:
+    """A potential that is the same for all members."""
+
+    potential: Callable[[Tensor], Tensor]
+
+    def __call__(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
+        return self.potential(obs)
+
+    def select(self, members: Tensor) -> "Given":
+        return self
+
+
+class Fixed:
+    """`envs.make.Stages` of one given reward."""
+
+    def __init__(self, game: str, spaces: Any, potential: Callable[[Tensor], Tensor] | None, weight: float = 1.0):
+        self.game, self.spaces, self.potential, self.weight = game, spaces, potential, weight
+
+    def stage(self, flat: Tensor, agent: Any) -> RewardedEnvironment:
+        real = make_environment(self.game, agent.members, agent.envs)
+        phi = Given(self.potential or (lambda obs: obs.new_zeros(obs.shape[:2])))
+        return RewardedEnvironment(real, phi, ADDITIVE_POTENTIAL, agent.discounts(), weight=self.weight)
+
+
+def optimal_values(dynamics: CellTable, discount: float) -> Tensor:
+    """The optimal value ``[S]`` of each cell, by value iteration; of cells that end an episode 0."""
+    cells, moves = dynamics.spaces.obs_shape[0], len(dynamics.actions)
+    following, reward = dynamics.next_cell.view(cells, moves), dynamics.reward.view(cells, moves)
+    going = (~dynamics.terminated.view(cells, moves)).float() * discount
+    ends = dynamics.next_cell[dynamics.terminated].unique()
+    value = torch.zeros(cells)
+    for _ in range(500):
+        value = (reward + going * value[following]).amax(1)
+        value[ends] = 0.0
+    return value
+
+
+def trained_values(settings: Settings, steps: int, solved: float) -> Callable[[Tensor], Tensor]:
+    """The value function of an agent that has trained on the game's own reward: of eight, the best at the end."""
+    config = dataclasses.replace(settings.proxy, test_every=None, objective="final")
+    loop = InnerLoop(config, settings.run.agent, settings.agent, settings.run.gamename)
+    seeds = fresh_seeds(0, "trained", 8)
+    step_loop: StepLoop = loop.begin(None, seeds)
+    config = dataclasses.replace(config, inner_steps=steps)
+    loop.config = config
+    trained = loop.finish(step_loop)
+    returns, _ = loop.test(trained.policy, seeds)
+    best, agent = int(returns.mean(1).argmax()), step_loop.agent
+    print(f"the trained agent returns {float(returns.mean(1)[best]):.1f} after {steps:,} steps", flush=True)
+
+    def value(obs: Tensor) -> Tensor:
+        flat = obs.reshape(1, -1, obs.shape[-1]).expand(agent.members, -1, -1)
+        return agent.values(flat)[best].amax(-1).view(obs.shape[:-1])
+
+    return value
+
+
+def rewards(settings: Settings, given: argparse.Namespace, loop: InnerLoop) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Names of rewards, with what `compared` is to do for each."""
+    game, spaces, dynamics = settings.run.gamename, loop.stages.spaces, make_dynamics(settings.run.gamename)
+    yield "native", {}
+    bonuses = [("count", {"count_bonus": 0.1})] if isinstance(dynamics, CellTable) else []
+    if "intrinsic" in kinds(type(settings.agent)):
+        bonuses += [("icm", {"intrinsic": "icm"}), ("rnd", {"intrinsic": "rnd"})]
+    for name, changes in bonuses:
+        yield name, {"changes": changes}
+    potentials: dict[str, Callable[[Tensor], Tensor]] = {}
+    if isinstance(dynamics, CellTable):
+        table = optimal_values(dynamics, settings.agent.discount)
+        potentials["optimal"] = lambda obs: (obs * table).sum(-1)
+    elif given.trained_steps:
+        potentials["trained"] = trained_values(settings, given.trained_steps, settings.proxy.solved_reward)
+    for name, potential in list(potentials.items()):
+        for shift in given.shifts:
+            potentials[f"{name} {shift:+g}"] = lambda obs, potential=potential, shift=shift: potential(obs) + shift
+    if (base := game.partition(",")[0]) in HAND:
+        for scale in given.hand_scales:
+            potentials[f"by hand x {scale:g}"] = lambda obs, s=scale, base=base: s * HAND[base].potential(obs)
+    for name, potential in potentials.items():
+        yield name, {"stages": Fixed(game, spaces, potential)}
+    for weight in WEIGHTS if given.weights else ():
+        yield f"weight {weight:g}", {"stages": Fixed(game, spaces, None, weight)}
+
+
+def compared(
+    settings: Settings, seeds: list[int], proxy: Any = None, stages: Any = None, changes: Any = None
+) -> Outcome:
+    """Fresh agents of ``seeds`` on a learned reward, on a given one, or on the game's own."""
+    config = settings.proxy if proxy is None else dataclasses.replace(
+        proxy.config, **{name: getattr(settings.proxy, name) for name in TESTING})  # fmt: skip
+    agent = dataclasses.replace(settings.agent, **(changes or {}))
+    loop = InnerLoop(config, settings.run.agent, agent, settings.run.gamename)
+    if stages is not None:
+        loop.stages = stages
+    flat = None if stages is None else torch.zeros(len(seeds), 1)
+    if proxy is not None:
+        flat = proxy.parameters.expand(len(seeds), -1)
+    return loop.run(flat, seeds)
+
+
+TESTING = ("inner_steps", "test_every", "test_episodes", "test_limit", "solved_reward", "inner_rule", "train_episodes")
+
+
+def row_of(outcome: Outcome, config: Any) -> dict[str, Any]:
+    """Numbers of one reward; those of the curve are means and quartiles over agents at each test."""
+    curve, every, solved = outcome.curve.double(), config.test_every, config.solved_reward
+    bounds = interval(curve.mean(1).numpy(), iqm)
+    return {
+        "agents": len(curve), "first": quartiles(first(curve, solved), curve, every),
+        "stays": quartiles(stays(curve, solved), curve, every),
+        "staying": float(staying(curve, solved).double().mean()),
+        "average": float(curve.mean()), "average_iqm": float(iqm(curve.mean(1).numpy())),
+        "average_interval": None if bounds is None else [float(each) for each in bounds],
+        "mean_reaches": steps_to(curve.mean(0), solved, every),
+        "mean": thinned(curve.mean(0)), "low": thinned(curve.quantile(0.25, 0)),
+        "high": thinned(curve.quantile(0.75, 0)),
+        "every": every, "tests": curve.shape[1],
+    }  # fmt: skip
+
+
+def steps_to(curve: Tensor, solved: float, every: int) -> int | None:
+    """Steps at which the mean over agents ``[T]`` first reaches ``solved``."""
+    reached = (curve >= solved).nonzero()
+    return None if not len(reached) else (int(reached[0]) + 1) * every
+
+
+def thinned(curve: Tensor, points: int = 250) -> list[float]:
+    """At most so many of the numbers of a curve, evenly spread, the last among them, with three decimals."""
+    step = -(-len(curve) // points)
+    return [round(float(each), 3) for each in curve.flip(0)[::step].flip(0)]
+
+
+def cells(name: str, row: dict[str, Any]) -> list[str]:
+    def steps(which: str) -> str:
+        low, middle, high, last = (("never" if each is None else f"{each:,.0f}") for each in row[which])
+        return f"{low} / {middle} / {high} / {last}"
+
+    at = [row["mean"][max(0, round(share * len(row["mean"])) - 1)] for share in SHOWN]
+    reaches = "never" if row["mean_reaches"] is None else f"{row['mean_reaches']:,}"
+    return [name, steps("first"), steps("stays"), f"{100 * row['staying']:.0f} %", reaches,
+            *(f"{value:.1f}" for value in at)]  # fmt: skip
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("gamename", choices=list(GAMES))
+    flags.add_argument("--reward", action="append", default=[], help="NAME=FILE, a learned reward; may be repeated")
+    flags.add_argument("--agents", type=int, default=64)
+    flags.add_argument("--agent", help="another kind of agent than the game's")
+    flags.add_argument("--steps", type=int, help="training steps")
+    flags.add_argument("--every", type=int, help="steps between tests")
+    flags.add_argument("--seed", type=int, default=1000)
+    flags.add_argument("--set", nargs="*", default=[], help="settings of the agents: lr=0.001 vary_hp=true")
+    flags.add_argument("--only", action="store_true", help="the native reward and those that are given, nothing else")
+    flags.add_argument("--weights", action="store_true", help="the native reward times one number too")
+    flags.add_argument("--trained_steps", type=int, default=0, help="train an agent so long for a value function")
+    flags.add_argument("--shifts", nargs="*", type=float, default=[], help="constants added to value functions")
+    flags.add_argument("--hand_scales", nargs="*", type=float, default=[1.0], help="factors on potentials by hand")
+    flags.add_argument("--json", type=Path, help="add the numbers to this file")
+    given = flags.parse_args()
+    kind, steps, every, episodes = GAMES[given.gamename]
+    steps, every = given.steps or steps, given.every or every
+    words = [f"--implementation=RN --gamename={given.gamename} --agent={given.agent or kind} --inner_steps={steps}",
+             f"--test_every={every} --test_episodes={episodes} --second_phase= --no_rank_apart --average_from=0",
+             "--inner_rule=budget --deploy_steps= --no_vary_hp"]  # fmt: skip
+    argv = [word for word in " ".join(words).split() if not word.endswith("=")]
+    settings = parse.parse([*argv, *(f"--{one}" for one in given.set)])
+    torch.set_num_threads(1)
+    loop = InnerLoop(settings.proxy, settings.run.agent, settings.agent, settings.run.gamename)
+    seeds = fresh_seeds(given.seed, "compare", given.agents, len(loop.kinds))
+    learned = [(name, {"proxy": files.load(path)}) for name, _, path in (one.partition("=") for one in given.reward)]
+    others = [("native", {})] if given.only else list(rewards(settings, given, loop))
+    head = ["reward", "first: quartiles, last", "stays: quartiles, last", "2nd half", "mean solved",
+            *(f"at {round(share * steps):,}" for share in SHOWN)]  # fmt: skip
+    widths = (22, 28, 28, 8, 11, *(9 for _ in SHOWN))
+    print(*aligned([head], widths))
+    found: dict[str, Any] = {}
+    for name, how in [*learned, *others]:
+        started = time.process_time()
+        outcome = compared(settings, seeds, **how)
+        found[name] = row_of(outcome, settings.proxy) | {"cpu_seconds": round(time.process_time() - started, 1)}
+        print(*aligned([cells(name, found[name])], widths), flush=True)
+    if given.json:
+        known = json.loads(given.json.read_text()) if given.json.exists() else {}
+        key = f"{given.gamename}, {given.agent or kind}{''.join(f', {one}' for one in given.set)}"
+        known[key] = known.get(key, {}) | found
+        given.json.write_text(json.dumps(known) + "\n")
+
+
+if __name__ == "__main__":
+    main()
