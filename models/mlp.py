@@ -119,15 +119,29 @@ class Mlp:
             gradient = self.products.down(layers[i][0], gradient)
             if i and self._slope:
                 slopes.append((gradient * kept.clamp(max=0)).flatten(1).sum(1, keepdim=True))
-                gradient = gradient * ((kept > 0) + layers[-1][0] * (kept <= 0))
-            elif i:
-                gradient = derivative(gradient, kept, self.activation, self.leak)
+            if i:
+                gradient = self._derivative(layers, gradient, kept)
         parts = parts[::-1]
         if self._slope:
             parts.append(torch.stack(slopes).sum(0) if slopes else gradient.new_zeros(len(gradient), 1))
         if self.padding:
             parts.append(gradient.new_zeros(len(gradient), self.padding))
         return torch.cat(parts, 1), gradient if inputs else None
+
+    def input_gradient(self, layers: list[Layer], trace: list[Tensor], gradient: Tensor) -> Tensor:
+        """From d loss / d output to d loss / d x, shaped as x, without the gradient of the parameters: half the
+        products of `backward`."""
+        for i in reversed(range(self.depth)):
+            gradient = self.products.down(layers[i][0], gradient)
+            if i:
+                gradient = self._derivative(layers, gradient, trace[i - 1])
+        return gradient
+
+    def _derivative(self, layers: list[Layer], gradient: Tensor, kept: Tensor) -> Tensor:
+        """``gradient`` times the activation's derivative, by what the trace keeps."""
+        if self._slope:
+            return gradient * ((kept > 0) + layers[-1][0] * (kept <= 0))
+        return derivative(gradient, kept, self.activation, self.leak)
 
     def _activated(self, layers: list[Layer], x: Tensor) -> Tensor:
         """prelu or silu."""

@@ -23,6 +23,7 @@ from control.storage.checkpoints import OURS, digest
 from control.storage.run_dir import read_metrics
 from envs.make import make_dynamics
 from models.contract import StepAgent
+from models.mlp import Mlp
 from models.registry import agent_class, default_config, family, implementations
 from models.spaces import Continuous, Discrete, Spaces
 
@@ -36,6 +37,7 @@ STEP_TINY: dict[str, Any] = {
     "batch_size": 9, "hidden_size": 11, "feature_dim": 13, "rb_size": 700, "num_hidden_layers": 2,
     "num_hidden_units": 11, "rollout_length": 3, "num_features": 3, "feature_width": 5, "buffer_size": 23,
     "training_start_time": 3, "eval_frequency": 5, "target_update_frequency": 7, "Q_alpha": 3e-3, "model_alpha": 3e-3,
+    "init_episodes": 1,
 }  # fmt: skip
 # Families' other networks and ways, tested beside every implementation: id -> (implementation, settings).
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -53,6 +55,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "QLearning-own": ("QLearning", {"vary_hp": True}),
     "SARSA-executed": ("SARSA", {"backup": "executed", "random_ties": True, "num_envs": 2}),
     "DuelingDDQN-batch-mean": ("DuelingDDQN", {"dueling_mean": "batch"}),
+    "TD3-three-envs": ("TD3", {"num_envs": 3, "updates_per_step": 3, "activation_fn": "leakyrelu"}),
+    "TD3-own-lr-and-batch": ("TD3", {"vary_hp": True, "vary": ("lr", "batch_size"), "policy_delay": 1}),
+    "TD3Discrete-hard": ("TD3Discrete", {"gumbel_softmax_hard": True, "gumbel_temperature": "learned"}),
+    "TD3Discrete-annealed": ("TD3Discrete", {"gumbel_temperature": "annealed", "num_envs": 2, "policy_delay": 3}),
     "ER-silu": ("ER", {"activation": "silu", "updates_per_step": 2, "double_DQN": True}),
     "ER-epsilon-greedy": ("ER", {"exploration_strat": "epsilon_greedy", "activation": "relu", "batch_size": 1}),
     "perfect-relu": ("PerfectModel", {"activation": "relu", "use_target": False, "num_hidden_units": 7}),
@@ -89,7 +95,8 @@ def able(case: str, game: str) -> bool:
 
 def usual(case: str) -> str:
     """A light game that an agent can play."""
-    return CELLS if agent_class(ALL[case][0]).takes_cells_only else "cartpole"
+    own = agent_class(ALL[case][0])
+    return CELLS if own.takes_cells_only else "cartpole" if able(case, "cartpole") else "probe-truncated-continuous"
 
 
 def config_of(case: str, game: str = "", **changes: Any) -> Any:
@@ -128,6 +135,21 @@ def loop_of(case: str, game: str, first: int = 1, seeds: int = 1, config: Any = 
 def step_loop(case: str, game: str, seeds: int = 2, **changes: Any) -> StepLoop:
     """The loop, step by step, of agents that share one program."""
     return loop_of(case, game, 0, seeds, tiny(case, game, **changes)).groups[0].loop
+
+
+def torch_mlp(mlp: Mlp, flat: Tensor, x: Tensor) -> Tensor:
+    """``x [B, in]`` through one member's ``flat [size]`` by torch's functions, which autograd can follow."""
+    layers = mlp.layers(flat[None])
+    functions = {
+        "relu": torch.relu, "tanh": torch.tanh, "identity": lambda v: v,
+        "leakyrelu": lambda v: torch.nn.functional.leaky_relu(v, 0.01),
+        "prelu": lambda v: torch.nn.functional.prelu(v, layers[-1][0].view(1)),
+    }  # fmt: skip
+    depth = len(mlp.sizes) - 1
+    for i, (weight, bias) in enumerate(layers[:depth]):
+        x = torch.nn.functional.linear(x, weight[0], bias[0, :, 0])
+        x = functions[mlp.activation](x) if i < depth - 1 else x
+    return x
 
 
 def place(loop: Any, member: int) -> tuple[Any, int]:

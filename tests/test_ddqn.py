@@ -8,10 +8,10 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from helpers import torch_mlp
 from models.agents.ddqn.agent import Agent
 from models.agents.ddqn.config import Config
 from models.agents.ddqn.networks import Dueling
-from models.mlp import Mlp
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
 from models.varied import draw
@@ -110,21 +110,6 @@ def test_a_discount_that_is_neither_0_nor_1_counts_as_it_is(raw: float) -> None:
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
-
-
-def torch_mlp(mlp: Mlp, flat: Tensor, x: Tensor) -> Tensor:
-    """``x [B, in]`` through one member's ``flat [size]`` by torch's functions, which autograd can follow."""
-    layers = mlp.layers(flat[None])
-    functions = {
-        "relu": torch.relu, "tanh": torch.tanh, "identity": lambda v: v,
-        "leakyrelu": lambda v: torch.nn.functional.leaky_relu(v, 0.01),
-        "prelu": lambda v: torch.nn.functional.prelu(v, layers[-1][0].view(1)),
-    }  # fmt: skip
-    depth = len(mlp.sizes) - 1
-    for i, (weight, bias) in enumerate(layers[:depth]):
-        x = torch.nn.functional.linear(x, weight[0], bias[0, :, 0])
-        x = functions[mlp.activation](x) if i < depth - 1 else x
-    return x
 
 
 def torch_values(agent: Agent, flat: Tensor, obs: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ train -> 'train' is not a flag; flags start with --
 --seed 1e3 -> seed is '1e3'; allowed: integer, at least 0, at most 9223372036854775807; did you mean 1000?
 --exp_name .. -> exp_name is '..'; allowed: the name of a folder
 --exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8 without NUL
---implementation RCPA -> implementation is 'RCPA'; allowed: UDRL, RCP-R, RCP-A, DDQN, ... AAC, SE; did you mean 'RCP-A'?
+--implementation RCPA -> implementation is 'RCPA'; allowed: UDRL, RCP-R, RCP-A, DDQN, ... SE; did you mean 'RCP-A'?
 --implementation ER --preset procmaze_hi
     -> preset is 'procmaze_hi'; allowed for ER: shipped, procmaze_high, ... did you mean 'procmaze_high'?
 --gamename lunarlandr -> gamename is 'lunarlandr'; did you mean 'lunarlander'? Allowed: ...
@@ -103,8 +103,8 @@ train -> 'train' is not a flag; flags start with --
 """
 # The words follow `--implementation SE --gamename cartpole`.
 SEARCHES = """
---agent DDQM -> agent is 'DDQM'; allowed: DDQN, DuelingDDQN; did you mean 'DDQN'?
---agent UDRL -> agent is 'UDRL'; allowed: DDQN, DuelingDDQN
+--agent DDQM -> agent is 'DDQM'; allowed: DDQN, DuelingDDQN, ...; did you mean 'DDQN'?
+--agent UDRL -> agent is 'UDRL'; allowed: DDQN, DuelingDDQN, ...
 --proxy bandid -> proxy is 'bandid'; allowed: mdp, bandit; did you mean 'bandit'?
 --preset papper -> preset is 'papper'; allowed for a mdp: recipe, paper, paper_varied; did you mean 'paper'?
 --proxy bandit --preset paper -> preset is 'paper'; allowed for a bandit: recipe
@@ -176,7 +176,7 @@ PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"lr": None}, "lr is None; allowed: number, greater than 0"),
     ({"epochs": 1.5}, "epochs is 1.5; allowed: integer, at least 1"),
     ({"grid_size": 3}, "grid_size has no effect with gamename lunarlander; it is a parameter of procmaze, ... "),
-    ({"tau": 0.1}, "tau is a setting of DDQN, DuelingDDQN, SE, not of UDRL"),
+    ({"tau": 0.1}, "tau is a setting of DDQN, DuelingDDQN, ... SE, not of UDRL"),
     ({"reload": "nowhere.ckpt"}, "reload is 'nowhere.ckpt': no such file or folder"),
 ]
 

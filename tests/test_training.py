@@ -46,7 +46,7 @@ WRITTEN = {
     "RCP-R": COMMANDED | {"command/return", "train/val_loss"},
     "RCP-A": COMMANDED | {"command/advantage", "train/value_loss"},
     "VPG": GRADIENTS, "CPG": COMPARED, "AAC": COMPARED | {"train/loss_v"},
-    "DDQN": STEPS, "DuelingDDQN": STEPS,
+    "DDQN": STEPS, "DuelingDDQN": STEPS, "TD3Discrete": STEPS - {"train/epsilon"} | {"train/q_mean"},
 }  # fmt: skip
 
 

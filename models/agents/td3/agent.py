@@ -1,0 +1,70 @@
+"""TD3 for M members in lock-step."""
+
+import torch
+from torch import Tensor, nn
+
+from models.critics import follow
+from models.off_policy import OffPolicy
+from models.streams import Streams
+
+
+class Agent(OffPolicy):
+    """Goal: ``r + discount * min Q_target(s', a')``, a' the target actor's action with clipped noise. Every
+    ``policy_delay`` updates of a member the actor goes up the first critic, and the targets follow.
+
+    Source: Fujimoto et al. 2018, algorithm 1. The critics see actions in shares of half the range.
+    """
+
+    def _initial(self, streams: Streams) -> Tensor:
+        start = super()._initial(streams)
+        self.target = nn.Parameter(start.clone(), requires_grad=False)
+        return start
+
+    def _views(self) -> None:
+        super()._views()
+        self._target_actor = self.network.layers(self.target[:, : self.network.size])
+
+    def _explore(self, outputs: Tensor) -> Tensor:
+        noise = self.numbers["explore"]
+        return torch.add(outputs.transpose(1, 2).tanh(), noise, alpha=self.config.action_std).clamp(-1, 1)
+
+    def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
+        vectors = outputs.transpose(1, 2).tanh()
+        if streams is None:
+            return vectors
+        noise = streams.normal(*vectors.shape[1:])
+        return torch.add(vectors, noise, alpha=self.config.action_std).clamp(-1, 1)
+
+    def later(self, next_obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
+        outputs = self.network.forward(self._target_actor, next_obs)[-1]
+        return self.critics.target_values(torch.cat([next_obs, self._target_action(outputs, numbers)], 1))
+
+    def _target_action(self, outputs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
+        """Actions ``[M, A, B]`` of the target actor with clipped noise."""
+        return outputs.tanh().add_(self._smoothing(numbers)).clamp_(-1, 1)
+
+    def _smoothing(self, numbers: dict[str, Tensor]) -> Tensor:
+        most = self.config.policy_std_clip
+        return (numbers["next"] * self.config.policy_std).clamp_(-most, most)
+
+    def improve(self, obs: Tensor, numbers: dict[str, Tensor], learning: Tensor | None) -> None:
+        due = self.critics.optimizer.count % self.config.policy_delay == 0
+        due = due if learning is None else due & learning
+        if not due.any():
+            return
+        who = None if due.all() else due
+        self.optimizer.update(self._slope(obs, numbers), who)
+        follow(self.target, self.online, self.config.tau, who)
+        self.critics.follow(self.config.tau, who)
+
+    def _slope(self, obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
+        """The gradient ``[M, D]`` of the actor's loss, which is minus the mean value of its actions."""
+        trace = self.network.forward(self._actor, obs)
+        action = trace[-1].tanh()
+        uphill = self.critics.first_slope(torch.cat([obs, action], 1))[:, self.obs_size :]
+        gradient = torch.ops.aten.tanh_backward(uphill.neg(), action)
+        return self.network.backward(self._actor, obs, trace, gradient)[0]
+
+    def select(self, members: Tensor) -> None:
+        self.target = nn.Parameter(self.target[members], requires_grad=False)
+        super().select(members)

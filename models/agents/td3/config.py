@@ -1,0 +1,76 @@
+"""Settings of the TD3 family. This file is the only home of their defaults; it imports no torch.
+
+Sources: [T] Fujimoto, van Hoof & Meger 2018, "Addressing Function Approximation Error in Actor-Critic Methods", arXiv
+1802.09477. [F] Ferreira et al. 2022, "Learning Synthetic Environments and Reward Networks", arXiv 2202.02790, and its
+public code, whose names the settings keep.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from models.family import Family
+from models.settings import setting, width
+from models.varied import VARIED
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters of TD3."""
+
+    # Networks
+    hidden_size: int = width(128, "units of each hidden layer of actor and critics [F]")
+    hidden_layer: int = setting(2, "hidden layers [F]", minimum=1, maximum=16)
+    activation_fn: str = setting(
+        "relu", "activation of the hidden layers", choices=("relu", "leakyrelu", "tanh", "prelu", "identity")
+    )
+
+    # Learning
+    lr: float = setting(1e-3, "Adam's learning rate of actor and critics [T]", above=0)
+    batch_size: int = setting(256, "transitions in a batch [F]", minimum=1, maximum=1_000_000)
+    discount: float = setting(0.99, "discount of later rewards [T]", minimum=0, maximum=1)
+    tau: float = setting(
+        0.005, "share of the networks mixed into the target networks, when the actor learns [T]", minimum=0, maximum=1
+    )
+    policy_delay: int = setting(
+        2, "updates of the critics for one of the actor and of the target networks [T]", minimum=1, maximum=10_000
+    )
+    policy_std: float = setting(
+        0.2, "noise on the target's action, a standard deviation in shares of half the range [T]", minimum=0
+    )
+    policy_std_clip: float = setting(0.5, "largest size of that noise [T]", minimum=0)
+    rb_size: int = setting(1_000_000, "capacity of the replay buffer, in transitions [T]", minimum=1)
+    fill: int = setting(
+        0, "transitions in the replay buffer before the first update; until then actions are random", minimum=0
+    )
+    init_episodes: int = setting(5, "episodes before the first update; until then actions are random", minimum=0)
+    updates_per_step: int = setting(1, "gradient steps per step of the environments", minimum=1, maximum=10_000)
+
+    # Exploration, collection and tests
+    action_std: float = setting(
+        0.1, "noise on the action, a standard deviation in shares of half the range [T]", minimum=0
+    )
+    test_noise: bool = setting(False, "noise in tests as in training [F]; off: greedy")
+    num_envs: int = setting(1, "environments an agent steps side by side, one update for all", minimum=1, maximum=4096)
+
+    # Hyperparameters sampled for each agent
+    vary_hp: bool = setting(
+        False, "sample what `vary` names for each agent: lr, batch size and width log-uniformly in [x/3, 3x]"
+    )
+    vary: tuple[str, ...] = setting(VARIED, "hyperparameters that vary_hp samples [F]", choices=VARIED)
+
+
+def validate(config: Any) -> str | None:
+    for name in ("batch_size", "fill", "num_envs"):
+        if getattr(config, name) > config.rb_size:
+            given = f"{name} is {getattr(config, name)}, but rb_size is {config.rb_size}"
+            return f"{given}; allowed: {name} up to rb_size"
+    return None
+
+
+FAMILY = Family(
+    config=Config,
+    implementations={"TD3": {}},
+    learns_from="steps",
+    validate=validate,
+    trains_on_proxies=True,
+)

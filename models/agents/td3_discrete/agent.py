@@ -1,0 +1,83 @@
+"""TD3 for discrete actions, through vectors that a Gumbel-softmax gives, for M members in lock-step."""
+
+import torch
+from torch import Tensor, nn
+
+from models.agents.td3 import agent as td3
+from models.agents.td3_discrete.gumbel import gumbel_softmax, softmax_slope, temperature
+from models.spaces import Discrete
+from models.streams import Draw, Streams
+
+
+class Agent(td3.Agent):
+    """The actor gives logits, an action is a Gumbel-softmax vector of length A with normal noise, of which the largest
+    number is what is done. The critics see vectors, and the target's are not clipped.
+
+    Source: Ferreira et al. 2022 and its public code; Jang, Gu & Poole 2017. In the code tests draw as training does
+    (``test_noise``). A learned temperature is one more weight of the actor, its logarithm, so that it stays above 0.
+    """
+
+    action_kinds = (Discrete,)
+    of_updates = (*td3.Agent.of_updates, "next_gumbel", "gumbel")
+
+    def _initial(self, streams: Streams) -> Tensor:
+        start = self.network.initial(streams)
+        level = torch.tensor(self.config.gumbel_softmax_temp).log()
+        start = torch.cat([start, level.expand(len(streams), 1)], 1)
+        self.target = nn.Parameter(start.clone(), requires_grad=False)
+        return start
+
+    def _draws(self) -> list[Draw]:
+        batch = (self.updates_per_step, self.action_size, self.batch)
+        drawn = {"act_gumbel": (self.action_size, self.envs), "next_gumbel": batch, "gumbel": batch}
+        return [*super()._draws(), (Streams.gumbel, drawn)]
+
+    def temperature(self, weights: Tensor) -> Tensor:
+        """The temperature ``[M, 1, 1]`` of actors by ``weights [M, D]``."""
+        return temperature(self.config, weights[:, -1], self.critics.optimizer.count).view(-1, 1, 1)
+
+    def _explore(self, outputs: Tensor) -> Tensor:
+        soft, vectors = self._vectors(outputs, self.numbers["act_gumbel"], self.temperature(self.online))
+        return torch.add(vectors.transpose(1, 2), self.numbers["explore"], alpha=self.config.action_std)
+
+    def _vectors(self, outputs: Tensor, gumbel: Tensor, heat: Tensor) -> tuple[Tensor, Tensor]:
+        """Soft vectors, and those that are used, ``[M, A, .]``."""
+        soft = gumbel_softmax(outputs, gumbel, heat)
+        return soft, one_hot(soft, 1) if self.config.gumbel_softmax_hard else soft
+
+    def _at_random(self) -> Tensor:
+        return one_hot(self.numbers["random"], 2)
+
+    def executed(self, vectors: Tensor) -> Tensor:
+        return vectors.argmax(2)
+
+    def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
+        """The logits; with ``streams`` vectors as in training."""
+        if streams is None:
+            return outputs.transpose(1, 2)
+        vectors = self._vectors(outputs, streams.gumbel(*outputs.shape[1:]), self.temperature(self.online))[1]
+        noise = streams.normal(*vectors.transpose(1, 2).shape[1:])
+        return torch.add(vectors.transpose(1, 2), noise, alpha=self.config.action_std)
+
+    def _target_action(self, outputs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
+        vectors = self._vectors(outputs, numbers["next_gumbel"], self.temperature(self.target))[1]
+        return vectors + self._smoothing(numbers)
+
+    def _slope(self, obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
+        trace, heat = self.network.forward(self._actor, obs), self.temperature(self.online)
+        soft, vectors = self._vectors(trace[-1], numbers["gumbel"], heat)
+        uphill = self.critics.first_slope(torch.cat([obs, vectors], 1))[:, self.obs_size :]
+        gradient = softmax_slope(soft, uphill.neg()) / heat
+        of_network = self.network.backward(self._actor, obs, trace, gradient)[0]
+        if self.config.gumbel_temperature == "learned":
+            # z = (l + g) / T, so d z / d log T = -z
+            of_level = -(gradient * (trace[-1] + numbers["gumbel"])).flatten(1).sum(1, keepdim=True)
+        else:
+            of_level = of_network.new_zeros(len(of_network), 1)
+        return torch.cat([of_network, of_level], 1)
+
+
+def one_hot(values: Tensor, axis: int) -> Tensor:
+    """1 at the largest of ``values`` along ``axis``, of equal ones at the first, 0 elsewhere."""
+    best = values.argmax(axis, keepdim=True)
+    return torch.zeros_like(values).scatter_(axis, best, 1.0)

@@ -1,0 +1,39 @@
+"""The Gumbel-softmax in columns, ``[M, A, B]``, and its temperature.
+
+Source: Jang, Gu & Poole 2017, "Categorical Reparameterization with Gumbel-Softmax", arXiv 1611.01144, section 2.
+"""
+
+import torch
+from torch import Tensor
+
+from models.agents.td3_discrete.config import Config
+from models.layers import in_blocks
+
+ANNEALED_TO, WITHIN = 0.05, 2000  # share of the temperature that is left, and after how many updates [F]
+
+
+def gumbel_softmax(logits: Tensor, gumbel: Tensor, temperature: Tensor) -> Tensor:
+    """``softmax((logits + gumbel) / temperature)`` over the A actions."""
+    scores = (logits + gumbel) / temperature
+    memory, out = in_blocks(tuple(scores.shape), scores)  # for the exponential function: see there
+    torch.sub(scores, scores.amax(1, keepdim=True), out=out)
+    memory.exp_()
+    return out.div_(out.sum(1, keepdim=True))
+
+
+def softmax_slope(soft: Tensor, gradient: Tensor) -> Tensor:
+    """From the gradient by a softmax over the A actions, ``soft``, to that by what it was taken of."""
+    return soft * (gradient - (soft * gradient).sum(1, keepdim=True))
+
+
+def temperature(config: Config, level: Tensor, updates: Tensor) -> Tensor:
+    """The temperature ``[M]`` after ``updates [M]``; ``level [M]`` is the logarithm of a learned one."""
+    if config.gumbel_temperature == "learned":
+        memory, out = in_blocks(tuple(level.shape), level)
+        out.copy_(level)
+        memory.exp_()
+        return out
+    start = torch.full_like(level, config.gumbel_softmax_temp)
+    if config.gumbel_temperature == "fixed":
+        return start
+    return start * (1 - (1 - ANNEALED_TO) * (updates.float() / WITHIN).clamp(max=1))

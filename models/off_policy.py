@@ -1,0 +1,224 @@
+"""Actor-critic agents that learn from a replay buffer: all that TD3 and SAC share around their two updates."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from models.contract import InnerAgent, Policy
+from models.critics import TwinCritics, critic_bytes
+from models.mlp import Layer, Mlp, parameters
+from models.optim import MemberAdam
+from models.replay import ReplayBuffer
+from models.spaces import Continuous, Discrete, Spaces
+from models.state import like
+from models.streams import Draw, NoiseBlocks, Streams
+from models.varied import draw_all, groups
+
+
+class OffPolicy(InnerAgent):
+    """``act / observe / learn``, one step of all members after another. E is ``config.num_envs``.
+
+    Inside, actions are vectors of A numbers, [-1, 1] standing for the bounds of each coordinate of the real ones, so
+    that noise is in shares of half the range. Until a member learns it acts at random. A time limit is no end: what
+    comes after it counts. Member m explores, remembers and learns by its own streams; with ``vary_hp`` it has its own
+    hyperparameters, drawn from its seed, and members must come from one group of `groups`.
+
+    A class of this kind has the methods below that raise, and may have more numbers a step (`_draws`).
+    """
+
+    action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]] = (Continuous,)
+    groups = staticmethod(groups)
+
+    def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
+        super().__init__()
+        self.config, self.spaces, self.seeds, self.own = config, spaces, list(seeds), draw_all(config, seeds)
+        first = self.own[0]
+        self.batch, hidden = first.batch_size, [first.hidden_size] * first.hidden_layer
+        self.obs_size, self.action_size = spaces.obs_shape[0], _vector(spaces)
+        streams = Streams.named(seeds, "weights")
+        self.network = Mlp([self.obs_size, *hidden, self._outputs(self.action_size)], config.activation_fn)
+        self.online = nn.Parameter(self._initial(streams), requires_grad=False)
+        rates = torch.tensor([own.lr for own in self.own])
+        self.optimizer = MemberAdam(self.online, rates)
+        pair = self.obs_size + self.action_size
+        self.critics = TwinCritics([pair, *hidden, 1], config.activation_fn, streams, rates)
+        columns = {
+            "pair": ((pair,), torch.float32), "next_obs": ((self.obs_size,), torch.float32),
+            "reward": ((), torch.float32), "discount": ((), torch.float32),
+        }  # fmt: skip
+        self.replay = ReplayBuffer(columns, config.rb_size, len(seeds), grows=True)
+        self.envs, self.updates_per_step = config.num_envs, config.updates_per_step
+        self.noise = NoiseBlocks(Streams.named(seeds, "exploration and replay"), self._draws())
+        self.numbers: dict[str, Tensor] = {}  # of the step under way
+        self.chosen = torch.empty(0)  # the vectors of the step under way, [M, E, A]
+        self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # finished
+        self.steps = 0
+        self.seen: dict[str, Tensor] = {"train/q_mean": torch.full((len(seeds),), torch.nan)}  # of the last update
+        self._everyone = False  # whether all members learn
+        if isinstance(spaces.actions, Continuous):
+            self.low, self.high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
+            self.centre, self.reach = (self.low + self.high) / 2, (self.high - self.low) / 2
+        self._views()
+
+    @staticmethod
+    def memory_bytes(config: Any, spaces: Spaces, members: int, steps: int | None, dynamics: Any = None) -> int:
+        obs, vector, batch = spaces.obs_shape[0], _vector(spaces), config.batch_size
+        hidden = [config.hidden_size] * config.hidden_layer
+        actor = 28 * parameters([obs, *hidden, 2 * vector]) + batch * 12 * (sum(hidden) + 2 * vector)
+        critics = critic_bytes(parameters([obs + vector, *hidden, 1]), hidden, obs + vector, batch)
+        kept, row = config.rb_size if steps is None else min(config.rb_size, steps), 4 * (2 * obs + vector + 2)
+        drawn = NoiseBlocks.STEPS * (config.updates_per_step * batch * (1 + vector) + 2 * config.num_envs * vector)
+        return members * (actor + critics + 2 * kept * row + 8 * drawn + 3 * batch * row)
+
+    def _views(self) -> None:
+        self._actor: list[Layer] = self.network.layers(self.online[:, : self.network.size])
+
+    def _outputs(self, vector: int) -> int:
+        """Outputs of the actor's network for actions of so many numbers."""
+        return vector
+
+    def _initial(self, streams: Streams) -> Tensor:
+        """First weights of the actor, ``[M, D]``; those of its network come first."""
+        return self.network.initial(streams)
+
+    def _draws(self) -> list[Draw]:
+        """The random numbers of a step. ``explore`` and ``random`` are of the action, the others of its updates."""
+        acted, updates = (self.envs, self.action_size), self.updates_per_step
+        return [
+            (Streams.uniform, {"random": acted, "replay": (updates, self.batch)}),
+            (Streams.normal, {"explore": acted, "next": (updates, self.action_size, self.batch)}),
+        ]
+
+    # -- acting --------------------------------------------------------------------------------------------------------
+
+    def _explore(self, outputs: Tensor) -> Tensor:
+        """Vectors ``[M, E, A]`` to act by, from the actor's ``outputs [M, ., E]`` and the step's numbers."""
+        raise NotImplementedError
+
+    def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
+        """Vectors ``[M, E, A]`` of a test; ``streams`` are there only where tests draw."""
+        raise NotImplementedError
+
+    def act(self, obs: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.numbers = self.noise.next()
+            self.steps += 1
+            chosen = self._explore(self.network.forward(self._actor, obs.transpose(1, 2))[-1])
+            if not self._everyone:
+                chosen = torch.where(self.learning().view(-1, 1, 1), chosen, self._at_random())
+            self.chosen = chosen.nan_to_num(0.0)  # whose weights are no longer finite still plays
+            return self.executed(self.chosen)
+
+    def _at_random(self) -> Tensor:
+        """Uniform vectors ``[M, E, A]``."""
+        return 2 * self.numbers["random"] - 1
+
+    def executed(self, vectors: Tensor) -> Tensor:
+        """The real actions that ``vectors [M, E, A]`` stand for."""
+        return torch.addcmul(self.centre, vectors, self.reach).maximum(self.low).minimum(self.high)
+
+    def begin(self, envs: int, streams: Streams, **_: Any) -> "Play":
+        return Play(self, self.online, streams if self.config.test_noise else None)
+
+    def with_weights(self, online: Tensor) -> "Play":
+        return Play(self, online)
+
+    # -- learning ------------------------------------------------------------------------------------------------------
+
+    def observe(
+        self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
+    ) -> None:
+        """Remember the step, with the vectors that `act` chose."""
+        pair = torch.cat([obs, self.chosen], 2)
+        self.replay.add(pair=pair, next_obs=next_obs, reward=reward, discount=discount)
+        self.episodes += done.sum(1)
+
+    def learning(self) -> Tensor:
+        return (self.episodes >= self.config.init_episodes) & (self.replay.size >= max(1, self.config.fill))
+
+    @torch.no_grad()
+    def learn(self) -> Tensor:
+        able = None if self._everyone else self.learning()
+        if able is not None and not able.any():
+            return torch.full((self.members,), torch.nan)
+        if able is not None and able.all():
+            self._everyone, able = True, None
+        for i in range(self.updates_per_step):
+            loss = self.update({name: self.numbers[name][:, i] for name in self.of_updates}, able)
+        if able is None:
+            return loss
+        self.seen = {tag: value.masked_fill(~able, torch.nan) for tag, value in self.seen.items()}
+        return loss.masked_fill(~able, torch.nan)
+
+    of_updates: tuple[str, ...] = ("replay", "next")  # numbers of a step with an axis of updates
+
+    def update(self, numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
+        """The critics' loss ``[M]`` of an update of the members ``learning [M]`` (None: all), by one update's numbers:
+        uniform ``replay [M, B]`` chooses the rows."""
+        rows = self.replay.sample(numbers["replay"])
+        pairs, next_obs = rows["pair"].transpose(1, 2), rows["next_obs"].transpose(1, 2)
+        later = self.later(next_obs, numbers)
+        goal = torch.addcmul(rows["reward"], rows["discount"], later, value=self.config.discount)
+        loss, self.seen["train/q_mean"] = self.critics.update(pairs, goal, learning)
+        self.improve(pairs[:, : self.obs_size], numbers, learning)
+        return loss
+
+    def later(self, next_obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
+        """What the goal says of ``next_obs [M, O, B]``, ``[M, B]``."""
+        raise NotImplementedError
+
+    def improve(self, obs: Tensor, numbers: dict[str, Tensor], learning: Tensor | None) -> None:
+        """The updates of actor and targets that go with one of the critics, on ``obs [M, O, B]``."""
+        raise NotImplementedError
+
+    # -- members and state ---------------------------------------------------------------------------------------------
+
+    def select(self, members: Tensor) -> None:
+        chosen = members.tolist()
+        self.seeds, self.own = [self.seeds[m] for m in chosen], [self.own[m] for m in chosen]
+        self.online = nn.Parameter(self.online[members], requires_grad=False)
+        self.optimizer.select(self.online, members)
+        self.critics.select(members)
+        self.episodes = self.episodes[members]
+        self.seen = {tag: value[members] for tag, value in self.seen.items()}
+        self.replay.select(members)
+        self.noise.select(members)
+        self._views()
+
+    def measured(self) -> dict[str, Tensor]:
+        return dict(self.seen)
+
+    def training_state(self) -> dict[str, Any]:
+        return {
+            "optimizer": self.optimizer.state_dict(), "critics": self.critics.training_state(),
+            "replay": self.replay.state_dict(), "episodes": self.episodes, "steps": self.steps,
+            "noise": self.noise.state_dict(),
+        }  # fmt: skip
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.critics.load_training_state(state["critics"])
+        self.replay.load_state_dict(state["replay"])
+        self.noise.load_state_dict(state["noise"])
+        self.episodes = like(self.episodes, state["episodes"], "episodes")
+        self.steps = like(self.steps, state["steps"], "steps")
+
+
+class Play(Policy):
+    """A test of M trained actors, without memory or optimiser: greedy, or drawing from ``streams``."""
+
+    def __init__(self, agent: OffPolicy, online: Tensor, streams: Streams | None = None):
+        self.agent, self.online, self.streams, self.members = agent, online, streams, len(online)
+        self.layers = agent.network.layers(online[:, : agent.network.size])
+
+    @torch.no_grad()
+    def act(self, obs: Tensor) -> Tensor:
+        outputs = self.agent.network.forward(self.layers, obs.transpose(1, 2))[-1]
+        return self.agent.executed(self.agent.play(outputs, self.streams).nan_to_num(0.0))
+
+
+def _vector(spaces: Spaces) -> int:
+    """A: numbers of an action as a vector, of discrete actions one for each."""
+    return spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
