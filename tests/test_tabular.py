@@ -167,12 +167,12 @@ def test_hyperparameters_of_their_own() -> None:
     assert made(Config(), range(2)).discounts().tolist() == pytest.approx([0.8, 0.8])
 
 
-def test_more_cells_than_single_precision_can_number() -> None:
-    """Rows of the table are found by another way there, with the same result."""
-    agent, few = made(), made()
-    agent._cells.exact = False
+def test_a_one_hot_observation_is_a_row_of_its_member_s_table() -> None:
     obs = torch.eye(CELLS)[torch.tensor([[0, 2, 1], [1, 0, 2]])]
-    assert agent._cells(obs).tolist() == few._cells(obs).tolist() == [0, 2, 1, 4, 3, 5]
+    agent = made()
+    agent.online.copy_(torch.arange(12.0).view(2, 6))
+    assert agent.values(obs)[..., 0].tolist() == [[0, 4, 2], [8, 6, 10]]
+    assert agent.with_weights(agent.online[[1, 1, 0]]).act(obs[[0, 0, 0]]).tolist() == [[1] * 3] * 3
 
 
 def test_an_environment_without_cells_is_refused() -> None:

@@ -1,9 +1,14 @@
-"""Q-learning and SARSA on tables of values, for M members in lock-step."""
+"""Q-learning and SARSA on tables of values, for M members in lock-step.
+
+A step of them is a dozen operations on a few hundred numbers. NumPy takes a microsecond for one and torch three, so
+they are NumPy's, in torch's memory.
+"""
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +18,8 @@ from models.epsilon import Epsilon
 from models.spaces import Discrete, Spaces
 from models.state import demand, like
 from models.streams import NoiseBlocks, Streams, derive_seed
+
+Array = np.ndarray[Any, Any]
 
 _BLOCK = 512  # steps whose random numbers are drawn at once; a draw costs as much as a hundred numbers
 
@@ -31,33 +38,51 @@ def draw(config: Config, seed: int) -> Config:
 
 
 class Cells:
-    """Where the table ``[M * S, A]`` has the row of a one-hot observation: ``obs [M, E, S]`` to ``[M * E]`` int64.
+    """Where a table ``[M * S, A]`` has the row of a one-hot observation: ``[M, E, S]`` to ``[M * E]``.
 
-    A product with 0, 1, 2, ... finds the 1 six times faster than the search for a maximum. It is a sum of whole numbers
-    and so exact in any order, as long as they are exact in single precision.
+    A product with 0, 1, 2, ... finds the 1 several times faster than the search for a maximum. It is a sum of whole
+    numbers, and so exact in any order.
     """
 
     def __init__(self, members: int, states: int):
-        self.states, self.exact = states, members * states < 2**24
-        self.numbers = torch.arange(states, dtype=torch.float32)
-        self.first = torch.arange(members) * states  # the row of each member's cell 0
-        self._first = self.first.float()  # [M * E], as last needed
+        self.states, self.numbers = states, np.arange(states, dtype=np.float32)
+        self.first = np.arange(members) * states  # the row of each member's cell 0
+        self._first = self.first  # [M * E], as last needed
 
-    def __call__(self, obs: Tensor) -> Tensor:
-        members, envs, _ = obs.shape
-        if not self.exact:
-            return (obs.argmax(2) + self.first.unsqueeze(1)).view(-1)
-        if len(self._first) != members * envs:
-            self._first = self.first.float().repeat_interleave(envs)
-        return torch.addmv(self._first, obs.reshape(-1, self.states), self.numbers).long()
+    def __call__(self, obs: Tensor) -> Array:
+        cells = obs.numpy().reshape(-1, self.states) @ self.numbers
+        if len(self._first) != len(cells):
+            self._first = self.first.repeat(obs.shape[1])
+        rows: Array = cells.astype(np.int64)
+        rows += self._first
+        return rows
 
 
-def best(values: Tensor, ties: Tensor | None = None) -> Tensor:
+class Numbers(NoiseBlocks):
+    """`NoiseBlocks` that gives arrays ``[M, ...]``."""
+
+    def _split(self) -> None:
+        arrays = {name: block.transpose(0, 1).contiguous().numpy() for name, block in self._block.items()}
+        self._by_step: Any = {name: list(array) for name, array in arrays.items()}
+
+
+def best(values: Array, ties: Array | None = None) -> Array:
     """The best actions ``[N]`` by ``values [N, A]``: of equal ones the first, or the one with the largest of ``ties``
     ``[N, A]``."""
     if ties is None:
         return values.argmax(1)
-    return torch.where(values == values.amax(1, keepdim=True), ties, -1.0).argmax(1)
+    return np.where(values == values.max(1, keepdims=True), ties, -1.0).argmax(1)
+
+
+class Now:
+    """The step under way. These are no attributes of the agent, for a module looks long at what it is given."""
+
+    count = 0  # of steps
+    numbers: dict[str, Array]
+    obs: Tensor | None = None  # acted on
+    rows: Array  # of `obs`
+    parts: tuple[Array, ...]  # where values move, rows that come next, rewards, discounts: [M * E] each
+    done: Array  # [M, E]
 
 
 class Agent(InnerAgent):
@@ -86,7 +111,7 @@ class Agent(InnerAgent):
         shape = (len(seeds), self.states * self.actions)
         self.online = nn.Parameter(torch.zeros(shape), requires_grad=False)
         self.visits = torch.zeros(shape, dtype=torch.int64) if config.count_bonus else None
-        # [M, E], the action that is taken next; their number where none is chosen yet.
+        # [M, E], the action that is taken next; the number of actions where none is chosen yet.
         self.planned = torch.full((len(seeds), self.envs), self.actions) if config.backup == "executed" else None
         self._epsilon = Epsilon(config)
         forms = ("", "next ") if config.backup != "max" else ("",)
@@ -96,20 +121,25 @@ class Agent(InnerAgent):
         ]
         if config.random_ties:
             draws.append((Streams.uniform, {f"{form}ties": (self.envs, self.actions) for form in forms}))
-        self.noise = NoiseBlocks(Streams.named(seeds, "exploration"), draws, steps=_BLOCK)
-        self.numbers: dict[str, Tensor] = {}  # of the step under way
+        self.noise = Numbers(Streams.named(seeds, "exploration"), draws, steps=_BLOCK)
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # finished
-        self.steps = 0
+        self._now = Now()
         self._prepare()
 
     def _prepare(self) -> None:
-        """What follows from the members: views of the table, and their hyperparameters as tensors."""
-        self._rows, self._values = self.online.view(-1, self.actions), self.online.view(-1)
+        """What follows from the members."""
+        self._rows = self.online.numpy().reshape(-1, self.actions)  # [M * S, A]
+        self._values = self._rows.reshape(-1)
         self._cells = Cells(self.members, self.states)
-        lr = torch.tensor([own.lr for own in self.own])
-        self._lr = None if bool((lr == 1).all()) else lr  # a product with 1 changes nothing
-        self._discounts = self.discounts()
-        self._acted: tuple[Tensor | None, Tensor | None] = None, None  # the last observations, and their rows
+        self._among = np.arange(self.members) * self.actions  # where rows [M, A] begin
+        self._lr = np.array([own.lr for own in self.own], np.float32)
+        self._discounts = self.discounts().numpy()
+        self._now.obs = None
+
+    @property
+    def steps(self) -> int:
+        """How many have been acted in."""
+        return self._now.count
 
     @staticmethod
     def memory_bytes(config: Config, spaces: Spaces, members: int, steps: int | None, dynamics: Any = None) -> int:
@@ -137,71 +167,87 @@ class Agent(InnerAgent):
         """Probability of a random action now, ``[M]``."""
         return self._epsilon.now(self.episodes, (self.steps - 1) * self.envs, self.budget)
 
-    def _explored(self, greedy: Tensor, explore: Tensor, random: Tensor) -> Tensor:
-        """``greedy [M, E]``, or ``random`` actions where ``explore`` says so."""
-        return torch.where(
-            explore if self._epsilon.constant is not None else explore < self.epsilon().unsqueeze(1), random, greedy
-        )
+    def _explore(self, greedy: Array, form: str = "", at: Any = slice(None)) -> None:
+        """Put random actions into ``greedy [M, E]``, or into that ``[M]`` of the environment ``at``, where a step
+        explores, by the numbers of this ``form``."""
+        numbers = self._now.numbers
+        explore = numbers[form + "explore"]
+        if self._epsilon.constant is None:
+            explore = explore < self.epsilon().unsqueeze(1).numpy()
+        np.copyto(greedy, numbers[form + "action"][:, at], where=explore[:, at])
 
     def act(self, obs: Tensor) -> Tensor:
-        numbers = self.numbers = self.noise.next()
-        self.steps += 1
-        rows = self._cells(obs)
-        self._acted = obs, rows
-        ties = numbers["ties"].flatten(0, 1) if self.config.random_ties else None
-        greedy = best(self._rows.index_select(0, rows), ties).view(-1, self.envs)
-        action = self._explored(greedy, numbers["explore"], numbers["action"])
-        return action if self.planned is None else torch.where(self.planned < self.actions, self.planned, action)
+        now = self._now
+        now.count += 1
+        now.numbers = self.noise.next()  # type: ignore[assignment]  # arrays
+        now.obs, now.rows = obs, self._cells(obs)
+        ties = now.numbers["ties"].reshape(-1, self.actions) if self.config.random_ties else None
+        action = best(self._rows.take(now.rows, 0), ties).reshape(-1, self.envs)
+        self._explore(action)
+        if self.planned is not None:
+            planned = self.planned.numpy()
+            np.copyto(action, planned, where=planned < self.actions)
+        return torch.from_numpy(action)
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        seen, rows = self._acted
-        if seen is not obs or rows is None:
-            rows = self._cells(obs)
-        taken = torch.add(action.reshape(-1), rows, alpha=self.actions)
+        now = self._now
+        rows = now.rows if now.obs is obs else self._cells(obs)
+        taken = rows * self.actions
+        taken += action.numpy().reshape(-1)
+        paid, after, now.done = reward.numpy().reshape(-1), discount.numpy().reshape(-1), done.numpy()
         if self.config.truncation_ends:
-            discount = torch.where(done, 0.0, discount)
+            after = np.where(now.done.reshape(-1), np.float32(0), after)
         if self.visits is not None:
-            visits = self.visits.view(-1)
-            visits.index_add_(0, taken, torch.ones_like(taken))
+            visits = self.visits.numpy().reshape(-1)
+            np.add.at(visits, taken, 1)
             # The small number is the public code's.
-            reward = reward + self.config.count_bonus / (visits.take(taken).sqrt() + 1e-9).view_as(reward)
-        self.episodes += done.sum(1)
-        self._step = taken, self._cells(next_obs), reward.reshape(-1), discount.reshape(-1)
-        self._done = done
+            paid = paid + (self.config.count_bonus / (np.sqrt(visits.take(taken)) + 1e-9)).astype(np.float32)
+        episodes = self.episodes.numpy()
+        for ended in now.done.T:
+            episodes += ended
+        now.parts = taken, self._cells(next_obs), paid, after
 
     def learning(self) -> Tensor:
         return self.episodes >= self.config.init_episodes
 
     def learn(self) -> Tensor:
+        parts = self._now.parts
         if self.envs == 1:
-            return self._update(0, *self._step)
-        for env, step in enumerate(zip(*(part.view(-1, self.envs).unbind(1) for part in self._step), strict=True)):
-            loss = self._update(env, *step)
+            return self._update(0, *parts)
+        for env in range(self.envs):
+            loss = self._update(env, *(part[env :: self.envs] for part in parts))
         return loss
 
-    def _update(self, env: int, taken: Tensor, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+    def _update(self, env: int, taken: Array, after: Array, reward: Array, discount: Array) -> Tensor:
         """Take in the step of one environment ``[M]``: values at ``taken`` move, rows ``after`` come next."""
-        values = self._rows.index_select(0, after)
-        later = values.amax(1) if self.config.backup == "max" else self._next_value(env, values)
-        error = torch.addcmul(reward, discount * self._discounts, later).sub_(self._values.take(taken))
-        loss = error.square()
+        values = self._rows.take(after, 0)
+        action = best(values) if self.config.backup == "max" else self._next_action(env, values)
+        action += self._among
+        error = discount * self._discounts
+        old = self._values.take(taken)
+        error *= values.reshape(-1).take(action)
+        error += reward
+        error -= old
+        loss = torch.from_numpy(error * error)
         if self.config.init_episodes:
             able = self.learning()
-            error, loss = torch.where(able, error, 0.0), loss.masked_fill(~able, torch.nan)
-        self._values.index_add_(0, taken, error if self._lr is None else error * self._lr)
+            loss.masked_fill_(~able, torch.nan)
+            error[~able.numpy()] = 0
+        error *= self._lr
+        error += old
+        self._values[taken] = error
         return loss
 
-    def _next_value(self, env: int, values: Tensor) -> Tensor:
-        """The value ``[M]`` among ``values [M, A]`` of the action that an environment is taken to choose next."""
-        at = slice(env, env + 1)
-        ties = self.numbers["next ties"][:, env] if self.config.random_ties else None
-        explore, random = self.numbers["next explore"][:, at], self.numbers["next action"][:, at]
-        action = self._explored(best(values, ties).unsqueeze(1), explore, random)
+    def _next_action(self, env: int, values: Array) -> Array:
+        """The actions ``[M]`` that one environment is taken to choose next, by ``values [M, A]``."""
+        ties = self._now.numbers["next ties"][:, env] if self.config.random_ties else None
+        action = best(values, ties)
+        self._explore(action, "next ", env)
         if self.planned is not None:
-            self.planned[:, at] = torch.where(self._done[:, at], self.actions, action)
-        return values.gather(1, action).squeeze(1)
+            self.planned.numpy()[:, env] = np.where(self._now.done[:, env], self.actions, action)
+        return action
 
     def select(self, members: Tensor) -> None:
         chosen = members.tolist()
@@ -218,10 +264,10 @@ class Agent(InnerAgent):
 
     def values(self, obs: Tensor) -> Tensor:
         """``obs [M, B, S] -> [M, B, A]``."""
-        return self._rows[self._cells(obs)].view(*obs.shape[:2], self.actions)
+        return torch.from_numpy(self._rows[self._cells(obs)]).view(*obs.shape[:2], self.actions)
 
     def with_weights(self, online: Tensor) -> "Greedy":
-        return Greedy(online, Cells(len(online), self.states))
+        return Greedy(online, self.states)
 
     def training_state(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("visits", "planned", "episodes", "steps")}
@@ -229,8 +275,9 @@ class Agent(InnerAgent):
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         self.noise.load_state_dict(state["noise"])
-        for name in ("visits", "planned", "episodes", "steps"):
+        for name in ("visits", "planned", "episodes"):
             setattr(self, name, like(getattr(self, name), state[name], name))
+        self._now.count = like(self.steps, state["steps"], "steps")
         if self.planned is not None:
             most = int(self.planned.max())
             demand(most <= self.actions, "planned", f"has action {most}", f"up to {self.actions}")
@@ -239,13 +286,13 @@ class Agent(InnerAgent):
 class Greedy(Policy):
     """Greedy play by tables of values ``[M, S * A]``, without memory."""
 
-    def __init__(self, online: Tensor, cells: Cells):
-        self.cells, self.members = cells, len(online)
-        self.rows = online.view(self.members * cells.states, -1)
+    def __init__(self, online: Tensor, states: int):
+        self.members, self.cells = len(online), Cells(len(online), states)
+        self.rows = online.numpy().reshape(self.members * states, -1)
 
     def moves(self) -> Tensor:
         return best(self.rows).view(self.members, -1)
 
     def act(self, obs: Tensor) -> Tensor:
         """``obs [M, E, S]`` -> the best actions ``[M, E]`` int64; of equal values the first."""
-        return best(self.rows.index_select(0, self.cells(obs))).view(obs.shape[:2])
+        return torch.from_numpy(best(self.rows.take(self.cells(obs), 0))).view(obs.shape[:2])
