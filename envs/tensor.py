@@ -130,7 +130,7 @@ class TensorEnvironment:
             self.state, self.age = state, torch.zeros_like(self.age)
         else:
             where = where.to(self.device)
-            self.state, self.age = torch.where(where[..., None], state, self.state), self.age * ~where
+            self.state, self.age = torch.where(where[..., None], state, self.state), self.age.masked_fill(where, 0)
         return self.on_device.observe(self.state)
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:

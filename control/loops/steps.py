@@ -44,6 +44,7 @@ class StepLoop:
         shape, device = (agent.members, agent.envs), agent.device
         self.returns = torch.zeros(shape, device=device)
         self.lengths = torch.zeros(shape, dtype=torch.int64, device=device)
+        self._ones = torch.ones(shape, device=device)
         self.seeds = torch.zeros(shape, dtype=torch.int64)  # of the episodes under way
         self.loss = torch.full((agent.members,), torch.nan, device=device)
         self._all_learn = False
@@ -61,7 +62,7 @@ class StepLoop:
         action = agent.act(obs)
         step = environment.step(action)
         done = step.terminated | step.truncated
-        discount = (~step.terminated).float() if step.discount is None else step.discount
+        discount = self._ones.masked_fill(step.terminated, 0.0) if step.discount is None else step.discount
         agent.observe(obs, action, step.obs, step.reward, discount, done)
         self.loss = agent.learn()
         self.returns = self.returns + step.reward
@@ -69,11 +70,13 @@ class StepLoop:
         self.obs = step.obs
         self.shown = step.obs if agent.acts_on_stale else None
         self.steps += 1
-        if not done.any():
+        at = done.view(-1).nonzero().view(-1)
+        if not len(at):
             return None
-        who, where = done.nonzero(as_tuple=True)
-        ended = Ended(who, self.returns[who, where], self.lengths[who, where], self.steps)
-        self.returns[who, where], self.lengths[who, where] = 0.0, 0
+        who = at if agent.envs == 1 else at.div(agent.envs, rounding_mode="floor")
+        ended = Ended(who, self.returns.take(at), self.lengths.take(at), self.steps)
+        self.returns.masked_fill_(done, 0.0)
+        self.lengths.masked_fill_(done, 0)
         self.obs = self._start(done)
         return ended
 
@@ -108,10 +111,9 @@ class StepLoop:
     def _start(self, where: Tensor | None) -> Tensor:
         while self._block < self.steps // BLOCK:
             self._draw()
-        step = self.steps % BLOCK
-        seeds = self._seeds[step]
+        seeds, start = self._by_step[self.steps % BLOCK]
         self.seeds = seeds if where is None else torch.where(where.cpu(), seeds, self.seeds)
-        return self.environment.start(self._starts[step], where)
+        return self.environment.start(start, where)
 
     def _draw(self) -> None:
         """Seeds ``[BLOCK, M, E]`` of the next block of steps, and the starts that they stand for."""
@@ -119,6 +121,10 @@ class StepLoop:
         self._block_state = self.streams.get_state()
         self._seeds = self.streams.episode_seeds(BLOCK, self.agent.envs).transpose(0, 1)
         self._starts = self.environment.starts(self._seeds)
+        self._split()
+
+    def _split(self) -> None:
+        self._by_step = list(zip(self._seeds.unbind(0), self._starts.unbind(0), strict=True))
 
     def select(self, members: Tensor) -> bool:
         """Go on with ``members`` (indices ``[M']``) of an `InnerAgent` only; False where the environment cannot."""
@@ -130,11 +136,12 @@ class StepLoop:
         self.environment = environment
         self.streams.select(members.tolist())
         self._block_state = self._block_state[members]
-        for name in ("obs", "shown", "returns", "lengths", "seeds", "loss"):
+        for name in ("obs", "shown", "returns", "lengths", "seeds", "loss", "_ones"):
             value = getattr(self, name)
             setattr(self, name, None if value is None else value[members])
         if self.obs is not None:
             self._seeds, self._starts = self._seeds[:, members], self._starts[:, members]
+            self._split()
         return True
 
     def state_dict(self) -> dict[str, Any]:
