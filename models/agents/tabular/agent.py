@@ -291,7 +291,7 @@ class Greedy(Policy):
         self.rows = online.numpy().reshape(self.members * states, -1)
 
     def moves(self) -> Tensor:
-        return best(self.rows).view(self.members, -1)
+        return torch.from_numpy(best(self.rows)).view(self.members, -1)
 
     def act(self, obs: Tensor) -> Tensor:
         """``obs [M, E, S]`` -> the best actions ``[M, E]`` int64; of equal values the first."""
