@@ -63,25 +63,27 @@ class CellTable(Dynamics):
         return following, torch.take(self.reward, place), torch.take(self.terminated, place), None
 
     def play(self, moves: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-        """Return and length ``[M]`` of an episode in which member m takes action ``moves[m, s]`` in cell s; what
-        stepping it gives, many times faster."""
+        """Return and length ``[M]`` of an episode of ``limit`` steps at most in which member m takes action
+        ``moves[m, s]`` in cell s. As stepping it gives, up to rounding, but by doubling: from tables of what k steps do
+        follow those of 2 k steps."""
         members, cells = moves.shape
         place = moves + torch.arange(cells) * len(self.actions)
         first = torch.arange(members).unsqueeze(1) * (cells + 1)
-        # One cell more, to which episodes go that are over.
-        following = torch.where(self.terminated[place], cells, self.next_cell[place])
-        following = (torch.nn.functional.pad(following, (0, 1), value=cells) + first).flatten()
-        reward = torch.nn.functional.pad(self.reward[place], (0, 1)).flatten()
-        at = first[:, 0] + self._cells.index(START)
-        total, ends = torch.zeros(members), first[:, 0] + cells
-        length = torch.zeros(members, dtype=torch.int64)
-        for step in range(limit):
-            if step % 8 == 0 and bool((at == ends).all()):
-                break
-            length += at != ends
-            total += torch.take(reward, at)
-            at = torch.take(following, at)
-        return total, length
+        # One cell more, to which episodes go that are over, and where nothing is paid.
+        after = torch.where(self.terminated[place], cells, self.next_cell[place])
+        after = (torch.nn.functional.pad(after, (0, 1), value=cells) + first).flatten()
+        paid = torch.stack((self.reward[place], torch.ones(members, cells)), -1)
+        paid = torch.nn.functional.pad(paid, (0, 0, 0, 1)).flatten(0, 1)
+        at, total = first[:, 0] + self._cells.index(START), torch.zeros(members, 2)
+        while limit:
+            if limit & 1:
+                total = total + paid.index_select(0, at)
+                at = torch.take(after, at)
+            limit >>= 1
+            if limit:
+                paid = paid + paid.index_select(0, after)
+                after = torch.take(after, after)
+        return total[:, 0], total[:, 1].long()
 
     def text(self, state: Tensor) -> str:
         """A state ``[1]`` as lines: ``@`` the player, ``G`` the goal, ``*`` both, ``#`` wall, ``O`` hole."""

@@ -254,7 +254,11 @@ class InnerLoop:
         """Mean test return of ``members`` as they are now, ``[N]``; other tests after every episode."""
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
+        policy = agent.with_weights(agent.online[members])
+        if (played := self._by_table(policy)) is not None:
+            self._rule_steps += int(played.lengths.sum())
+            return played.returns[:, 0]
         seeds = [numbered_seed(agent.seeds[m], int(agent.episodes[m])) for m in members.tolist()]
-        returns, steps = self.test(agent.with_weights(agent.online[members]), seeds)
+        returns, steps = self.test(policy, seeds)
         self._rule_steps += steps
         return returns.mean(1)

@@ -1,0 +1,130 @@
+"""Speed of searches for reward networks, one thread: a generation on Cliff as published, and one on CartPole.
+
+    python benchmarks/rewards.py [--json] [--quick]
+
+Seconds are CPU time of this process. Ours and plain loops, which do the same work one agent at a time, take turns in
+one run. Agents of the plain loops are a sample, scaled to all.
+"""
+
+import contextlib
+import dataclasses
+import statistics
+import sys
+from dataclasses import dataclass
+
+import common  # first: one thread, and the project on the path
+import torch
+from common import Result, cpu_seconds, interleave, median_ratio
+from plain import ddqn
+from plain import rewards as plain
+from torch import nn
+
+from control.cli import parse
+from control.evolution.inner_loop import InnerLoop
+from models.proxies.reward.networks import Networks
+from models.streams import Streams
+
+
+@dataclass(frozen=True)
+class Size:
+    """Perturbations of the generation on Cliff (three trainings each) and agents of the one on CartPole; how many of
+    them the plain loops train; rounds."""
+
+    perturbations: int = 16
+    agents: int = 32
+    steps: int = 1000
+    sampled: int = 4
+    rounds: int = 3
+
+
+QUICK = Size(2, 2, 100, 1, 1)
+
+
+class Search:
+    """Agents on random networks and on both directions of perturbations, by a command line."""
+
+    def __init__(self, argv: str, rows: int):
+        settings = parse.parse(["--implementation", "RN", *argv.split()])
+        self.config, self.agent = settings.proxy, settings.agent
+        self.loop = InnerLoop(settings.proxy, settings.run.agent, settings.agent, settings.run.gamename)
+        mean = self.loop.stages.parameters.initial(Streams([0]))
+        noise = Streams([1]).normal(-(-rows // 3), mean.shape[1])[0] * settings.proxy.noise_std
+        self.proxies = torch.cat([mean.expand_as(noise), mean + noise, mean - noise])[:rows]
+
+    def run(self, **changes: int) -> float:
+        return cpu_seconds(lambda: self.loop.run(self.proxies, range(len(self.proxies)), **changes))
+
+    def network(self, row: int) -> nn.Sequential:
+        """The same as a plain module."""
+        parameters = self.loop.stages.parameters
+        assert isinstance(parameters, Networks)
+        named = parameters.named(self.proxies[row])
+        outs, ins = named["reward.0.weight"].shape
+        module = nn.Sequential(nn.Linear(ins, outs), nn.LeakyReLU(0.25), nn.Linear(outs, 1))
+        module.load_state_dict({f"{2 * int(name[7])}.{name[9:]}": value for name, value in named.items()})
+        return module
+
+
+def cliff(size: Size) -> dict[str, Result]:
+    search = Search("--gamename cliff --agent QLearning --preset paper", 3 * size.perturbations)
+    rows, config = len(search.proxies), search.config
+    picked = range(0, rows, max(1, rows // size.sampled))
+    assert config.train_episodes and config.solved_reward is not None
+
+    def theirs() -> float:
+        def work() -> None:
+            for row in picked:
+                agent = plain.QLearning(search.network(row), row)
+                agent.train(config.train_episodes or 1, config.solved_reward or 0.0, config.early_out_num)
+
+        return cpu_seconds(work) * rows / len(picked)
+
+    what = f"{rows} trainings of {config.train_episodes} episodes, a test after each"
+    return contest("cliff", {"ours": search.run, "plain": theirs}, size, what, len(picked))
+
+
+def cartpole(size: Size) -> dict[str, Result]:
+    search = Search("--gamename cartpole-200 --mode 1 --no_vary_hp", size.agents)
+    tests, every = search.config.test_episodes, min(search.config.test_every, size.steps)
+    recipe = ddqn.PRESETS["recipe"]
+    assert (search.agent.hidden_size, search.agent.batch_size, search.agent.lr) == (
+        recipe.hidden,
+        recipe.batch,
+        recipe.lr,
+    )
+    picked = range(0, size.agents, max(1, size.agents // size.sampled))
+
+    def theirs() -> float:
+        def work() -> None:
+            for row in picked:
+                plain.cartpole_training(search.network(row), row, size.steps, every, tests)
+
+        return cpu_seconds(work) * size.agents / len(picked)
+
+    search.loop.config = dataclasses.replace(search.config, inner_steps=size.steps, test_every=every)
+    what = f"{size.agents} agents of {size.steps} steps, {tests} tests every {every}"
+    return contest("cartpole", {"ours": search.run, "plain": theirs}, size, what, len(picked))
+
+
+def contest(name: str, sides: dict, size: Size, what: str, sampled: int) -> dict[str, Result]:
+    rounds = interleave(sides, size.rounds)
+    against = f"the plain loop, {sampled} agents scaled to all"
+    return {
+        f"{name}_plain": Result(statistics.median(rounds["plain"]), "s", against),
+        f"{name}": Result(statistics.median(rounds["ours"]), "s", f"a generation: {what}"),
+        f"{name}_speedup": Result(median_ratio(rounds["plain"], rounds["ours"]), "times", against, (">=", 10)),
+    }
+
+
+def main() -> None:
+    options = common.parser(__doc__.splitlines()[0]).parse_args()
+    size = QUICK if options.quick else Size()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
+        results = cliff(size) | cartpole(size)
+    common.report("Searches for reward networks", results, options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
