@@ -204,6 +204,7 @@ def _open(game: Game, render: bool) -> gym.Env:
     if render and sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo's own default draws through a display
     kwargs = {**game.kwargs, **({"render_mode": "rgb_array"} if render else {})}
+    times = kwargs.pop("action_repeat", 1)
     try:
         with warnings.catch_warnings():
             if render:  # a missing render mode is told below, in one line
@@ -229,6 +230,8 @@ def _open(game: Game, render: bool) -> gym.Env:
     modes = (env.metadata or {}).get("render_modes", ())
     if render and "rgb_array" not in modes:
         raise SettingError(f"record: {game.name} cannot be drawn; its render modes: {modes}")
+    if times > 1:
+        env = wrappers.RepeatAction(env, times)
     for name in game.wrappers:
         env = getattr(wrappers, name)(env)
     if screen is not None:
@@ -246,6 +249,8 @@ def _spaces(env: gym.Env, game: Game) -> Spaces:
     else:
         actions = Continuous(tuple(acted.low.ravel().tolist()), tuple(acted.high.ravel().tolist()))
     limit = env.spec.max_episode_steps if env.spec is not None else None
+    if limit is not None:
+        limit = -(-limit // game.kwargs.get("action_repeat", 1))
     dtype = torch.uint8 if len(seen.shape) == 3 else torch.float32
     one_hot = isinstance(env, wrappers.FlatObservation) and isinstance(env.env.observation_space, gym.spaces.Discrete)
     return Spaces(tuple(seen.shape), actions, dtype, limit, game.max_return, one_hot=one_hot, info=game.info)

@@ -60,12 +60,22 @@ class FluteParameters(Parameters):
 
 
 @dataclass(frozen=True)
+class RepeatParameters(Parameters):
+    """Parameters of `envs.repeated.RepeatedDynamics` and `envs.wrappers.RepeatAction`."""
+
+    action_repeat: int = setting(
+        1, "times that each action is taken; time limits count these, all else counts actions", minimum=1, maximum=1000
+    )
+
+
+@dataclass(frozen=True)
 class Game:
     """One environment by name.
 
     ``gym_id`` is the Gymnasium id, ``module:id`` where a module must be imported first; empty for probes.
     ``max_return`` is a bound that no episode's return exceeds, None where none is known: commands are clipped to it.
-    ``kwargs`` go to ``gymnasium.make``; ``wrappers`` are classes of ``envs/wrappers.py``, applied in order.
+    ``kwargs`` go to ``gymnasium.make``, other than ``action_repeat`` (`envs.wrappers.RepeatAction`); ``wrappers`` are
+    classes of ``envs/wrappers.py``, applied in order.
     ``dynamics`` is ``module:class`` of the environment as a tensor program (`envs.tensor.Dynamics`, made with the same
     ``kwargs``), empty where there is none; it replaces the Gymnasium id except where frames are drawn.
     ``parameters`` is the class of those ``kwargs`` that a name may change (`Parameters`), None where it
@@ -112,6 +122,13 @@ def _map(name: str, max_return: float, steps: int) -> Game:
     return Game(name.lower(), f"understudy/{name}-v0", max_return, kwargs, dynamics="envs.gridmaps:GridMap")
 
 
+def _repeatable(dynamics: str, gym_id: str, steps: int, max_return: float | None = None) -> Game:
+    """A tensor program ``module:class`` of this folder that repeats actions where asked to, of that many steps."""
+    name = dynamics.partition(":")[0].replace("_", "-")
+    kwargs = {"max_episode_steps": steps}
+    return Game(name, gym_id, max_return, kwargs, dynamics=f"envs.{dynamics}", parameters=RepeatParameters)
+
+
 _TABLE = (
     # 320 is the cap on commanded returns of the published Upside-Down RL runs.
     Game("lunarlander", "LunarLander-v3", 320.0),
@@ -122,9 +139,9 @@ _TABLE = (
     Game("cartpole", "CartPole-v1", 500.0, dynamics="envs.cartpole:CartPole"),
     Game("cartpole-200", "CartPole-v0", 200.0, {"max_episode_steps": 200}, dynamics="envs.cartpole:CartPole"),
     Game("acrobot", "Acrobot-v1", dynamics="envs.acrobot:Acrobot"),
-    Game("mountaincar", "MountainCar-v0"),
-    Game("mountaincar-continuous", "MountainCarContinuous-v0", 100.0),
-    Game("pendulum", "Pendulum-v1", 0.0),
+    _repeatable("mountaincar:MountainCar", "MountainCar-v0", 200),
+    _repeatable("mountaincar_continuous:MountainCarContinuous", "MountainCarContinuous-v0", 999, 100.0),
+    _repeatable("pendulum:Pendulum", "Pendulum-v1", 200, 0.0),
     Game("carracing", "CarRacing-v3", 1000.0),
     # The id has no time limit, and a greedy policy that walks into a wall would never come back.
     Game("cliffwalking", "CliffWalking-v1", -13.0, {"max_episode_steps": 200}, dynamics="envs.gridmaps:CliffWalking"),

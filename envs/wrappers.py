@@ -34,6 +34,24 @@ class SparseReward(gym.Wrapper):
         return obs, self._sum if terminated or truncated else 0.0, terminated, truncated, info
 
 
+class RepeatAction(gym.Wrapper):
+    """Takes each action ``times`` times, fewer where an episode ends before, and pays the sum of the rewards, in
+    float64. Observation and info are the last."""
+
+    def __init__(self, env: gym.Env, times: int) -> None:
+        super().__init__(env)
+        self._times = times
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        total = 0.0
+        for _ in range(self._times):
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            total += float(number(reward))
+            if terminated or truncated:
+                break
+        return obs, total, terminated, truncated, info
+
+
 class FlatObservation(gym.Wrapper):
     """Observations of any space as one vector, discrete parts one-hot, each held against its space before."""
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium.envs.classic_control  # noqa: F401  # names below begin with it
 import numpy as np
 import torch
 from torch import Tensor
@@ -27,6 +28,9 @@ from models.mlp import Mlp
 from models.registry import agent_class, default_config, family, implementations
 from models.spaces import Continuous, Discrete, Spaces
 
+# Gymnasium's own, stepped one by one and by workers, of which we have a tensor program under the shorter name.
+STEPPED_CAR = "gymnasium.envs.classic_control:MountainCar-v0"
+STEPPED_PENDULUM = "gymnasium.envs.classic_control:Pendulum-v1"
 # What makes a run small, for those fields that a family has. Batches and widths are odd, so that vector tails are
 # exercised; replay buffers of models go round.
 TINY: dict[str, Any] = {

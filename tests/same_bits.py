@@ -26,6 +26,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "tests" / "fixtures" / "same_bits.json"
 
+_CAR = "gymnasium.envs.classic_control:MountainCar-v0"  # Gymnasium's own, not our tensor program
+_PENDULUM = "gymnasium.envs.classic_control:Pendulum-v1"
 _EPISODES = (
     "--num_seeds 2 --batch_size 64 --num_grad_steps 8 --num_rand_action_rollouts 4 --training_rollouts_per_worker 3 "
     "--eval_every 2 --eval_episodes 2 --checkpoint_every 1"
@@ -44,7 +46,7 @@ _SEARCH = (
 # Name -> the command lines of one run folder, one after another.
 RUNS: dict[str, list[str]] = {
     "udrl": [f"--implementation UDRL --gamename lunarlander {_EPISODES} --epochs {n}" for n in ("2", "4 --resume")],
-    "udrl_workers": [f"--implementation UDRL --gamename pendulum {_EPISODES} --epochs 2 --num_workers 2"],
+    "udrl_workers": [f"--implementation UDRL --gamename {_PENDULUM} {_EPISODES} --epochs 2 --num_workers 2"],
     "rcp_r": [f"--implementation RCP-R --gamename lunarlander-sparse {_EPISODES} --epochs 2"],
     "rcp_a": [f"--implementation RCP-A --gamename lunarlander {_EPISODES} --epochs {n}" for n in ("1", "3 --resume")],
     "cpg": [f"--implementation CPG --gamename beresheet {_POLICY} --max_episodes {n}" for n in ("64", "128 --resume")],
@@ -52,8 +54,8 @@ RUNS: dict[str, list[str]] = {
     "ddqn": [
         f"--implementation DDQN --gamename cartpole {_STEPS} --vary_hp --epochs {n}" for n in ("2", "4 --resume")
     ],
-    "dueling": [f"--implementation DuelingDDQN --gamename mountaincar {_STEPS} --epochs 2 --time_limit 150 --resume",
-                f"--implementation DuelingDDQN --gamename mountaincar {_STEPS} --epochs 3 --resume"],
+    "dueling": [f"--implementation DuelingDDQN --gamename {_CAR} {_STEPS} --epochs 2 --time_limit 150 --resume",
+                f"--implementation DuelingDDQN --gamename {_CAR} {_STEPS} --epochs 3 --resume"],
     "er": [f"--implementation ER {_MODEL} --num_steps {n}" for n in ("300", "600 --resume")],
     "perfect": [f"--implementation PerfectModel {_MODEL} --num_steps 300"],
     "simple": [f"--implementation SimpleModel {_MODEL} --num_steps 300 --faithful_to_paper"],
@@ -116,7 +118,7 @@ def digest(name: str) -> dict[str, str]:
             found["proxy"] = _hash(_layers(proxy))
             found["scores"] = _hash((metrics.parent / "scores.json").read_text(encoding="utf-8"))
         else:
-            words = ["--eval_agent", str(metrics.parent), "--num_eval_episodes", "3"]
+            words = ["--eval_agent", str(metrics.parent), "--num_eval_episodes", "3", "--import", _CAR.split(":")[0]]
             found["evaluation"] = _hash(_numbers(run(words)))
         return found
 

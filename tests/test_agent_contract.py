@@ -16,6 +16,7 @@ from helpers import (  # fmt: skip
     CELLS,
     MODELS,
     STEP_CASES,
+    STEPPED_CAR,
     VARIANTS,
     able,
     build,
@@ -100,7 +101,7 @@ def test_a_member_alone_is_the_same_to_the_bit(case: str, game: str) -> None:
 RESUMED = [
     *playable("probe-truncated", cases=FULL), ("RCP-A", "probe-truncated-continuous"),
     *((case, usual(case)) for case in STEP_CASES if case not in MODELS),
-    ("DDQN", "probe-truncated"), ("DDQN-three-envs", "mountaincar"), ("TD3", "pendulum"),
+    ("DDQN", "probe-truncated"), ("DDQN-three-envs", STEPPED_CAR), ("TD3", "pendulum"),
     *((case, MAZES[i % 3]) for i, case in enumerate(MODELS)),
 ]  # fmt: skip
 

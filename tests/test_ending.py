@@ -18,7 +18,7 @@ from control.cli import ending as module
 from control.cli.ending import SIGNALS, Ending, ending
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown
-from helpers import flags, run_folder, wait_until
+from helpers import STEPPED_CAR, flags, run_folder, wait_until
 
 COMMAND = [sys.executable, str(ROOT / "trainer.py")]
 
@@ -143,7 +143,7 @@ def test_what_an_import_makes_of_a_signal_is_an_interruption(
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_to_all_processes_ends_with_a_checkpoint(number: signal.Signals, logdir: Path) -> None:
     """As from a terminal that is closed, or a scheduler: it goes to the processes that step environments too."""
-    more = {"gamename": "mountaincar", "time_limit": 30, "num_workers": 2, "checkpoint_every": 1_000_000}
+    more = {"gamename": STEPPED_CAR, "time_limit": 30, "num_workers": 2, "checkpoint_every": 1_000_000}
     process = started(flags(logdir, epochs=1_000_000, **more))
     wait_until(lambda: any(len(p.read_text().splitlines()) > 3 for p in logdir.rglob("metrics.csv")), process)
     os.killpg(process.pid, number)

@@ -13,6 +13,7 @@ from envs.base import EnvironmentFault
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_environment
 from envs.names import GAMES, Game, import_module, resolve
+from helpers import STEPPED_PENDULUM
 from models import spaces as our
 from models.settings import SettingError
 
@@ -86,14 +87,16 @@ def same(one, other):
     return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("name", ["lunarlander", "lunarlander-sparse", "cartpole", "acrobot", "pendulum"])
+@pytest.mark.parametrize(
+    "name", ["lunarlander", "lunarlander-sparse", "cartpole", "acrobot", "pendulum", STEPPED_PENDULUM]
+)
 def test_an_episode_is_a_function_of_its_seed_and_actions(name):
     """After another episode, in a batch and by itself; where nothing changes it, that of Gymnasium."""
     batch, alone = make_environment(name, 2, 3), make_environment(name, 1, 1)
     other = record(alone, 100, 25)
     together, single = batch.reset(seeds(2, 3))[1, 2], alone.reset(torch.tensor([[5]]))[0, 0]
     assert torch.equal(together, single) and not torch.equal(single, other[0][0, 0])
-    theirs = gym.make(GAMES[name].gym_id) if name in ("lunarlander", "pendulum") else None
+    theirs = gym.make(resolve(name).gym_id) if name in ("lunarlander", STEPPED_PENDULUM) else None
     assert theirs is None or np.array_equal(single.numpy(), theirs.reset(seed=5)[0])
     for actions in random_actions(batch, 30):
         together, single = batch.step(actions), alone.step(actions[1:, 2:])
@@ -101,7 +104,7 @@ def test_an_episode_is_a_function_of_its_seed_and_actions(name):
             together.reward[1, 2], single.reward[0, 0]
         )
         if theirs is not None:
-            obs, reward, *_ = theirs.step(actions[1, 2].numpy() if name == "pendulum" else actions[1, 2].item())
+            obs, reward, *_ = theirs.step(actions[1, 2].numpy() if name == STEPPED_PENDULUM else actions[1, 2].item())
             assert np.array_equal(single.obs[0, 0].numpy(), obs) and single.reward.item() == np.float32(reward)
 
 
@@ -121,7 +124,7 @@ def test_only_active_environments_move_and_the_rest_keep_their_last_observation(
 
 
 def test_the_time_limit_truncates_and_a_fall_terminates():
-    pendulum = make_environment("pendulum", 1, 1)
+    pendulum = make_environment(STEPPED_PENDULUM, 1, 1)
     assert pendulum.spaces.max_episode_steps == 200
     pendulum.reset(seeds(1, 1))
     for _ in range(200):

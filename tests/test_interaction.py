@@ -12,6 +12,7 @@ from envs.base import Environment
 from envs.make import make_environment
 from envs.synthetic import SyntheticDynamics, starts_of
 from envs.tensor import TensorEnvironment
+from helpers import STEPPED_CAR
 from models.agents.ddqn.agent import Agent
 from models.agents.ddqn.config import Config
 from models.proxies.synthetic.config import Config as ProxyConfig
@@ -74,11 +75,11 @@ def recorded(name: str, ticks: int, members: int = 2, envs: int = 2) -> tuple[Re
     return recorder, [interaction.step() for _ in range(ticks)], interaction
 
 
-@pytest.mark.parametrize("name", ["cartpole", "synthetic", "bandit", "mountaincar"])
+@pytest.mark.parametrize("name", ["cartpole", "synthetic", "bandit", STEPPED_CAR])
 def test_an_agent_is_told_whole_episodes(name: str) -> None:
     """Observations follow one another, except behind an end: there the memory has the last of the old episode, and
     the agent acts on the first of the new one. Returns and lengths are those of what the agent was told."""
-    ticks = 230 if name == "mountaincar" else 80
+    ticks = 230 if name == STEPPED_CAR else 80
     recorder, all_ended, _ = recorded(name, ticks)
     returns, lengths, counted = torch.zeros(2, 2), torch.zeros(2, 2), 0
     for t, (obs, action, next_obs, reward, _, done) in enumerate(recorder.seen):
@@ -205,8 +206,8 @@ def test_goes_on_from_its_state_to_the_bit(name: str, ticks: int) -> None:
 
 
 def test_only_the_actions_of_episodes_under_way_are_kept() -> None:
-    interaction = started("mountaincar", [0, 1])
-    environment: Any = make_environment("mountaincar", 2, 1, time_limit=8)
+    interaction = started(STEPPED_CAR, [0, 1])
+    environment: Any = make_environment(STEPPED_CAR, 2, 1, time_limit=8)
     interaction.environment = environment
     for tick in range(1, 30):
         interaction.step()

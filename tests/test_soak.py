@@ -22,7 +22,7 @@ import pytest
 from conftest import ROOT
 from control.cli import parse as config
 from control.storage import checkpoints
-from helpers import flags, run_folder, same_runs
+from helpers import STEPPED_CAR, flags, run_folder, same_runs
 from running import Running
 from test_search import same as same_searches
 from test_tuning import SPACE, TINY, rows
@@ -61,7 +61,7 @@ MODEL = {
     "eval_frequency": 100, "eval_steps": 20, "eval_batch_size": 4, "buffer_size": 500, "checkpoint_every": 2,
 }  # fmt: skip
 SEARCH = {"implementation": "SE", "generations": 6, "inner_steps": 400, "checkpoint_every": 2, "proxy": "bandit"}
-WORKERS = {"gamename": "mountaincar", "time_limit": 30, "epochs": 12, "eval_every": 4, "num_workers": 2}
+WORKERS = {"gamename": STEPPED_CAR, "time_limit": 30, "epochs": 12, "eval_every": 4, "num_workers": 2}
 SETUPS = {
     "UDRL": Setup(25, {"epochs": 100, "checkpoint_every": 3, "eval_every": 5, "lr": 3e-3}),
     "RCP-A, two seeds": Setup(20, {

@@ -20,6 +20,7 @@ from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_environment
 from envs.names import Game
 from envs.workers import ParallelEnvironment
+from helpers import STEPPED_PENDULUM
 from models.settings import SettingError
 
 FIELDS = ("obs", "reward", "terminated", "truncated")
@@ -72,7 +73,7 @@ def pids_of(environment):
     return [process.pid for process, _ in environment._workers]
 
 
-@pytest.mark.parametrize("name", ["lunarlander", "pendulum"])
+@pytest.mark.parametrize("name", ["lunarlander", STEPPED_PENDULUM])
 def test_two_workers_give_what_one_process_gives(name):
     one, two = make_environment(name, 3, 3, num_workers=1), make_environment(name, 3, 3, num_workers=2)
     assert isinstance(two, ParallelEnvironment) and len(pids_of(two)) == 2 and one.spaces == two.spaces
@@ -81,7 +82,7 @@ def test_two_workers_give_what_one_process_gives(name):
     for t in range(30):
         active = torch.rand(3, 3, generator=generator) < 0.8
         force, engine = torch.rand(3, 3, 1, generator=generator) * 4 - 2, torch.randint(4, (3, 3), generator=generator)
-        actions = force if name == "pendulum" else engine
+        actions = force if name == STEPPED_PENDULUM else engine
         ours, theirs = one.step(actions, active), two.step(actions, active)
         assert all(torch.equal(getattr(ours, key), getattr(theirs, key)) for key in FIELDS)
         if t == 15:
@@ -126,9 +127,10 @@ def test_settings_that_are_wrong_start_no_process():
 
 PARENT = """
 import time, torch
+import gymnasium.envs.classic_control
 from envs.make import make_environment
 if __name__ == "__main__":
-    environment = make_environment("mountaincar", 1, 2, num_workers=2)
+    environment = make_environment("gymnasium.envs.classic_control:MountainCar-v0", 1, 2, num_workers=2)
     environment.reset(torch.zeros(1, 2, dtype=torch.int64))
     print(*(process.pid for process, _ in environment._workers), flush=True)
     time.sleep(60)

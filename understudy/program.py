@@ -1,6 +1,7 @@
 """The arithmetic of a learned environment in NumPy: first states from seeds, and steps of N rows at once."""
 
 import functools
+import re
 import sys
 from collections.abc import Callable
 
@@ -146,6 +147,7 @@ def real_starts(game: str) -> Starts:
     """First observations of the environment of that name, the same as those that agents of the trainer see
     (`envs.synthetic.starts_of`): by formula for tensor programs of the trainer; for any other, the Gymnasium
     environment's, reset with one of 4,096 seeds. Raises ProxyError where that cannot be made."""
+    game = re.sub(r",action_repeat=\d+$", "", game)  # which changes no start
     gym_id = IDS.get(game, game)
     return _FORMULAS[gym_id] if gym_id in _FORMULAS else _resets(gym_id)
 
@@ -168,10 +170,25 @@ def _cell(cells: int, first: int = 0) -> Starts:
     return lambda seeds: np.tile(seen, (*seeds.shape, 1))
 
 
+def _mountaincar(seeds: np.ndarray) -> np.ndarray:
+    """At rest, at a position that is uniform on [-0.6, -0.4)."""
+    position = uniform(seeds, 1) * 0.2 - 0.6
+    return np.concatenate((position, np.zeros_like(position)), -1).astype(np.float32)
+
+
+def _pendulum(seeds: np.ndarray) -> np.ndarray:
+    """Uniform on [-pi, pi) and [-1, 1): an angle (rad), seen as cosine and sine, and its speed (rad/s)."""
+    angle, speed = np.moveaxis((uniform(seeds, 2) * 2 - 1) * [np.pi, 1.0], -1, 0)
+    return np.stack((np.cos(angle), np.sin(angle), speed), -1).astype(np.float32)
+
+
 _FORMULAS = {
     "CartPole-v0": _cartpole,
     "CartPole-v1": _cartpole,
     "Acrobot-v1": _acrobot,
+    "MountainCar-v0": _mountaincar,
+    "MountainCarContinuous-v0": _mountaincar,
+    "Pendulum-v1": _pendulum,
     "CliffWalking-v1": _cell(48, 36),
     "understudy/Cliff-v0": _cell(48, 36),
     "understudy/EmptyRoom22-v0": _cell(4),

@@ -1,0 +1,70 @@
+"""Base of tensor programs that can repeat an action."""
+
+import torch
+from torch import Tensor
+
+from envs.names import RepeatParameters
+from envs.tensor import Dynamics
+from models.spaces import Continuous, Discrete, Spaces
+
+
+class RepeatedDynamics(Dynamics):
+    """A subclass says what one repetition does, `once`.
+
+    With ``action_repeat`` n an agent decides at every n-th step: a step is n repetitions or fewer, up to the one that
+    terminates, and pays the sum of their rewards. The limit counts repetitions, so an episode is as long as without: of
+    999 steps, two at a time, the 500th decision has one. Where the limit is no multiple of n, states have one column
+    more, the repetitions since the start. `envs.wrappers.RepeatAction` around Gymnasium's TimeLimit does the same.
+    Raises SettingError.
+    """
+
+    observed: int  # O
+    actions: Discrete | Continuous
+    max_return: float | None = None
+
+    def __init__(
+        self, action_repeat: int = RepeatParameters.action_repeat, max_episode_steps: int | None = None
+    ) -> None:
+        RepeatParameters(action_repeat)
+        limit = max_episode_steps
+        self.repeat = action_repeat
+        self._last = limit if limit is not None and limit % action_repeat else None
+        decisions = None if limit is None else -(-limit // action_repeat)
+        self.spaces = Spaces((self.observed,), self.actions, torch.float32, decisions, self.max_return)
+
+    def first(self, seeds: Tensor) -> Tensor:
+        """`initial` without the column of repetitions."""
+        raise NotImplementedError
+
+    def once(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One repetition from states without that column: the next, reward ``[M, E]`` in any floating dtype, and
+        terminated."""
+        raise NotImplementedError
+
+    def seen(self, state: Tensor) -> Tensor:
+        """`observe` of states without that column."""
+        raise NotImplementedError
+
+    def initial(self, seeds: Tensor) -> Tensor:
+        state = self.first(seeds)
+        return state if self._last is None else torch.cat((state, torch.zeros_like(state[..., :1])), -1)
+
+    def observe(self, state: Tensor) -> Tensor:
+        return self.seen(state if self._last is None else state[..., :-1])
+
+    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        if self.repeat == 1:
+            state, reward, terminated = self.once(state, actions)
+            return state, reward.float(), terminated, None
+        last, whole = self._last, state
+        if last is not None:
+            state = whole[..., :-1]
+        state, total, terminated = self.once(state, actions)
+        for count in range(1, self.repeat):
+            going = ~terminated if last is None else ~terminated & (whole[..., -1] + count < last)
+            after, reward, ends = self.once(state, actions)
+            state = torch.where(going[..., None], after, state)
+            total, terminated = total + torch.where(going, reward, 0.0), terminated | (going & ends)
+        if last is not None:
+            state = torch.cat((state, whole[..., -1:] + self.repeat), -1)
+        return state, total.float(), terminated, None
