@@ -38,7 +38,7 @@ class SyntheticDynamics(Dynamics):
         config = program.networks.config
         self.bandit, self.raw_done = config.proxy == "bandit", config.raw_done
         limit = 1 if self.bandit else config.max_steps or spaces.max_episode_steps
-        self.spaces = replace(spaces, max_episode_steps=limit, max_return=None, binary=False, one_hot=False)
+        self.spaces = replace(spaces, max_episode_steps=limit, max_return=None, binary=False)
 
     def initial(self, seeds: Tensor) -> Tensor:
         latent = self.program.networks.latent

@@ -147,3 +147,16 @@ def test_a_proxy_alone_is_itself_in_company_to_the_bit() -> None:
             assert torch.equal(theirs, state[[4, 1]]) and torch.equal(own, state[[1]])
             assert torch.equal(reward2, reward[[4, 1]]) and torch.equal(reward1, reward[[1]])
             assert torch.equal(ends2, ends[[4, 1]]) and (discount is None) != settings.raw_done
+
+
+def test_of_one_hot_environments_only_the_largest_number_is_seen() -> None:
+    real = make_environment("emptyroom23", 2, 3)
+    networks = Networks(Config(proxy_hidden_size=8), real.spaces)
+    program = networks.program(networks.initial(Streams([0, 1])))
+    world = SyntheticDynamics(program, real.spaces, starts_of(real))
+    state = world.step(world.initial(torch.arange(6).view(2, 3)), torch.zeros(2, 3, dtype=torch.int64))[0]
+    seen = world.observe(state)
+    assert world.spaces.one_hot and not torch.equal(seen, state)
+    assert torch.equal(seen.argmax(-1), state.argmax(-1)) and torch.equal(
+        seen.sort(-1).values, torch.eye(6)[5].expand(2, 3, 6)
+    )
