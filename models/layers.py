@@ -109,6 +109,14 @@ def in_blocks(shape: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:
     return memory, memory[:count].view(shape)
 
 
+def exp(x: Tensor) -> Tensor:
+    """The exponential function, all of whose elements are rounded alike (see `in_blocks`)."""
+    memory, out = in_blocks(tuple(x.shape), x)
+    out.copy_(x)
+    memory.exp_()
+    return out
+
+
 def dense(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:
     """``x [M, B, in]`` through each member's affine layer: ``[M, B, out]``, written to ``out`` if given, for which B
     must be 2 at least.

@@ -61,6 +61,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "DuelingDDQN-batch-mean": ("DuelingDDQN", {"dueling_mean": "batch"}),
     "TD3-three-envs": ("TD3", {"num_envs": 3, "updates_per_step": 3, "activation_fn": "leakyrelu"}),
     "TD3-own-lr-and-batch": ("TD3", {"vary_hp": True, "vary": ("lr", "batch_size"), "policy_delay": 1}),
+    "SAC-fixed-temperature": ("SAC", {"learn_temperature": False, "entropy_temperature": 0.1, "num_envs": 2,
+                                      "updates_per_step": 2, "vary_hp": True, "vary": ("lr",)}),
     "TD3Discrete-hard": ("TD3Discrete", {"gumbel_softmax_hard": True, "gumbel_temperature": "learned"}),
     "TD3Discrete-annealed": ("TD3Discrete", {"gumbel_temperature": "annealed", "num_envs": 2, "policy_delay": 3}),
     "ER-silu": ("ER", {"activation": "silu", "updates_per_step": 2, "double_DQN": True}),

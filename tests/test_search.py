@@ -149,9 +149,12 @@ def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, more: str,
 
 def test_a_proxy_is_evaluated_beside_the_real_environment(tmp_path: Path, capsys) -> None:
     folder = searched(tmp_path, solved_reward=12)
-    for where in (folder, folder / "proxy.safetensors", folder / "checkpoints" / "last.ckpt"):
+    for where, agent in (
+        (folder, "DuelingDDQN"), (folder / "proxy.safetensors", "DDQN"), (folder / "checkpoints" / "last.ckpt", "DDQN"),
+        (folder, "TD3Discrete"),  # of another family: settings that it has too are those of the search
+    ):  # fmt: skip
         capsys.readouterr()
-        assert trainer.main(["--eval_agent", str(where), "--num_agents", "3", "--agent", "DuelingDDQN"]) == 0
+        assert trainer.main(["--eval_agent", str(where), "--num_agents", "3", "--agent", agent]) == 0
         rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line.strip()}
         assert float(rows["synthetic"][1]) > 0 and float(rows["real"][1]) > 0
     assert trainer.main(["--eval_agent", str(folder), "--num_agents", "2", "--vary_hp", "--no_real_baseline"]) == 0

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from control.cli.options import for_fresh_agents
 from control.cli.settings import RunConfig, Settings, as_dict, from_dict
 from control.commands.run import ENVS, with_weights
 from control.commands.train import prepare
@@ -30,7 +31,7 @@ from control.storage.checkpoints import Checkpoint
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
 from models.registry import family, named_agents
-from models.settings import SettingError
+from models.settings import SettingError, kinds
 from models.streams import derive_seed
 from understudy.files import IN_RUN, SUFFIX, pretrained
 
@@ -185,9 +186,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     if not run.real_baseline:
         return
     # One environment, one update per step, and everything is remembered.
-    real = dataclasses.replace(
-        agent, num_envs=1, fill=0, init_episodes=max(1, agent.init_episodes), rb_size=100_000, eps_fraction=None
-    )
+    alone = {"num_envs": 1, "fill": 0, "init_episodes": max(1, agent.init_episodes), "rb_size": 100_000}
+    alone |= {"eps_fraction": None} if "eps_fraction" in kinds(type(agent)) else {}
+    real = dataclasses.replace(agent, **alone)
     solved = config.solved_reward
     show("real", real, None, REAL_STEPS, "budget" if solved is None else "solved")
     until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
@@ -210,12 +211,10 @@ def _check_game(proxy: Proxy) -> None:
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
     """Settings of fresh agents: those of the search's agents as far as ``name`` knows them, then ``changed``.
     ``vary_hp`` samples everything it can, unless ``vary`` says what."""
-    search = proxy.description.get("settings", {}) | {
-        "implementation": proxy.implementation,
-        "gamename": proxy.game,
-        "agent": name,
-    }
     try:
+        foreign = for_fresh_agents() - kinds(family(named_agents(name)[0]).config).keys()
+        search = {key: value for key, value in proxy.description.get("settings", {}).items() if key not in foreign}
+        search |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
         from_dict(search)
     except Exception as error:  # of a file anything can come
         reason = error if isinstance(error, SettingError) else type(error).__name__

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from models.agents.td3_discrete.config import Config
-from models.layers import in_blocks
+from models.layers import exp
 
 ANNEALED_TO, WITHIN = 0.05, 2000  # share of the temperature that is left, and after how many updates [F]
 
@@ -15,10 +15,8 @@ ANNEALED_TO, WITHIN = 0.05, 2000  # share of the temperature that is left, and a
 def gumbel_softmax(logits: Tensor, gumbel: Tensor, temperature: Tensor) -> Tensor:
     """``softmax((logits + gumbel) / temperature)`` over the A actions."""
     scores = (logits + gumbel) / temperature
-    memory, out = in_blocks(tuple(scores.shape), scores)  # for the exponential function: see there
-    torch.sub(scores, scores.amax(1, keepdim=True), out=out)
-    memory.exp_()
-    return out.div_(out.sum(1, keepdim=True))
+    powers = exp(scores - scores.amax(1, keepdim=True))
+    return powers.div_(powers.sum(1, keepdim=True))
 
 
 def softmax_slope(soft: Tensor, gradient: Tensor) -> Tensor:
@@ -29,10 +27,7 @@ def softmax_slope(soft: Tensor, gradient: Tensor) -> Tensor:
 def temperature(config: Config, level: Tensor, updates: Tensor) -> Tensor:
     """The temperature ``[M]`` after ``updates [M]``; ``level [M]`` is the logarithm of a learned one."""
     if config.gumbel_temperature == "learned":
-        memory, out = in_blocks(tuple(level.shape), level)
-        out.copy_(level)
-        memory.exp_()
-        return out
+        return exp(level)
     start = torch.full_like(level, config.gumbel_softmax_temp)
     if config.gumbel_temperature == "fixed":
         return start

@@ -1,0 +1,71 @@
+"""Soft actor-critic for M members in lock-step."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from models.agents.sac.config import Config
+from models.agents.sac.gaussian import draw, slope
+from models.layers import exp
+from models.off_policy import OffPolicy
+from models.spaces import Spaces
+from models.streams import Draw, Streams
+
+
+class Agent(OffPolicy):
+    """Goal: ``r + discount * (min Q_target(s', a') - alpha log pi(a'|s'))`` with a' drawn from the actor. Then the
+    actor goes down ``alpha log pi(a|s) - min Q(s, a)``, and the temperature alpha to where the entropy is
+    ``target_entropy``. Actions are a normal distribution's under tanh.
+
+    Source: Haarnoja et al. 2018, arXiv 1812.05905, algorithm 1. The logarithm of alpha is one more weight of the actor,
+    and its gradient is taken by it rather than by alpha, as in common implementations.
+    """
+
+    of_updates = (*OffPolicy.of_updates, "now")
+
+    def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
+        super().__init__(config, spaces, seeds)
+        nothing = torch.full((len(seeds),), torch.nan)
+        self.seen |= {"train/entropy": nothing, "train/entropy_temperature": nothing}
+        self.target_entropy = -float(self.action_size) if config.target_entropy is None else config.target_entropy
+
+    def _outputs(self, vector: int) -> int:
+        return 2 * vector
+
+    def _initial(self, streams: Streams) -> Tensor:
+        level = torch.tensor(self.config.entropy_temperature).log()
+        return torch.cat([self.network.initial(streams), level.expand(len(streams), 1)], 1)
+
+    def _draws(self) -> list[Draw]:
+        uniform, (normal, shapes) = super()._draws()
+        return [uniform, (normal, {**shapes, "now": shapes["next"]})]
+
+    def alpha(self) -> Tensor:
+        """The reward of a nat of entropy, ``[M, 1]``."""
+        return exp(self.online[:, -1:])
+
+    def _explore(self, outputs: Tensor) -> Tensor:
+        return draw(outputs, self.numbers["explore"].transpose(1, 2)).action.transpose(1, 2)
+
+    def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
+        if streams is None:
+            return outputs[:, : self.action_size].transpose(1, 2).tanh()
+        return draw(outputs, streams.normal(self.action_size, outputs.shape[2])).action.transpose(1, 2)
+
+    def later(self, next_obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
+        drawn = draw(self.network.forward(self._actor, next_obs)[-1], numbers["next"])
+        values = self.critics.target_values(torch.cat([next_obs, drawn.action], 1))
+        return torch.addcmul(values, self.alpha(), drawn.log_prob, value=-1)
+
+    def improve(self, obs: Tensor, numbers: dict[str, Tensor], learning: Tensor | None) -> None:
+        alpha, trace = self.alpha(), self.network.forward(self._actor, obs)
+        drawn = draw(trace[-1], numbers["now"])
+        uphill = self.critics.smaller(torch.cat([obs, drawn.action], 1))[1][:, self.obs_size :]
+        gradient = slope(drawn, uphill.neg(), (alpha / obs.shape[2]).unsqueeze(2))
+        entropy = drawn.log_prob.mean(1).neg()
+        of_level = (entropy - self.target_entropy) * float(self.config.learn_temperature)
+        of_network = self.network.backward(self._actor, obs, trace, gradient)[0]
+        self.optimizer.update(torch.cat([of_network, of_level.unsqueeze(1)], 1), learning)
+        self.critics.follow(self.config.tau, learning)
+        self.seen |= {"train/entropy": entropy, "train/entropy_temperature": alpha[:, 0]}

@@ -1,0 +1,74 @@
+"""Settings of the SAC family. This file is the only home of their defaults; it imports no torch.
+
+Sources: [H] Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications", arXiv 1812.05905. [O] Haarnoja et
+al. 2018, "Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Learning with a Stochastic Actor", arXiv
+1801.01290. Settings are named as those of TD3.
+"""
+
+from dataclasses import dataclass
+
+from models.agents.td3.config import validate
+from models.family import Family
+from models.settings import setting, width
+from models.varied import VARIED
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters of SAC."""
+
+    # Networks
+    hidden_size: int = width(256, "units of each hidden layer of actor and critics [H]")
+    hidden_layer: int = setting(2, "hidden layers [H]", minimum=1, maximum=16)
+    activation_fn: str = setting(
+        "relu", "activation of the hidden layers [H]", choices=("relu", "leakyrelu", "tanh", "prelu", "identity")
+    )
+
+    # Learning
+    lr: float = setting(3e-4, "Adam's learning rate of actor and critics and temperature [H]", above=0)
+    batch_size: int = setting(256, "transitions in a batch [H]", minimum=1, maximum=1_000_000)
+    discount: float = setting(0.99, "discount of later rewards [H]", minimum=0, maximum=1)
+    tau: float = setting(
+        0.005, "share of the critics mixed into their target networks per update [H]", minimum=0, maximum=1
+    )
+    rb_size: int = setting(1_000_000, "capacity of the replay buffer, in transitions [H]", minimum=1)
+    fill: int = setting(
+        100, "transitions in the replay buffer before the first update; until then actions are random", minimum=0
+    )
+    init_episodes: int = setting(0, "episodes before the first update; until then actions are random", minimum=0)
+    updates_per_step: int = setting(1, "gradient steps per step of the environments [H]", minimum=1, maximum=10_000)
+
+    # Entropy
+    entropy_temperature: float = setting(
+        1.0, "reward of a nat of entropy; where it is learned, at the start", above=0, maximum=1000
+    )
+    learn_temperature: bool = setting(
+        True, "raise or lower that reward until the entropy is `target_entropy` [H]; off: fixed [O]"
+    )
+    target_entropy: float | None = setting(
+        None, "entropy aimed at, in nats, actions in shares of half the range; null: minus their number [H]"
+    )
+
+    # Collection and tests
+    test_noise: bool = setting(False, "actions are drawn in tests too; off: greedy [H]")
+    num_envs: int = setting(1, "environments an agent steps side by side, one update for all", minimum=1, maximum=4096)
+
+    # Hyperparameters sampled for each agent
+    vary_hp: bool = setting(
+        False, "sample what `vary` names for each agent: lr, batch size and width log-uniformly in [x/3, 3x]"
+    )
+    vary: tuple[str, ...] = setting(VARIED, "hyperparameters that vary_hp samples", choices=VARIED)
+
+
+def ineffective(config: Config) -> dict[str, str]:
+    return {} if config.learn_temperature else {"target_entropy": "learn_temperature is off"}
+
+
+FAMILY = Family(
+    config=Config,
+    implementations={"SAC": {}},
+    learns_from="steps",
+    validate=validate,
+    ineffective=ineffective,
+    trains_on_proxies=True,
+)
