@@ -4,7 +4,7 @@
 #   EXTRAS  extras of pyproject.toml:    make setup EXTRAS=train,doom
 
 # The trainer alone needs less than its tests.
-DEVELOP := train,dev,tune
+DEVELOP := train,dev,tune,mujoco
 ARGS ?=
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 find_python = for p in python3 python3.13 python3.12 python3.11; do \

@@ -145,7 +145,27 @@ _TABLE = (
     Game("carracing", "CarRacing-v3", 1000.0),
     # The id has no time limit, and a greedy policy that walks into a wall would never come back.
     Game("cliffwalking", "CliffWalking-v1", -13.0, {"max_episode_steps": 200}, dynamics="envs.gridmaps:CliffWalking"),
-    Game("halfcheetah", "HalfCheetah-v5"),
+    # What a step tells beside its reward. The published reward networks saw HalfCheetah-v3, whose reward_run is
+    # reward_forward now.
+    Game("halfcheetah", "HalfCheetah-v5", info=("x_position", "x_velocity", "reward_forward", "reward_ctrl")),
+    Game(
+        "hopper",
+        "Hopper-v5",
+        info=("x_position", "z_distance_from_origin", "x_velocity", "reward_forward", "reward_ctrl", "reward_survive"),
+    ),
+    Game(
+        "swimmer",
+        "Swimmer-v5",
+        info=(
+            "x_position",
+            "y_position",
+            "distance_from_origin",
+            "x_velocity",
+            "y_velocity",
+            "reward_forward",
+            "reward_ctrl",
+        ),
+    ),
     # Limits as published with reward networks (Ferreira et al. 2022). The goal pays 1 in a room, and steps cost.
     _map("Cliff", -12.0, 50),
     _map("EmptyRoom22", 1.0, 10),

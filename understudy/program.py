@@ -36,6 +36,8 @@ IDS = {
     "pendulum": "Pendulum-v1",
     "cliffwalking": "CliffWalking-v1",
     "halfcheetah": "HalfCheetah-v5",
+    "hopper": "Hopper-v5",
+    "swimmer": "Swimmer-v5",
     "cliff": "understudy/Cliff-v0",
     "emptyroom22": "understudy/EmptyRoom22-v0",
     "emptyroom23": "understudy/EmptyRoom23-v0",

@@ -42,7 +42,7 @@ def small(implementation: str) -> dict[str, Any]:
 def games(rng: random.Random, valid: bool) -> str:
     from envs.names import GAMES
 
-    own = [name for name in GAMES if name not in ("takecover", "halfcheetah", "carracing")]
+    own = [name for name in GAMES if name not in ("takecover", "halfcheetah", "hopper", "swimmer", "carracing")]
     if valid:
         return rng.choice([*own, "procmaze,grid_size=3", "buttongrid,num_buttons=1,grid_size=4", "CartPole-v1",
                            "panflute,spontaneous_reward=false", "Acrobot-v1", "LunarLander-v3", "Taxi-v3"])  # fmt: skip

@@ -1,0 +1,108 @@
+"""HalfCheetah: the Gymnasium adapter against MuJoCo alone, stepped one after another and by `mujoco.rollout`.
+
+python benchmarks/mujoco_steps.py [--json] [--quick]
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import common  # first: one thread, and the project on the path
+import mujoco
+import numpy as np
+import torch
+from common import Result, cpu_seconds, interleave, median_ratio
+from mujoco import rollout
+
+from envs.gymnasium_adapter import GymnasiumEnvironment
+from envs.names import GAMES
+
+SKIP, SIZES = 5, (1, 16, 64)
+FULL = mujoco.mjtState.mjSTATE_FULLPHYSICS
+
+
+def contenders(envs: int, steps: int) -> tuple[dict[str, Callable[[], float]], dict[str, Callable[[], np.ndarray]]]:
+    """Microseconds per step of one of ``envs`` environments; and the same work as velocities ``[steps, envs, nv]``."""
+    adapter = GymnasiumEnvironment(GAMES["halfcheetah"], 1, envs)
+    inner: list[Any] = []
+
+    def fresh() -> None:
+        adapter.reset(torch.arange(envs)[None])
+        inner[:] = [env.unwrapped for env in adapter._envs if env is not None]
+
+    fresh()
+    model, spare = inner[0].model, mujoco.MjData(inner[0].model)
+    datas = [mujoco.MjData(model) for _ in range(envs)]
+    actions = np.random.default_rng(0).uniform(-1, 1, (steps, envs, model.nu)).astype(np.float32)
+    states = np.zeros((envs, mujoco.mj_stateSize(model, FULL)))
+
+    def begin() -> np.ndarray:
+        fresh()
+        for row, (env, data) in enumerate(zip(inner, datas, strict=True)):
+            mujoco.mj_copyData(data, model, env.data)
+            mujoco.mj_getState(model, env.data, states[row], FULL)
+        return states.copy()
+
+    def by_adapter() -> np.ndarray:
+        return np.stack([adapter.step(torch.from_numpy(each)[None]).obs[0, :, -model.nv :].numpy() for each in actions])
+
+    def alone() -> np.ndarray:
+        seen, before, after = np.empty((steps, envs, model.nq + model.nv)), np.empty(envs), np.empty(envs)
+        for t, each in enumerate(actions):
+            for row, data in enumerate(datas):
+                before[row] = data.qpos[0]
+                data.ctrl[:] = each[row]
+                mujoco.mj_step(model, data, nstep=SKIP)
+                after[row] = data.qpos[0]
+                seen[t, row, : model.nq], seen[t, row, model.nq :] = data.qpos, data.qvel
+            # What else an environment would hand out.
+            speed, cost = (after - before) / (SKIP * model.opt.timestep), 0.1 * (each * each).sum(1)
+            torch.from_numpy(np.stack((after, speed, speed, -cost, speed - cost), 1).astype(np.float32))
+            torch.from_numpy(seen[t, :, 1:].astype(np.float32))
+        return seen[..., -model.nv :]
+
+    def by_rollout() -> np.ndarray:
+        now, seen = states.copy(), np.empty((steps, envs, model.nv))
+        with rollout.Rollout(nthread=0) as run:
+            for t, each in enumerate(actions):
+                control = np.repeat(each[:, None].astype(np.float64), SKIP, 1)
+                path, _ = run.rollout(model, [spare], now, control, nstep=SKIP)
+                now = path[:, -1].copy()
+                seen[t] = now[:, 1 + model.nq : 1 + model.nq + model.nv]
+        return seen
+
+    works = {"adapter": by_adapter, "mj_step": alone, "rollout": by_rollout}
+
+    def timed(work: Callable[[], np.ndarray]) -> float:
+        begin()
+        return cpu_seconds(work) / steps / envs * 1e6
+
+    def played(work: Callable[[], np.ndarray]) -> np.ndarray:
+        begin()
+        return work()
+
+    times = {name: lambda work=work: timed(work) for name, work in works.items()}
+    return times, {name: lambda work=work: played(work) for name, work in works.items()}
+
+
+def main() -> None:
+    options = common.parser(__doc__.splitlines()[0]).parse_args()
+    sizes, rounds = (SIZES[:1], 1) if options.quick else (SIZES, 7)
+    torch.set_num_threads(1)
+    results = {}
+    for envs in sizes:
+        works, paths = contenders(envs, 5 if options.quick else max(20, 400 // envs))
+        times, seen = interleave(works, rounds), {name: path() for name, path in paths.items()}
+        for name, values in times.items():
+            results[f"{name}_{envs}"] = Result(float(np.median(values)), "us", f"a step of one of {envs}")
+            if name != "adapter":
+                results[f"{name}_{envs}_speedup"] = Result(
+                    median_ratio(times["adapter"], values), "times", "the adapter", (">=", 1.5)
+                )
+                apart = np.abs(seen[name] - seen["adapter"]).max() / np.abs(seen["adapter"]).max()
+                results[f"{name}_{envs}_apart"] = Result(float(apart), "", "largest difference over largest speed")
+    common.report("HalfCheetah-v5 stepped in three ways", results, options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
