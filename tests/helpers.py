@@ -54,6 +54,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
                              "grad_clip_val": 0.5, "reward_scale": 0.5, "anneal_lr": True, "value_lr": 5e-3}),
     "DDQN-three-envs": ("DDQN", {"num_envs": 3, "updates_per_step": 2, "eps_fraction": 0.5}),
     "DDQN-own-lr-and-batch": ("DDQN", {"vary_hp": True, "vary": ("lr", "batch_size")}),
+    "DDQN-icm": ("DDQN", {"intrinsic": "icm"}),
+    "DDQN-rnd": ("DDQN", {"intrinsic": "rnd", "init_episodes": 2}),
     "QLearning-three-envs": ("QLearning", {"num_envs": 3, "random_ties": True, "eps_init": 0.5, "eps_decay": 0.7}),
     "QLearning-count-bonus": ("QLearning", {"count_bonus": 0.1, "truncation_ends": True, "init_episodes": 1}),
     "QLearning-own": ("QLearning", {"vary_hp": True}),

@@ -181,7 +181,8 @@ def probed(case: str) -> list[str]:
     """The probes of a case: 5 for actions, 2 and 3 for values that states tell apart and that come later. A learned
     model dreams of what is seen next with noise, so that only values of last steps are the true ones, and only where it
     learns from no further ones; a draw of a latent state is another every time."""
-    if usual(case) == CELLS:  # a probe shows a number
+    # A probe shows a number and no cell; values that count novelty are not those of the probe.
+    if usual(case) == CELLS or getattr(config_of(case), "intrinsic", "none") != "none":
         return []
     acted = ["probe-5", "probe-5-continuous", "probe-truncated", "probe-truncated-continuous"]
     if case in VARIANTS:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from models.agents.ddqn.config import Config
 from models.agents.ddqn.networks import Dueling
 from models.contract import InnerAgent, Policy
+from models.curiosity import curiosity_bytes, curiosity_of
 from models.epsilon import Epsilon
 from models.mlp import Mlp, parameters
 from models.optim import MemberAdam
@@ -23,9 +24,9 @@ class Agent(InnerAgent):
     """``act / observe / learn``, one step of all members after another. E is ``config.num_envs``.
 
     Target: ``r + discount * Q_target(s', argmax_a Q(s', a))``, r alone after termination; a time limit is no
-    end. Mean squared error, Adam, and a soft target update after every gradient step. Member m explores, remembers
-    and learns by its own streams; with ``vary_hp`` it has its own hyperparameters, drawn from its seed. Members must
-    then come from one group of `groups`.
+    end. ``intrinsic`` adds a reward for novelty to those of a batch (`models.curiosity`). Mean squared error, Adam, and
+    a soft target update after every gradient step. Member m explores, remembers and learns by its own streams; with
+    ``vary_hp`` it has its own hyperparameters, drawn from its seed. Members must then come from one group of `groups`.
     """
 
     action_kinds = (Discrete,)
@@ -49,6 +50,7 @@ class Agent(InnerAgent):
         vector, number = ((self.obs_size,), torch.float32), ((), torch.float32)
         columns = {"obs": vector, "next_obs": vector, "action": number, "reward": number, "discount": number}
         self.replay = ReplayBuffer(columns, config.rb_size, len(seeds), grows=True)
+        self.curiosity = curiosity_of(config, spaces, seeds)
         self.envs, self.updates_per_step = config.num_envs, config.updates_per_step
         self.noise = NoiseBlocks(
             Streams.named(seeds, "exploration and replay"),
@@ -74,7 +76,8 @@ class Agent(InnerAgent):
             weights, numbers = Dueling(config, sizes).size, numbers + 3 * config.feature_dim
         kept, row = config.rb_size if steps is None else min(config.rb_size, steps), 4 * (2 * sizes[0] + 3)
         drawn = NoiseBlocks.STEPS * (config.updates_per_step * batch + 2 * config.num_envs)
-        return members * (28 * weights + 2 * kept * row + 8 * drawn + batch * (2 * row + 12 * numbers))
+        curious = curiosity_bytes(config, spaces, batch)
+        return members * (28 * weights + 2 * kept * row + 8 * drawn + batch * (2 * row + 12 * numbers) + curious)
 
     def _views(self) -> None:
         self._policy = self.with_weights(self.online)
@@ -120,10 +123,13 @@ class Agent(InnerAgent):
     def update(self, uniform: Tensor, learning: Tensor | None = None) -> Tensor:
         """Loss ``[M]`` of a gradient step of the members ``learning [M]`` (None: all) on rows by ``uniform [M, B]``."""
         batch = self.replay.sample(uniform)
+        reward = batch["reward"]
+        if self.curiosity is not None:
+            reward = reward + self.curiosity.rewards(batch["obs"], batch["action"], batch["next_obs"], learning)
         obs, next_obs = batch["obs"].transpose(1, 2), batch["next_obs"].transpose(1, 2)
         best = self.network.forward(self._online, next_obs)[-1].max(1, keepdim=True).indices
         later = self.network.forward(self._target, next_obs)[-1].gather(1, best).squeeze(1)
-        goal = torch.addcmul(batch["reward"], batch["discount"], later, value=self.config.discount)
+        goal = torch.addcmul(reward, batch["discount"], later, value=self.config.discount)
         trace = self.network.forward(self._online, obs)
         chosen = (batch["action"].unsqueeze(1) == torch.arange(self.actions).view(1, -1, 1)).float()
         error = (trace[-1] * chosen).sum(1) - goal
@@ -145,6 +151,8 @@ class Agent(InnerAgent):
         self.episodes = self.episodes[members]
         self.replay.select(members)
         self.noise.select(members)
+        if self.curiosity is not None:
+            self.curiosity.select(members)
         self._views()
 
     def measured(self) -> dict[str, Tensor]:
@@ -161,12 +169,15 @@ class Agent(InnerAgent):
         return {
             "optimizer": self.optimizer.state_dict(), "replay": self.replay.state_dict(), "episodes": self.episodes,
             "steps": self.steps, "noise": self.noise.state_dict(),
+            "curiosity": None if self.curiosity is None else self.curiosity.state_dict(),
         }  # fmt: skip
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
         self.replay.load_state_dict(state["replay"])
         self.noise.load_state_dict(state["noise"])
+        if self.curiosity is not None:
+            self.curiosity.load_state_dict(state["curiosity"])
         self.episodes = like(self.episodes, state["episodes"], "episodes")
         self.steps = like(self.steps, state["steps"], "steps")
 

@@ -8,12 +8,13 @@ Environments and Reward Networks", arXiv 2202.02790, [C] its public code, whose 
 from dataclasses import dataclass
 
 from models.family import Family
+from models.intrinsic import Intrinsic, ineffective
 from models.settings import setting, width
 from models.varied import VARIED
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Intrinsic):
     """Hyperparameters of DDQN and DuelingDDQN. `FAMILY` holds what the dueling form changes."""
 
     # Network
@@ -80,5 +81,6 @@ FAMILY = Family(
     implementations={"DDQN": {}, "DuelingDDQN": {"head": "dueling"}},
     learns_from="steps",
     validate=validate,
+    ineffective=ineffective,
     trains_on_proxies=True,
 )

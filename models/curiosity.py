@@ -1,0 +1,239 @@
+"""Rewards for novelty for M members: the intrinsic curiosity module (ICM) and random network distillation (RND).
+
+    curiosity = curiosity_of(config, spaces, seeds)   # None where the settings ask for none
+    rewards = batch["reward"] + curiosity.rewards(batch["obs"], batch["action"], batch["next_obs"])
+
+Each call learns from the rows that it rewards. ``next_obs`` is what the action led to, also where the episode ended
+there: never the first observation of the next one. Nothing here knows of terminations, which end what an agent's values
+add up, not novelty. All that is learned or measured belongs to a member alone.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.intrinsic import Intrinsic
+from models.layers import Dense, Network, dense
+from models.losses import cross_entropy
+from models.optim import MemberAdam
+from models.spaces import Discrete, Spaces
+from models.state import like
+from models.streams import Streams
+
+_BLOCKS = 4  # residual ones in the forward model
+
+
+class Curiosity:
+    """Base of both: one network that learns, with its Adam. ``lr`` is the setting of that name."""
+
+    def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int], layers: list[Dense], lr: float):
+        self.config, self.spaces = config, spaces
+        self.network = Network(layers, Streams.named(seeds, "curiosity"))
+        self.optimizer = MemberAdam(self.network.flat.detach(), torch.full((len(seeds),), lr))
+
+    def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
+        """Rewards ``[M, B]`` for ``obs [M, B, O]``, ``action [M, B]`` or ``[M, B, A]``, ``next_obs [M, B, O]``. It
+        learns from them first or afterwards; ``learning [M]`` bool are the members that do (None: all)."""
+        raise NotImplementedError
+
+    def _step(self, loss: Tensor, learning: Tensor | None) -> None:
+        """One step of Adam by a loss ``[M]``."""
+        (gradient,) = torch.autograd.grad(loss.sum(), self.network.flat)
+        self.optimizer.update(gradient, learning)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What it remembers beside its optimiser, ``[M, ...]`` each."""
+        return {"weights": self.network.flat.detach()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**self.tensors(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        own = self.tensors()
+        like(own, {name: value for name, value in state.items() if name != "optimizer"}, "curiosity")
+        for name, value in own.items():
+            value.copy_(state[name])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def select(self, members: Tensor) -> None:
+        """Go on with ``members`` (indices ``[M']``) only."""
+        self.network.flat = nn.Parameter(self.network.flat.detach()[members])
+        self.network.members = len(members)
+        self.optimizer.select(self.network.flat.detach(), members)
+
+
+class Icm(Curiosity):
+    """Intrinsic curiosity module (Pathak et al. 2017) as the baseline of Ferreira et al. 2022.
+
+    Features phi of observations are learned with an inverse model, which says by phi(s) and phi(s') what was done, and
+    a forward model, which says phi(s') by phi(s) and the action. The loss is ``(1 - beta) * inverse + beta * forward``;
+    the forward model's gradient goes into the features too, as in the public code. The reward is ``eta`` times the mean
+    squared error of the forward model, after the step.
+
+    Networks as there: features O-h-h-f with LeakyReLU; inverse 2f-h-h-outputs with ReLU; forward [f, a]-h-h-f, four
+    residual blocks ``x + L2([LeakyReLU(L1([x, a])), a])`` of width f, and f-h-f. Two actions are one number (0 or 1),
+    more are one-hot, continuous ones as they are. Errors are cross entropies of discrete actions (of one logit where
+    there are two), mean squares of continuous ones.
+    """
+
+    def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int]):
+        f, h, actions = config.icm_feature_dim, config.icm_hidden_size, spaces.actions
+        self.choices = actions.n if isinstance(actions, Discrete) else 0
+        a = actions.size if not isinstance(actions, Discrete) else actions.n if actions.n > 2 else 1
+        super().__init__(
+            config, spaces, seeds,
+            [
+                *_stack("features", spaces.obs_shape[0], h, h, f), *_stack("inverse", 2 * f, h, h, a),
+                *_stack("before", f + a, h, h, f),
+                *(Dense(f"block.{i}.{j}", f + a, f) for i in range(_BLOCKS) for j in range(2)),
+                *_stack("after", f, h, f),
+            ],
+            config.icm_lr,
+        )  # fmt: skip
+
+    def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
+        given = self._given(action)
+        with torch.enable_grad():
+            inverse, error = self.errors(obs, action, given, next_obs)
+            beta = self.config.icm_beta
+            self._step((1 - beta) * inverse.mean(1) + beta * error.mean(1), learning)
+        with torch.no_grad():
+            return self.config.icm_eta * self.errors(obs, action, given, next_obs)[1]
+
+    def errors(self, obs: Tensor, action: Tensor, given: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the inverse and of the forward model, ``[M, B]`` each; ``given`` is the action as the latter sees it."""
+        parts = self.network.weights()
+        layers = list(zip(parts[::2], parts[1::2], strict=True))
+        both = _mlp(torch.cat((obs, next_obs), 1), layers[:3], F.leaky_relu)
+        now, after = both.split(obs.shape[1], 1)
+        told = _mlp(torch.cat((now, after), 2), layers[3:6], F.relu)
+        x = _mlp(torch.cat((now, given), 2), layers[6:9], F.leaky_relu)
+        for first, second in zip(layers[9:-2:2], layers[10:-2:2], strict=True):
+            inner = F.leaky_relu(dense(torch.cat((x, given), 2), *first))
+            x = x + dense(torch.cat((inner, given), 2), *second)
+        error = (_mlp(x, layers[-2:], F.leaky_relu) - after).square().mean(2)
+        if not self.choices:
+            return (told - action).square().mean(2), error
+        logits = told if self.choices > 2 else torch.cat((torch.zeros_like(told), told), 2)
+        return cross_entropy(logits, action.long()), error
+
+    def _given(self, action: Tensor) -> Tensor:
+        """Actions as numbers, ``[M, B, a]``."""
+        if not self.choices:
+            return action
+        if self.choices <= 2:
+            return action.unsqueeze(2).float()
+        return F.one_hot(action.long(), self.choices).float()
+
+
+class Rnd(Curiosity):
+    """Random network distillation (Burda et al. 2019): how far a predictor is from a random network at ``next_obs``.
+
+    Observations are standardised by a member's mean and deviation over all rows that it has seen, and cut off. The
+    reward is the mean squared error before the step, divided by its deviation over all those rows, times
+    ``rnd_scale``. (There the deviation is that of discounted returns of such rewards, which a batch from a replay
+    buffer does not have.) The target never learns; it starts as the predictor does, by other draws.
+    """
+
+    def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int]):
+        layers = _stack("", spaces.obs_shape[0], *[config.rnd_hidden_size] * 2, config.rnd_feature_dim)
+        super().__init__(config, spaces, seeds, layers, config.rnd_lr)
+        self.target = Network(layers, Streams.named(seeds, "curiosity's target")).requires_grad_(False)
+        self.seen = Moments(len(seeds), spaces.obs_shape[0])
+        self.paid = Moments(len(seeds), 1)
+
+    def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
+        self.seen.add(next_obs, learning)
+        clip = self.config.rnd_clip
+        x = ((next_obs - self.seen.mean.unsqueeze(1)) / self.seen.deviation().unsqueeze(1)).clamp(-clip, clip).float()
+        with torch.enable_grad():
+            told, true = (_through(network, x) for network in (self.network, self.target))
+            error = (told - true).square().mean(2)
+            self._step(error.mean(1), learning)
+        error = error.detach()
+        self.paid.add(error.unsqueeze(2), learning)
+        return self.config.rnd_scale * (error / self.paid.deviation()).float()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {
+            **super().tensors(), "target": self.target.flat.detach(),
+            **{f"seen_{name}": value for name, value in self.seen.tensors().items()},
+            **{f"paid_{name}": value for name, value in self.paid.tensors().items()},
+        }  # fmt: skip
+
+    def select(self, members: Tensor) -> None:
+        super().select(members)
+        self.target.flat = nn.Parameter(self.target.flat.detach()[members], requires_grad=False)
+        self.seen.select(members)
+        self.paid.select(members)
+
+
+class Moments:
+    """Mean and deviation ``[M, K]`` of all rows that each member has met, batch by batch (Chan et al. 1979)."""
+
+    def __init__(self, members: int, size: int):
+        self.count = torch.zeros(members, 1, dtype=torch.float64)
+        self.mean, self.square = torch.zeros(2, members, size, dtype=torch.float64)  # the latter a sum of squares
+
+    def add(self, rows: Tensor, who: Tensor | None = None) -> None:
+        """Take in ``rows [M, B, K]`` of the members ``who [M]`` bool (None: all)."""
+        rows = rows.double()
+        batch = rows.mean(1)
+        count = self.count + rows.shape[1]
+        delta = batch - self.mean
+        square = (rows - batch.unsqueeze(1)).square().sum(1) + delta.square() * (self.count * rows.shape[1] / count)
+        new = {"count": count, "mean": self.mean + delta * (rows.shape[1] / count), "square": self.square + square}
+        for name, own in self.tensors().items():
+            own.copy_(new[name] if who is None else torch.where(who.unsqueeze(1), new[name], own))
+
+    def deviation(self) -> Tensor:
+        """``[M, K]``; 1 where nothing varies, but for rounding."""
+        variance = self.square / self.count.clamp_min(1)
+        return torch.where(variance > 1e-20 * self.mean.square() + 1e-30, variance.sqrt(), 1.0)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"count": self.count, "mean": self.mean, "square": self.square}
+
+    def select(self, members: Tensor) -> None:
+        self.count, self.mean, self.square = (value[members] for value in self.tensors().values())
+
+
+def curiosity_of(config: Intrinsic, spaces: Spaces, seeds: Sequence[int]) -> Curiosity | None:
+    """What ``intrinsic`` names."""
+    kinds = {"none": None, "icm": Icm, "rnd": Rnd}
+    kind = kinds[config.intrinsic]
+    return None if kind is None else kind(config, spaces, seeds)
+
+
+def curiosity_bytes(config: Intrinsic, spaces: Spaces, batch: int) -> int:
+    """What it takes a member, for batches of so many rows: weights with moments and gradient, and activations."""
+    if config.intrinsic == "none":
+        return 0
+    a = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
+    o = spaces.obs_shape[0]
+    if config.intrinsic == "icm":
+        f, h = config.icm_feature_dim, config.icm_hidden_size
+        weights = h * (o + 3 * h + 7 * f + 2 * a) + 2 * _BLOCKS * f * (f + a)
+        return 20 * weights + 4 * batch * (2 * o + 9 * h + 12 * (f + a))
+    f, h = config.rnd_feature_dim, config.rnd_hidden_size
+    return 24 * h * (o + h + f) + 4 * batch * (4 * o + 6 * h + 4 * f)
+
+
+def _stack(name: str, *sizes: int) -> list[Dense]:
+    return [Dense(f"{name}.{i}", *pair) for i, pair in enumerate(pairwise(sizes))]
+
+
+def _through(network: Network, x: Tensor) -> Tensor:
+    parts = network.weights()
+    return _mlp(x, list(zip(parts[::2], parts[1::2], strict=True)), F.leaky_relu)
+
+
+def _mlp(x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], activation: Any) -> Tensor:
+    """``x [M, B, in]`` through layers with an activation between them."""
+    for weight, bias in layers[:-1]:
+        x = activation(dense(x, weight, bias))
+    return dense(x, *layers[-1])

@@ -1,0 +1,50 @@
+"""Settings of rewards for novelty, which an agent may earn beside its own. This file is the only home of their
+defaults; it imports no torch. `models.curiosity` has what they do.
+
+Sources: [P] Pathak et al. 2017, "Curiosity-driven Exploration by Self-supervised Prediction", arXiv 1705.05363 (ICM).
+[B] Burda et al. 2019, "Exploration by Random Network Distillation", arXiv 1810.12894 (RND). [F] Ferreira et al. 2022,
+"Learning Synthetic Environments and Reward Networks", arXiv 2202.02790, whose baseline ICM is and whose values are the
+defaults; [C] its public code.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from models.settings import setting
+
+_curious = functools.partial(setting, section="curiosity")
+_units = functools.partial(_curious, minimum=1, maximum=65_536)
+
+
+@dataclass(frozen=True)
+class Intrinsic:
+    """A part of an agent's settings, from which its own derive."""
+
+    intrinsic: str = _curious(
+        "none",
+        "reward for novelty, added to the rewards of a batch: icm, what a model of features does not predict [P]; rnd, "
+        "how badly a random network is known at what comes next [B]",
+        choices=("none", "icm", "rnd"),
+    )
+    icm_lr: float = _curious(1e-4, "Adam's learning rate of the networks [F]", above=0)
+    icm_beta: float = _curious(
+        0.2, "share of the forward model's loss; the rest is that of the inverse model [F]", minimum=0, maximum=1
+    )
+    icm_eta: float = _curious(0.5, "factor on the reward [F]", minimum=0)
+    icm_feature_dim: int = _units(32, "features of an observation [F]")
+    icm_hidden_size: int = _units(128, "units of each hidden layer [F]")
+    rnd_lr: float = _curious(1e-4, "Adam's learning rate of the predictor [B]", above=0)
+    rnd_scale: float = _curious(0.5, "factor on the reward, which has been divided by its deviation [B]", minimum=0)
+    rnd_feature_dim: int = _units(64, "outputs of both networks")
+    rnd_hidden_size: int = _units(128, "units of each of their two hidden layers")
+    rnd_clip: float = _curious(5.0, "deviations at which what is seen is cut off [B]", above=0)
+
+
+def ineffective(config: Intrinsic) -> dict[str, str]:
+    """Name -> reason, of settings that do nothing beside the others (`models.family.Family`)."""
+    fields: Any = Intrinsic.__dataclass_fields__
+    return {
+        name: f"intrinsic is {config.intrinsic!r}"
+        for name in fields if name != "intrinsic" and name.partition("_")[0] != config.intrinsic
+    }  # fmt: skip

@@ -1,0 +1,269 @@
+"""Rewards for novelty: ICM against torch's modules, RND against a plain reference, and what goes wrong elsewhere."""
+
+import copy
+import dataclasses
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from control.cli.parse import parse
+from models.agents.ddqn.agent import Agent
+from models.agents.ddqn.config import Config
+from models.curiosity import Curiosity, Icm, Moments, Rnd, curiosity_of
+from models.intrinsic import Intrinsic
+from models.settings import SettingError
+from models.spaces import Continuous, Discrete, Spaces
+from models.state import StateError
+
+OBS, BATCH = 3, 5
+SPACES = {
+    "two": Spaces((OBS,), Discrete(2)), "three": Spaces((OBS,), Discrete(3)),
+    "continuous": Spaces((OBS,), Continuous((-1.0, -1.0), (1.0, 1.0))),
+}  # fmt: skip
+SMALL = Intrinsic(
+    icm_feature_dim=4, icm_hidden_size=6, icm_lr=0.01, rnd_feature_dim=4, rnd_hidden_size=6, rnd_lr=0.01, rnd_clip=2.0
+)
+KINDS = {"icm": dataclasses.replace(SMALL, intrinsic="icm"), "rnd": dataclasses.replace(SMALL, intrinsic="rnd")}
+
+
+def made(kind: str, spaces: str = "three", seeds: Any = (0, 1)) -> Any:
+    return curiosity_of(KINDS[kind], SPACES[spaces], list(seeds))
+
+
+def batch(spaces: str, seed: int, members: int = 2, scale: float = 1.0) -> list[Tensor]:
+    """Observations, actions and next observations of each member by itself."""
+    parts = []
+    for m in range(members):
+        g = torch.Generator().manual_seed(100 * seed + m)
+        seen = scale * torch.randn(2, BATCH, OBS, generator=g)
+        actions = SPACES[spaces].actions
+        if isinstance(actions, Discrete):
+            action = torch.randint(actions.n, (BATCH,), generator=g).float()  # as a replay buffer keeps it
+        else:
+            action = torch.rand(BATCH, actions.size, generator=g)
+        parts.append((seen[0], action, seen[1]))
+    return [torch.stack(each) for each in zip(*parts, strict=True)]
+
+
+# -- ICM ---------------------------------------------------------------------------------------------------------------
+
+
+class Plain(nn.Module):
+    """One member's networks in torch's own modules, with their losses."""
+
+    def __init__(self, curiosity: Icm, m: int):
+        super().__init__()
+        self.named = nn.ModuleDict()
+        weights = {name: value[m].detach() for name, value in curiosity.network.named_weights().items()}
+        for layer in curiosity.network.layers:
+            linear = nn.Linear(layer.inputs, layer.outputs)
+            linear.weight.data, linear.bias.data = (
+                weights[f"{layer.name}.weight"].T.clone(),
+                weights[f"{layer.name}.bias"].clone(),
+            )
+            self.named[layer.name.replace(".", "_")] = linear
+
+    def stack(self, name: str, x: Tensor, activation: Any) -> Tensor:
+        layers = [layer for key, layer in self.named.items() if key.startswith(f"{name}_")]
+        for layer in layers[:-1]:
+            x = activation(layer(x))
+        return layers[-1](x)
+
+    def forward(self, spaces: str, obs: Tensor, action: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
+        now, after = (self.stack("features", x, F.leaky_relu) for x in (obs, next_obs))
+        told = self.stack("inverse", torch.cat((now, after), 1), F.relu)
+        if spaces == "two":
+            given, inverse = action[:, None], F.binary_cross_entropy_with_logits(told[:, 0], action)
+        elif spaces == "three":
+            given, inverse = F.one_hot(action.long(), 3).float(), F.cross_entropy(told, action.long())
+        else:
+            given, inverse = action, F.mse_loss(told, action)
+        x = self.stack("before", torch.cat((now, given), 1), F.leaky_relu)
+        for i in range(4):
+            inner = F.leaky_relu(self.named[f"block_{i}_0"](torch.cat((x, given), 1)))
+            x = x + self.named[f"block_{i}_1"](torch.cat((inner, given), 1))
+        return inverse, (self.stack("after", x, F.leaky_relu) - after).square().mean(1)
+
+
+@pytest.mark.parametrize("spaces", SPACES)
+def test_icm_is_what_torch_s_modules_give(spaces: str) -> None:
+    """The losses, a step of Adam by both through the features, and eta times the error after it; twice."""
+    curiosity = made("icm", spaces)
+    plain = [Plain(curiosity, m) for m in range(2)]
+    optimizers = [torch.optim.Adam(one.parameters(), lr=0.01) for one in plain]
+    for step in range(2):
+        rows = batch(spaces, step)
+        rewards = curiosity.rewards(*rows)
+        for m in range(2):
+            mine = [part[m] for part in rows]
+            inverse, error = plain[m](spaces, *mine)
+            optimizers[m].zero_grad()
+            (0.8 * inverse + 0.2 * error.mean()).backward()
+            optimizers[m].step()
+            torch.testing.assert_close(rewards[m], 0.5 * plain[m](spaces, *mine)[1].detach(), rtol=1e-4, atol=1e-6)
+
+
+# -- RND ---------------------------------------------------------------------------------------------------------------
+
+
+def through(network: Any, m: int, x: np.ndarray) -> np.ndarray:
+    """One member's network in NumPy."""
+    weights = [value[m].detach().double().numpy() for value in network.named_weights().values()]
+    for weight, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
+        x = x @ weight + bias
+        x = np.where(x > 0, x, 0.01 * x)
+    return x @ weights[-2] + weights[-1]
+
+
+def test_rnd_is_standardised_by_all_that_a_member_has_seen_so_far() -> None:
+    """Batches whose scale grows: what is seen and what is paid is divided by deviations over the rows of all batches
+    of this member, neither over one batch nor over members. Observations are cut off at 2 deviations."""
+    curiosity = made("rnd")
+    seen: list[Any] = [np.zeros((0, OBS)), np.zeros((0, OBS))]
+    errors: list[Any] = [np.zeros(0), np.zeros(0)]
+    cut = 0
+    for step in range(4):
+        _, action, next_obs = rows = batch("three", step, scale=4.0**step)
+        next_obs[1] *= 50
+        target = curiosity.target.flat.clone()
+        reference = []
+        for m in range(2):
+            seen[m] = np.concatenate((seen[m], next_obs[m].double().numpy()))
+            x = (next_obs[m].double().numpy() - seen[m].mean(0)) / seen[m].std(0)
+            cut += (np.abs(x) > 2).sum()
+            x = x.clip(-2, 2)
+            error = ((through(curiosity.network, m, x) - through(curiosity.target, m, x)) ** 2).mean(1)
+            errors[m] = np.concatenate((errors[m], error))
+            reference.append(0.5 * error / errors[m].std())
+        before = curiosity.network.flat.detach().clone()
+        rewards = curiosity.rewards(*rows)
+        torch.testing.assert_close(rewards, torch.tensor(np.stack(reference)).float(), rtol=1e-4, atol=1e-5)
+        assert torch.equal(curiosity.target.flat, target)
+        assert ((curiosity.network.flat - before).abs() > 0).float().mean() > 0.5
+    assert cut > 0 and not curiosity.target.flat.requires_grad
+
+
+def test_what_is_seen_often_pays_less_than_what_is_new() -> None:
+    curiosity = made("rnd", seeds=(0,))
+    known, new = torch.randn(1, 20, OBS) * 0.3, torch.tensor([[[3.0, -3, 3]]])
+    for _ in range(150):
+        pick = known[:, torch.randint(20, (BATCH,))]
+        curiosity.rewards(pick, torch.zeros(1, BATCH), pick)
+    both = torch.cat((known[:, :4], new), 1)
+    paid = curiosity.rewards(both, torch.zeros(1, 5), both)[0]
+    assert paid[4] > 3 * paid[:4].max()
+
+
+def test_moments_of_what_never_varies() -> None:
+    """Rounding of a mean is no deviation."""
+    moments = Moments(1, 2)
+    for _ in range(50):
+        moments.add(torch.tensor([[[0.1, 0.0]] * 3]))
+    assert moments.deviation().tolist() == [[1, 1]]
+
+
+# -- both --------------------------------------------------------------------------------------------------------------
+
+
+def weights(curiosity: Curiosity) -> Iterator[Tensor]:
+    return chain(curiosity.tensors().values(), curiosity.optimizer.state_dict().values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_leaks_from_member_to_member(kind: str) -> None:
+    """Alone to the bit what it is beside one that sees much larger numbers, learns nothing, or none at all."""
+    together, alone = made(kind, seeds=(0, 1, 2)), made(kind, seeds=(1,))
+    for step in range(3):
+        rows = batch("three", step, 3)
+        rows[0][0] *= 1000
+        rows[2][0] *= 1000
+        rows[2][2] = torch.nan
+        learning = torch.tensor([False, True, True])
+        paid = together.rewards(*rows, learning)[1]
+        assert torch.equal(paid, alone.rewards(*(part[1:2] for part in rows))[0]) and paid.isfinite().all()
+    for one, other in zip(weights(together), weights(alone), strict=True):
+        assert torch.equal(one[1], other[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_members_that_do_not_learn_stay_as_they_are(kind: str) -> None:
+    curiosity = made(kind)
+    curiosity.rewards(*batch("three", 0))
+    before = [value.clone() for value in weights(curiosity)]
+    curiosity.rewards(*batch("three", 1), torch.tensor([True, False]))
+    assert all(torch.equal(now[1], then[1]) for now, then in zip(weights(curiosity), before, strict=True))
+    assert not torch.equal(curiosity.network.flat[0], before[0][0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_goes_on_from_its_state_and_without_members_that_left(kind: str) -> None:
+    one, other = made(kind, seeds=(0, 1, 2)), made(kind, seeds=(0, 1, 2))
+    one.rewards(*batch("three", 0, 3))
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    with pytest.raises(StateError):
+        made(kind).load_state_dict(one.state_dict())
+    rows = batch("three", 1, 3)
+    whole = one.rewards(*rows)
+    other.select(torch.tensor([2, 0]))
+    assert torch.equal(other.rewards(*(part[[2, 0]] for part in rows)), whole[[2, 0]])
+    whole = one.rewards(*rows)
+    assert torch.equal(other.rewards(*(part[[2, 0]] for part in rows)), whole[[2, 0]])
+
+
+# -- in an agent -------------------------------------------------------------------------------------------------------
+
+
+def agent(**changes: Any) -> Agent:
+    config = Config(hidden_size=7, batch_size=BATCH, init_episodes=0, icm_feature_dim=4, icm_hidden_size=6,
+                    rnd_feature_dim=4, rnd_hidden_size=6, **changes)  # fmt: skip
+    return Agent(config, SPACES["three"], [0, 1])
+
+
+def live(one: Agent, reward: float, discount: float) -> None:
+    for step in range(8):
+        obs, _, next_obs = (part[:, :1] for part in batch("three", step))
+        action = one.act(obs)
+        done = torch.full((2, 1), discount == 0)
+        one.observe(obs, action, next_obs, torch.full((2, 1), reward), torch.full((2, 1), discount), done)
+        one.learn()
+
+
+def test_the_bonus_is_added_to_the_rewards_of_a_batch() -> None:
+    class Three:
+        def rewards(self, *_: Any) -> Tensor:
+            return torch.full((2, BATCH), 3.0)
+
+    curious, rich = agent(), agent()
+    curious.curiosity = Three()  # type: ignore[assignment]
+    live(curious, 1.0, 1.0)
+    live(rich, 4.0, 1.0)
+    assert torch.equal(curious.online, rich.online)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_last_step_earns_what_any_other_does(kind: str) -> None:
+    """By the observation that it led to, whether or not the episode ended there."""
+    ended, going_on = agent(intrinsic=kind, eps_decay=1.0), agent(intrinsic=kind, eps_decay=1.0)
+    live(ended, 1.0, 0.0)
+    live(going_on, 1.0, 1.0)
+    assert ended.curiosity is not None and going_on.curiosity is not None
+    for one, other in zip(weights(ended.curiosity), weights(going_on.curiosity), strict=True):
+        assert torch.equal(one, other)
+    assert not torch.equal(ended.online, going_on.online)
+    assert not torch.equal(ended.online, agent(intrinsic=kind).online)
+
+
+def test_settings_of_another_kind_are_refused() -> None:
+    with pytest.raises(SettingError, match="--icm_lr has no effect: intrinsic is 'rnd'"):
+        parse(["--implementation", "DDQN", "--intrinsic", "rnd", "--icm_lr", "1"])
+    assert (
+        isinstance(made("icm"), Icm)
+        and isinstance(made("rnd"), Rnd)
+        and curiosity_of(SMALL, SPACES["two"], [0]) is None
+    )
