@@ -130,8 +130,8 @@ class StepAgent(Agent):
     """Learns between the steps of its environments: ``act, observe, learn`` in turn, E = ``envs``. ``config`` has
     ``num_envs``, which the agent's ``envs`` equals.
 
-    It may have ``values(obs [M, B, O]) -> [M, B, A]``, the values of the A actions in units of reward. The contract
-    tests compare them with the true values of small problems.
+    It may have ``values(obs [M, B, O]) -> [M, B, A]``, the values of the A actions in units of reward, or
+    ``[M, B, 1]``, that of its policy. The contract tests compare them with the true values of small problems.
 
     An agent that says ``knows_dynamics`` is made with two arguments more: ``dynamics``, the environment's own
     (`envs.tensor.ChanceDynamics`, or None where it is no tensor program), and ``device``.
@@ -165,6 +165,10 @@ class StepAgent(Agent):
     def learning(self) -> Tensor:
         """Which members ``[M]`` bool have seen enough to learn; none ever goes back."""
         raise NotImplementedError
+
+    def updates(self, steps: int, learned: Tensor) -> Tensor:
+        """Gradient steps ``[M]`` int64 of the latest ``steps``, in ``learned [M]`` of which a member could learn."""
+        return learned * self.updates_per_step
 
     def measured(self) -> dict[str, Tensor]:
         """What an epoch's row says beside loss and return, ``{tag: [M]}``, since the last call."""

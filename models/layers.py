@@ -62,6 +62,15 @@ class Truncated(Dense):
         return [weight / sqrt(self.inputs), torch.zeros(self.outputs)]
 
 
+@dataclass(frozen=True)
+class Orthogonal(Dense):
+    """An orthogonal weight with gain sqrt(2), no bias (Huang et al. 2022, "The 37 Implementation Details of PPO")."""
+
+    def initial(self, generator: torch.Generator) -> list[Tensor]:
+        weight = nn.init.orthogonal_(torch.empty(self.outputs, self.inputs), RELU_GAIN, generator=generator)
+        return [weight.T, torch.zeros(self.outputs)]
+
+
 class Network(nn.Module):
     """Parameters of M members of one architecture, given as a list of `Dense` layers."""
 

@@ -69,6 +69,32 @@ def value_loss(values: Tensor, returns: Tensor, delta: float, share: Tensor | No
     return delta * mean((values - returns.detach()).square(), share)
 
 
+def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+    """Loss of PPO ``-min(ratio * A, clamp(ratio, 1 - clip, 1 + clip) * A)`` of each experience, and its derivative by
+    the logarithm of the ratio: ``[M, B]`` both. Source: Schulman et al. 2017, eq. 7."""
+    _check_shape("advantages", advantage, ratio)
+    free, bound = ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage
+    return -torch.minimum(free, bound), torch.where(free <= bound, -free, 0.0)
+
+
+def clipped_value_error(values: Tensor, goal: Tensor, before: Tensor, clip: float | None) -> tuple[Tensor, Tensor]:
+    """Squared error of values, and its derivative by them: ``[M, B]`` both.
+
+    With ``clip`` it is the larger one of the value's own and of that of a value that keeps within ``clip`` of the one
+    ``before``, so that values which left this range towards their goal go no further. Source: Huang et al. 2022, "The
+    37 Implementation Details of PPO", 9.
+    """
+    _check_shape("goals", goal, values)
+    error = values - goal
+    if clip is None:
+        return error.square(), 2 * error
+    moved = values - before
+    bound = before + moved.clamp(-clip, clip) - goal
+    inside, own, other = moved.abs() <= clip, error.square(), bound.square()
+    free = inside | (own >= other)
+    return torch.where(free, own, other), torch.where(free, 2 * error, 0.0)
+
+
 def _check_shape(name: str, given: Tensor, like: Tensor) -> None:
     if given.shape != like.shape:
         raise ValueError(f"{name} {tuple(given.shape)} do not fit {tuple(like.shape)}")

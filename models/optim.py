@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
+from models.layers import BLOCK
 from models.state import like
 
 
@@ -139,13 +140,60 @@ class AdamW:
                 here.copy_(there)
 
 
+class LockstepAdam:
+    """Adam of one parameter ``[M, D]`` whose members all step together, each by its own learning rate ``lr [M]``.
+
+    D is a multiple of 64, for the fused kernel (see `AdamW`). It is one call where the rates are equal, else one a
+    member. A member's numbers are those of `Adam` up to rounding.
+    """
+
+    def __init__(
+        self, param: Tensor, lr: Sequence[float], betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+    ):
+        if param.shape[1] % BLOCK:
+            raise ValueError(f"{param.shape[1]} numbers a member are no multiple of {BLOCK}")
+        self.param, self.lr, self.betas, self.eps = param, list(lr), betas, eps
+        self.mean, self.square = torch.zeros_like(param), torch.zeros_like(param)
+        self.count = 0
+
+    @torch.no_grad()
+    def update(self, grad: Tensor, share: float = 1.0) -> None:
+        """One step by ``grad [M, D]`` and that share of the learning rates."""
+        tensors = (self.param, grad, self.mean, self.square)
+        rows = [tensors] if len(set(self.lr)) == 1 else list(zip(*tensors, strict=True))
+        for lr, row in zip(self.lr, rows, strict=False):
+            param, own, mean, square = ([each] for each in row)
+            adamw(
+                param, own, mean, square, [], [torch.tensor(float(self.count))], fused=True, amsgrad=False,
+                maximize=False, lr=share * lr, beta1=self.betas[0], beta2=self.betas[1], eps=self.eps, weight_decay=0.0,
+                capturable=False,
+            )  # fmt: skip
+        self.count += 1
+
+    def select(self, param: Tensor, members: Tensor) -> None:
+        """Keep ``members`` only; their parameters are now ``param``."""
+        self.param, self.lr = param, [self.lr[m] for m in members.tolist()]
+        self.mean, self.square = self.mean[members], self.square[members]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mean": self.mean, "square": self.square, "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        like(self.state_dict(), state, "optimizer")
+        self.mean, self.square, self.count = state["mean"], state["square"], state["count"]
+
+
 @torch.no_grad()
 def clip_gradients(params: Sequence[Tensor], max_norm: float) -> Tensor:
     """Scale each member's gradient over all `params` (``[M, ...]``) to at most `max_norm`; returns the norms ``[M]``.
 
     `torch.nn.utils.clip_grad_norm_` would take one norm over all members and so couple them.
     """
-    grads = [p.grad.flatten(1) for p in params if p.grad is not None]
+    return clip_norm([p.grad.flatten(1) for p in params if p.grad is not None], max_norm)
+
+
+def clip_norm(grads: Sequence[Tensor], max_norm: float) -> Tensor:
+    """As `clip_gradients`, for gradients ``[M, D]``."""
     norm = torch.stack([g.square().sum(1) for g in grads]).sum(0).sqrt()
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0).unsqueeze(1)
     for grad in grads:

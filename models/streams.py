@@ -63,6 +63,10 @@ class Streams:
             [torch.randint(high, shape, generator=g) for high, g in zip(bounds, self.generators, strict=True)]
         )
 
+    def permutations(self, count: int) -> Tensor:
+        """The numbers below ``count`` in random order, ``[M, count]`` int64."""
+        return torch.stack([torch.randperm(count, generator=g) for g in self.generators])
+
     def episode_seeds(self, *shape: int) -> Tensor:
         """Seeds for environment resets, ``[M, *shape]`` int64 in [0, 2**31)."""
         return self.integers(2**31 - 1, *shape)

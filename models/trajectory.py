@@ -69,3 +69,21 @@ def lambda_returns(reward: Tensor, next_value: Tensor, valid: Tensor, discount: 
         running = torch.where(following, reward[t] + discount * ahead, running)
         returns.append(running)
     return torch.stack(returns[::-1]).masked_fill(~valid, 0.0)
+
+
+def generalised_advantages(
+    reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, done: Tensor, trace: float
+) -> Tensor:
+    """GAE ``A_t = d_t + discount_t trace A_{t+1}`` with ``d_t = r_t + discount_t V(s_{t+1}) - V(s_t)`` along the first
+    axis of pieces of experience ``[T, ...]``, in which episodes may begin and end anywhere.
+
+    ``next_value`` is V of the observation after each step, which is not the next step's where ``done`` says that an
+    episode ended; nothing is traced across such an end, nor behind the last step. ``discount`` is 0 after termination.
+    Values of 0 and a ``trace`` of 1 give Monte-Carlo returns. Source: Schulman et al. 2016, eq. 11 and 16.
+    """
+    error = reward + discount * next_value - value
+    decay = (discount * trace).masked_fill(done, 0.0)
+    found = [error[-1]]
+    for own, share in zip(error[:-1].flip(0).unbind(), decay[:-1].flip(0).unbind(), strict=True):
+        found.append(own + share * found[-1])
+    return torch.stack(found[::-1])

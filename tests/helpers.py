@@ -42,6 +42,7 @@ STEP_TINY: dict[str, Any] = {
     "num_hidden_units": 11, "rollout_length": 3, "num_features": 3, "feature_width": 5, "buffer_size": 23,
     "training_start_time": 3, "eval_frequency": 5, "target_update_frequency": 7, "Q_alpha": 3e-3, "model_alpha": 3e-3,
     "init_episodes": 1,
+    "rollout_steps": 19, "ppo_epochs": 2, "num_envs": 1,
 }  # fmt: skip
 # Families' other networks and ways, tested beside every implementation: id -> (implementation, settings).
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -60,6 +61,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "QLearning-count-bonus": ("QLearning", {"count_bonus": 0.1, "truncation_ends": True, "init_episodes": 1}),
     "QLearning-own": ("QLearning", {"vary_hp": True}),
     "SARSA-executed": ("SARSA", {"backup": "executed", "random_ties": True, "num_envs": 2}),
+    "PPO-published": ("PPO", {"form": "published", "update_episodes": None, "test_noise": True,
+                              "activation_fn": "prelu", "orthogonal": False, "max_grad_norm": None}),
+    "PPO-normalised": ("PPO", {"normalize_obs": True, "normalize_reward": True, "clip_range_vf": 0.1,
+                               "ent_coef": 0.01, "anneal_lr": True}),
+    "PPO-three-envs": ("PPO", {"num_envs": 3, "rollout_steps": 7}),
     "DuelingDDQN-batch-mean": ("DuelingDDQN", {"dueling_mean": "batch"}),
     "TD3-three-envs": ("TD3", {"num_envs": 3, "updates_per_step": 3, "activation_fn": "leakyrelu"}),
     "TD3-own-lr-and-batch": ("TD3", {"vary_hp": True, "vary": ("lr", "batch_size"), "policy_delay": 1}),

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.optim import Adam, AdamW, MemberAdam, clip_gradients
+from models.optim import Adam, AdamW, LockstepAdam, MemberAdam, clip_gradients
 
 KINDS: list[Any] = [Adam, MemberAdam, AdamW]
 RATES, BETAS, EPS, DECAY = [1e-2, 3e-2, 1e-3], (0.8, 0.99), 1e-6, 1e-3
@@ -86,6 +86,40 @@ def test_goes_on_from_its_state(kind: type) -> None:
     resumed = made(kind, descend(half, grads[:12]))
     resumed.load_state_dict(half.state_dict())
     assert torch.equal(descend(resumed, grads[12:]), descend(made(kind, start), grads))
+
+
+@pytest.mark.parametrize("rates", [[1e-2] * 3, RATES])
+def test_members_in_lockstep_equal_torchs_adam_each_with_its_rate(rates: list[float]) -> None:
+    """And are themselves alone, after leaving the others and after a break, to the bit."""
+    start, grads = torch.randn(3, 192), gradients(50, 3, 192)
+    ours = LockstepAdam(start.clone(), rates, BETAS, EPS)
+    for grad in grads[:30]:
+        ours.update(grad)
+    last = torch.tensor([2])
+    alone, left, resumed = (LockstepAdam(start[2:].clone(), rates[2:], BETAS, EPS) for _ in range(3))
+    for grad in grads[:30]:
+        alone.update(grad[2:])
+        left.update(grad[2:])
+    resumed.param.copy_(left.param)
+    resumed.load_state_dict({name: value.clone() if name != "count" else value
+                             for name, value in left.state_dict().items()})  # fmt: skip
+    for grad in grads[30:]:
+        ours.update(grad)
+        for one in (alone, resumed):
+            one.update(grad[2:])
+    assert torch.equal(ours.param[2:], alone.param) and torch.equal(alone.param, resumed.param)
+    for m, rate in enumerate(rates):
+        theirs = descend(torchs(start[m], rate), [grad[m] for grad in grads])
+        torch.testing.assert_close(ours.param[m], theirs, rtol=0, atol=2e-6)
+    ours.select(ours.param[last], last)
+    ours.update(grads[0][2:])
+    alone.update(grads[0][2:])
+    assert torch.equal(ours.param, alone.param)
+    before = ours.param.clone()
+    ours.update(grads[1][2:], share=0.0)
+    assert torch.equal(ours.param, before)
+    with pytest.raises(ValueError, match="63 numbers a member are no multiple of 64"):
+        LockstepAdam(torch.zeros(1, 63), [0.1])
 
 
 def test_a_parameter_without_gradient_is_left() -> None:

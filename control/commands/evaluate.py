@@ -186,9 +186,10 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     if not run.real_baseline:
         return
     # One environment, one update per step, and everything is remembered.
-    alone = {"num_envs": 1, "fill": 0, "init_episodes": max(1, agent.init_episodes), "rb_size": 100_000}
-    alone |= {"eps_fraction": None} if "eps_fraction" in kinds(type(agent)) else {}
-    real = dataclasses.replace(agent, **alone)
+    first = max(1, agent.init_episodes)
+    changes = {"num_envs": 1, "fill": 0, "init_episodes": first, "rb_size": 100_000, "eps_fraction": None}
+    known = kinds(type(agent))
+    real = dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in known})
     solved = config.solved_reward
     show("real", real, None, REAL_STEPS, "budget" if solved is None else "solved")
     until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"

@@ -82,7 +82,8 @@ class StepLoop:
 
     def epoch(self, steps: int) -> dict[str, Tensor]:
         """Train for so many steps. ``loss``, ``return`` and ``length`` ``[M]`` are means, NaN where there was nothing;
-        ``updated [M]`` counts the steps with updates; with what the agent has `measured`, by tag."""
+        ``updated [M]`` counts the steps with updates, ``updates [M]`` these; with what the agent has `measured`, by
+        tag."""
         members, device = self.agent.members, self.agent.device
         losses, waited = [], torch.zeros(members, dtype=torch.int64, device=device)
         counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64, device=device)
@@ -105,6 +106,7 @@ class StepLoop:
         row = {
             "loss": table.masked_fill(waiting, 0.0).sum(1) / updated, "return": returns / counts,
             "length": lengths / counts, "updated": updated, "finite": returns.isfinite(),
+            "updates": self.agent.updates(steps, updated),
         }  # fmt: skip
         return {name: value.cpu() for name, value in (row | self.agent.measured()).items()}
 
@@ -196,7 +198,6 @@ class StepGroups(Loop):
         self.order = torch.cat([group.at for group in groups]).argsort()
         self.steps = -(-schedule.steps_per_epoch // self.envs)  # in an epoch, of all environments at once
         self.budget = epochs * self.steps * self.envs
-        self.updates_per_step = groups[0].loop.agent.updates_per_step
         self.updates = torch.zeros(len(seeds), dtype=torch.int64)
         self.acting_streams = Streams.named(seeds, "latents of evaluations")
 
@@ -213,7 +214,7 @@ class StepGroups(Loop):
         seen = self._gathered([group.loop.epoch(self.steps) for group in self.groups])
         self._check_returns(seen["finite"])
         self.env_steps = self.env_steps + self.steps * self.envs
-        self.updates = self.updates + seen["updated"] * self.updates_per_step
+        self.updates = self.updates + seen["updates"]
         self.gradient_steps = int(self.updates.max())
         seconds = torch.full((len(self.seeds),), time.perf_counter() - start)
         self._check_members(seen["loss"], seen["updated"] > 0)

@@ -1,0 +1,141 @@
+"""Distributions of actions given the outputs of a policy network, ``[M, A, B]``: draws, log-probabilities, entropies
+and gradients by hand.
+
+A distribution has ``outputs`` A of the network, ``scales`` numbers of its own that are learned whatever the state, and
+takes ``width`` numbers to remember an action. ``noise`` draws what `draw` needs.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from models.agents.ppo.config import Config
+from models.layers import exp
+from models.losses import gaussian_nll
+from models.spaces import Continuous, Discrete, Spaces
+from models.streams import NoiseBlocks, Streams
+
+LEAST_STD = 0.01  # form published
+
+
+@dataclass
+class Judged:
+    """Actions under a distribution: their log-probabilities and its entropy in nats, ``[M, B]`` (``[M, 1]`` where
+    states do not matter), and what the gradient needs."""
+
+    log_prob: Tensor
+    entropy: Tensor
+    parts: tuple[Tensor, ...]
+
+
+class Categorical:
+    """One of A actions by the softmax of their scores."""
+
+    width, scales = 1, 0
+    noise = staticmethod(Streams.gumbel)
+
+    def __init__(self, actions: Discrete):
+        self.outputs = actions.n
+
+    def first(self) -> Tensor:
+        """The scales at first, ``[scales]``."""
+        return torch.empty(0)
+
+    def draw(self, scores: Tensor, scales: Tensor, noise: Tensor) -> Tensor:
+        """Actions ``[M, E]`` of ``scores [M, A, E]``, ``noise [M, E, A]``."""
+        return (scores.transpose(1, 2) + noise).argmax(2)
+
+    def best(self, scores: Tensor) -> Tensor:
+        return scores.max(1).indices
+
+    def executed(self, action: Tensor) -> Tensor:
+        return action
+
+    def judge(self, scores: Tensor, scales: Tensor, action: Tensor) -> Judged:
+        """``action [M, 1, B]``."""
+        log_p, chosen = scores.log_softmax(1), action.long()
+        p = exp(log_p)
+        entropy = -(p * log_p).sum(1)
+        return Judged(log_p.gather(1, chosen).squeeze(1), entropy, (p, log_p, chosen))
+
+    def gradient(self, judged: Judged, of_log_prob: Tensor, of_entropy: float) -> tuple[Tensor, Tensor]:
+        """From derivatives by each log-probability ``[M, B]`` and by each entropy to those by scores and scales."""
+        p, log_p, chosen = judged.parts
+        pull = of_log_prob.unsqueeze(1)
+        if of_entropy:  # dH / d score = -p (log p + H)
+            down = pull + of_entropy * (log_p + judged.entropy.unsqueeze(1))
+        else:
+            down = pull
+        of_scores = (p * down).neg_().scatter_add_(1, chosen, pull)
+        return of_scores, of_scores.new_empty(len(of_scores), 0)
+
+
+class Gaussian:
+    """A vector of A independent normal numbers, means by the state and deviations not. They are clipped to the bounds
+    when they are executed, and remembered as they were drawn.
+
+    A scale is the logarithm of a deviation. ``published``: it is the deviation, cut off at `LEAST_STD` below, and the
+    mean is the tanh of the network's output, in [-1, 1] whatever the bounds.
+    """
+
+    noise = staticmethod(Streams.normal)
+
+    def __init__(self, actions: Continuous, std: float, published: bool):
+        self.outputs = self.scales = self.width = actions.size
+        self.low, self.high = torch.tensor(actions.low), torch.tensor(actions.high)
+        self.std, self.published = std, published
+
+    def first(self) -> Tensor:
+        first = torch.full((self.scales,), self.std)
+        return first if self.published else first.log()
+
+    def _mean(self, outputs: Tensor) -> Tensor:
+        return outputs.tanh() if self.published else outputs
+
+    def _deviation(self, scales: Tensor) -> Tensor:
+        """``[M, A, 1]``."""
+        return (scales.clamp(min=LEAST_STD) if self.published else exp(scales)).unsqueeze(2)
+
+    def draw(self, outputs: Tensor, scales: Tensor, noise: Tensor) -> Tensor:
+        """Vectors ``[M, E, A]``."""
+        return (self._mean(outputs) + self._deviation(scales) * noise.transpose(1, 2)).transpose(1, 2)
+
+    def best(self, outputs: Tensor) -> Tensor:
+        return self._mean(outputs).transpose(1, 2)
+
+    def executed(self, action: Tensor) -> Tensor:
+        # a NaN, which no environment takes, would stay one: a member that has diverged acts all the same
+        return action.nan_to_num(0.0).clamp(self.low, self.high)
+
+    def judge(self, outputs: Tensor, scales: Tensor, action: Tensor) -> Judged:
+        """``action [M, A, B]``."""
+        mean, deviation = self._mean(outputs), self._deviation(scales)
+        log_prob = -gaussian_nll(action, mean, deviation).sum(1)
+        # the entropy of a normal number is its nll at one deviation from the mean
+        entropy = gaussian_nll(deviation, torch.zeros_like(deviation), deviation).sum(1)
+        return Judged(log_prob, entropy, (mean, deviation, (action - mean) / deviation, scales))
+
+    def gradient(self, judged: Judged, of_log_prob: Tensor, of_entropy: float) -> tuple[Tensor, Tensor]:
+        mean, deviation, off, scales = judged.parts
+        pull = of_log_prob.unsqueeze(1)
+        of_outputs = pull * off / deviation
+        of_scales = (pull * (off.square() - 1)).sum(2) + of_entropy * of_log_prob.shape[1]
+        if self.published:
+            of_outputs = of_outputs * (1 - mean.square())
+            of_scales = (of_scales / deviation.squeeze(2)).masked_fill(scales < LEAST_STD, 0.0)
+        return of_outputs, of_scales
+
+
+Actions = Categorical | Gaussian
+
+
+def noise_of(actions: Actions, streams: Streams, envs: int) -> NoiseBlocks:
+    """What draws an action of each of ``envs`` environments, step by step."""
+    return NoiseBlocks(streams, [(type(actions).noise, {"action": (envs, actions.outputs)})])
+
+
+def actions_of(config: Config, spaces: Spaces) -> Actions:
+    if isinstance(spaces.actions, Discrete):
+        return Categorical(spaces.actions)
+    return Gaussian(spaces.actions, config.action_std, config.form == "published")

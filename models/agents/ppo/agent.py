@@ -1,0 +1,307 @@
+"""Proximal policy optimisation for M members in lock-step.
+
+The default form is that of CleanRL and stable-baselines3. Three things are otherwise there:
+
+1. Values of final observations enter at time limits, as in stable-baselines3 and unlike CleanRL.
+2. The numbers of `Agent.measured` are those of the last pass over a rollout, not means over all passes.
+3. A minibatch of one step keeps its advantage as it is; in CleanRL it is no number.
+
+The form ``published`` is that of Ferreira et al. 2022 and their code, which differs from it in what follows:
+
+4. Rewards still to come are counted up to the end of an episode, at its time limit too, and are standardised over the
+   rollout. The advantage is what they exceed the value by. A rollout ends after more than ``update_episodes`` times
+   the steps that an episode may have. That is in the midst of an episode, which then counts as over, as there.
+   ``rollout_steps`` stand in where episodes have no limit.
+5. All steps are in each of ``ppo_epochs`` gradient steps, and advantages are not standardised once more.
+6. Deviations of actions are learned themselves, not their logarithms, and cut off at 0.01 below.
+7. Tests are greedy here; ``test_noise`` draws actions as there. Of a search's agents all members then draw alike.
+8. Discrete actions are possible; there are only continuous ones there, and they are never clipped to bounds.
+9. Initial weights, activation, Adam's epsilon, largest norm and learning rate are settings of their own, as in the
+   other form. Theirs are ``orthogonal`` off, relu, 1e-8, null and 3e-4 to 5e-4.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.agents.ppo.actions import noise_of
+from models.agents.ppo.config import Config
+from models.agents.ppo.moments import LIMIT, Moments
+from models.agents.ppo.networks import ActorCritic, Play
+from models.contract import InnerAgent
+from models.layers import exp
+from models.losses import clipped_surrogate, clipped_value_error
+from models.optim import LockstepAdam, clip_norm
+from models.replay import ReplayBuffer, row_bytes
+from models.spaces import Continuous, Discrete, Spaces
+from models.state import like
+from models.streams import NoiseBlocks, Streams
+from models.trajectory import generalised_advantages
+from models.varied import draw_all, groups
+
+MEASURED = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance")
+
+
+class Agent(InnerAgent):
+    """``act / observe / learn``, one step of all members after another. E is ``config.num_envs``.
+
+    Steps are collected until the rollout is full, and `learn` then makes all its passes at once; between rollouts it
+    gives the last loss. Member m draws by its own streams; with ``vary_hp`` it has its own hyperparameters, drawn from
+    its seed. Members must then come from one group of `groups`. ``online`` holds the critic too, since one optimiser
+    moves both networks.
+    """
+
+    action_kinds = (Discrete, Continuous)
+    groups = staticmethod(groups)
+
+    def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
+        super().__init__()
+        self.config, self.spaces, self.seeds = config, spaces, list(seeds)
+        self.own = draw_all(config, seeds)
+        members, self.envs = len(seeds), config.num_envs
+        self.network = ActorCritic(config, self.own[0], spaces)
+        self.online = nn.Parameter(self.network.initial(Streams.named(seeds, "weights")), requires_grad=False)
+        self.optimizer = LockstepAdam(self.online, [own.lr for own in self.own], eps=config.eps)
+        self.length = rollout_length(config, spaces)
+        self.rows = self.length * self.envs
+        self.rollout = ReplayBuffer(columns_of(config, spaces), self.rows, members)
+        self.noise = noise_of(self.network.actions, Streams.named(seeds, "actions"), self.envs)
+        self.shuffling = Streams.named(seeds, "minibatches")
+        self.seen = Moments(members, spaces.obs_shape) if config.normalize_obs else None
+        self.gained = Moments(members, ()) if config.normalize_reward else None
+        self.going = torch.zeros(members, self.envs)  # the discounted sums of rewards that `gained` is of
+        self.unit = torch.tensor([0.0, 1.0]).repeat(members, 1)  # mean and deviation of what values predict
+        self.numbers = {name: torch.full((members,), torch.nan) for name in MEASURED}
+        self.loss = torch.full((members,), torch.nan)
+        self.episodes = torch.zeros(members, dtype=torch.int64)
+        self.steps = 0
+        self.share = 1.0  # of the learning rates, of the rollout under way
+        self._fixed = torch.zeros(members, self.online.shape[1] - self.network.trained)  # gradient of what is fixed
+        self._drawn = torch.empty(0)  # actions of the step under way, before they were clipped
+        self._view()
+
+    @staticmethod
+    def memory_bytes(config: Config, spaces: Spaces, members: int, steps: int | None, dynamics: Any = None) -> int:
+        network, rows = ActorCritic(config, config, spaces), rollout_length(config, spaces) * config.num_envs
+        kept, row = rows if steps is None else min(rows, steps), row_bytes(columns_of(config, spaces))
+        hidden = config.hidden_size * config.hidden_layer
+        drawn = NoiseBlocks.STEPS * config.num_envs * network.actions.outputs
+        return members * (24 * sum(network.counts) + 4 * kept * (row + hidden) + 8 * drawn)
+
+    def _view(self) -> None:
+        self.parts = self.network.parts(self.online)
+        self._policy = Play(self.network, self.online)
+
+    # -- acting --------------------------------------------------------------------------------------------------------
+
+    def begin(self, envs: int, streams: Streams, **_: Any) -> Play:
+        return Play(self.network, self.online, streams) if self.config.test_noise else self._policy
+
+    def with_weights(self, online: Tensor) -> Play:
+        return Play(self.network, online, Streams([0]) if self.config.test_noise else None)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor) -> Tensor:
+        self.steps += 1
+        if self.seen is not None:
+            self.seen.add(obs)
+            self.parts.mean.copy_(self.seen.mean)
+            self.parts.scale.copy_(self.seen.scale())
+        outputs = self.network.actor.forward(self.parts.actor, self._shown(obs))[-1]
+        actions = self.network.actions
+        self._drawn = actions.draw(outputs, self.parts.scales, self.noise.next()["action"])
+        return actions.executed(self._drawn)
+
+    def _shown(self, obs: Tensor) -> Tensor:
+        """``[M, E, O]`` as columns ``[M, O, E]``."""
+        return self.parts.normalised(obs).transpose(1, 2)
+
+    def observe(
+        self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
+    ) -> None:
+        if self.gained is not None:
+            self.going = self.going * self.config.discount + reward
+            self.gained.add(self.going)
+            reward = (reward * self.gained.scale().unsqueeze(1)).clamp(-LIMIT, LIMIT)
+            self.going = self.going.masked_fill(done, 0.0)
+        shown, following = self.parts.normalised(obs), self.parts.normalised(next_obs)
+        drawn = self._drawn.float().view(*reward.shape, -1)
+        self.rollout.add(
+            obs=shown, next_obs=following, action=drawn, reward=reward, discount=discount, done=done.float()
+        )
+        self.episodes += done.sum(1)
+
+    # -- learning ------------------------------------------------------------------------------------------------------
+
+    def learning(self) -> Tensor:
+        return torch.full((self.members,), self.steps >= self.length)
+
+    def updates(self, steps: int, learned: Tensor) -> Tensor:
+        full = self.steps // self.length - (self.steps - steps) // self.length
+        return torch.full_like(learned, full * self.config.ppo_epochs * -(-self.rows // self._batch()))
+
+    def _batch(self) -> int:
+        """Steps of a minibatch."""
+        return self.rows if self.config.form == "published" else min(self.rows, self.own[0].batch_size)
+
+    @torch.no_grad()
+    def learn(self) -> Tensor:
+        if self.steps % self.length:
+            return self.loss
+        if self.config.anneal_lr:
+            begun = (self.steps - self.length) * self.envs
+            self.share = max(0.0, 1 - begun / self.budget)
+        table = self._judged()
+        for epoch in range(self.config.ppo_epochs):
+            found = [self.descend(part) for part in self._minibatches(table)]
+            if epoch == self.config.ppo_epochs - 1:
+                measured = torch.stack([self.measure(*each) for each in found], 2).mean(2)
+                self.numbers |= dict(zip(MEASURED, measured.unbind(1), strict=False))
+        policy, value, entropy = (self.numbers[name] for name in MEASURED[:3])
+        self.loss = policy + self.config.vf_coef * value - self.config.ent_coef * entropy
+        return self.loss
+
+    def _judged(self) -> Tensor:
+        """The rollout as columns ``[M, W, N]``: observation, action, then log-probability, advantage, goal and value of
+        then."""
+        config, rows = self.config, self.rollout.rows()
+        obs, next_obs, action = (rows[name].permute(1, 2, 0).contiguous() for name in ("obs", "next_obs", "action"))
+        reward, ahead, done = (
+            rows[name].unflatten(0, (self.length, self.envs)) for name in ("reward", "discount", "done")
+        )
+        value, ahead, done = self._value(obs), config.discount * ahead, done > 0
+        if config.form == "published":
+            zero = torch.zeros_like(reward)
+            returns = _by_member(generalised_advantages(reward, zero, zero, ahead, done, 1.0))
+            mean, deviation = returns.mean(1), _deviation(returns)
+            self.unit = torch.stack((mean, deviation + 1e-5), 1)
+            goal = (returns - mean.unsqueeze(1)) / self.unit[:, 1:]
+            advantage = goal - value
+        else:
+            values = (each.T.unflatten(0, (self.length, self.envs)) for each in (value, self._value(next_obs)))
+            advantage = _by_member(generalised_advantages(reward, *values, ahead, done, config.gae_lambda))
+            goal = advantage + value
+        outputs = self.network.actor.forward(self.parts.actor, obs)[-1]
+        log_prob = self.network.actions.judge(outputs, self.parts.scales, action).log_prob
+        left = (goal - value).var(1, correction=0) / goal.var(1, correction=0)
+        self.numbers["explained_variance"] = 1 - left
+        return torch.cat([obs, action, torch.stack((log_prob, advantage, goal, value), 1)], 1)
+
+    def _value(self, obs: Tensor) -> Tensor:
+        """``[M, O, N] -> [M, N]``, as the critic says it."""
+        return self.network.critic.forward(self.parts.critic, obs)[-1].squeeze(1)
+
+    def _minibatches(self, table: Tensor) -> Iterator[Tensor]:
+        """A pass over the rollout, in an order of each member's own."""
+        if self._batch() == self.rows:
+            yield table
+            return
+        order = self.shuffling.permutations(self.rows).unsqueeze(1).expand_as(table)
+        yield from table.gather(2, order).split(self._batch(), 2)
+
+    def descend(self, part: Tensor) -> tuple[Tensor, ...]:
+        """A gradient step on ``[M, W, B]`` of the table; what `measure` takes."""
+        config, network, parts = self.config, self.network, self.parts
+        obs, action, rest = part.split([network.actor.sizes[0], network.actions.width, 4], 1)
+        before, advantage, goal, old_value = rest.unbind(1)
+        share = 1 / part.shape[2]
+        if config.normalize_advantage and config.form == "gae" and part.shape[2] > 1:
+            centred = advantage - advantage.mean(1, keepdim=True)
+            advantage = centred / (_deviation(centred) + 1e-8).unsqueeze(1)
+        trace = network.actor.forward(parts.actor, obs)
+        judged = network.actions.judge(trace[-1], parts.scales, action)
+        log_ratio = judged.log_prob - before
+        ratio = exp(log_ratio)
+        surrogate, of_log_prob = clipped_surrogate(ratio, advantage, config.clip_range)
+        of_outputs, of_scales = network.actions.gradient(judged, of_log_prob * share, -config.ent_coef * share)
+        of_actor, _ = network.actor.backward(parts.actor, obs, trace, of_outputs)
+        trace = network.critic.forward(parts.critic, obs)
+        limit = config.clip_range_vf if config.form == "gae" else None
+        error, of_value = clipped_value_error(trace[-1].squeeze(1), goal, old_value, limit)
+        of_value = (of_value * (config.vf_coef * share)).unsqueeze(1)
+        of_critic, _ = network.critic.backward(parts.critic, obs, trace, of_value)
+        gradient = torch.cat([of_actor, of_critic, of_scales, self._fixed], 1)
+        if config.max_grad_norm is not None:
+            clip_norm([gradient], config.max_grad_norm)
+        self.optimizer.update(gradient, self.share)
+        return surrogate, error, judged.entropy, log_ratio, ratio
+
+    def measure(self, surrogate: Tensor, error: Tensor, entropy: Tensor, log_ratio: Tensor, ratio: Tensor) -> Tensor:
+        """The first five of `MEASURED` over a minibatch, ``[M, 5]``. KL is ``mean(r - 1 - log r)`` (Schulman 2020,
+        "Approximating KL divergence")."""
+        far = (ratio - 1).abs() > self.config.clip_range
+        each = (surrogate, error, entropy, ratio - 1 - log_ratio, far.float())
+        return torch.stack([numbers.mean(1) for numbers in each], 1)
+
+    def measured(self) -> dict[str, Tensor]:
+        """Of the latest rollout; NaN before the first, and the explained variance where all goals are equal."""
+        return {f"train/{name}": values for name, values in self.numbers.items()}
+
+    def values(self, obs: Tensor) -> Tensor:
+        """``obs [M, B, O] -> [M, B, 1]``, of the policy."""
+        mean, deviation = self.unit.unsqueeze(2).unbind(1)
+        found = self._value(self._shown(obs)) * deviation + mean
+        return (found if self.gained is None else found / self.gained.scale().unsqueeze(1)).unsqueeze(2)
+
+    # -- members and state ---------------------------------------------------------------------------------------------
+
+    def select(self, members: Tensor) -> None:
+        chosen = members.tolist()
+        self.seeds, self.own = [self.seeds[m] for m in chosen], [self.own[m] for m in chosen]
+        self.online = nn.Parameter(self.online[members], requires_grad=False)
+        self.optimizer.select(self.online, members)
+        for name in ("_fixed", "going", "unit", "loss", "episodes"):
+            setattr(self, name, getattr(self, name)[members])
+        self.numbers = {name: values[members] for name, values in self.numbers.items()}
+        for part in (self.rollout, self.noise, self.seen, self.gained):
+            if part is not None:
+                part.select(members)
+        self.shuffling.select(chosen)
+        self._view()
+
+    def _own(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("going", "unit", "numbers", "loss", "episodes", "steps")}
+
+    def _stateful(self) -> dict[str, Any]:
+        parts = {"optimizer": self.optimizer, "rollout": self.rollout, "noise": self.noise}
+        moments = {"seen": self.seen, "gained": self.gained}
+        return parts | {name: part for name, part in moments.items() if part is not None}
+
+    def training_state(self) -> dict[str, Any]:
+        parts = {name: part.state_dict() for name, part in self._stateful().items()}
+        return self._own() | parts | {"shuffling": self.shuffling.get_state()}
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        for name, part in self._stateful().items():
+            part.load_state_dict(state[name])
+        self.shuffling.set_state(state["shuffling"])
+        for name, own in self._own().items():
+            setattr(self, name, like(own, state[name], name))
+
+
+def rollout_length(config: Config, spaces: Spaces) -> int:
+    """Steps of each environment between updates."""
+    episodes, longest = config.update_episodes, spaces.max_episode_steps
+    if config.form == "gae" or episodes is None or longest is None:
+        return config.rollout_steps
+    return -(-(episodes * longest + 1) // config.num_envs)
+
+
+def columns_of(config: Config, spaces: Spaces) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """What is remembered of a step."""
+    width = 1 if isinstance(spaces.actions, Discrete) else spaces.actions.size
+    shapes: dict[str, tuple[int, ...]] = {"obs": spaces.obs_shape, "next_obs": spaces.obs_shape, "action": (width,)}
+    shapes |= {"reward": (), "discount": (), "done": ()}
+    return {name: (shape, torch.float32) for name, shape in shapes.items()}
+
+
+def _by_member(values: Tensor) -> Tensor:
+    """``[T, E, M] -> [M, T * E]``."""
+    return values.flatten(0, 1).T.contiguous()
+
+
+def _deviation(values: Tensor) -> Tensor:
+    """Standard deviations over the last axis, without bias; 0 of one number."""
+    return values.std(-1) if values.shape[-1] > 1 else torch.zeros_like(values[..., 0])

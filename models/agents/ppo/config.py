@@ -1,0 +1,119 @@
+"""Settings of the PPO family. This file is the only home of their defaults; it imports no torch.
+
+Sources: [S] Schulman et al. 2017, "Proximal Policy Optimization Algorithms", arXiv 1707.06347. [G] Schulman et al.
+2016, "High-Dimensional Continuous Control Using Generalized Advantage Estimation", arXiv 1506.02438. [H] Huang et al.
+2022, "The 37 Implementation Details of Proximal Policy Optimization", ICLR blog track. [B] stable-baselines3 2.9, whose
+defaults these are, and [Z] the tuned hyperparameters of its zoo. [F] Ferreira et al. 2022, "Learning Synthetic
+Environments and Reward Networks", arXiv 2202.02790, with its public code.
+"""
+
+from dataclasses import dataclass
+
+from models.family import Family
+from models.settings import setting, width
+from models.varied import VARIED
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters of PPO. `FAMILY` holds what some environments change."""
+
+    form: str = setting(
+        "gae",
+        "gae: generalised advantages, minibatches, values of final observations at time limits [S][G]; published: "
+        "standardised Monte-Carlo returns, all steps in each gradient step, tanh means [F]",
+        choices=("gae", "published"),
+    )
+
+    # Network
+    hidden_size: int = width(64, "units of each hidden layer, of the policy and of the values [B]")
+    hidden_layer: int = setting(2, "hidden layers of each of these two networks [B]", minimum=1, maximum=16)
+    activation_fn: str = setting(
+        "tanh",
+        "activation of the hidden layers [B]",
+        choices=("relu", "leakyrelu", "tanh", "prelu", "identity"),
+    )
+    orthogonal: bool = setting(True, "orthogonal first weights, small ones of the policy's outputs [H]; off: torch's")
+    action_std: float = setting(
+        1.0,
+        "standard deviation of continuous actions at first, in units of the action; it is learned [B]",
+        above=0,
+        maximum=1000,
+    )
+
+    # Collection
+    num_envs: int = setting(1, "environments an agent steps side by side [B]", minimum=1, maximum=4096)
+    rollout_steps: int = setting(2048, "steps of each environment between updates [B]", minimum=1, maximum=1_000_000)
+    update_episodes: int | None = setting(
+        20,
+        "form published: episodes of the largest length whose steps are collected between updates [F]; null: as in "
+        "the other form",
+        minimum=1,
+        maximum=10_000,
+    )
+    normalize_obs: bool = setting(False, "shift and scale observations by their running mean and deviation [H]")
+    normalize_reward: bool = setting(False, "divide rewards by the running deviation of their discounted sum [H]")
+
+    # Learning
+    lr: float = setting(3e-4, "Adam's learning rate [B]", above=0)
+    anneal_lr: bool = setting(False, "lower the learning rate linearly to 0 over the run as it was begun [H]")
+    eps: float = setting(1e-5, "Adam's epsilon [H]", above=0)
+    ppo_epochs: int = setting(10, "passes over the steps that were collected [B]", minimum=1, maximum=10_000)
+    batch_size: int = setting(
+        64, "steps in a minibatch, of all environments; all of them where there are fewer [B]", minimum=1,
+        maximum=100_000_000,
+    )  # fmt: skip
+    discount: float = setting(0.99, "discount of later rewards [B]", minimum=0, maximum=1)
+    gae_lambda: float = setting(0.95, "lambda of generalised advantages [G]", minimum=0, maximum=1)
+    clip_range: float = setting(0.2, "how far the ratio of new and old probability may leave 1 [S]", above=0)
+    clip_range_vf: float | None = setting(
+        None, "how far a value may move from that of the rollout, in units of the normalised reward; null: any [H]",
+        above=0,
+    )  # fmt: skip
+    vf_coef: float = setting(0.5, "weight of the squared error of values [B]", minimum=0)
+    ent_coef: float = setting(0.0, "weight of the policy's entropy, in nats [B]", minimum=0)
+    max_grad_norm: float | None = setting(
+        0.5, "largest norm of the gradient of both networks together; null: any [B]", above=0
+    )
+    normalize_advantage: bool = setting(
+        True, "shift and scale each minibatch's advantages to mean 0 and variance 1 [B]"
+    )
+    test_noise: bool = setting(False, "draw actions in tests and evaluations too, as [F] does")
+
+    # Hyperparameters sampled for each agent
+    vary_hp: bool = setting(
+        False, "sample what `vary` names for each agent: lr, batch size and width log-uniformly in [x/3, 3x]"
+    )
+    vary: tuple[str, ...] = setting(VARIED, "hyperparameters that vary_hp samples [F]", choices=VARIED)
+
+    @property
+    def init_episodes(self) -> int:
+        """Episodes that nothing is learned from."""
+        return 0
+
+
+def ineffective(config: Config) -> dict[str, str]:
+    """Settings that do nothing beside the others, and why."""
+    if config.form == "gae":
+        return {"update_episodes": "form is 'gae', so rollout_steps counts"}
+    names = ("batch_size", "gae_lambda", "normalize_advantage", "clip_range_vf")
+    reason = "form is 'published', which has standardised Monte-Carlo returns and no minibatches"
+    return dict.fromkeys(names, reason)
+
+
+_PRESETS: dict[str, dict[str, object]] = {
+    "cartpole": {
+        "num_envs": 8, "rollout_steps": 32, "batch_size": 256, "ppo_epochs": 20, "discount": 0.98, "gae_lambda": 0.8,
+        "lr": 1e-3, "anneal_lr": True,
+    },
+    "pendulum": {"num_envs": 4, "rollout_steps": 1024, "discount": 0.9, "lr": 1e-3},
+}  # fmt: skip
+
+FAMILY = Family(
+    config=Config,
+    implementations={"PPO": {}},
+    learns_from="steps",
+    environment_presets={("PPO", game): values for game, values in _PRESETS.items()},
+    ineffective=ineffective,
+    trains_on_proxies=True,
+)

@@ -1,0 +1,90 @@
+"""What M members of PPO are made of, as one flat tensor ``[M, D]``, and play by it."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from models.agents.ppo.actions import actions_of, noise_of
+from models.agents.ppo.config import Config
+from models.agents.ppo.moments import LIMIT
+from models.contract import Policy
+from models.layers import BLOCK, RELU_GAIN, Dense, Orthogonal
+from models.mlp import Layer, Mlp
+from models.spaces import Spaces
+from models.streams import NoiseBlocks, Streams
+
+POLICY_GAIN, VALUE_GAIN = 0.01, 1.0  # of the last layers, Huang et al. 2022, 2
+
+
+class Parts(NamedTuple):
+    """Views of ``flat [M, D]``; ``mean`` and ``scale`` are empty where observations are not normalised."""
+
+    actor: list[Layer]
+    critic: list[Layer]
+    scales: Tensor
+    mean: Tensor
+    scale: Tensor
+
+    def normalised(self, obs: Tensor) -> Tensor:
+        """``obs [M, B, O]`` as the networks see them."""
+        if not self.mean.shape[1]:
+            return obs
+        return ((obs - self.mean.unsqueeze(1)) * self.scale.unsqueeze(1)).clamp(-LIMIT, LIMIT)
+
+
+class ActorCritic:
+    """A network for the policy, one for the values, the scales of actions, and what observations are normalised by.
+
+    The first ``trained`` numbers of a row learn. A row ends with zeros, so that it fills whole blocks. ``own`` holds
+    the widths, of a member with its own hyperparameters.
+    """
+
+    def __init__(self, config: Config, own: Config, spaces: Spaces):
+        self.actions = actions_of(config, spaces)
+        inputs, hidden = spaces.obs_shape[0], [own.hidden_size] * own.hidden_layer
+        self.orthogonal = config.orthogonal
+        layer = Orthogonal if config.orthogonal else Dense
+        self.actor = Mlp([inputs, *hidden, self.actions.outputs], config.activation_fn, layer=layer)
+        self.critic = Mlp([inputs, *hidden, 1], config.activation_fn, layer=layer)
+        self.counts = [self.actor.size, self.critic.size, self.actions.scales, *[inputs * config.normalize_obs] * 2]
+        self.trained = sum(self.counts[:3])
+        self.rest = sum(self.counts[3:])
+        self.padding = -(self.trained + self.rest) % BLOCK
+
+    def initial(self, streams: Streams) -> Tensor:
+        """First parameters ``[M, D]``, each member's drawn from its own stream."""
+        rows = []
+        for network, gain in ((self.actor, POLICY_GAIN), (self.critic, VALUE_GAIN)):
+            flat = network.initial(streams)
+            if self.orthogonal:
+                network.layers(flat)[network.depth - 1][0].mul_(gain / RELU_GAIN)
+            rows.append(flat)
+        shift, scale = self.counts[3:]
+        fixed = torch.cat([self.actions.first(), torch.zeros(shift), torch.ones(scale), torch.zeros(self.padding)])
+        return torch.cat([*rows, fixed.expand(len(streams), -1)], 1)
+
+    def parts(self, flat: Tensor) -> Parts:
+        actor, critic, *others, _ = flat.split([*self.counts, self.padding], 1)
+        return Parts(self.actor.layers(actor), self.critic.layers(critic), *others)
+
+
+class Play(Policy):
+    """Play of M members by ``online [M, D]``: the likeliest actions, or with ``streams`` drawn ones, one a member or
+    one for all of them."""
+
+    def __init__(self, network: ActorCritic, online: Tensor, streams: Streams | None = None):
+        self.network, self.streams, self.members = network, streams, len(online)
+        self.parts = network.parts(online)
+        self.noise: NoiseBlocks | None = None
+
+    @torch.no_grad()
+    def act(self, obs: Tensor) -> Tensor:
+        actions = self.network.actions
+        seen = self.parts.normalised(obs).transpose(1, 2)
+        outputs = self.network.actor.forward(self.parts.actor, seen)[-1]
+        if self.streams is None:
+            return actions.executed(actions.best(outputs))
+        if self.noise is None:
+            self.noise = noise_of(actions, self.streams, obs.shape[1])
+        return actions.executed(actions.draw(outputs, self.parts.scales, self.noise.next()["action"]))

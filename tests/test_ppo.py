@@ -1,0 +1,325 @@
+"""PPO: advantages and losses by hand, gradients against autograd, the form as published, and normalisation."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Normal
+
+from helpers import loop_of, step_loop
+from models.agents.ppo.actions import LEAST_STD, actions_of
+from models.agents.ppo.agent import Agent, rollout_length
+from models.agents.ppo.config import Config
+from models.agents.ppo.moments import Moments
+from models.losses import clipped_surrogate, clipped_value_error
+from models.spaces import Continuous, Discrete, Spaces
+from models.trajectory import discounted_returns, generalised_advantages, lambda_returns
+
+SPACES = {
+    "discrete": Spaces((4,), Discrete(3), max_episode_steps=10),
+    "continuous": Spaces((4,), Continuous((-1.0, 0.0), (1.0, 2.0)), max_episode_steps=10),
+}
+SMALL = Config(hidden_size=5, rollout_steps=12, batch_size=7, ppo_epochs=1, num_envs=2)
+
+
+def lived(config: Config, kind: str, steps: int, seeds: Any = (0, 1), learns: bool = False) -> Agent:
+    """An agent after so many steps of noise in which a tenth of the episodes end, half of those at a time limit."""
+    agent, shape = Agent(config, SPACES[kind], seeds), (len(seeds), config.num_envs)
+    agent.budget = steps * config.num_envs
+    g = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        obs, next_obs = torch.randn(2, *shape, 4, generator=g)
+        reward, end = torch.randn(shape, generator=g), torch.rand(shape, generator=g)
+        agent.observe(obs, agent.act(obs), next_obs, reward, (end >= 0.05).float(), end < 0.1)
+        if learns:
+            agent.learn()
+    return agent
+
+
+# -- advantages --------------------------------------------------------------------------------------------------------
+
+
+def test_advantages_by_hand() -> None:
+    """Discount 0.5, trace 0.5. Column 0 terminates at its second step, column 1 is cut by a time limit there.
+
+    d_2 = 4 + 0.5 * 8 - 2 = 6. Column 0: d_1 = 2 - 1 = 1, d_0 = 1 + 0.5 * 1 - 3 = -1.5, A_0 = -1.5 + 0.25 * 1 = -1.25.
+    Column 1: d_1 = 2 + 0.5 * 10 - 1 = 6, which is also A_1, A_0 = -1.5 + 0.25 * 6 = 0.
+    """
+    reward = torch.tensor([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]])
+    value = torch.tensor([[3.0, 3.0], [1.0, 1.0], [2.0, 2.0]])
+    following = torch.tensor([[1.0, 1.0], [10.0, 10.0], [8.0, 8.0]])
+    discount = torch.tensor([[0.5, 0.5], [0.0, 0.5], [0.5, 0.5]])
+    done = torch.tensor([[False, False], [True, True], [False, False]])
+    found = generalised_advantages(reward, value, following, discount, done, 0.5)
+    assert found.tolist() == [[-1.25, 0.0], [1.0, 6.0], [6.0, 6.0]]
+
+
+@pytest.mark.parametrize("trace", [0.0, 0.7, 1.0])
+def test_advantages_are_lambda_returns_less_values(trace: float) -> None:
+    g = torch.Generator().manual_seed(1)
+    reward, value, following = torch.randn(3, 9, 4, generator=g)
+    following[:-1] = value[1:]
+    whole, never = torch.ones(9, 4, dtype=torch.bool), torch.zeros(9, 4, dtype=torch.bool)
+    found = generalised_advantages(reward, value, following, torch.full((9, 4), 0.9), never, trace)
+    torch.testing.assert_close(found + value, lambda_returns(reward, following, whole, 0.9, trace))
+
+
+def test_without_values_they_are_returns_of_each_episode() -> None:
+    g, zero = torch.Generator().manual_seed(2), torch.zeros(7, 3)
+    reward, done = torch.randn(7, 3, generator=g), torch.zeros(7, 3, dtype=torch.bool)
+    done[3] = True
+    found = generalised_advantages(reward, zero, zero, torch.full((7, 3), 0.9), done, 1.0)
+    for part in (slice(0, 4), slice(4, 7)):
+        all_valid = torch.ones_like(reward[part], dtype=torch.bool)
+        torch.testing.assert_close(found[part], discounted_returns(reward[part], all_valid, 0.9))
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_clipped_surrogate_by_hand() -> None:
+    """Clip 0.25. A ratio that has gone too far the right way has no gradient, too far the wrong way it has."""
+    ratio = torch.tensor([[1.5, 0.5, 1.5, 0.5, 1.125]])
+    advantage = torch.tensor([[2.0, 2.0, -2.0, -2.0, 4.0]])
+    loss, derivative = clipped_surrogate(ratio, advantage, 0.25)
+    assert loss.tolist() == [[-2.5, -1.0, 3.0, 1.5, -4.5]]
+    assert derivative.tolist() == [[0.0, -1.0, 3.0, 0.0, -4.5]]
+
+
+def test_the_clipped_value_error_by_hand() -> None:
+    """Clip 1, value of then 0, goal 3: 0.5 may move; 2 counts as 1, error -2, and may move no more; -2 counts by its
+    own error -5, larger than that of -1. Goal -3 is the mirror image of the last."""
+    values, goal = torch.tensor([[0.5, 2.0, -2.0, 2.0]]), torch.tensor([[3.0, 3.0, 3.0, -3.0]])
+    error, derivative = clipped_value_error(values, goal, torch.zeros(1, 4), 1.0)
+    assert error.tolist() == [[6.25, 4.0, 25.0, 25.0]] and derivative.tolist() == [[-5.0, 0.0, -10.0, 10.0]]
+    error, derivative = clipped_value_error(values, goal, torch.zeros(1, 4), None)
+    assert error.tolist() == [[6.25, 1.0, 25.0, 25.0]] and derivative.tolist() == [[-5.0, -2.0, -10.0, 10.0]]
+
+
+def distribution(agent: Agent, outputs: Tensor, scales: Tensor) -> Any:
+    """What torch has of ``outputs [A, B]``, ``scales [A]``."""
+    if isinstance(agent.spaces.actions, Discrete):
+        return Categorical(logits=outputs.T)
+    if agent.config.form == "published":
+        return Normal(outputs.T.tanh(), scales.clamp(min=LEAST_STD).expand(outputs.shape[1], -1))
+    return Normal(outputs.T, scales.exp().expand(outputs.shape[1], -1))
+
+
+def summed(values: Tensor) -> Tensor:
+    """Over the coordinates of an action."""
+    return values if values.dim() == 1 else values.sum(1)
+
+
+@pytest.mark.parametrize("kind", SPACES)
+@pytest.mark.parametrize("form", ["gae", "published"])
+def test_log_probabilities_and_entropies_are_those_of_torch(kind: str, form: str) -> None:
+    agent = lived(dataclasses.replace(SMALL, form=form, action_std=0.7), kind, 1)
+    actions, g = agent.network.actions, torch.Generator().manual_seed(3)
+    outputs, width = torch.randn(2, actions.outputs, 6, generator=g), actions.width
+    scales = 0.3 + torch.rand(2, actions.scales, generator=g)
+    action = torch.randint(3, (2, 1, 6), generator=g) if kind == "discrete" else torch.randn(2, width, 6, generator=g)
+    judged = actions.judge(outputs, scales, action.float())
+    for m in range(2):
+        oracle = distribution(agent, outputs[m], scales[m])
+        taken = action[m, 0] if kind == "discrete" else action[m].T
+        torch.testing.assert_close(judged.log_prob[m], summed(oracle.log_prob(taken)))
+        torch.testing.assert_close(judged.entropy[m].expand(6), summed(oracle.entropy()))
+
+
+def oracle_loss(agent: Agent, m: int, flat: Tensor, part: Tensor) -> Tensor:
+    """The loss of member ``m`` over columns ``part [W, B]`` by plain operations that autograd follows."""
+    config, network = agent.config, agent.network
+    actor, critic, scales = flat.split(network.counts[:3])
+    obs, action, rest = part.split([4, network.actions.width, 4])
+    before, advantage, goal, then = rest
+
+    def forward(mlp: Any, own: Tensor) -> Tensor:
+        x, layers = obs, mlp.layers(own[None])
+        for i, (weight, bias) in enumerate(layers[: mlp.depth]):
+            x = weight[0] @ x + bias[0]
+            x = x.tanh() if i < mlp.depth - 1 else x
+        return x
+
+    policy = distribution(agent, forward(network.actor, actor), scales)
+    log_prob = summed(policy.log_prob(action[0] if agent.network.actions.scales == 0 else action.T))
+    values, limit = forward(network.critic, critic)[0], config.clip_range_vf
+    error = (values - goal).square()
+    if config.form == "gae":
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        if limit is not None:
+            error = torch.maximum(error, (then + (values - then).clamp(-limit, limit) - goal).square())
+    ratio, clip = (log_prob - before).exp(), config.clip_range
+    gain = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+    entropy = summed(policy.entropy()).mean()
+    return -gain.mean() + config.vf_coef * error.mean() - config.ent_coef * entropy
+
+
+@pytest.mark.parametrize("kind", SPACES)
+@pytest.mark.parametrize("changes", [{}, {"clip_range_vf": 0.05}, {"form": "published", "action_std": 0.5}])
+def test_the_gradient_is_that_of_the_whole_loss(kind: str, changes: dict[str, Any]) -> None:
+    """Also where the policy has moved since the rollout, so that some ratios are clipped."""
+    config = dataclasses.replace(
+        SMALL, ent_coef=0.03, clip_range=0.1, max_grad_norm=None, update_episodes=None, **changes
+    )
+    agent = lived(config, kind, 12)
+    table = agent._judged()
+    g = torch.Generator().manual_seed(4)
+    agent.online[:, : agent.network.trained] += 0.1 * torch.randn(2, agent.network.trained, generator=g)
+    flats = [agent.online.data[m].clone().requires_grad_() for m in range(2)]
+    losses = [oracle_loss(agent, m, flats[m][: agent.network.trained], table[m]) for m in range(2)]
+    measured = agent.measure(*agent.descend(table))
+    for m in range(2):
+        losses[m].backward()
+        ours = measured[m, 0] + config.vf_coef * measured[m, 1] - config.ent_coef * measured[m, 2]
+        assert ours.item() == pytest.approx(losses[m].item(), rel=1e-4)
+        assert 0 < measured[m, 4] < 1 and measured[m, 3] > 0
+        torch.testing.assert_close(agent.optimizer.mean[m], 0.1 * flats[m].grad, rtol=1e-3, atol=1e-6)
+
+
+def test_the_largest_norm_is_of_both_networks_and_of_each_member() -> None:
+    agents = [lived(dataclasses.replace(SMALL, max_grad_norm=norm), "continuous", 12) for norm in (None, 0.01)]
+    for agent in agents:
+        agent.descend(agent._judged())
+    free, bound = (agent.optimizer.mean / 0.1 for agent in agents)
+    assert (free.norm(dim=1) > 0.02).all()
+    torch.testing.assert_close(bound.norm(dim=1), torch.full((2,), 0.01), rtol=1e-3, atol=0)
+    torch.testing.assert_close(bound, 0.01 * free / free.norm(dim=1, keepdim=True), rtol=1e-3, atol=1e-7)
+
+
+# -- the rollout -------------------------------------------------------------------------------------------------------
+
+
+def test_every_step_is_in_one_minibatch_of_a_pass() -> None:
+    agent = lived(SMALL, "discrete", 12)
+    table = agent._judged()
+    parts = list(agent._minibatches(table))
+    assert [part.shape[2] for part in parts] == [7, 7, 7, 3]
+    mixed = torch.cat(parts, 2)
+    assert not torch.equal(mixed, table)
+    for m in range(2):
+        assert sorted(map(tuple, mixed[m].T.tolist())) == sorted(map(tuple, table[m].T.tolist()))
+
+
+def test_actions_are_clipped_when_executed_and_remembered_as_drawn() -> None:
+    agent = Agent(dataclasses.replace(SMALL, action_std=5.0), SPACES["continuous"], [0])
+    obs = torch.randn(1, 2, 4)
+    action = agent.act(obs)
+    agent.observe(obs, action, obs, torch.zeros(1, 2), torch.ones(1, 2), torch.zeros(1, 2, dtype=torch.bool))
+    drawn = agent.rollout.rows()["action"].transpose(0, 1)
+    assert torch.equal(action, drawn.clamp(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 2.0])))
+    assert not torch.equal(action, drawn)
+
+
+def test_the_learning_rate_falls_over_the_run() -> None:
+    found = []
+    for steps in (12, 24, 36):
+        agent = lived(dataclasses.replace(SMALL, anneal_lr=True, lr=0.3), "discrete", steps)
+        agent.budget = 96
+        agent.learn()
+        found.append(agent.share)
+    assert found == [1.0, 0.75, 0.5]
+
+
+def test_gradient_steps_are_counted_when_they_are_made() -> None:
+    loop = loop_of("PPO", "cartpole", 1, 2, dataclasses.replace(SMALL, ppo_epochs=3), steps_per_epoch=32)
+    counts = [loop.epoch()["gradient_steps"].tolist() for _ in range(3)]  # rollouts end after steps 12, 24, 36 and 48
+    assert counts == [[12, 12], [24, 24], [48, 48]]
+
+
+def test_select_goes_on_in_the_midst_of_a_rollout() -> None:
+    for changes in ({}, {"normalize_obs": True, "normalize_reward": True, "vary_hp": True, "vary": ("lr",)}):
+        whole, part = (step_loop("PPO", "cartpole", 3, rollout_steps=8, **changes) for _ in range(2))
+        for loop in (whole, part):
+            for _ in range(13):
+                loop.step()
+        part.select(torch.tensor([2, 0]))
+        for _ in range(12):
+            whole.step(), part.step()
+        assert part.agent.seeds == [whole.agent.seeds[2], whole.agent.seeds[0]]
+        assert torch.equal(part.agent.online, whole.agent.online[[2, 0]])
+        assert torch.equal(part.agent.loss, whole.agent.loss[[2, 0]]) and whole.agent.loss.isfinite().all()
+        obs = torch.randn(2, 5, 4)
+        assert torch.equal(part.agent.values(obs), whole.agent.values(obs[[1, 0, 0]])[[2, 0]])
+
+
+# -- the form as published ---------------------------------------------------------------------------------------------
+
+
+def test_published_updates_after_more_than_so_many_episodes() -> None:
+    config = Config(form="published", update_episodes=3)
+    assert rollout_length(config, SPACES["continuous"]) == 31
+    assert rollout_length(dataclasses.replace(config, num_envs=4), SPACES["continuous"]) == 8
+    assert rollout_length(config, Spaces((4,), Discrete(2))) == config.rollout_steps
+    assert rollout_length(dataclasses.replace(config, form="gae"), SPACES["continuous"]) == config.rollout_steps
+
+
+def test_published_goals_are_standardised_returns_that_end_with_episodes() -> None:
+    config = dataclasses.replace(SMALL, form="published", update_episodes=None, discount=0.9)
+    agent = lived(config, "continuous", 12)
+    rows = {name: values.unflatten(0, (12, 2)) for name, values in agent.rollout.rows().items()}
+    assert (rows["done"] > rows["discount"].eq(0)).any(), "an episode ends at a time limit"
+    goal, advantage, value = agent._judged()[:, [-2, -3, -1]].unbind(1)
+    for m in range(2):
+        returns = torch.zeros(13, 2)
+        for t in range(11, -1, -1):
+            going = (1 - rows["done"][t, :, m]) * 0.9
+            returns[t] = rows["reward"][t, :, m] + going * returns[t + 1]
+        flat = returns[:12].flatten()
+        torch.testing.assert_close(goal[m], (flat - flat.mean()) / (flat.std() + 1e-5))
+    torch.testing.assert_close(advantage, goal - value)
+
+
+def test_published_deviations_are_cut_off_below() -> None:
+    agent = lived(dataclasses.replace(SMALL, form="published", update_episodes=None, action_std=1e-3), "continuous", 12)
+    assert torch.equal(agent.parts.scales, torch.full((2, 2), 1e-3))
+    agent.descend(agent._judged())
+    assert torch.equal(agent.parts.scales, torch.full((2, 2), 1e-3)), "no gradient flows into what is cut off"
+    actions = actions_of(agent.config, SPACES["continuous"])
+    drawn = actions.draw(torch.zeros(2, 2, 1), agent.parts.scales, torch.ones(2, 1, 2))
+    torch.testing.assert_close(drawn, torch.full((2, 1, 2), LEAST_STD))
+
+
+def test_noise_in_tests_is_a_switch() -> None:
+    obs = torch.randn(2, 5, 4)
+    for noisy in (False, True):
+        agent = lived(dataclasses.replace(SMALL, test_noise=noisy), "continuous", 1)
+        first, second = agent.with_weights(agent.online), agent.with_weights(agent.online[1:])
+        played = first.act(obs)
+        assert torch.equal(played[1:], second.act(obs[1:]))
+        assert torch.equal(played, first.act(obs)) != noisy
+
+
+# -- normalisation -----------------------------------------------------------------------------------------------------
+
+
+def test_moments_are_those_of_all_numbers() -> None:
+    values, moments = torch.randn(2, 900, 3) * 4 + 7, Moments(2, (3,))
+    for part in values.split(9, 1):
+        moments.add(part)
+    torch.testing.assert_close(moments.mean.float(), values.mean(1), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(moments.scale(), 1 / values.std(1, correction=0), rtol=1e-4, atol=0)
+
+
+def test_normalised_observations_and_rewards_are_remembered() -> None:
+    """And play by weights alone normalises as the agent does."""
+    agent = lived(dataclasses.replace(SMALL, normalize_obs=True, normalize_reward=True), "discrete", 200, learns=True)
+    assert agent.seen is not None and agent.gained is not None
+    obs = 100 + torch.randn(2, 2, 4)
+    agent.act(obs)
+    agent.observe(
+        obs, torch.zeros(2, 2), obs, torch.full((2, 2), 3.0), torch.ones(2, 2), torch.zeros(2, 2, dtype=torch.bool)
+    )
+    mean, scale = agent.seen.mean.float(), agent.seen.scale()
+    last = agent.rollout.position - 2
+    shown = agent.rollout.rows()["obs"][last : last + 2].transpose(0, 1)
+    torch.testing.assert_close(shown, ((obs - mean[:, None]) * scale[:, None]).clamp(-10, 10))
+    reward = agent.rollout.rows()["reward"][last : last + 2].T
+    torch.testing.assert_close(reward, (3 * agent.gained.scale())[:, None].expand(2, 2).clamp(max=10))
+    trained = agent.network.trained
+    torch.testing.assert_close(agent.online[:, trained : trained + 8], torch.cat([mean, scale], 1))
+    weights = agent.online.clone()
+    weights[:, trained : trained + 8] = torch.tensor([0.0] * 4 + [1.0] * 4)
+    far = torch.randn(2, 40, 4) * 100
+    assert not torch.equal(agent.with_weights(agent.online).act(far), agent.with_weights(weights).act(far))
