@@ -180,8 +180,8 @@ class Agent(InnerAgent):
             goal = (returns - mean.unsqueeze(1)) / self.unit[:, 1:]
             advantage = goal - value
         else:
-            values = (each.T.unflatten(0, (self.length, self.envs)) for each in (value, self._value(next_obs)))
-            advantage = _by_member(generalised_advantages(reward, *values, ahead, done, config.gae_lambda))
+            now, later = (each.T.unflatten(0, (self.length, self.envs)) for each in (value, self._value(next_obs)))
+            advantage = _by_member(generalised_advantages(reward, now, later, ahead, done, config.gae_lambda))
             goal = advantage + value
         outputs = self.network.actor.forward(self.parts.actor, obs)[-1]
         log_prob = self.network.actions.judge(outputs, self.parts.scales, action).log_prob
