@@ -10,66 +10,59 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.mlp import Mlp
 from models.optim import MemberAdam
 from models.state import like
 from models.streams import Streams
+from models.twins import Twins
 
 
 class TwinCritics(nn.Module):
     """``sizes`` are those of one critic: observation and action together, hidden widths, 1.
 
     Pairs of observation and action come in columns, ``[M, O + A, B]``. The parameters of both critics of a member lie
-    side by side, ``[M, 2 D]``, so that 2 M critics are the members of one network.
+    side by side, ``[M, 2 D]``.
     """
 
     def __init__(self, sizes: Sequence[int], activation: str, streams: Streams, lr: Tensor):
         super().__init__()
-        self.network = Mlp(sizes, activation)
-        start = torch.cat([self.network.initial(streams), self.network.initial(streams)], 1)
+        self.twins = Twins(sizes, activation)
+        start = self.twins.initial(streams)
         self.online = nn.Parameter(start, requires_grad=False)
         self.target = nn.Parameter(start.clone(), requires_grad=False)
         self.optimizer = MemberAdam(self.online, lr)
         self._views()
 
     def _views(self) -> None:
-        size = self.network.size
-        self._both, self._targets = (self.network.layers(flat.view(-1, size)) for flat in (self.online, self.target))
-        self._first = self.network.layers(self.online[:, :size])
+        self._online, self._targets = self.twins.layers(self.online), self.twins.layers(self.target)
+        self._first = self.twins.one.layers(self.online[:, : self.twins.one.size])
 
     def target_values(self, pairs: Tensor) -> Tensor:
         """The smaller of the two target values, ``[M, B]``."""
-        values = self.network.forward(self._targets, _twice(pairs))[-1].view(len(pairs), 2, -1)
-        return torch.minimum(values[:, 0], values[:, 1])
+        first, second = self.twins.run(self._targets, pairs).values.unbind(1)
+        return torch.minimum(first, second)
 
     def update(self, pairs: Tensor, goal: Tensor, learning: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """A gradient step of the members ``learning [M]`` (None: all) towards ``goal [M, B]``. Gives the loss ``[M]``,
         the sum of both critics' mean squared errors, and the mean of their values ``[M]``, from before the step."""
-        x, members, batch = _twice(pairs), len(pairs), pairs.shape[2]
-        trace = self.network.forward(self._both, x)
-        values = trace[-1].view(members, 2, batch)
-        error = values - goal.unsqueeze(1)
-        gradient = (error * (2 / batch)).view(-1, 1, batch)
-        found = self.network.backward(self._both, x, trace, gradient)[0].view(members, -1)
-        self.optimizer.update(found, learning)
-        return error.square().flatten(1).sum(1) / batch, values.flatten(1).mean(1)
+        run, batch = self.twins.run(self._online, pairs), pairs.shape[2]
+        error = run.values - goal.unsqueeze(1)
+        self.optimizer.update(run.parameters(error * (2 / batch)), learning)
+        return error.square().flatten(1).sum(1) / batch, run.values.flatten(1).mean(1)
 
     def first_slope(self, pairs: Tensor) -> Tensor:
         """The gradient of the first critic's mean value over the batch by ``pairs``, shaped as these."""
-        trace = self.network.forward(self._first, pairs)
+        trace = self.twins.one.forward(self._first, pairs)
         share = torch.full_like(trace[-1], 1 / pairs.shape[2])
-        return self.network.input_gradient(self._first, trace, share)
+        return self.twins.one.input_gradient(self._first, trace, share)
 
     def smaller(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
         """The smaller of the two values, ``[M, B]``, and the gradient of its mean over the batch by ``pairs``. Of equal
         values it is the first critic's."""
-        members, _, batch = pairs.shape
-        trace = self.network.forward(self._both, _twice(pairs))
-        first, second = trace[-1].view(members, 2, batch).unbind(1)
+        run = self.twins.run(self._online, pairs)
+        first, second = run.values.unbind(1)
         by_first = first <= second
-        share = torch.stack([by_first, ~by_first], 1).float().mul_(1 / batch).view(-1, 1, batch)
-        slopes = self.network.input_gradient(self._both, trace, share).view(members, 2, -1, batch)
-        return torch.where(by_first, first, second), slopes[:, 0] + slopes[:, 1]
+        share = torch.stack([by_first, ~by_first], 1).float().mul_(1 / pairs.shape[2])
+        return torch.where(by_first, first, second), run.inputs(share)
 
     def follow(self, tau: float, members: Tensor | None = None) -> None:
         """The targets of ``members [M]`` bool (None: all) take up the share ``tau`` of the critics."""
@@ -87,11 +80,6 @@ class TwinCritics(nn.Module):
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(like(self.training_state(), state, "critics"))
-
-
-def _twice(pairs: Tensor) -> Tensor:
-    """``[M, F, B]`` as the inputs of both critics, ``[2 M, F, B]``."""
-    return pairs.repeat_interleave(2, 0)
 
 
 def follow(target: Tensor, online: Tensor, tau: float, members: Tensor | None = None) -> None:

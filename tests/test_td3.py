@@ -85,7 +85,7 @@ def torch_actor(agent: OffPolicy, weights: Tensor, obs: Tensor, gumbel: Tensor) 
 def torch_critics(agent: OffPolicy, weights: Tensor, obs: Tensor, action: Tensor) -> Tensor:
     """Both values ``[2, B]`` of one member."""
     pair = torch.cat([obs, action], 1)
-    return torch.stack([torch_mlp(agent.critics.network, flat, pair)[:, 0] for flat in weights.chunk(2)])
+    return torch.stack([torch_mlp(agent.critics.twins.one, flat, pair)[:, 0] for flat in weights.chunk(2)])
 
 
 def torch_losses(agent: Any, critics: Tensor, actor: Tensor, m: int) -> Tensor:
@@ -107,6 +107,7 @@ GRADIENTS = {
     "continuous": dataclasses.replace(NOW, hidden_layer=2, policy_std=0.4, policy_std_clip=0.3),
     "continuous-prelu": dataclasses.replace(NOW, hidden_layer=2, activation_fn="prelu"),
     "continuous-one-layer": dataclasses.replace(NOW, hidden_layer=1, activation_fn="tanh"),
+    "continuous-narrow": dataclasses.replace(NOW, hidden_layer=1, activation_fn="leakyrelu", hidden_size=5),
     "soft": dataclasses.replace(DISCRETE, gumbel_softmax_temp=0.7, activation_fn="tanh"),
     "hard": dataclasses.replace(DISCRETE, gumbel_softmax_hard=True, gumbel_softmax_temp=1.4),
     "learned": dataclasses.replace(DISCRETE, gumbel_temperature="learned", gumbel_softmax_temp=0.6, hidden_layer=1),

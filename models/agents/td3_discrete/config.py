@@ -31,7 +31,7 @@ class Config(td3.Config):
 
 FAMILY = Family(
     config=Config,
-    implementations={"TD3Discrete": {}},
+    implementations={"TD3Discrete": {"policy_delay": 1}},
     learns_from="steps",
     validate=td3.validate,
     trains_on_proxies=True,
