@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from models.contract import InnerAgent, Policy
 from models.critics import TwinCritics, critic_bytes
+from models.curiosity import curiosity_bytes, curiosity_of
 from models.mlp import Layer, Mlp, parameters
 from models.optim import MemberAdam
 from models.replay import ReplayBuffer
@@ -49,6 +50,7 @@ class OffPolicy(InnerAgent):
             "reward": ((), torch.float32), "discount": ((), torch.float32),
         }  # fmt: skip
         self.replay = ReplayBuffer(columns, config.rb_size, len(seeds), grows=True)
+        self.curiosity = curiosity_of(config, spaces, seeds)
         self.envs, self.updates_per_step = config.num_envs, config.updates_per_step
         self.noise = NoiseBlocks(Streams.named(seeds, "exploration and replay"), self._draws())
         self.numbers: dict[str, Tensor] = {}  # of the step under way
@@ -70,7 +72,8 @@ class OffPolicy(InnerAgent):
         critics = critic_bytes(parameters([obs + vector, *hidden, 1]), hidden, obs + vector, batch)
         kept, row = config.rb_size if steps is None else min(config.rb_size, steps), 4 * (2 * obs + vector + 2)
         drawn = NoiseBlocks.STEPS * (config.updates_per_step * batch * (1 + vector) + 2 * config.num_envs * vector)
-        return members * (actor + critics + 2 * kept * row + 8 * drawn + 3 * batch * row)
+        curious = curiosity_bytes(config, spaces, batch)
+        return members * (actor + critics + 2 * kept * row + 8 * drawn + 3 * batch * row + curious)
 
     def _views(self) -> None:
         self._actor: list[Layer] = self.network.layers(self.online[:, : self.network.size])
@@ -160,10 +163,21 @@ class OffPolicy(InnerAgent):
         rows = self.replay.sample(numbers["replay"])
         pairs, next_obs = rows["pair"].transpose(1, 2), rows["next_obs"].transpose(1, 2)
         later = self.later(next_obs, numbers)
-        goal = torch.addcmul(rows["reward"], rows["discount"], later, value=self.config.discount)
+        reward = rows["reward"]
+        if self.curiosity is not None:
+            reward = reward + self._novelty(rows["pair"], rows["next_obs"], learning)
+        goal = torch.addcmul(reward, rows["discount"], later, value=self.config.discount)
         loss, self.seen["train/q_mean"] = self.critics.update(pairs, goal, learning)
         self.improve(pairs[:, : self.obs_size], numbers, learning)
         return loss
+
+    def _novelty(self, pairs: Tensor, next_obs: Tensor, learning: Tensor | None) -> Tensor:
+        """Rewards ``[M, B]`` for novelty, of ``pairs [M, B, O + A]``. Continuous actions count in shares of half their
+        range, discrete ones by what is done."""
+        assert self.curiosity is not None
+        obs, vectors = pairs.split((self.obs_size, self.action_size), 2)
+        action = vectors if isinstance(self.spaces.actions, Continuous) else vectors.argmax(2)
+        return self.curiosity.rewards(obs, action, next_obs, learning)
 
     def later(self, next_obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
         """What the goal says of ``next_obs [M, O, B]``, ``[M, B]``."""
@@ -185,6 +199,8 @@ class OffPolicy(InnerAgent):
         self.seen = {tag: value[members] for tag, value in self.seen.items()}
         self.replay.select(members)
         self.noise.select(members)
+        if self.curiosity is not None:
+            self.curiosity.select(members)
         self._views()
 
     def measured(self) -> dict[str, Tensor]:
@@ -195,6 +211,7 @@ class OffPolicy(InnerAgent):
             "optimizer": self.optimizer.state_dict(), "critics": self.critics.training_state(),
             "replay": self.replay.state_dict(), "episodes": self.episodes, "steps": self.steps,
             "noise": self.noise.state_dict(),
+            "curiosity": None if self.curiosity is None else self.curiosity.state_dict(),
         }  # fmt: skip
 
     def load_training_state(self, state: dict[str, Any]) -> None:
@@ -202,6 +219,8 @@ class OffPolicy(InnerAgent):
         self.critics.load_training_state(state["critics"])
         self.replay.load_state_dict(state["replay"])
         self.noise.load_state_dict(state["noise"])
+        if self.curiosity is not None:
+            self.curiosity.load_state_dict(state["curiosity"])
         self.episodes = like(self.episodes, state["episodes"], "episodes")
         self.steps = like(self.steps, state["steps"], "steps")
 

@@ -7,14 +7,16 @@ al. 2018, "Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Lear
 
 from dataclasses import dataclass
 
+from models import intrinsic
 from models.agents.td3.config import validate
 from models.family import Family
+from models.intrinsic import Intrinsic
 from models.settings import setting, width
 from models.varied import VARIED
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Intrinsic):
     """Hyperparameters of SAC."""
 
     # Networks
@@ -61,7 +63,8 @@ class Config:
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    return {} if config.learn_temperature else {"target_entropy": "learn_temperature is off"}
+    own = {} if config.learn_temperature else {"target_entropy": "learn_temperature is off"}
+    return intrinsic.ineffective(config) | own
 
 
 FAMILY = Family(

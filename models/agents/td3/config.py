@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.family import Family
+from models.intrinsic import Intrinsic, ineffective
 from models.settings import setting, width
 from models.varied import VARIED
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Intrinsic):
     """Hyperparameters of TD3."""
 
     # Networks
@@ -72,5 +73,6 @@ FAMILY = Family(
     implementations={"TD3": {}},
     learns_from="steps",
     validate=validate,
+    ineffective=ineffective,
     trains_on_proxies=True,
 )

@@ -34,5 +34,6 @@ FAMILY = Family(
     implementations={"TD3Discrete": {"policy_delay": 1}},
     learns_from="steps",
     validate=td3.validate,
+    ineffective=td3.ineffective,
     trains_on_proxies=True,
 )
