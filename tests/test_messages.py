@@ -128,7 +128,7 @@ FILES = [
     ("epochs: 5", "--epochs 0", "epochs is 0; allowed: integer, at least 1"),
     ("lr: -1", "", "@: lr is -1.0; allowed: number, greater than 0"),
     ("lr: [1, 2]", "", "@: lr is '1 2'; allowed: one value"),
-    ("implementation: PPO", "", "@: implementation is 'PPO'; allowed: UDRL, RCP-R, RCP-A, ... "),
+    ("implementation: XYZ", "", "@: implementation is 'XYZ'; allowed: UDRL, RCP-R, RCP-A, ... "),
     ("config: other.yaml", "", "@: config is no setting; allowed only as the flag --config"),
     ("command: 3", "", "@: command is '3'; allowed: a mapping of return, horizon, advantage"),
     ("command: {speed: 1}", "",

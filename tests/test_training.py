@@ -46,10 +46,6 @@ WRITTEN = {
     "RCP-R": COMMANDED | {"command/return", "train/val_loss"},
     "RCP-A": COMMANDED | {"command/advantage", "train/value_loss"},
     "VPG": GRADIENTS, "CPG": COMPARED, "AAC": COMPARED | {"train/loss_v"},
-    "PPO": STEPS - {"train/epsilon"} | {
-        "train/policy_loss", "train/value_loss", "train/entropy", "train/approx_kl", "train/clip_fraction",
-        "train/explained_variance",
-    },
     "DDQN": STEPS, "DuelingDDQN": STEPS, "TD3Discrete": STEPS - {"train/epsilon"} | {"train/q_mean"},
 }  # fmt: skip
 
