@@ -213,7 +213,7 @@ def probed(case: str) -> list[str]:
 def trained(case: str, game: str) -> Any:
     if case in STEP_CASES:
         # a value that never ends comes back by as much a step as the discount leaves: less of it, sooner there
-        discount, steps = (0.8, 500) if PROBES[game].truncates else (0.99, 350)
+        discount, steps = (0.8, 500) if PROBES[game].truncates else (0.99, 600 if PROBES[game].continuous else 350)
         learning = LEARNING_BY_STEPS
         if ALL[case][0] == "PPO":
             learning, steps = LEARNING_BY_ROLLOUTS, 10 * steps

@@ -18,7 +18,7 @@ from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 
 OBS, LOW, HIGH = 4, (-2.0, 0.0), (2.0, 10.0)
-SMALL: dict[str, Any] = {"hidden_size": 9, "batch_size": 7, "init_episodes": 0}
+SMALL: dict[str, Any] = {"hidden_size": 9, "batch_size": 7, "init_episodes": 0, "fill": 0}
 NOW, DISCRETE = Config(**SMALL), DiscreteConfig(**SMALL)
 
 

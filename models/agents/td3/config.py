@@ -41,7 +41,7 @@ class Config(Intrinsic):
     policy_std_clip: float = setting(0.5, "largest size of that noise [T]", minimum=0)
     rb_size: int = setting(1_000_000, "capacity of the replay buffer, in transitions [T]", minimum=1)
     fill: int = setting(
-        0, "transitions in the replay buffer before the first update; until then actions are random", minimum=0
+        100, "transitions in the replay buffer before the first update; until then actions are random", minimum=0
     )
     init_episodes: int = setting(5, "episodes before the first update; until then actions are random", minimum=0)
     updates_per_step: int = setting(1, "gradient steps per step of the environments", minimum=1, maximum=10_000)
