@@ -65,6 +65,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
                               "activation_fn": "prelu", "orthogonal": False, "max_grad_norm": None}),
     "PPO-normalised": ("PPO", {"normalize_obs": True, "normalize_reward": True, "clip_range_vf": 0.1,
                                "ent_coef": 0.01, "anneal_lr": True}),
+    "PPO-icm": ("PPO", {"intrinsic": "icm", "form": "published", "update_episodes": None}),
+    "PPO-rnd": ("PPO", {"intrinsic": "rnd", "num_envs": 2}),
     "PPO-three-envs": ("PPO", {"num_envs": 3, "rollout_steps": 7}),
     "DuelingDDQN-batch-mean": ("DuelingDDQN", {"dueling_mean": "batch"}),
     "TD3-icm": ("TD3", {"intrinsic": "icm"}),

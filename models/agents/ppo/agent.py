@@ -18,6 +18,9 @@ The form ``published`` is that of Ferreira et al. 2022 and their code, which dif
 8. Discrete actions are possible; there are only continuous ones there, and they are never clipped to bounds.
 9. Initial weights, activation, Adam's epsilon, largest norm and learning rate are settings of their own, as in the
    other form. Theirs are ``orthogonal`` off, relu, 1e-8, null and 3e-4 to 5e-4.
+
+``intrinsic`` adds rewards for novelty to those of a rollout (`models.curiosity`). It learns from a minibatch, in the
+published form from all steps, right when it pays for them; in the code of Ferreira et al. it pays first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,6 +34,7 @@ from models.agents.ppo.config import Config
 from models.agents.ppo.moments import LIMIT, Moments
 from models.agents.ppo.networks import ActorCritic, Play
 from models.contract import InnerAgent
+from models.curiosity import curiosity_bytes, curiosity_of
 from models.layers import exp
 from models.losses import clipped_surrogate, clipped_value_error
 from models.optim import LockstepAdam, clip_norm
@@ -67,6 +71,7 @@ class Agent(InnerAgent):
         self.length = rollout_length(config, spaces)
         self.rows = self.length * self.envs
         self.rollout = ReplayBuffer(columns_of(config, spaces), self.rows, members)
+        self.curiosity = curiosity_of(config, spaces, seeds)
         self.noise = noise_of(self.network.actions, Streams.named(seeds, "actions"), self.envs)
         self.shuffling = Streams.named(seeds, "minibatches")
         self.seen = Moments(members, spaces.obs_shape) if config.normalize_obs else None
@@ -88,7 +93,8 @@ class Agent(InnerAgent):
         kept, row = rows if steps is None else min(rows, steps), row_bytes(columns_of(config, spaces))
         hidden = config.hidden_size * config.hidden_layer
         drawn = NoiseBlocks.STEPS * config.num_envs * network.actions.outputs
-        return members * (24 * sum(network.counts) + 4 * kept * (row + hidden) + 8 * drawn)
+        curious = curiosity_bytes(config, spaces, min(rows, config.batch_size))
+        return members * (24 * sum(network.counts) + 4 * kept * (row + hidden) + 8 * drawn + curious)
 
     def _view(self) -> None:
         self.parts = self.network.parts(self.online)
@@ -171,6 +177,8 @@ class Agent(InnerAgent):
         reward, ahead, done = (
             rows[name].unflatten(0, (self.length, self.envs)) for name in ("reward", "discount", "done")
         )
+        if self.curiosity is not None:
+            reward = reward + self._novelty(obs, action, next_obs).T.view_as(reward)
         value, ahead, done = self._value(obs), config.discount * ahead, done > 0
         if config.form == "published":
             zero = torch.zeros_like(reward)
@@ -188,6 +196,17 @@ class Agent(InnerAgent):
         left = (goal - value).var(1, correction=0) / goal.var(1, correction=0)
         self.numbers["explained_variance"] = 1 - left
         return torch.cat([obs, action, torch.stack((log_prob, advantage, goal, value), 1)], 1)
+
+    def _novelty(self, *columns: Tensor) -> Tensor:
+        """Rewards ``[M, N]`` for novelty of a rollout's observations, actions and next observations ``[M, ., N]``, one
+        minibatch after another."""
+        assert self.curiosity is not None
+        paid = []
+        for part in zip(*(column.transpose(1, 2).split(self._batch(), 1) for column in columns), strict=True):
+            obs, action, next_obs = part
+            done = action[..., 0] if isinstance(self.spaces.actions, Discrete) else action
+            paid.append(self.curiosity.rewards(obs, done, next_obs))
+        return torch.cat(paid, 1)
 
     def _value(self, obs: Tensor) -> Tensor:
         """``[M, O, N] -> [M, N]``, as the critic says it."""
@@ -255,7 +274,7 @@ class Agent(InnerAgent):
         for name in ("_fixed", "going", "unit", "loss", "episodes"):
             setattr(self, name, getattr(self, name)[members])
         self.numbers = {name: values[members] for name, values in self.numbers.items()}
-        for part in (self.rollout, self.noise, self.seen, self.gained):
+        for part in (self.rollout, self.noise, self.seen, self.gained, self.curiosity):
             if part is not None:
                 part.select(members)
         self.shuffling.select(chosen)
@@ -266,8 +285,8 @@ class Agent(InnerAgent):
 
     def _stateful(self) -> dict[str, Any]:
         parts = {"optimizer": self.optimizer, "rollout": self.rollout, "noise": self.noise}
-        moments = {"seen": self.seen, "gained": self.gained}
-        return parts | {name: part for name, part in moments.items() if part is not None}
+        others = {"seen": self.seen, "gained": self.gained, "curiosity": self.curiosity}
+        return parts | {name: part for name, part in others.items() if part is not None}
 
     def training_state(self) -> dict[str, Any]:
         parts = {name: part.state_dict() for name, part in self._stateful().items()}

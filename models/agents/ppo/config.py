@@ -9,13 +9,15 @@ Environments and Reward Networks", arXiv 2202.02790, with its public code.
 
 from dataclasses import dataclass
 
+from models import intrinsic
 from models.family import Family
+from models.intrinsic import Intrinsic
 from models.settings import setting, width
 from models.varied import VARIED
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Intrinsic):
     """Hyperparameters of PPO. `FAMILY` holds what some environments change."""
 
     form: str = setting(
@@ -94,11 +96,12 @@ class Config:
 
 def ineffective(config: Config) -> dict[str, str]:
     """Settings that do nothing beside the others, and why."""
+    idle = intrinsic.ineffective(config)
     if config.form == "gae":
-        return {"update_episodes": "form is 'gae', so rollout_steps counts"}
+        return idle | {"update_episodes": "form is 'gae', so rollout_steps counts"}
     names = ("batch_size", "gae_lambda", "normalize_advantage", "clip_range_vf")
     reason = "form is 'published', which has standardised Monte-Carlo returns and no minibatches"
-    return dict.fromkeys(names, reason)
+    return idle | dict.fromkeys(names, reason)
 
 
 _PRESETS: dict[str, dict[str, object]] = {
