@@ -41,7 +41,7 @@ from envs.make import make_dynamics, make_environment  # noqa: E402
 from envs.potentials import HAND  # noqa: E402
 from envs.reward import RewardedEnvironment  # noqa: E402
 from models.proxies import files  # noqa: E402
-from models.settings import kinds  # noqa: E402
+from models.settings import kinds, read  # noqa: E402
 from understudy.proxy import MODES  # noqa: E402
 
 ADDITIVE_POTENTIAL = MODES[2]
@@ -177,6 +177,14 @@ def row_of(outcome: Outcome, config: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def opened(path: str, changes: list[str]) -> files.Proxy:
+    """A learned reward, with other settings."""
+    proxy = files.load(path)
+    known, pairs = kinds(type(proxy.config)), (change.partition("=") for change in changes)
+    values = {name: read(known[name].item, text) for name, _, text in pairs}
+    return dataclasses.replace(proxy, config=dataclasses.replace(proxy.config, **values))
+
+
 def steps_to(curve: Tensor, solved: float, every: int) -> int | None:
     """Steps at which the mean over agents ``[T]`` first reaches ``solved``."""
     reached = (curve >= solved).nonzero()
@@ -210,6 +218,9 @@ def main() -> None:
     flags.add_argument("--every", type=int, help="steps between tests")
     flags.add_argument("--seed", type=int, default=1000)
     flags.add_argument("--set", nargs="*", default=[], help="settings of the agents: lr=0.001 vary_hp=true")
+    flags.add_argument(
+        "--use", nargs="*", default=[], help="settings of the learned rewards: mode=2 rn_output_scale=10"
+    )
     flags.add_argument("--only", action="store_true", help="the native reward and those that are given, nothing else")
     flags.add_argument("--weights", action="store_true", help="the native reward times one number too")
     flags.add_argument("--trained_steps", type=int, default=0, help="train an agent so long for a value function")
@@ -227,7 +238,8 @@ def main() -> None:
     torch.set_num_threads(1)
     loop = InnerLoop(settings.proxy, settings.run.agent, settings.agent, settings.run.gamename)
     seeds = fresh_seeds(given.seed, "compare", given.agents, len(loop.kinds))
-    learned = [(name, {"proxy": files.load(path)}) for name, _, path in (one.partition("=") for one in given.reward)]
+    named = (one.partition("=") for one in given.reward)
+    learned = [(name, {"proxy": opened(path, given.use)}) for name, _, path in named]
     others = [("native", {})] if given.only else list(rewards(settings, given, loop))
     head = ["reward", "first: quartiles, last", "stays: quartiles, last", "2nd half", "mean solved",
             *(f"at {round(share * steps):,}" for share in SHOWN)]  # fmt: skip

@@ -102,6 +102,7 @@ _BY_GAME: dict[tuple[str, str], dict[str, object]] = {
         "rank_apart": True, "inner_steps": 5000, "test_every": 250, "test_episodes": 4, "average_from": 1500,
         "noise_std": 0.07, "step_size": 0.04, "generations": 40, "solved_reward": 90.0, "deploy_steps": 10_000,
         "retest_agents": 32, "hidden_size": 64, "hidden_layer": 1, "batch_size": 32, "lr": 2e-3, "tau": 0.005,
+        "init_episodes": 0, "fill": 500,
         "discount": 0.98, "policy_std": 0.05, "policy_std_clip": 0.1, "action_std": 0.3, "policy_delay": 2,
     },
 }  # fmt: skip
@@ -111,6 +112,10 @@ for _mode in (1, 5):  # walking in circles beats falling, and no random network 
         "noise_std": 0.1, "step_size": 0.05, "generations": 300, "second_phase": 150,
         "second_noise_std": None, "second_step_size": None,
         "rn_init": "terminal" if _mode == 1 else "real",
+    }  # fmt: skip
+for _mode, _scale in ((2, 10.0), (5, 1.0), (6, 3.0)):  # from the winner of mode 1 (start_from)
+    _BY_MODE["recipe", "cartpole-200", _mode] = {
+        "rn_output_scale": _scale, "noise_std": 0.05, "step_size": 0.02, "generations": 25, "inner_steps": 1000,
     }  # fmt: skip
 _BY_MODE["recipe", "cliff", 6] = {
     "noise_std": 0.1, "step_size": 0.05, "generations": 300, "second_phase": 150,
