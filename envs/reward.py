@@ -149,25 +149,29 @@ class Stages:
                 f"gamename is {game!r}, which shows images; RN takes vectors of observations", "gamename"
             )
         self.parameters = Networks(config, self.spaces)
+        kind, base, mode = config.rn_init, game.partition(",")[0], self.parameters.mode
+        if kind != "torch" and (mode.info or not mode.state):
+            line = (
+                f"rn_init is {kind!r}, but mode is {config.mode}, where phi is not of the state alone; allowed: torch"
+            )
+            raise SettingError(line, "rn_init")
+        if kind == "hand" and base not in HAND:
+            known = ", ".join(HAND)
+            line = f"rn_init is 'hand', but for {base} no potential is made by hand (only for {known})"
+            raise SettingError(f"{line}; allowed: torch, terminal, real", "rn_init")
 
     def initial(self, streams: Streams) -> Tensor:
-        """First parameters ``[M, D]`` as ``rn_init`` says. Raises SettingError where there is nothing to fit to."""
+        """First parameters ``[M, D]`` as ``rn_init`` says."""
         drawn, kind = self.parameters.initial(streams), self.config.rn_init
         if kind == "torch":
             return drawn
         if kind == "hand":
             base = self.game.partition(",")[0]
-            if base not in HAND:
-                line = f"rn_init is 'hand'; allowed for {base}: torch, terminal, real (made by hand: {', '.join(HAND)})"
-                raise SettingError(line, "rn_init")
             states = HAND[base].states(_SAMPLES)
             wanted = HAND[base].potential(states)
         else:
             states, reward, terminated = played(self.game)
             wanted = reward if kind == "real" else ends(reward, terminated)
-        if self.parameters.mode.info or not self.parameters.mode.state:
-            line = f"rn_init is {kind!r}, but mode is {self.config.mode}; allowed with it: torch"
-            raise SettingError(line, "rn_init")
         return fit(self.parameters, drawn, states, wanted)
 
     def stage(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:

@@ -36,11 +36,15 @@ SEARCH = (
     "--population 4 --generations 1 --inner_steps 60 --hidden_size 8 --batch_size 8 --test_episodes 1 --test_limit 20 "
     "--center_agents 1 --retest_agents 1 --report_agents 1 --initial_draws 1 --deploy_steps 40 --max_steps 20"
 )
+REWARDS = (
+    "--population 4 --generations 1 --inner_steps 60 --test_every 20 --test_episodes 1 --average_from 0 "
+    "--center_agents 1 --retest_agents 1 --report_agents 1 --deploy_steps 40"
+)
 # These install or start something on the machine, so no test runs them.
 SETUP = ("source ", "sudo apt-get install ", "pip install ", "uv ", "git clone ", "cd ", "ray start ", ".ci/run")
 SLOW = (
     "takecover", "--gamename halfcheetah", "bash_train.sh", "--use_tune", "/tune/", "benchmarks/", "transfer.py",
-    "exam.py", "experiments/policy_gradients/", "experiments/model_generalisation/",
+    "exam.py", "compare.py", "experiments/policy_gradients/", "experiments/model_generalisation/",
 )  # fmt: skip
 
 
@@ -69,6 +73,8 @@ def scaled(command: str) -> str:
         return "true"
     if "--plot" in command or "--help" in command:
         return command
+    if "compare.py" in command:
+        return f"{command} --agents 2 --steps 100 --every 50".replace("--trained_steps 30000", "--trained_steps 200")
     if "exam.py" in command:
         return f"{command} --agents 1 --exams 'DDQN, drawn'"
     if command.endswith("policy_gradients/run.sh"):
@@ -81,7 +87,8 @@ def scaled(command: str) -> str:
         return f"{command} --fixture untrained {few}"
     for word, few in (
         ("transfer.py", "--steps 400 --seeds 1 --episodes 1"), ("benchmarks/", "--quick"),
-        ("--eval_agent cartpole-", "--num_agents 1 --no_real_baseline"), ("--eval_agent", "--num_eval_episodes 1"),
+        ("--eval_agent cartpole-", "--num_agents 1 --no_real_baseline"),
+        ("--eval_agent cliff-", "--num_agents 1 --no_real_baseline"), ("--eval_agent", "--num_eval_episodes 1"),
         ("--use_tune", f"{tiny(command)} --num_samples 1"), ("trainer.py", f"{tiny(command)} --no_record"),
     ):  # fmt: skip
         if word in command:
@@ -95,6 +102,8 @@ def scaled(command: str) -> str:
 def tiny(command: str) -> str:
     """Flags that make the run of a command small."""
     name = (re.findall(r"--implementation (\S+)", command) or ["UDRL"])[-1]
+    if name == "RN":
+        return REWARDS.replace("--test_every 20", "") if "paper" in command else REWARDS
     if family(name).learns_from == "evolution":
         return SEARCH.replace("--inner_steps 60", "--inner_steps 300") if "paper" in command else SEARCH
     if name in PRESETS["procmaze_high"] or "model_generalisation" in command:

@@ -3,7 +3,7 @@ settings. The format and its validation are `understudy.files`."""
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -118,13 +118,16 @@ def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, ga
     except ProxyError as error:
         raise SettingError(f"start_from: {error}", "start_from") from error
     own = networks_of(config, spaces)
-    theirs = networks_of(replace(found.config), found.spaces)
+    line = f"start_from is {name_or_path!r}"
+    if type(found.config) is not type(config):
+        wanted = getattr(config, "proxy", "proxy")
+        raise SettingError(f"{line}, {found.config.proxy} of {found.game}; allowed: {wanted} of {game}", "start_from")
+    theirs = networks_of(found.config, found.spaces)
     shapes = [
         {name: list(part.shape) for name, part in each.named(torch.zeros(each.size)).items()} for each in (own, theirs)
     ]
-    line = f"start_from is {name_or_path!r}"
     if found.game.partition(",")[0] != game.partition(",")[0]:
         raise SettingError(f"{line}, which is of {found.game}; allowed: a proxy of {game}", "start_from")
-    if type(found.config) is not type(config) or shapes[0] != shapes[1]:
+    if shapes[0] != shapes[1]:
         raise SettingError(f"{line}, with tensors {shapes[1]}; allowed here: {shapes[0]}", "start_from")
     return torch.cat([found.parameters[: theirs.size], torch.zeros(own.size - theirs.size)])
