@@ -66,7 +66,10 @@ def kept(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_run_writes_what_it_promises(name: str, finished: Finished) -> None:
-    own = {"hidden_sizes": "16,16"} if name.startswith("RCP") else {}
+    own: dict[str, Any] = {"hidden_sizes": "16,16"} if name.startswith("RCP") else {}
+    by_steps = "train/loss" in WRITTEN[name]
+    if name.startswith("TD3"):
+        own = {"init_episodes": 1, "fill": 0}
     folder, shown = finished(implementation=name, **own)
     assert folder.parts[-5:] == ("cartpole", "debug", name, "seed_25", "version_0")
     assert {"config.yaml", "metrics.csv", "checkpoints", "curve.png"} <= {path.name for path in folder.iterdir()}
@@ -77,12 +80,12 @@ def test_a_run_writes_what_it_promises(name: str, finished: Finished) -> None:
     assert metrics["epoch"] == [1, 2, 3, 4, 5] and metrics["seed"] == [25] * 5
     for tag, column in metrics.items():
         measured = [not math.isnan(value) for value in column]
-        if tag.startswith("rollout/") and WRITTEN[name] == STEPS:  # episodes that ended in an epoch
+        if tag.startswith("rollout/") and by_steps:  # episodes that ended in an epoch
             continue
         assert measured == [not tag.startswith(("eval/", "time/eval")) or epoch % 2 == 0 for epoch in range(1, 6)], tag
     # in this environment an episode is as long as its return
     assert np.array_equal(metrics["rollout/return_mean"], metrics["rollout/length"], equal_nan=True)
-    if WRITTEN[name] == STEPS:  # one update a step, from the end of the first episode on
+    if by_steps:  # one update a step, from the end of the first episode on
         assert metrics["env_steps"] == [37, 74, 111, 148, 185]
         assert 0 < metrics["gradient_steps"][0] < 37 and np.diff(metrics["gradient_steps"]).tolist() == [37] * 4
     else:  # every step of three episodes an epoch counts
