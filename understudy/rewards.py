@@ -80,7 +80,7 @@ def _opened(proxy: str | Path | Proxy, discount: float | None, space: gym.Space,
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
     phi = Phi(loaded)
     if discount is None:
-        discount = loaded.description.get("settings", {}).get("discount")
+        discount = loaded.description.get("settings", {}).get("discount") if phi.mode.potential else 0.0
     if not isinstance(discount, int | float) or not 0 <= discount <= 1:
         raise ProxyError(f"discount is {discount!r}; allowed: a number from 0 to 1, that of the agent")
     size, wanted = gym.spaces.flatdim(space), loaded.spaces["obs_shape"][0]
@@ -100,6 +100,16 @@ def _told(names: list[str], info: dict[str, Any], count: int) -> np.ndarray:
         if name not in info:
             raise ProxyError(f"the learned reward needs info[{name!r}], which this environment does not tell")
     return np.stack([np.broadcast_to(info[name], count) for name in names], 1) if names else np.zeros((count, 0))
+
+
+def _told_by_all(names: list[str], info: dict[str, Any], stepped: np.ndarray, ended: np.ndarray) -> np.ndarray:
+    """The numbers ``[N, I]`` that the steps of N environments tell; zeros of those that have not ``stepped [N]`` but
+    only reset. Those that have ``ended [N]`` and begun anew since tell them in ``final_info``."""
+    told = np.zeros((len(stepped), len(names)))
+    for where, source in ((stepped & ~ended, info), (ended, info.get("final_info", {}))):
+        if where.any():
+            told[where] = _told(names, source, len(where))[where]
+    return told
 
 
 class RewardWrapper(gym.Wrapper):
@@ -153,12 +163,12 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         obs, rewards, terminated, truncated, info = self.env.step(actions)
         seen, over = self._flat(obs), terminated | truncated
-        last = seen
-        if self._mode is AutoresetMode.SAME_STEP and over.any():
+        last, ended = seen, over & (self._mode is AutoresetMode.SAME_STEP)
+        if ended.any():
             last, space = seen.copy(), self.env.single_observation_space
             for row in np.flatnonzero(over):
                 last[row] = gym.spaces.flatten(space, info["final_obs"][row])
-        told = _told(self._payer.phi.names, info, self.num_envs)
+        told = _told_by_all(self._payer.phi.names, info, ~self._fresh, ended)
         paid = self._payer.pay(rewards.astype(np.float32), last, told, terminated)
         if self._mode is AutoresetMode.NEXT_STEP:
             paid, self._fresh = np.where(self._fresh, rewards, paid), over & ~self._fresh

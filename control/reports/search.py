@@ -55,14 +55,16 @@ def quartiles(tests: Tensor, curve: Tensor, every: int) -> list[float | None]:
 
 
 def speed_text(summary: dict[str, Any]) -> str:
-    """``first after 225 steps (median; last 400), for good after 250 (last never); 97 % in the second half``."""
+    """``first after 225 steps (median; last agent 400), for good never (median; last agent never); 97 % of agents at
+    every test of the second half``."""
 
     def steps(which: str) -> str:
-        _, middle, _, last = (("never" if each is None else f"{each:,.0f}") for each in summary[which])
-        return f"{middle} steps (median; last agent {last})"
+        _, middle, _, last = summary[which]
+        when = "never" if middle is None else f"after {middle:,.0f} steps"
+        return f"{when} (median; last agent {'never' if last is None else f'{last:,.0f}'})"
 
     share = f"{100 * summary['staying']:.0f} % of agents at every test of the second half"
-    return f"first after {steps('first')}, for good after {steps('stays')}; {share}"
+    return f"first {steps('first')}, for good {steps('stays')}; {share}"
 
 
 def iqm_text(summary: dict[str, Any]) -> str:

@@ -137,21 +137,26 @@ def validate(config: SearchConfig) -> str | None:
     for name in ("objective", "choose_by"):
         if getattr(config, name) in ("threshold", "stays") and config.solved_reward is None:
             return f"{name} is {getattr(config, name)!r}, but solved_reward is null; allowed: a solved_reward to reach"
-    if config.objective in ("average", "auc") and config.test_every is None:
-        return f"objective is {config.objective!r}, but test_every is null; allowed: steps between tests"
+    for name in ("objective", "choose_by"):
+        if getattr(config, name) in ("average", "auc", "stays") and config.test_every is None:
+            return f"{name} is {getattr(config, name)!r}, but test_every is null; allowed: steps between tests"
     if config.test_every is not None and config.inner_rule != "budget":
         return f"test_every is {config.test_every}, but inner_rule is {config.inner_rule!r}; allowed: budget"
-    shortest = min(config.inner_steps, config.second_steps or config.inner_steps)
+    if config.test_every is not None and config.train_episodes is not None:
+        return f"test_every is {config.test_every}, but train_episodes is {config.train_episodes}; allowed: null"
+    shortest = min(config.inner_steps, config.second_steps or config.inner_steps, config.steps_in_use)
     if config.test_every is not None and not config.average_from + config.test_every <= shortest:
         return (
-            f"average_from + test_every is {config.average_from + config.test_every}; allowed: at most inner_steps, "
-            f"which is {shortest}, so that there is a test"
+            f"average_from + test_every is {config.average_from + config.test_every}; allowed: at most {shortest}, the "
+            "steps of the shortest training (inner_steps, second_steps, deploy_steps), so that there is a test"
         )
     if config.quit_when_solved and config.solved_reward is None:
         return "quit_when_solved is on, but solved_reward is null; allowed: a solved_reward to quit at"
-    if config.strategy == "nes" and config.score_transform >= 5 and config.center_every > 1:
-        return (
-            f"score_transform is {config.score_transform}, which compares with the mean, but center_every is "
-            f"{config.center_every}; allowed: a center_every of 1, or a score_transform from 0 to 4"
-        )
+    if config.strategy == "nes" and config.score_transform >= 5:
+        line = f"score_transform is {config.score_transform}, which compares with the mean"
+        if config.rank_apart:
+            return f"{line}, but rank_apart is on; allowed: rank_apart off, or a score_transform from 0 to 4"
+        if config.center_every > 1:
+            also = "allowed: a center_every of 1, or a score_transform from 0 to 4"
+            return f"{line}, but center_every is {config.center_every}; {also}"
     return None

@@ -1,0 +1,110 @@
+"""Learned rewards for tests: a small environment that tells numbers in its info, and random networks of every mode."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from envs import names
+from envs.names import Game
+from envs.reward import Stages
+from models.proxies import files
+from models.proxies.reward.config import Config
+from models.proxies.reward.networks import Networks
+from models.streams import Streams
+
+SEEN, TOLD = 3, ("speed", "cost")
+SCALED: dict[str, Any] = {"rn_input_center": (0.5, -1.0, 0.0), "rn_input_spread": (2.0, 0.5, 3.0)}
+SMALL: dict[str, Any] = {"proxy_hidden_size": 5, "proxy_activation_fn": "tanh", "rn_output_scale": -1.7}
+CLIFF: dict[str, Any] = {"proxy_hidden_size": 7, "proxy_activation_fn": "prelu"}
+
+
+class Telling(gym.Env):
+    """Three numbers move by the action. An episode terminates where the first is beyond 1, and is cut after 6 steps."""
+
+    observation_space = gym.spaces.Box(-10, 10, (SEEN,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.state, self.age = self.np_random.uniform(-0.5, 0.5, SEEN).astype(np.float32), 0
+        return self.state.copy(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, float]]:
+        self.age += 1
+        self.state = (self.state + np.float32([0.5, -0.3, 0.1]) * (1 if action else -0.5)).astype(np.float32)
+        told = {"speed": float(self.state[0] - self.age), "cost": float(action) + 0.25, "unused": 7.0}
+        return self.state.copy(), float(self.state[1]), bool(self.state[0] > 1), self.age >= 6, told
+
+
+gym.register("Telling-v0", Telling)
+
+
+@pytest.fixture
+def telling(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of that environment, of which a step hands out two of the three numbers."""
+    monkeypatch.setitem(names.GAMES, "telling", Game("telling", "Telling-v0", info=TOLD))
+    yield "telling"
+
+
+@dataclass
+class Learners:
+    """As much of agents as learned rewards look at."""
+
+    discount: list[float]
+    envs: int = 1
+    config: Any = None
+
+    @property
+    def members(self) -> int:
+        return len(self.discount)
+
+    def discounts(self) -> Tensor:
+        return torch.tensor(self.discount)
+
+
+def drawn(game: str, members: int = 1, seed: int = 0, **settings: Any) -> tuple[Stages, Tensor]:
+    """Random networks ``[M, D]`` of ``settings`` for a game."""
+    stages = Stages(Config(**settings), game)
+    return stages, 2 * stages.initial(Streams(range(seed, seed + members)))
+
+
+def written(path: Path, stages: Stages, flat: Tensor, **description: Any) -> Path:
+    """The file of one network ``[D]``."""
+    files.save(path, flat, config=stages.config, spaces=stages.spaces, game=stages.game, description=description)
+    return path
+
+
+LAYERS = {"tanh": nn.Tanh(), "relu": nn.ReLU(), "leakyrelu": nn.LeakyReLU(0.01), "prelu": nn.LeakyReLU(0.25),
+          "identity": nn.Identity()}  # fmt: skip
+
+
+def plain(networks: Networks, flat: Tensor) -> nn.Sequential:
+    """The network of one reward ``[D]`` as anybody would write it, from the tensors of its file."""
+    named, layers = networks.named(flat), list[nn.Module]()
+    for i in range(sum(name.endswith("weight") for name in named)):
+        weight, bias = named[f"reward.{i}.weight"], named.get(f"reward.{i}.bias")
+        linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+        linear.weight.data = weight
+        if bias is not None:
+            linear.bias.data = bias
+        layers += [LAYERS[networks.config.proxy_activation_fn]] * (i > 0) + [linear]
+    return nn.Sequential(*layers)
+
+
+def phi_of(networks: Networks, flat: Tensor, obs: Tensor, info: Tensor | None = None) -> Tensor:
+    """phi ``[N]`` of ``obs [N, S]`` and ``info [N, I]`` by `plain`, scaled as the settings say."""
+    config, mode = networks.config, networks.mode
+    if config.mode == 0:
+        return torch.zeros(len(obs))
+    seen = obs - torch.tensor(config.rn_input_center) if config.rn_input_center else obs
+    seen = seen / torch.tensor(config.rn_input_spread) if config.rn_input_spread else seen
+    parts = [seen] * mode.state + ([info] if mode.info and info is not None else [])
+    with torch.no_grad():
+        return plain(networks, flat)(torch.cat(parts, 1))[:, 0] * float(networks.scaled(flat[None]))

@@ -1,0 +1,117 @@
+"""What a search maximises, and how soon agents solve, by hand."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from control.evolution.objectives import OBJECTIVES, first, objective, staying, stays
+from control.reports.search import describe, quartiles, speed_text
+from models.proxies.reward.config import Config
+from models.proxies.search import SearchConfig, validate
+
+NAN = float("nan")
+CURVE = torch.tensor([
+    [1.0, 5.0, 2.0, 6.0],  # solved at the second test, and for good at the fourth
+    [6.0, 6.0, 6.0, 6.0],
+    [0.0, 0.0, 5.0, 5.0],
+    [9.0, 9.0, 9.0, 4.0],  # loses it at the end
+    [0.0, 1.0, 2.0, 3.0],
+    [NAN, NAN, NAN, NAN],
+])  # fmt: skip
+FIRST, FOR_GOOD = [1, 0, 2, 0, 4, 4], [3, 0, 2, 4, 4, 4]
+
+
+def outcome_of(curve: Tensor = CURVE) -> Any:
+    returns = curve[:, -1:] + torch.tensor([-1.0, 1.0])
+    steps = torch.tensor([100, 70, 100, 100, 100, 30])[: len(curve)]
+    return SimpleNamespace(curve=curve, scores=returns.mean(1), returns=returns, steps=steps, episodes=steps // 10)
+
+
+@pytest.mark.parametrize("settings, expected", [
+    ({}, [6.0, 6.0, 5.0, 4.0, 3.0, NAN]),
+    ({"objective": "average", "test_every": 25}, [3.5, 6.0, 2.5, 7.75, 1.5, NAN]),
+    ({"objective": "average", "test_every": 25, "average_from": 25}, [3.5, 6.0, 2.5, 7.75, 1.5, NAN]),
+    ({"objective": "average", "test_every": 25, "average_from": 26}, [13 / 3, 6.0, 10 / 3, 22 / 3, 2.0, NAN]),
+    ({"objective": "average", "test_every": 25, "average_from": 50}, [13 / 3, 6.0, 10 / 3, 22 / 3, 2.0, NAN]),
+    ({"objective": "average", "test_every": 25, "average_from": 75}, [4.0, 6.0, 5.0, 6.5, 2.5, NAN]),
+    ({"objective": "auc", "test_every": 25}, [350.0, 600.0, 250.0, 775.0, 150.0, NAN]),
+    ({"objective": "threshold", "solved_reward": 5.0, "unsolved_weight": 10.0}, [-100, -70, -100, -110, -120, NAN]),
+])  # fmt: skip
+def test_fitness(settings: dict[str, Any], expected: list[float]) -> None:
+    found = objective(outcome_of(), SearchConfig(**settings))
+    torch.testing.assert_close(found, torch.tensor(expected), equal_nan=True)
+
+
+def test_every_objective_can_be_chosen() -> None:
+    assert tuple(OBJECTIVES) == SearchConfig.__dataclass_fields__["objective"].metadata["choices"]
+
+
+def test_when_an_agent_is_solved() -> None:
+    assert first(CURVE, 5.0).tolist() == FIRST and stays(CURVE, 5.0).tolist() == FOR_GOOD
+    assert staying(CURVE, 5.0).tolist() == [False, True, True, False, False, False]
+    assert staying(CURVE[:, :3], 2.0).tolist() == [True, True, False, True, False, False]  # the latter two of three
+
+
+def test_quartiles_are_agents_and_the_last_one_counts() -> None:
+    curve = torch.zeros(5, 10)
+    assert quartiles(torch.tensor([3, 0, 9, 1, 2]), curve, 25) == [50, 75, 100, 250]
+    assert quartiles(torch.tensor([3, 10, 9, 10, 10]), curve, 25) == [250, None, None, None]
+    assert quartiles(torch.tensor([0, 1, 2, 3]), curve, 1) == [2, 3, 4, 4]  # the higher of two
+
+
+def test_words_on_speed() -> None:
+    config = SearchConfig(test_every=25, solved_reward=5.0)
+    found = describe(outcome_of(), config)
+    assert found["first"] == [50, 75, None, None] and found["stays"] == [100, None, None, None]
+    assert found["staying"] == pytest.approx(2 / 6) and found["failed"] == 1 and found["solved"] == 3 / 5
+    said = speed_text(found)
+    assert said == (
+        "first after 75 steps (median; last agent never), for good never (median; last agent never); "
+        "33 % of agents at every test of the second half"
+    )
+    said = speed_text(describe(outcome_of(CURVE[1:3]), config))
+    assert said.startswith("first after 75 steps (median; last agent 75), for good after 75 steps (median; last")
+    assert "first" not in describe(outcome_of(), SearchConfig(test_every=25))
+    assert "first" not in describe(outcome_of(), SearchConfig(solved_reward=5.0))
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"objective": "average"}, "objective is 'average', but test_every is null; allowed: steps between tests"),
+    ({"objective": "auc"}, "objective is 'auc', but test_every is null"),
+    ({"objective": "threshold"}, "objective is 'threshold', but solved_reward is null"),
+    ({"choose_by": "stays", "test_every": 5}, "choose_by is 'stays', but solved_reward is null"),
+    ({"choose_by": "stays", "solved_reward": 5.0}, "choose_by is 'stays', but test_every is null"),
+    ({"test_every": 25, "inner_rule": "plateau"}, "test_every is 25, but inner_rule is 'plateau'; allowed: budget"),
+    ({"test_every": 25, "train_episodes": 9}, "test_every is 25, but train_episodes is 9; allowed: null"),
+    ({"test_every": 25, "inner_steps": 24}, "average_from + test_every is 25; allowed: at most 24, the steps of"),
+    ({"test_every": 25, "average_from": 50, "second_steps": 70}, "is 75; allowed: at most 70, the steps of"),
+    ({"test_every": 25, "deploy_steps": 20}, "is 25; allowed: at most 20, the steps of"),
+    ({"rank_apart": True, "strategy": "nes", "score_transform": 6, "center_every": 1}, "score_transform is 6, which"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("settings, line", WRONG)
+def test_settings_that_do_not_go_together(settings: dict[str, Any], line: str) -> None:
+    said = validate(Config(**settings))
+    assert said is not None and line in said and "\n" not in said
+
+
+@pytest.mark.parametrize("settings", [
+    {"objective": "average", "test_every": 25, "average_from": 50, "inner_steps": 75},
+    {"objective": "threshold", "solved_reward": 5.0}, {"rank_apart": True, "strategy": "nes", "score_transform": 3},
+    {"choose_by": "stays", "solved_reward": 5.0, "test_every": 100, "deploy_steps": 100},
+])  # fmt: skip
+def test_settings_that_go_together(settings: dict[str, Any]) -> None:
+    assert validate(Config(**settings)) is None
+
+
+def test_the_settings_of_a_phase() -> None:
+    config = SearchConfig(second_phase=3, second_noise_std=0.5, second_agents=7, second_steps=11)
+    changed = {"noise_std": 0.5, "agents_per_proxy": 7, "inner_steps": 11}
+    assert all(config.at(generation) is config for generation in (1, 3)) and SearchConfig().at(9) == SearchConfig()
+    for generation in (4, 99):
+        found = vars(config.at(generation))
+        assert {name: value for name, value in found.items() if value != getattr(config, name)} == changed

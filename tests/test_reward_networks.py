@@ -1,0 +1,272 @@
+"""Learned rewards: what each mode pays, as a tensor program and as a wrapper, and what potentials keep."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+
+import understudy
+from control.reports.reward import invariance
+from envs.gridmaps import CellTable
+from envs.make import make_dynamics, make_environment
+from envs.potentials import HAND
+from envs.reward import played
+from models.proxies.reward.config import Config
+from models.proxies.reward.networks import Networks
+from models.settings import SettingError
+from models.spaces import Discrete, Spaces
+from models.streams import Streams
+from rewards import CLIFF, SCALED, SMALL, Learners, drawn, phi_of, telling, written
+from understudy.proxy import MODES
+from understudy.rewards import shaped
+
+__all__ = ["telling"]
+# Of the real reward r, phi(x), phi(x') and the discount g: Ferreira et al. 2022, section 3 and appendix.
+Paid = Callable[[Any, Any, Any, Any], Any]
+PAID: dict[int, Paid] = {0: lambda r, x, y, g: r}
+PAID |= dict.fromkeys((1, 3), lambda r, x, y, g: g * y - x)
+PAID |= dict.fromkeys((2, 4), lambda r, x, y, g: r + g * y - x)
+PAID |= dict.fromkeys((5, 7, 101), lambda r, x, y, g: y)
+PAID |= dict.fromkeys((6, 8, 102), lambda r, x, y, g: r + y)
+WITH_INFO = (3, 4, 7, 8, 101, 102)
+POTENTIALS = (1, 2, 3, 4)
+
+
+def settings_of(mode: int, **more: Any) -> dict[str, Any]:
+    return {"mode": mode} | SMALL | SCALED | more
+
+
+@pytest.mark.parametrize("mode, expected", [
+    (1, -0.5), (2, 9.5), (3, -0.5), (4, 9.5), (5, 3.0), (6, 13.0), (7, 3.0), (8, 13.0), (101, 3.0), (102, 13.0),
+])  # fmt: skip
+def test_what_is_paid_for_10_between_2_and_3_at_one_half(mode: int, expected: float) -> None:
+    assert shaped(MODES[mode], 10.0, 2.0, 3.0, 0.5) == PAID[mode](10.0, 2.0, 3.0, 0.5) == expected
+
+
+def test_the_table_has_the_published_modes() -> None:
+    assert set(MODES) == set(PAID)
+    assert [n for n, mode in MODES.items() if mode.info] == list(WITH_INFO)
+    assert [n for n, mode in MODES.items() if mode.potential] == list(POTENTIALS)
+    assert [n for n, mode in MODES.items() if not mode.state] == [0, 101, 102]
+
+
+@pytest.mark.parametrize("terminal", ["free", "zero"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_step_pays_what_plain_layers_say(mode: int, terminal: str, telling: str, tmp_path: Path) -> None:
+    """Two episodes at a time for each of three agents with discounts of their own; and one agent with the wrapper."""
+    gammas, layers = [0.9, 0.5, 1.0], 1 + mode % 2
+    stages, flat = drawn(telling, 3, **settings_of(mode, rn_terminal=terminal, proxy_hidden_layer=layers))
+    paid = stages.stage(flat, Learners(gammas, envs=2))
+    real = make_environment(telling, 3, 2)
+    seeds, generator = torch.arange(6).view(3, 2), torch.Generator().manual_seed(3)
+    before = paid.reset(seeds)
+    assert torch.equal(before, real.reset(seeds))
+    path = written(tmp_path / "proxy.safetensors", stages, flat[1])
+    with gym.make("Telling-v0", disable_env_checker=True) as inner:
+        wrapped = understudy.RewardWrapper(inner, path, discount=gammas[1])
+        wrapped.reset(seed=2)  # agent 1, its first episode
+        ends = 0
+        for step in range(12):
+            actions = torch.randint(2, (3, 2), generator=generator)
+            ours, theirs = paid.step(actions), real.step(actions)
+            assert theirs.info is not None
+            for m, e in itertools.product(range(3), range(2)):
+                x, y, told = before[m, e][None], theirs.obs[m, e][None], theirs.info[m, e][None]
+                phi = phi_of(stages.parameters, flat[m], torch.cat([x, y]), torch.cat([told, told]))
+                after = 0.0 if terminal == "zero" and theirs.terminated[m, e] else float(phi[1])
+                expected = PAID[mode](float(theirs.reward[m, e]), float(phi[0]), after if mode else 0.0, gammas[m])
+                assert float(ours.reward[m, e]) == pytest.approx(expected, abs=1e-5)
+            if mode == 0:
+                assert torch.equal(ours.reward, theirs.reward)
+            for name in ("obs", "terminated", "truncated", "info"):
+                assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+            _, reward, terminated, truncated, info = wrapped.step(int(actions[1, 0]))
+            assert reward == pytest.approx(float(ours.reward[1, 0]), abs=1e-5)
+            assert info["native_reward"] == pytest.approx(float(theirs.reward[1, 0])) and info["unused"] == 7.0
+            assert (terminated, truncated) == (bool(theirs.terminated[1, 0]), bool(theirs.truncated[1, 0]))
+            fresh, where = torch.arange(6).view(3, 2) + 10 * step, theirs.done
+            ends += int(theirs.terminated.any()) + int(theirs.truncated.any())
+            before = paid.reset(fresh, where)
+            assert torch.equal(before, real.reset(fresh, where))
+            if terminated or truncated:
+                wrapped.reset(seed=int(fresh[1, 0]))
+    assert ends > 2
+
+
+def test_an_episode_that_waits_pays_nothing_and_those_that_go_on_pay_the_same(telling: str) -> None:
+    """Rows that are not active, members alone, and episodes that go on from a snapshot."""
+    for mode in (2, 4, 6):
+        stages, flat = drawn(telling, 3, **settings_of(mode))
+        paid, alone = (stages.stage(flat, Learners([0.9, 0.5, 1.0], envs=2)) for _ in range(2))
+        seeds = torch.arange(6).view(3, 2)
+        for environment in (paid, alone):
+            environment.reset(seeds)
+        active = torch.tensor([[True, False], [True, True], [False, True]])
+        first = paid.step(torch.ones(3, 2, dtype=torch.int64), active)
+        assert not first.reward[~active].any() and first.reward[active].all()
+        alone.step(torch.ones(3, 2, dtype=torch.int64), active)
+        again = stages.stage(flat, Learners([0.9, 0.5, 1.0], envs=2))
+        again.restore(paid.snapshot())
+        actions = torch.tensor([[0, 1], [1, 0], [1, 1]])
+        expected = paid.step(actions)
+        assert torch.equal(again.step(actions).reward, expected.reward) and expected.reward.all()
+
+
+@pytest.mark.parametrize("mode", [1, 2, 5, 6])
+def test_members_that_leave_are_paid_on_as_they_were(mode: int) -> None:
+    stages, flat = drawn("cliff", 5, mode=mode, **CLIFF)
+    gammas = [0.5, 0.6, 0.7, 0.8, 0.9]
+    whole, part = (stages.stage(flat, Learners(gammas, envs=2)) for _ in range(2))
+    generator, kept = torch.Generator().manual_seed(0), torch.tensor([4, 1])
+    for environment in (whole, part):
+        environment.reset(torch.zeros(5, 2, dtype=torch.int64))
+    for step in range(12):
+        actions = torch.randint(4, (5, 2), generator=generator)
+        expected = whole.step(actions)
+        found = part.step(actions if part.members == 5 else actions[kept])
+        rows = slice(None) if part.members == 5 else kept
+        assert torch.equal(found.reward, expected.reward[rows])
+        for environment, where in ((whole, expected.done), (part, found.done)):
+            environment.reset(torch.zeros(environment.members, 2, dtype=torch.int64), where)
+        if step == 5:
+            chosen = part.select(kept)
+            assert chosen is not None
+            part = chosen
+
+
+def test_the_table_of_a_map_is_the_network() -> None:
+    stages, flat = drawn("cliff", 3, mode=2, rn_output_scale=2.5, **CLIFF)
+    phi, cells = stages.parameters.program(flat), torch.eye(48).expand(3, -1, -1)
+    assert phi.table is not None
+    for m in range(3):
+        torch.testing.assert_close(phi(cells)[m], phi_of(stages.parameters, flat[m], torch.eye(48)))
+    some = cells[:, [5, 47, 5]]
+    assert torch.equal(phi(some), phi.table[:, [5, 47, 5]])
+
+
+# -- potentials --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("terminal", ["free", "zero"])
+@pytest.mark.parametrize("game, mode", [("cliff", 2), ("cliff", 1), ("cartpole-200", 2), ("telling", 2)])
+def test_bonuses_of_an_episode_add_up_to_its_ends(game: str, mode: int, terminal: str, telling: str) -> None:
+    """Discounted: g^T phi(x_T) - phi(x_0); with no potential at a termination, minus phi(x_0)."""
+    stages, flat = drawn(game, 8, mode=mode, rn_terminal=terminal, **CLIFF)
+    gammas = torch.linspace(0.3, 1.0, 8)
+    paid, real = stages.stage(flat, Learners(gammas.tolist())), make_environment(game, 8, 1)
+    phi, generator = stages.parameters.program(flat), torch.Generator().manual_seed(1)
+    seeds = torch.arange(8).view(8, 1)
+    obs = paid.reset(seeds)
+    real.reset(seeds)
+    first, total, factor = phi(obs)[:, 0], torch.zeros(8), torch.ones(8)
+    running, ended = torch.ones(8, 1, dtype=torch.bool), torch.zeros(8, dtype=torch.bool)
+    while running.any():
+        actions = torch.randint(2, (8, 1), generator=generator)  # right or left on a map: it falls, or is cut
+        step, native = paid.step(actions, running), real.step(actions, running)
+        bonus = step.reward - native.reward if mode == 2 else step.reward
+        total += factor * bonus[:, 0]
+        factor = torch.where(running[:, 0], factor * gammas, factor)
+        ended |= (native.terminated & running)[:, 0]
+        obs = torch.where(running.unsqueeze(-1), step.obs, obs)
+        running &= ~native.done
+    assert ended.any()
+    last = phi(obs)[:, 0].masked_fill(ended & (terminal == "zero"), 0.0)
+    torch.testing.assert_close(total, factor * last - first, atol=2e-4, rtol=1e-4)
+
+
+def cliff() -> CellTable:
+    dynamics = make_dynamics("cliff")
+    assert isinstance(dynamics, CellTable)
+    return dynamics
+
+
+@pytest.mark.parametrize("mode", [1, 2, 5])
+def test_a_potential_that_ends_at_zero_keeps_the_best_policies(mode: int) -> None:
+    """All best moves of all cells, whatever the network; one that is free at the end, or no potential, need not."""
+    kept: dict[str, int] = {}
+    for terminal in ("zero", "free"):
+        stages, flat = drawn("cliff", 4, mode=mode, rn_terminal=terminal, rn_output_scale=30.0, **CLIFF)
+        kept[terminal] = 0
+        for m in range(4):
+            found = invariance(cliff(), stages.parameters.program(flat[[m]]), 0.8, terminal == "zero")
+            inside = torch.tensor([cell == "." or cell == "S" for cell in "".join(cliff().rows)])
+            kept[terminal] += bool(torch.equal(found.real[inside], found.learned[inside]))
+            if mode == 2 and terminal == "zero":
+                assert len(found.path) == found.agree == 13
+    assert kept["free"] < 4
+    assert (kept["zero"] == 4) == (mode == 2)
+
+
+def test_best_moves_of_the_map_by_hand() -> None:
+    """Without a bonus: up from the start, right along the cliff, down above the goal; further up, both are best."""
+    stages, flat = drawn("cliff", mode=2, **CLIFF)
+    found = invariance(cliff(), stages.parameters.program(0 * flat), 0.9)
+    right, left, down, up = range(4)
+    best = {36: [up], 24: [right], 30: [right], 35: [down], 23: [down], 0: [right, down], 12: [right, down]}
+    for cell, moves in best.items():
+        assert found.real[cell].nonzero()[:, 0].tolist() == moves, cell
+    assert torch.equal(found.real, found.learned) and not found.real[12, left]
+    assert len(found.path) == found.agree == 13 and found.path[0] == 36
+
+
+# -- where a search starts ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("init, scale", [("terminal", 1.0), ("hand", 5.0)])
+def test_a_first_network_fits_what_its_name_says(init: str, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the cliff, where entering is all that pays: holes lie at 37 to 46, the goal at 47. Fewer updates of a larger rate."""
+    for name, value in (("_UPDATES", 400), ("_BATCH", 64), ("_LR", 0.03)):
+        monkeypatch.setattr(f"models.proxies.reward.fit.{name}", value)
+    torch.set_flush_denormal(True)
+    stages, _ = drawn("cliff", mode=1, **CLIFF)
+    stages.config = dataclasses.replace(stages.config, rn_init=init, rn_output_scale=scale)
+    stages.parameters = Networks(stages.config, stages.spaces)
+    flat = stages.initial(Streams([3]))
+    home = [min(4 - i // 12 - 1, 3) + (11 - i % 12) + (2 if i // 12 == 3 and i < 47 else 0) for i in range(48)]
+    wanted = {
+        "terminal": torch.tensor([0.0] * 37 + [-5.0] * 10 + [5.0]),
+        "real": torch.tensor([-1.0] * 37 + [-100.0] * 10 + [0.0]),
+        "hand": -torch.tensor(home, dtype=torch.float32),
+    }[init]
+    phi = stages.parameters.program(flat)(torch.eye(48)[None]) / scale
+    reached = torch.ones(48, dtype=torch.bool)
+    if init != "hand":  # nothing leads out of a hole, but a hole is entered
+        reached[:] = torch.tensor([bool((cliff().next_cell == cell).any()) for cell in range(48)])
+    assert (phi - wanted)[:, reached].abs().max() < 0.2 * (wanted.max() - wanted.min())
+
+
+def test_what_a_first_network_is_fitted_to() -> None:
+    obs, reward, terminated = played("cliff")
+    assert obs.shape == (192, 48) and terminated.sum() == 4 * 11 and (reward == -100.0).sum() == 40
+    obs, reward, terminated = played("mountaincar-continuous")
+    assert obs.shape == (4096, 2) and len(obs.unique(dim=0)) > 3000
+    for game, hand in HAND.items():
+        states = hand.states(50)
+        real = make_environment(game, 1, 1)
+        assert states.shape[1:] == real.spaces.obs_shape and hand.potential(states).shape == states.shape[:1]
+
+
+@pytest.mark.parametrize("game, settings, line", [
+    ("acrobot", {"rn_init": "hand"}, "rn_init is 'hand'; allowed for acrobot: torch, terminal, real"),
+    ("telling", {"rn_init": "real", "mode": 7}, "rn_init is 'real', but mode is 7; allowed with it: torch"),
+    ("cliff", {"rn_init": "terminal", "mode": 0}, "rn_init is 'terminal', but mode is 0; allowed with it: torch"),
+    ("cliff", {"mode": 3}, "mode is 3, which needs numbers in the info .*; allowed here: 0, 1, 2, 5, 6"),
+    ("cartpole", {"rn_input_center": (1.0,)}, "rn_input_center is .1.0.; allowed here: 4 numbers, or none"),
+])  # fmt: skip
+def test_what_cannot_be_is_one_line(game: str, settings: dict[str, Any], line: str, telling: str) -> None:
+    with pytest.raises(SettingError, match=line):
+        drawn(game, **settings)
+
+
+@pytest.mark.parametrize("mode, inputs, parameters", [(2, 48, 1601), (6, 48, 1601)])
+def test_sizes_as_published(mode: int, inputs: int, parameters: int) -> None:
+    networks = Networks(Config(mode=mode, proxy_hidden_size=32), Spaces((inputs,), Discrete(4)))
+    assert networks.size == parameters
+    assert Networks(Config(mode=mode, proxy_hidden_size=64), Spaces((4,), Discrete(2))).size == 385
+    cheetah = Spaces((17,), Discrete(2), info=("a", "b", "c", "d"))
+    assert [Networks(Config(mode=m), cheetah).size for m in (mode, mode + 2, 101)] == [2433, 2945, 4]

@@ -1,0 +1,174 @@
+"""Learned rewards for Gymnasium's environments: one at a time, many at once in every way to reset, and refusals."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import understudy
+from envs.make import make_environment
+from proxies import written as synthetic
+from rewards import CLIFF, SCALED, SMALL, Learners, drawn, phi_of, telling, written
+from understudy import ProxyError, RewardVectorWrapper, RewardWrapper
+from understudy.proxy import MODES
+
+__all__ = ["telling"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "proxy.safetensors"
+
+
+def one_by_one(path: Path, seeds: list[int], actions: np.ndarray, discount: float) -> list[list[tuple]]:
+    """What each environment gives whose episodes follow one another: reward, native reward, whether it ended."""
+    rows = []
+    for row, seed in enumerate(seeds):
+        env, found = RewardWrapper(gym.make("Telling-v0"), path, discount), []
+        env.reset(seed=seed)
+        for action in actions[:, row]:
+            _, reward, terminated, truncated, info = env.step(int(action))
+            found.append((reward, info["native_reward"], terminated or truncated))
+            if terminated or truncated:
+                env.reset()
+        rows.append(found)
+    return rows
+
+
+@pytest.mark.parametrize("autoreset", AutoresetMode)
+@pytest.mark.parametrize("mode, terminal", [(2, "free"), (2, "zero"), (4, "free"), (7, "zero"), (102, "free")])
+def test_many_at_once_are_paid_as_one_at_a_time(
+    mode: int, terminal: str, autoreset: AutoresetMode, telling: str, path: Path
+) -> None:
+    stages, flat = drawn(telling, **{"mode": mode, "rn_terminal": terminal} | SMALL | SCALED)
+    written(path, stages, flat[0])
+    for seeds in ([5], [5, 6, 9]):
+        actions = np.random.default_rng(1).integers(2, size=(20, len(seeds)))
+        expected = one_by_one(path, seeds, actions, 0.9)
+        inner = SyncVectorEnv([lambda: gym.make("Telling-v0")] * len(seeds), autoreset_mode=autoreset)
+        env = RewardVectorWrapper(inner, path, 0.9)
+        env.reset(seed=seeds)
+        at, waits = [0] * len(seeds), [False] * len(seeds)
+        for _ in range(20):
+            now = np.array([actions[min(at[row], 19), row] for row in range(len(seeds))])
+            _, rewards, terminated, truncated, info = env.step(now)
+            over = terminated | truncated
+            for row, waited in enumerate(waits):
+                if waited:  # a step that only resets
+                    assert rewards[row] == info["native_reward"][row] == 0 and not over[row]
+                    continue
+                reward, native, ended = expected[row][at[row]]
+                assert rewards[row] == pytest.approx(reward, abs=1e-5)
+                assert info["native_reward"][row] == pytest.approx(native)
+                assert over[row] == ended
+                at[row] += 1
+            if autoreset is AutoresetMode.NEXT_STEP:
+                waits = [bool(ended) and not waited for ended, waited in zip(over, waits, strict=True)]
+            if autoreset is AutoresetMode.DISABLED and over.any():
+                env.reset(options={"reset_mask": over})
+        assert min(at) > 12
+        env.close()
+
+
+@pytest.mark.parametrize("game, gym_id, mode", [("cliff", "CliffWalking-v1", 2), ("cartpole", "CartPole-v1", 6)])
+def test_environments_of_gymnasium(game: str, gym_id: str, mode: int, path: Path) -> None:
+    """Cells are numbers there, and one-hot to the network."""
+    stages, flat = drawn(game, mode=mode, **CLIFF)
+    written(path, stages, flat[0])
+    with RewardWrapper(gym.make(gym_id), path, 0.8) as env:
+        obs, _ = env.reset(seed=1)
+        for action in (0, 1, 1, 0):
+            after, reward, _, _, info = env.step(action)
+            seen = np.stack([gym.spaces.flatten(env.observation_space, each) for each in (obs, after)])
+            x, y = phi_of(stages.parameters, flat[0], torch.from_numpy(seen).float()).tolist()
+            native = info["native_reward"]
+            assert native in (-1, 1, -100)
+            assert reward == pytest.approx(native + (0.8 * y - x if mode == 2 else y), abs=1e-4)
+            obs = after
+
+
+@pytest.mark.slow
+def test_half_cheetah_tells_what_its_modes_need(path: Path) -> None:
+    pytest.importorskip("mujoco")
+    stages, flat = drawn("halfcheetah", mode=4, proxy_hidden_size=5)
+    paid = stages.stage(flat, Learners([0.9]))
+    paid.reset(torch.tensor([[3]]))
+    env = RewardWrapper(gym.make("HalfCheetah-v5"), written(path, stages, flat[0]), 0.9)
+    env.reset(seed=3)
+    for _ in range(3):
+        action = env.action_space.sample()
+        reward = float(paid.step(torch.from_numpy(action)[None, None]).reward)
+        assert env.step(action)[1] == pytest.approx(reward, abs=1e-4)
+
+
+def test_the_discount_is_that_of_the_searched_agents(path: Path) -> None:
+    stages, flat = drawn("cliff", mode=1, **CLIFF)
+
+    def paid(**how: Any) -> float:
+        env = RewardWrapper(gym.make("CliffWalking-v1"), path, **how)
+        env.reset(seed=0)
+        return float(env.step(0)[1])
+
+    written(path, stages, flat[0], settings={"discount": 0.5})
+    assert paid() == paid(discount=0.5) != paid(discount=0.9)
+    written(path, stages, flat[0])
+    for wrong in (None, 1.5, -0.1, "x", float("nan")):
+        with pytest.raises(ProxyError, match="discount is .*; allowed: a number from 0 to 1, that of the agent$"):
+            paid(discount=wrong)
+
+
+def test_only_potentials_need_a_discount(path: Path) -> None:
+    stages, flat = drawn("cliff", mode=5, **CLIFF)
+    env = RewardWrapper(gym.make("CliffWalking-v1"), written(path, stages, flat[0]))
+    env.reset(seed=0)
+    cell = torch.eye(48)[[24]]
+    assert env.step(0)[1] == pytest.approx(float(phi_of(stages.parameters, flat[0], cell)), abs=1e-5)
+
+
+def test_what_does_not_fit_is_one_line(path: Path, telling: str) -> None:
+    stages, flat = drawn("cliff", mode=2, **CLIFF)
+    written(path, stages, flat[0])
+    other = synthetic(path.with_name("environment.safetensors")) is None or path.with_name("environment.safetensors")
+    makes = (lambda env: RewardWrapper(gym.make(env), path, 0.9),
+             lambda env: RewardVectorWrapper(SyncVectorEnv([lambda: gym.make(env)] * 2), path, 0.9))  # fmt: skip
+    for make in makes:
+        for env, line in (("CartPole-v1", "of 48 numbers and 4 actions, those of cliff; here .* 4 and 2"),
+                          ("Pendulum-v1", "here there are 3 and continuous ones")):  # fmt: skip
+            with pytest.raises(ProxyError, match=line) as caught:
+                make(env)
+            assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+    with pytest.raises(ProxyError, match="mdp of cartpole; allowed: a learned reward$"):
+        RewardWrapper(gym.make("CartPole-v1"), other, 0.9)
+    for make in (gym.make, gym.make_vec):
+        with pytest.raises(ProxyError, match="is a learned reward; allowed: understudy.RewardWrapper for it$"):
+            make("understudy/Synthetic-v0", proxy=path)
+    stages, flat = drawn(telling, mode=7, **SMALL)
+    written(path, stages, flat[0])
+
+    class Silent(gym.Wrapper):
+        def step(self, action: Any) -> tuple:
+            return *self.env.step(action)[:4], {"speed": 1.0}
+
+    env = RewardWrapper(Silent(gym.make("Telling-v0")), path, 0.9)
+    env.reset(seed=0)
+    with pytest.raises(ProxyError, match=r"^the learned reward needs info\['cost'\], which this environment does not"):
+        env.step(0)
+
+
+def test_a_proxy_in_memory_and_the_package_s_own_network(telling: str, path: Path) -> None:
+    """phi in NumPy is the network of the file in every mode, of many states at once."""
+    for mode in MODES:
+        stages, flat = drawn(telling, **{"mode": mode, "proxy_hidden_layer": 2} | SMALL | SCALED)
+        loaded = understudy.load(written(path, stages, flat[0]))
+        obs, info = torch.randn(9, 3), torch.randn(9, 2)
+        expected = phi_of(stages.parameters, flat[0], obs, info)
+        phi = understudy.rewards.Phi(loaded)
+        found = phi(obs.numpy(), info.numpy() if MODES[mode].info else np.zeros((9, 0)))
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert RewardWrapper(gym.make("Telling-v0"), loaded, 0.9).unwrapped is not None
+    assert make_environment(telling, 1, 1).spaces.info == ("speed", "cost")
