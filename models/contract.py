@@ -186,7 +186,7 @@ class StepAgent(Agent):
 
 
 class InnerAgent(StepAgent):
-    """A `StepAgent` of which hundreds train at once on synthetic environments, each leaving when it is done."""
+    """A `StepAgent` of which hundreds train at once on proxies, each leaving when it is done."""
 
     online: nn.Parameter  # [M, D], all weights that act
 

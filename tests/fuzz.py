@@ -123,7 +123,7 @@ class Fuzzer:
     def proxies(self, rng: random.Random, scratch: Path) -> Iterator[Complaint]:
         from fuzzing import stand_ins
 
-        file = self.proxy_of(rng.choice(["mdp", "bandit"]))
+        file = self.proxy_of(rng.choice(["mdp", "bandit", "reward"]))
         how, data, sealed = stand_ins.draw(rng, file.data, file.header, file.tensors)
         argv, folder = file.prepare(scratch / "run", data), scratch / "run"
         before = _contents(folder)

@@ -9,6 +9,7 @@ from torch import Tensor
 from envs.make import make_environment
 from envs.synthetic import SyntheticDynamics, starts_of
 from models.proxies import files
+from models.proxies.reward.config import Config as Reward
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
 from models.spaces import Continuous, Discrete, Spaces
@@ -28,16 +29,24 @@ KINDS: dict[str, tuple[Config, Spaces, str]] = {
     "mdp-acrobot": (Config(proxy_activation_fn="identity", **SMALL), SWUNG, "acrobot"),
     "bandit": (Config(proxy="bandit", **SMALL), CARTPOLE, "cartpole"),
 }  # fmt: skip
+TOLD = Spaces((3,), Continuous((-1.0,), (1.0,)), max_episode_steps=9, info=("speed", "cost"))
+_SCALED: dict[str, Any] = {
+    "rn_output_scale": 0.1, "rn_input_center": (0.5, 0.0, -1.0), "rn_input_spread": (2.0, 1.0, 0.3),
+}  # fmt: skip
+REWARDS: dict[str, tuple[Reward, Spaces, str]] = {
+    f"reward-{mode}": (Reward(mode=mode, proxy_hidden_size=5, rn_terminal="zero", **_SCALED), TOLD, "telling")
+    for mode in (0, 2, 3, 7, 101)
+} | {"reward": (Reward(proxy_hidden_size=5, test_episodes=1), CARTPOLE, "cartpole")}  # fmt: skip
 DESCRIPTION = {"settings": {"seed": 3, "vary": ["lr"]}, "scores": {"report": {"mean": 497.25}}}
 
 
 def written(path: Path, kind: str = "mdp", seed: int = 0, scale: float = 1.0, **changes: Any) -> Tensor:
     """Write a random learned environment, its weights times ``scale``; with 3, a tenth of its random steps end an
     episode. Returns its parameters ``[D]``."""
-    config, spaces, game = KINDS[kind]
-    networks = Networks(config, spaces)
+    config, spaces, game = (KINDS | REWARDS)[kind]
+    networks = files.networks_of(config, spaces)
     parameters = networks.initial(Streams([seed])) * scale
-    if kind != "bandit" and scale == 3.0:
+    if kind in KINDS and kind != "bandit" and scale == 3.0:
         networks.split(parameters)["done"][0, -1] += 0.5 - _usual_done(networks, parameters)  # the last bias
     values = {"config": config, "spaces": spaces, "game": game, "description": DESCRIPTION} | changes
     files.save(path, parameters[0], **values)

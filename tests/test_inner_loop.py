@@ -8,14 +8,17 @@ import torch
 from torch import Tensor
 
 from control.evolution import inner_loop
-from control.evolution.inner_loop import InnerLoop, Outcome
+from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
 from control.loops.steps import StepLoop
 from models.agents.ddqn.config import Config as AgentConfig
+from models.agents.tabular.config import Config as TableConfig
+from models.proxies.reward.config import Config as Reward
 from models.proxies.synthetic.config import Config
 from models.streams import Streams, numbered_seed
 from models.varied import groups
 
 AGENT = AgentConfig(hidden_size=8, batch_size=5, lr=1e-2, eps_decay=0.8)
+TABLES = TableConfig(lr=1.0, discount=0.8, eps_init=0.3, eps_min=0.3, eps_decay=1.0)
 SMALL = Config(proxy_hidden_size=7, max_steps=25, inner_steps=160, test_episodes=3, test_limit=60)
 PLATEAU: dict[str, Any] = {"inner_rule": "plateau", "early_out_num": 2, "early_out_virtual_diff": 0.1}
 TESTS: dict[str, Any] = {"inner_rule": "tests", "solved_reward": 4.0, "test_limit": 3}  # of 3 steps each
@@ -135,6 +138,36 @@ def test_alone_as_in_company_without_a_tensor_program() -> None:
     company = loop.run(None, seeds)
     assert company.steps.unique().numel() > 2 and company.steps.min() < 30
     same_alone(loop, None, seeds, company, [0], [4, 2])
+
+
+# game, agents, their settings, those of the search
+ON_REWARDS: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
+    "tables": ("emptyroom33", "QLearning", TABLES, {"mode": 2, "test_every": 40}),
+    "tables of two kinds": ("emptyroom33", "QLearning,SARSA", TABLES, {"mode": 2, "test_every": 40}),
+    "networks": ("cartpole-200", "DDQN", AGENT, {"mode": 1, "test_every": 50}),
+    "networks of two kinds": ("cartpole-200", "DDQN,DuelingDDQN", AGENT, {"mode": 6, "test_every": 50}),
+    "members that leave": ("cartpole-200", "DDQN", AGENT, {"mode": 2, "train_episodes": 6}),
+    "members that leave a map": ("emptyroom33", "QLearning", TABLES, {"mode": 2, "train_episodes": 6}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ON_REWARDS)
+def test_alone_as_in_company_on_learned_rewards(case: str, kept: list[int]) -> None:
+    game, agents, agent, settings = ON_REWARDS[case]
+    config = Reward(**{"proxy_hidden_size": 7, "inner_steps": 200, "test_episodes": 2, "test_limit": 40} | settings)
+    loop = InnerLoop(config, agents, agent, game)
+    seeds = fresh_seeds(3, "ten", 10, len(loop.kinds))
+    proxies = 5 * loop.stages.initial(Streams(range(10)))
+    company = loop.run(proxies, seeds)
+    tests = 200 // config.test_every if config.test_every else 0
+    assert company.curve.shape == (10, tests) and company.returns.unique().numel() > 1
+    assert (len(kept) > 0) == ("leave" in case)
+    for rows in ([5], [8, 3, 6]):
+        alone = loop.run(proxies[rows], [seeds[i] for i in rows])
+        for name in ("returns", "curve", "steps", "episodes"):
+            assert torch.equal(getattr(alone, name), getattr(company, name)[rows]), name
+    if tests and game == "cartpole-200":  # other starts at every test
+        assert not torch.equal(company.curve[:, 0], company.curve[:, 1])
 
 
 def test_programs_that_take_turns_are_one(monkeypatch: pytest.MonkeyPatch) -> None:

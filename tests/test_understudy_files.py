@@ -26,7 +26,7 @@ from models.proxies.synthetic.networks import Networks
 from models.registry import family
 from models.settings import allowed, bounds, kinds
 from models.spaces import Discrete
-from proxies import DESCRIPTION, KINDS, written
+from proxies import DESCRIPTION, KINDS, REWARDS, written
 from understudy import ProxyError
 from understudy.proxy import MODES
 
@@ -36,10 +36,10 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "proxy.safetensors"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS | REWARDS)
 def test_what_is_written_is_read_to_the_bit(path: Path, kind: str) -> None:
     parameters = written(path, kind)
-    config, spaces, game = KINDS[kind]
+    config, spaces, game = (KINDS | REWARDS)[kind]
     loaded = files.load(path)
     assert torch.equal(loaded.parameters, parameters) and loaded.parameters.dtype == torch.float32
     expected = files.Proxy(path, config, spaces, game, parameters, DESCRIPTION)
@@ -210,7 +210,36 @@ DAMAGED: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
 
 @pytest.mark.parametrize("header, tensors, line", DAMAGED)
 def test_files_that_were_changed(path: Path, header: dict[str, Any], tensors: dict[str, Any], line: str) -> None:
-    written(path)
+    changed(path, "mdp", header, tensors, line)
+
+
+OF_REWARD = dataclasses.asdict(REWARDS["reward-3"][0])
+REWARD_SPACES = {"obs_shape": [3], "actions": {"low": [-1], "high": [1]}, "max_episode_steps": 9, "max_return": None}
+DAMAGED_REWARDS: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
+    ({}, {"reward.1.bias": None}, "tensor reward.1.bias is missing"),
+    ({"config": OF_REWARD | {"mode": 2}}, {}, "tensor reward.0.weight is F32 [5, 5]; allowed: F32 [5, 3]"),
+    ({"config": OF_REWARD | {"mode": 9}}, {}, "its setting mode is 9; allowed: 0, 1, 2, 3, 4, 5, 6, 7, 8, 101, 102"),
+    ({"config": OF_REWARD | {"mode": True}}, {}, "its setting mode is True"),
+    ({"config": OF_REWARD | {"rn_terminal": "zeroo"}}, {}, "did you mean 'zero'?"),
+    ({"config": OF_REWARD | {"rn_output_scale": "1"}}, {}, "its setting rn_output_scale is '1'; allowed: number"),
+    ({"config": OF_REWARD | {"rn_input_spread": [1, 0, 1]}}, {}, "allowed: list of numbers other than 0, at most 16"),
+    ({"config": OF_REWARD | {"rn_input_center": [1, 0]}}, {}, "its spaces are damaged"),
+    ({"config": {name: OF_REWARD[name] for name in OF_REWARD if name != "mode"}}, {}, "its setting mode is missing"),
+    *(({"spaces": REWARD_SPACES | own}, {}, "its spaces are damaged") for own in (
+        {}, {"info": []}, {"info": "ab"}, {"info": [1, 2]}, {"info": ["x"] * 65}, {"info": None})),
+    ({"spaces": REWARD_SPACES | {"info": ["speed"]}}, {}, "tensor reward.0.weight is F32 [5, 5]; allowed: F32 [5, 4]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("header, tensors, line", DAMAGED_REWARDS)
+def test_files_of_rewards_that_were_changed(
+    path: Path, header: dict[str, Any], tensors: dict[str, Any], line: str
+) -> None:
+    changed(path, "reward-3", header, tensors, line)
+
+
+def changed(path: Path, kind: str, header: dict[str, Any], tensors: dict[str, Any], line: str) -> None:
+    written(path, kind)
     with safe_open(path, "pt") as file:
         now = json.loads(file.metadata()["understudy"]) | {"digest": None} | header
     layers: dict[str, Any] = load_file(path) | tensors

@@ -17,27 +17,27 @@ from control.cli.settings import RunConfig, Settings, as_dict, from_dict
 from control.commands.run import ENVS, with_weights
 from control.commands.train import prepare
 from control.evolution.cluster import make_workers
+from control.evolution.inner_loop import fresh_seeds
 from control.lightning.agent import AgentModule
 from control.lightning.callbacks import film
-from control.loops.build import spaces_of
+from control.loops.build import check_spaces, spaces_of
 from control.loops.memory import check_memory, of_fresh_agents
 from control.loops.recording import check_recording
 from control.loops.rollout import Episodes
-from control.reports.search import describe, iqm_text
+from control.reports.search import describe, iqm_text, speed_text
 from control.reports.statistics import interval, iqm
 from control.reports.tables import aligned, with_interval
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
-from models.registry import family, named_agents
+from models.registry import agent_class, family, named_agents
 from models.settings import SettingError, kinds
-from models.streams import derive_seed
 from understudy.files import IN_RUN, SUFFIX, pretrained
 
 _FROM_NOW = ("num_workers", "step_timeout", "num_eval_episodes", "evaluation", "record", "accelerator", "num_threads")
 HEADER = ("trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps", "episodes", "seconds")
-WIDTHS = (10, 7, 6, 22, 6, 8, 8, 7)
+WIDTHS = (14, 7, 6, 22, 6, 8, 8, 7)
 REAL_STEPS = 50_000  # at most, of an agent that trains on the real environment until it solves it
 
 
@@ -156,20 +156,26 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     tests = share if "num_eval_episodes" in settings.given else 10
     config = dataclasses.replace(proxy.config, test_episodes=tests)
     here = dataclasses.replace(run, gamename=proxy.game, agent=agent_name)
+    for name in named_agents(agent_name):
+        check_spaces(here, agent_class(name), spaces_of(proxy.game), name)
     check_memory(needed, [here, agent, config])
-    print(f"{proxy.game} by a synthetic {'bandit' if config.proxy == 'bandit' else 'environment'}: {proxy.path}")
+    learned, real_name = ("reward network", "real reward") if config.proxy == "reward" else ("synthetic", "real")
+    by = {"reward": "reward network", "bandit": "synthetic bandit"}.get(config.proxy, "synthetic environment")
+    print(f"{proxy.game} by a {by}: {proxy.path}")
     sampled = f", sampled for each agent: {', '.join(agent.vary)}" if agent.vary_hp else ""
     print(f"{run.num_agents} fresh {agent_name} agents on each, seed {run.seed}{sampled}; "
           f"{tests} real test episodes per agent\n")  # fmt: skip
-    seeds = [derive_seed(run.seed, f"evaluation, agent {i}") for i in range(run.num_agents)]
+    seeds = fresh_seeds(run.seed, "evaluation", run.num_agents, len(named_agents(agent_name)))
 
     def show(name: str, agent_config: Any, proxies: Tensor | None, steps: int, rule: str) -> None:
-        """Train, test, and print the row."""
+        """Train, test, and print the row; and how soon agents solve the game, where all train for as long."""
         started = time.perf_counter()
         job = (config, agent_name, agent_config, proxy.game)
         with contextlib.closing(make_workers(*job, run.num_workers, run.ray_address)) as workers:
             limit = run.time_limit or config.test_limit
-            outcome = workers.run(proxies, seeds, inner_steps=steps, test_limit=limit, inner_rule=rule)
+            every = config.test_every if rule == "budget" else None
+            how: dict[str, Any] = {"test_limit": limit, "inner_rule": rule, "test_every": every}
+            outcome = workers.run(proxies, seeds, inner_steps=steps, **how)
         row = describe(outcome, config)
         cells = (
             name, f"{row['mean']:.1f}", f"{row['std']:.1f}", iqm_text(row),
@@ -179,10 +185,12 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         print(*aligned([cells], WIDTHS), flush=True)
         if row["failed"]:
             print(f"  {row['failed']} of these agents diverged and count in nothing")
+        if "stays" in row:
+            print(f"  solved {speed_text(row)}")
 
     print(*aligned([HEADER], WIDTHS))
     rule = "budget" if config.inner_rule == "tests" else config.inner_rule  # this training knows no real tests
-    show("synthetic", agent, proxy.parameters.expand(run.num_agents, -1), config.steps_in_use, rule)
+    show(learned, agent, proxy.parameters.expand(run.num_agents, -1), config.steps_in_use, rule)
     if not run.real_baseline:
         return
     # One environment, one update per step, and everything is remembered.
@@ -190,8 +198,11 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     changes = {"num_envs": 1, "fill": 0, "init_episodes": first, "rb_size": 100_000, "eps_fraction": None}
     known = kinds(type(agent))
     real = dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in known})
+    if config.proxy == "reward" and config.test_every is not None:  # curves are compared over one and the same training
+        show(real_name, agent, None, config.steps_in_use, "budget")
+        return
     solved = config.solved_reward
-    show("real", real, None, REAL_STEPS, "budget" if solved is None else "solved")
+    show(real_name, real, None, REAL_STEPS, "budget" if solved is None else "solved")
     until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
     print(f"\non the real environment agents train{until} at most {REAL_STEPS:,} steps")
 
@@ -203,7 +214,7 @@ def _check_game(proxy: Proxy) -> None:
         real = spaces_of(proxy.game)
     except SettingError as error:
         raise ProxyError(f"{start} {error}") from error
-    for name in ("obs_shape", "actions"):
+    for name in ("obs_shape", "actions", *["info"] * (proxy.config.proxy == "reward")):
         ours, theirs = getattr(own, name), getattr(real, name)
         if ours != theirs:
             raise ProxyError(f"{start} {name} is {ours}; allowed with {proxy.game}: {theirs}")

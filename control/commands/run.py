@@ -117,7 +117,9 @@ def with_weights(checkpoint: Checkpoint, seed: int, **changes: Any) -> AgentModu
     """The trained module with environments to evaluate it in; ``seed`` chooses the episodes."""
     settings = checkpoint.settings
     if settings.proxy is not None:
-        raise UserError(f"{str(checkpoint.path)!r} is a search: its result is a synthetic environment, not an agent")
+        raise UserError(
+            f"{str(checkpoint.path)!r} is a search: its result is a proxy that agents train on, not an agent"
+        )
     module = AgentModule(settings.replace(**changes), training=False)
     module.take_weights(checkpoint)
     seeds = [seed + member for member in range(len(module.seeds))]

@@ -36,11 +36,13 @@ class PopulationModule(RunModule):
     under way needs to be kept. The one parameter is the mean, ``[1, D]``.
     """
 
-    unit, steps_on = "generation", "synthetic"
+    unit = "generation"
 
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
         super().__init__(settings, [settings.run.seed])
         self.config: SearchConfig = settings.proxy
+        # Agents of reward networks step the real environment, which pays them another reward.
+        self.steps_on = "training" if settings.run.implementation == "RN" else "synthetic"
         self.workers, self.stages = workers, stages
         self.mean = nn.Parameter(torch.zeros(1, stages.parameters.size), requires_grad=False)
         self.strategy = STRATEGIES[self.config.strategy](self.config, self.mean[0])
@@ -69,7 +71,11 @@ class PopulationModule(RunModule):
         return ", ".join([*(f"fitness {mean:.0f}" for tag, mean in self.means().items() if tag == FITNESS), *best])
 
     def report(self) -> list[str] | None:
-        steps = f"{int(self.env_steps.sum()) / 1e6:.2f} M synthetic", f"{self.real_steps / 1e6:.2f} M real steps"
+        tests = "test" if self.steps_on == "training" else "real"
+        steps = (
+            f"{int(self.env_steps.sum()) / 1e6:.2f} M {self.steps_on}",
+            f"{self.real_steps / 1e6:.2f} M {tests} steps",
+        )
         shown = {"fitness": FITNESS, "best": "es/fitness_best", "mean": MEAN_RETURN}
         means = self.means()
         scores = [f"{name} {means[tag]:7.1f}" for name, tag in shown.items() if tag in means]
@@ -219,6 +225,7 @@ class Evolution(pl.Callback):
             second = module.config.at(trainer.current_epoch + 1)
             module.strategy = STRATEGIES[second.strategy](second, module.strategy.mean)
             module.archive.entries.clear()
+            module.flat = 0
         streams = Streams.named(module.seeds, f"perturbations of generation {trainer.current_epoch + 1}")
         module.noise = streams.normal(module.strategy.rows, module.mean.shape[1])[0]
         module.population = module.strategy.ask(module.noise)

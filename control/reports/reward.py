@@ -87,7 +87,7 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
 def _weights(networks: Any, flat: Tensor, path: Path, title: str) -> Path:
     """What the numbers told in the info of a step weigh: the size of each input's weights."""
     weight = networks.named(flat)["reward.0.weight"]
-    told = networks.spaces.info
+    told = networks.spaces.info if networks.mode.info else ()
     sizes = weight[:, -len(told) :] if told else weight
     with sheet(path, [[0]], (5, 3.2), title=title) as (axis,):
         values = sizes[0] if networks.linear else sizes.norm(dim=0)
@@ -142,7 +142,7 @@ def _best_moves(following: Tensor, reward: Tensor, terminated: Tensor, discount:
 def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str) -> Path:
     rows, columns = len(dynamics.rows), len(dynamics.rows[0])
     values = phi(torch.eye(rows * columns)[None])[0].view(rows, columns)
-    found = invariance(dynamics, phi, discount)
+    found = invariance(dynamics, phi, discount, phi.networks.config.rn_terminal == "zero")
     steps = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.3)}
     note = f"arrows: best moves under the learned reward; {found.agree} of the {len(found.path)} cells on its way "
     note += "have only moves that are best under the real reward"

@@ -42,7 +42,7 @@ TAGS = {
         Tag(SAMPLED, "Evaluation return, sampled actions", "return", "sampled"),
         Tag(GREEDY, "Evaluation return, greedy actions", "return", "greedy"),
         Tag(REWARD_RATE, "Reward per step in evaluation, greedy actions", "return", "reward rate", (GREEDY,)),
-        Tag(FITNESS, "Real return of agents of perturbed synthetic environments", "return", "fitness"),
+        Tag(FITNESS, "Fitness by agents of perturbed proxies", "return", "fitness"),
         Tag(MEAN_RETURN, "Real return of fresh agents of the mean", "return", "search mean"),
         Tag("es/fitness_best", "Largest fitness of the generation", "score"),
         Tag("train/policy_loss", "Policy loss", "loss"),

@@ -72,8 +72,8 @@ def save(
     settings = asdict(config)
     if settings["proxy"] == "reward":
         limits["info"] = list(spaces.info)
-        # A reader knows one factor.
-        settings |= {"rn_output_scale": float(networks.scaled(parameters[None])), "rn_evolve_scale": False}
+        if settings["rn_evolve_scale"]:  # a reader knows one factor
+            settings |= {"rn_output_scale": float(networks.scaled(parameters[None])), "rn_evolve_scale": False}
     understudy.save(
         path, {name: layer.numpy() for name, layer in networks.named(parameters).items()},
         game=game, spaces={"obs_shape": list(spaces.obs_shape), "actions": asdict(spaces.actions)} | limits,
@@ -130,4 +130,10 @@ def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, ga
         raise SettingError(f"{line}, which is of {found.game}; allowed: a proxy of {game}", "start_from")
     if shapes[0] != shapes[1]:
         raise SettingError(f"{line}, with tensors {shapes[1]}; allowed here: {shapes[0]}", "start_from")
-    return torch.cat([found.parameters[: theirs.size], torch.zeros(own.size - theirs.size)])
+    if own.size == theirs.size:
+        return found.parameters
+    factor = found.config.rn_output_scale / (getattr(config, "rn_output_scale", 0.0) or float("nan"))
+    if not 0 < factor < float("inf"):
+        raise SettingError(f"{line}, whose rn_output_scale is {found.config.rn_output_scale}; allowed with "
+                           "rn_evolve_scale: one of the sign of rn_output_scale here", "start_from")  # fmt: skip
+    return torch.cat([found.parameters, torch.tensor([factor]).log()])

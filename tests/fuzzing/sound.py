@@ -14,7 +14,7 @@ from fuzzing.files import PAYLOAD
 from fuzzing.flag_lines import small
 from fuzzing.sandbox import Ended
 from helpers import different, learned, run_folder
-from proxies import KINDS, written
+from proxies import KINDS, REWARDS, written
 
 _CLOCK = re.compile(r"^.*(: \S*(ckpt|safetensors)$|steps/s).*$|[\d.]+ seconds.*", re.MULTILINE)
 
@@ -78,7 +78,8 @@ class SoundProxy:
 
     def __init__(self, kind: str, folder: Path, call: Callable[..., Ended], searched: bool):
         folder.mkdir(parents=True)
-        path, settings = folder / "proxy.safetensors", small("SE") | {"proxy": kind}
+        name = "RN" if kind == "reward" else "SE"
+        path, settings = folder / "proxy.safetensors", small(name) | {"proxy": kind, "implementation": name}
         if searched:
             made = call(
                 [word for name, value in settings.items() for word in (f"--{name}", str(value))], folder, cpu=60
@@ -86,7 +87,7 @@ class SoundProxy:
             assert made.accepted, made
             path = run_folder(folder / "exp_dir") / "proxy.safetensors"
         else:
-            config = dataclasses.replace(KINDS[kind][0], deploy_steps=60, inner_steps=60)
+            config = dataclasses.replace((KINDS | REWARDS)[kind][0], deploy_steps=60, inner_steps=60)
             written(path, kind, config=config, description={"settings": settings, "scores": {}})
         self.data, (self.header, self.tensors) = path.read_bytes(), stand_ins.parts(str(path))
         place = folder.parent / f"{folder.name}-sound"
@@ -119,7 +120,7 @@ class SoundProxy:
 def without_clocks(text: str) -> str:
     """What a command printed, without paths and times."""
     rows = [
-        re.sub(r" +[\d.]+$", "", line) if line.startswith(("synthetic ", "real ")) else line
+        re.sub(r" +[\d.]+$", "", line) if line.startswith(("synthetic ", "real ", "reward network ")) else line
         for line in text.splitlines()
     ]
     return _CLOCK.sub("", "\n".join(rows))
