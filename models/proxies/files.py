@@ -132,8 +132,9 @@ def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, ga
         raise SettingError(f"{line}, with tensors {shapes[1]}; allowed here: {shapes[0]}", "start_from")
     if own.size == theirs.size:
         return found.parameters
-    factor = found.config.rn_output_scale / (getattr(config, "rn_output_scale", 0.0) or float("nan"))
-    if not 0 < factor < float("inf"):
-        raise SettingError(f"{line}, whose rn_output_scale is {found.config.rn_output_scale}; allowed with "
-                           "rn_evolve_scale: one of the sign of rn_output_scale here", "start_from")  # fmt: skip
+    there, here = theirs.config.rn_output_scale, own.config.rn_output_scale
+    if there * here <= 0:
+        line += f", whose rn_output_scale is {there:g}; allowed with rn_evolve_scale: one of the sign of {here:g}"
+        raise SettingError(line, "start_from")
+    factor = there / here
     return torch.cat([found.parameters, torch.tensor([factor]).log()])
