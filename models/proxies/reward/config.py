@@ -78,7 +78,7 @@ _CLIFF = {"proxy_hidden_size": 32, "test_episodes": 1, "population": 64} | _TABU
 _SHORT = {"test_every": 25, "deploy_steps": 5000, "solved_reward": -12.0, "center_agents": 32}
 _BY_GAME: dict[tuple[str, str], dict[str, object]] = {
     ("recipe", "cliff"): _CLIFF | _SHORT | {
-        "noise_std": 0.3, "step_size": 0.2, "agents_per_proxy": 4, "inner_steps": 2000, "generations": 250,
+        "noise_std": 0.3, "step_size": 0.2, "agents_per_proxy": 4, "inner_steps": 2000, "generations": 180,
         "second_phase": 100, "second_noise_std": 0.1, "second_step_size": 0.05, "second_agents": 8,
         "second_steps": 1000,
     },
