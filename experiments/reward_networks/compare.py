@@ -234,7 +234,9 @@ def main() -> None:
              f"--test_every={every} --test_episodes={episodes} --second_phase= --no_rank_apart --average_from=0",
              "--inner_rule=budget --deploy_steps= --no_vary_hp"]  # fmt: skip
     argv = [word for word in " ".join(words).split() if not word.endswith("=")]
-    settings = parse.parse([*argv, *(f"--{one}" for one in given.set)])
+    for name, _, value in (one.partition("=") for one in given.set):
+        argv += [f"--{name}", *value.split(",")]
+    settings = parse.parse(argv)
     torch.set_num_threads(1)
     loop = InnerLoop(settings.proxy, settings.run.agent, settings.agent, settings.run.gamename)
     seeds = fresh_seeds(given.seed, "compare", given.agents, len(loop.kinds))
