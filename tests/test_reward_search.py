@@ -1,0 +1,124 @@
+"""Whole searches for rewards: phases, resume, where they start, and what is said of what they found."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trainer
+from control.evolution.strategies import OpenAIES
+from control.storage.run_dir import read_metrics
+from fake_runs import refused
+from helpers import flags, same_runs
+from models.proxies import files
+from models.proxies.files import first_parameters
+from models.proxies.reward.networks import Networks
+from models.settings import SettingError
+from rewards import CLIFF, drawn, written
+
+SMALL: dict[str, Any] = {
+    "implementation": "RN", "gamename": "emptyroom33", "agent": "QLearning", "population": 4, "generations": 4,
+    "agents_per_proxy": 1, "inner_steps": 40, "deploy_steps": 40, "test_every": 20, "proxy_hidden_size": 5,
+    "center_agents": 2, "center_every": 1, "keep_best": 2, "retest_agents": 2, "report_agents": 3, "seed": 1,
+    "test_episodes": 1, "solved_reward": 0.8, "second_phase": 2, "second_noise_std": 0.5, "second_agents": 2,
+    "second_steps": 60, "choose_by": "stays", "lr": 1.0, "discount": 0.8, "eps_init": 0.3, "eps_min": 0.3,
+}  # fmt: skip
+OF_OTHERS = ("hidden_size", "batch_size", "test_limit")
+
+
+def search(folder: Path, *more: str, **changes: Any) -> list[str]:
+    words = flags(folder, *more, **(SMALL | changes))
+    for name in OF_OTHERS:  # which tables of values have not
+        at = words.index(f"--{name}")
+        del words[at : at + 2]
+    return words
+
+
+def searched(folder: Path, *more: str, **changes: Any) -> Path:
+    assert trainer.main(search(folder, *more, **changes)) == 0
+    return sorted(folder.glob("*/*/*/*/version_*"))[-1]
+
+
+def test_a_search_in_two_phases_and_one_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """The strategy starts anew with the second phase's settings, and the archive is of that phase alone. Ended in each
+    phase and on the boundary, and resumed, it is the same search."""
+    made: list[tuple[float, bool]] = []
+    init = OpenAIES.__init__
+
+    def spy(self: OpenAIES, config: Any, mean: torch.Tensor) -> None:
+        init(self, config, mean)
+        made.append((config.noise_std, bool(mean.any())))
+
+    monkeypatch.setattr(OpenAIES, "__init__", spy)
+    whole = searched(tmp_path / "whole")
+    said = capsys.readouterr().out
+    assert "first " in said and " of agents at every test of the second half" in said
+    assert [std for std, _ in made][-2:] == [0.05, 0.5] and made[-1][1]
+    scores = json.loads((whole / "scores.json").read_text())
+    assert {row["generation"] for row in scores["second_test"]} == {3, 4, 5}
+    for stops in ((2, 4), (1, 3, 4)):
+        for generations in stops:
+            folder = searched(tmp_path / str(stops), "--resume", generations=generations)
+        same_runs(whole, folder, ["last.ckpt"])
+    steps = read_metrics(whole / "metrics.csv")["es/synthetic_steps"]
+    assert steps == [240, 480, 480 + 10 * 60, 480 + 20 * 60]
+    capsys.readouterr()
+    assert trainer.main(["--eval_agent", str(whole), "--num_agents", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "emptyroom33 by a reward network: " in said and said.count("\n  solved first ") == 2
+    rows = [line for line in said.splitlines() if line.startswith(("reward network ", "real reward "))]
+    assert len(rows) == 2 and all(" 40 " in row for row in rows)  # trained for as long
+    line = "whose observations are no cells; QLearning takes one-hot observations"
+    refused(trainer.main, ["--eval_agent", "cartpole-mdp", "--agent", "QLearning"], line, capsys)
+
+
+@pytest.mark.parametrize("changes, line", [
+    ({"mode": 3}, "mode is 3, which needs numbers in the info of each step"),
+    ({"mode": 9}, "mode is 9; allowed: 0, 1, 2, 3, 4, 5, 6, 7, 8, 101, 102"),
+    ({"agent": "QLearning,DDQN"}, "agent is 'QLearning,DDQN'; allowed beside QLearning: QLearning, SARSA"),
+    ({"gamename": "cartpole"}, "whose observations are no cells; QLearning takes one-hot observations"),
+    ({"start_from": "cartpole-mdp"}, "start_from is 'cartpole-mdp', mdp of cartpole; allowed: reward of emptyroom33"),
+    ({"rn_input_center": "1,2"}, "rn_input_center is [1.0, 2.0]; allowed here: 9 numbers, or none"),
+    ({"rn_init": "hand"}, "rn_init is 'hand', but for emptyroom33 no potential is made by hand"),
+])  # fmt: skip
+def test_bad_input_is_one_line(tmp_path: Path, changes: dict[str, Any], line: str, capsys) -> None:
+    refused(trainer.main, search(tmp_path, **changes), line, capsys)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("solved", [None, -1e6])
+def test_a_search_with_nothing_to_climb_stops_unless_it_is_solved(tmp_path: Path, solved: float | None, capsys) -> None:
+    """In mode 0 all rewards are one."""
+    own = {"mode": 0, "generations": 21, "inner_steps": 2, "test_every": 2, "deploy_steps": 2, "second_phase": 30,
+           "second_steps": 2, "center_every": 50, "objective": "final", "choose_by": "return"}  # fmt: skip
+    own |= {} if solved is None else {"solved_reward": solved}
+    argv = search(tmp_path, **own)
+    if solved is None:
+        line = "for 20 generations all proxies have had the same fitness"
+        refused(trainer.main, argv, line, capsys, begun=True)
+    else:
+        assert trainer.main(argv) == 0
+
+
+def test_a_search_that_starts_from_another_s_reward(tmp_path: Path) -> None:
+    """The factor that a search has found goes into the file, and from there into the search that goes on."""
+    path = tmp_path / "proxy.safetensors"
+    stages, flat = drawn("cliff", mode=2, rn_evolve_scale=True, rn_output_scale=3.0, **CLIFF)
+    flat[0, -1] = 0.7
+    written(path, stages, flat[0])
+    found = files.load(path)
+    assert not found.config.rn_evolve_scale and found.parameters.shape == (stages.parameters.size - 1,)
+    assert found.config.rn_output_scale == pytest.approx(3.0 * torch.tensor(0.7).exp().item())
+    cells, expected = torch.eye(48)[None], stages.parameters.program(flat)
+    torch.testing.assert_close(found.networks.program(found.parameters[None])(cells), expected(cells))
+    again = first_parameters(str(path), stages.config, stages.spaces, "cliff")
+    torch.testing.assert_close(again, flat[0])
+    for changes in ({"proxy_hidden_size": 9}, {"rn_output_scale": -1.0}):
+        other, _ = drawn("cliff", **({"mode": 2, "rn_evolve_scale": True} | CLIFF | changes))
+        with pytest.raises(SettingError, match="^start_from is "):
+            first_parameters(str(path), other.config, other.spaces, "cliff")
+    with pytest.raises(SettingError, match="which is of cliff; allowed: a proxy of emptyroom33"):
+        first_parameters(str(path), stages.config, stages.spaces, "emptyroom33")
+    assert isinstance(stages.parameters, Networks)
