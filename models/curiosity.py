@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from models.intrinsic import Intrinsic
 from models.layers import Dense, Network, dense
 from models.losses import cross_entropy
+from models.moments import Moments
 from models.optim import MemberAdam
 from models.spaces import Discrete, Spaces
 from models.state import like
@@ -143,8 +144,8 @@ class Rnd(Curiosity):
         layers = _stack("", spaces.obs_shape[0], *[config.rnd_hidden_size] * 2, config.rnd_feature_dim)
         super().__init__(config, spaces, seeds, layers, config.rnd_lr)
         self.target = Network(layers, Streams.named(seeds, "curiosity's target")).requires_grad_(False)
-        self.seen = Moments(len(seeds), spaces.obs_shape[0])
-        self.paid = Moments(len(seeds), 1)
+        self.seen = Moments(len(seeds), spaces.obs_shape)
+        self.paid = Moments(len(seeds), ())
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
         self.seen.add(next_obs, learning)
@@ -155,14 +156,14 @@ class Rnd(Curiosity):
             error = (told - true).square().mean(2)
             self._step(error.mean(1), learning)
         error = error.detach()
-        self.paid.add(error.unsqueeze(2), learning)
-        return self.config.rnd_scale * (error / self.paid.deviation()).float()
+        self.paid.add(error, learning)
+        return self.config.rnd_scale * (error / self.paid.deviation().unsqueeze(1)).float()
 
     def tensors(self) -> dict[str, Tensor]:
         return {
             **super().tensors(), "target": self.target.flat.detach(),
-            **{f"seen_{name}": value for name, value in self.seen.tensors().items()},
-            **{f"paid_{name}": value for name, value in self.paid.tensors().items()},
+            **{f"seen_{name}": value for name, value in self.seen.state_dict().items()},
+            **{f"paid_{name}": value for name, value in self.paid.state_dict().items()},
         }  # fmt: skip
 
     def select(self, members: Tensor) -> None:
@@ -170,36 +171,6 @@ class Rnd(Curiosity):
         self.target.flat = nn.Parameter(self.target.flat.detach()[members], requires_grad=False)
         self.seen.select(members)
         self.paid.select(members)
-
-
-class Moments:
-    """Mean and deviation ``[M, K]`` of all rows that each member has met, batch by batch (Chan et al. 1979)."""
-
-    def __init__(self, members: int, size: int):
-        self.count = torch.zeros(members, 1, dtype=torch.float64)
-        self.mean, self.square = torch.zeros(2, members, size, dtype=torch.float64)  # the latter a sum of squares
-
-    def add(self, rows: Tensor, who: Tensor | None = None) -> None:
-        """Take in ``rows [M, B, K]`` of the members ``who [M]`` bool (None: all)."""
-        rows = rows.double()
-        batch = rows.mean(1)
-        count = self.count + rows.shape[1]
-        delta = batch - self.mean
-        square = (rows - batch.unsqueeze(1)).square().sum(1) + delta.square() * (self.count * rows.shape[1] / count)
-        new = {"count": count, "mean": self.mean + delta * (rows.shape[1] / count), "square": self.square + square}
-        for name, own in self.tensors().items():
-            own.copy_(new[name] if who is None else torch.where(who.unsqueeze(1), new[name], own))
-
-    def deviation(self) -> Tensor:
-        """``[M, K]``; 1 where nothing varies, but for rounding."""
-        variance = self.square / self.count.clamp_min(1)
-        return torch.where(variance > 1e-20 * self.mean.square() + 1e-30, variance.sqrt(), 1.0)
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"count": self.count, "mean": self.mean, "square": self.square}
-
-    def select(self, members: Tensor) -> None:
-        self.count, self.mean, self.square = (value[members] for value in self.tensors().values())
 
 
 def curiosity_of(config: Intrinsic, spaces: Spaces, seeds: Sequence[int]) -> Curiosity | None:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from control.cli.parse import parse
 from models.agents.ddqn.agent import Agent
 from models.agents.ddqn.config import Config
-from models.curiosity import Curiosity, Icm, Moments, Rnd, curiosity_of
+from models.curiosity import Curiosity, Icm, Rnd, curiosity_of
 from models.intrinsic import Intrinsic
+from models.moments import Moments
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
 from models.state import StateError
@@ -162,7 +163,7 @@ def test_what_is_seen_often_pays_less_than_what_is_new() -> None:
 
 def test_moments_of_what_never_varies() -> None:
     """Rounding of a mean is no deviation."""
-    moments = Moments(1, 2)
+    moments = Moments(1, (2,))
     for _ in range(50):
         moments.add(torch.tensor([[[0.1, 0.0]] * 3]))
     assert moments.deviation().tolist() == [[1, 1]]

@@ -12,8 +12,8 @@ from helpers import loop_of, step_loop
 from models.agents.ppo.actions import LEAST_STD, actions_of
 from models.agents.ppo.agent import Agent, rollout_length
 from models.agents.ppo.config import Config
-from models.agents.ppo.moments import Moments
 from models.losses import clipped_surrogate, clipped_value_error
+from models.moments import Moments
 from models.spaces import Continuous, Discrete, Spaces
 from models.trajectory import discounted_returns, generalised_advantages, lambda_returns
 
@@ -295,7 +295,7 @@ def test_noise_in_tests_is_a_switch() -> None:
 
 
 def test_moments_are_those_of_all_numbers() -> None:
-    values, moments = torch.randn(2, 900, 3) * 4 + 7, Moments(2, (3,))
+    values, moments = torch.randn(2, 900, 3) * 4 + 7, Moments(2, (3,), 1e-4)
     for part in values.split(9, 1):
         moments.add(part)
     torch.testing.assert_close(moments.mean.float(), values.mean(1), rtol=1e-4, atol=1e-4)

@@ -31,12 +31,12 @@ from torch import Tensor, nn
 
 from models.agents.ppo.actions import noise_of
 from models.agents.ppo.config import Config
-from models.agents.ppo.moments import LIMIT, Moments
-from models.agents.ppo.networks import ActorCritic, Play
+from models.agents.ppo.networks import LIMIT, ActorCritic, Play
 from models.contract import InnerAgent
 from models.curiosity import curiosity_bytes, curiosity_of
 from models.layers import exp
 from models.losses import clipped_surrogate, clipped_value_error
+from models.moments import Moments
 from models.optim import LockstepAdam, clip_norm
 from models.replay import ReplayBuffer, row_bytes
 from models.spaces import Continuous, Discrete, Spaces
@@ -45,6 +45,7 @@ from models.streams import NoiseBlocks, Streams
 from models.trajectory import generalised_advantages
 from models.varied import draw_all, groups
 
+_PRIOR = 1e-4  # numbers that moments begin with, as in Gymnasium's and stable-baselines3's wrappers
 MEASURED = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance")
 
 
@@ -74,8 +75,8 @@ class Agent(InnerAgent):
         self.curiosity = curiosity_of(config, spaces, seeds)
         self.noise = noise_of(self.network.actions, Streams.named(seeds, "actions"), self.envs)
         self.shuffling = Streams.named(seeds, "minibatches")
-        self.seen = Moments(members, spaces.obs_shape) if config.normalize_obs else None
-        self.gained = Moments(members, ()) if config.normalize_reward else None
+        self.seen = Moments(members, spaces.obs_shape, _PRIOR) if config.normalize_obs else None
+        self.gained = Moments(members, (), _PRIOR) if config.normalize_reward else None
         self.going = torch.zeros(members, self.envs)  # the discounted sums of rewards that `gained` is of
         self.unit = torch.tensor([0.0, 1.0]).repeat(members, 1)  # mean and deviation of what values predict
         self.numbers = {name: torch.full((members,), torch.nan) for name in MEASURED}

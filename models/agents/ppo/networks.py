@@ -7,13 +7,13 @@ from torch import Tensor
 
 from models.agents.ppo.actions import actions_of, noise_of
 from models.agents.ppo.config import Config
-from models.agents.ppo.moments import LIMIT
 from models.contract import Policy
 from models.layers import BLOCK, RELU_GAIN, Dense, Orthogonal
 from models.mlp import Layer, Mlp
 from models.spaces import Spaces
 from models.streams import NoiseBlocks, Streams
 
+LIMIT = 10.0  # normalised observations and rewards are cut off there
 POLICY_GAIN, VALUE_GAIN = 0.01, 1.0  # of the last layers, Huang et al. 2022, 2
 
 
