@@ -4,11 +4,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from control.loops.rollout import rollout
 from envs.gridmaps import MAPS, CliffWalking, GridMap
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_dynamics, make_environment
 from envs.names import GAMES
+from envs.tensor import TensorEnvironment
+from models.contract import Policy
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 
@@ -153,3 +157,31 @@ def test_as_gymnasium_environments() -> None:
 def test_an_unknown_map_is_one_line() -> None:
     with pytest.raises(SettingError, match="^map_name is 'clif'; allowed: cliff, emptyroom22, .*shifted$"):
         GridMap("clif")
+
+
+class Moves(Policy):
+    """The same action in the same cell, always."""
+
+    def __init__(self, by_cell: Tensor):
+        self.by_cell, self.members = by_cell, len(by_cell)
+
+    def act(self, obs: Tensor) -> Tensor:
+        return self.by_cell.gather(1, obs.argmax(2))
+
+
+@pytest.mark.parametrize("limit", [1, 7, 50])
+@pytest.mark.parametrize("name", [*MAPS, "cliffwalking"])
+def test_episodes_worked_out_are_those_that_are_stepped(name: str, limit: int) -> None:
+    world = CliffWalking(limit) if name == "cliffwalking" else GridMap(name, limit)
+    cells = world.spaces.obs_shape[0]
+    by_cell = torch.randint(4, (200, cells), generator=torch.Generator().manual_seed(limit))
+    # Most random ways circle: every second member moves right or down, and up in the first column.
+    by_cell[::2] = torch.tensor([world.actions.index("right"), world.actions.index("down")])[by_cell[::2] % 2]
+    by_cell[::4, -len(world.rows[0])] = world.actions.index("up")
+    stepped = rollout(
+        Moves(by_cell), TensorEnvironment(world, 200, 1), torch.zeros(200, 1, dtype=torch.int64), keep=False
+    )
+    returns, lengths = world.play(by_cell, limit)
+    torch.testing.assert_close(returns, stepped.returns[:, 0], rtol=1e-5, atol=1e-5)
+    assert torch.equal(lengths, stepped.lengths[:, 0])
+    assert limit < 50 or len(returns.unique()) > 1

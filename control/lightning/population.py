@@ -260,6 +260,11 @@ def build(settings: Settings) -> PopulationModule:
     stages = stages_of(settings.proxy, run.gamename)
     for name in named_agents(run.agent):
         check_spaces(run, agent_class(name), stages.spaces, name)
+    kinds, search = len(named_agents(run.agent)), settings.proxy
+    for name in ("agents_per_proxy", "second_agents"):  # else the first kinds would decide alone
+        if search.common_random_numbers and (getattr(search, name) or kinds) % kinds:
+            line = f"{name} is {getattr(search, name)}, but agent is {run.agent!r}; allowed: a multiple of {kinds}"
+            raise SettingError(line, name)
     if settings.proxy.start_from is not None:  # before anything is written
         first_parameters(settings.proxy.start_from, settings.proxy, stages.spaces, run.gamename)
 

@@ -135,6 +135,9 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     of_game = _BY_GAME.get((preset, base), _BY_GAME.get(("recipe", base), {}) if preset == "cheap" else {})
     of_mode = _BY_MODE.get((preset, base, number), {})
     found = (_PAPER if preset == "paper" else _RECIPE) | of_game | of_mode
+    kinds = len(str(values.get("agent", "")).split(","))
+    if int(str(found.get("agents_per_proxy", 1))) % kinds:  # each kind of agent as often as the others
+        found |= {"agents_per_proxy": kinds}
     solved = values.get("solved_reward", found.get("solved_reward"))
     if solved is None:  # of a game that nothing is known of
         found |= {"choose_by": "return"} | ({"objective": "final", "inner_rule": "budget"} if preset == "paper" else {})
