@@ -191,10 +191,10 @@ def steps_to(curve: Tensor, solved: float, every: int) -> int | None:
     return None if not len(reached) else (int(reached[0]) + 1) * every
 
 
-def thinned(curve: Tensor, points: int = 250) -> list[float]:
-    """At most so many of the numbers of a curve, evenly spread, the last among them, with three decimals."""
+def thinned(curve: Tensor, points: int = 100) -> list[float]:
+    """At most so many of the numbers of a curve, evenly spread, the last among them, with two decimals."""
     step = -(-len(curve) // points)
-    return [round(float(each), 3) for each in curve.flip(0)[::step].flip(0)]
+    return [round(float(each), 2) for each in curve.flip(0)[::step].flip(0)]
 
 
 def cells(name: str, row: dict[str, Any]) -> list[str]:

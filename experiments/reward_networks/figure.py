@@ -36,7 +36,7 @@ def curves(source: Path, out: Path, only: list[str], most: int) -> None:
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(shown)}
     styles = {name: ("-", "--", ":")[i // len(COLOURS) % 3] for i, name in enumerate(shown)}
     cells = grid(len(found), min(2, len(found)))
-    with sheet(out, cells, (5.2 * len(cells[0]), 3.2 * len(cells) + 1.2), legend="outside lower center") as axes:
+    with sheet(out, cells, (5.2 * len(cells[0]) + 1.4, 3.2 * len(cells)), legend="outside right upper") as axes:
         for axis, (key, rows) in zip(axes, found.items(), strict=True):
             for name in shown:
                 if name not in rows:
@@ -49,7 +49,7 @@ def curves(source: Path, out: Path, only: list[str], most: int) -> None:
                     steps[kept], np.array(row["mean"])[kept], color=colours[name], linestyle=styles[name], label=name
                 )
                 axis.fill_between(steps[kept], np.array(row["low"])[kept], np.array(row["high"])[kept],
-                                  color=colours[name], alpha=0.12, linewidth=0)  # fmt: skip
+                                  color=colours[name], alpha=0.07, linewidth=0)  # fmt: skip
             level = SOLVED.get(key.split(",")[0])
             if level is not None:
                 axis.axhline(level, color=GREY, linewidth=1, linestyle=":", label="solved")
