@@ -96,7 +96,9 @@ def unknown(name: str, known: Mapping[str, Flag], implementation: str, prefix: s
         return SettingError(f"{prefix}{name} {here}; it is a parameter of {', '.join(games)}")
     owners = [other for other in implementations() if name in flags(other, "")]
     if owners:
-        return SettingError(f"{prefix}{name} is a setting of {', '.join(owners)}, not of {implementation}")
+        others = ", ".join(owner for owner in owners if owner != implementation)
+        here = f"{implementation} with this agent" if implementation in owners else implementation
+        return SettingError(f"{prefix}{name} is a setting of {others}, not of {here}")
     if name in FLAG_ONLY:
         return SettingError(f"{prefix}{name} is no setting; allowed only as the flag --{name}")
     if name == "command" or name.startswith("command."):
