@@ -19,7 +19,7 @@ from models.proxies.search import SearchConfig
 
 BEST, START = torch.linspace(-1, 1, 12), torch.full((12,), 0.5)
 SMALL = SearchConfig(population=8, noise_std=0.1, step_size=0.05, center_every=1, center_agents=1)
-STAGES: Any = SimpleNamespace(parameters=SimpleNamespace(size=12, initial=lambda streams: START[None]))
+STAGES: Any = SimpleNamespace(parameters=SimpleNamespace(size=12), initial=lambda streams: START[None])
 
 
 def value(points: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ class Bowl:
         self.seen.append(proxies[:-1])
         returns, ones = value(proxies), torch.ones(len(seeds), dtype=torch.int64)
         returns[self.failing] = torch.nan
-        return Outcome(returns[:, None], ones, ones, 0, 0.0, 0.0)
+        return Outcome(returns[:, None], torch.zeros(len(returns), 0), ones, ones, 0, 0.0, 0.0)
 
 
 def search(config: SearchConfig, folder: Any = None, resume: bool = False, failing: Sequence[int] = ()) -> Any:

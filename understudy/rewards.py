@@ -8,6 +8,7 @@ of the agent. Formulas as in Ferreira et al. 2022, arXiv 2202.02790, section 3 a
 """
 
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,8 @@ class _Payer:
     def pay(self, reward: np.ndarray, obs: np.ndarray, info: np.ndarray, terminated: np.ndarray) -> np.ndarray:
         """The rewards ``[N]`` of steps to ``obs [N, S]``. Both states of a step get the info of that step [F]."""
         mode, before, after = self.phi.mode, np.zeros(len(obs), np.float32), self.phi(obs, info)
+        if len(self.obs) != len(obs):
+            raise gym.error.ResetNeeded("stepped before its first reset")
         if mode.potential:
             before = self.phi(self.obs, info)
         if self.zero_at_end:
@@ -81,7 +84,7 @@ def _opened(proxy: str | Path | Proxy, discount: float | None, space: gym.Space,
     phi = Phi(loaded)
     if discount is None:
         discount = loaded.description.get("settings", {}).get("discount") if phi.mode.potential else 0.0
-    if not isinstance(discount, int | float) or not 0 <= discount <= 1:
+    if not isinstance(discount, Real) or not 0 <= float(discount) <= 1:
         raise ProxyError(f"discount is {discount!r}; allowed: a number from 0 to 1, that of the agent")
     size, wanted = gym.spaces.flatdim(space), loaded.spaces["obs_shape"][0]
     count, own = getattr(actions, "n", None), loaded.spaces["actions"].get("n")
@@ -171,6 +174,6 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
         told = _told_by_all(self._payer.phi.names, info, ~self._fresh, ended)
         paid = self._payer.pay(rewards.astype(np.float32), last, told, terminated)
         if self._mode is AutoresetMode.NEXT_STEP:
-            paid, self._fresh = np.where(self._fresh, rewards, paid), over & ~self._fresh
+            paid, self._fresh = np.where(self._fresh, rewards.astype(np.float32), paid), over & ~self._fresh
         self._payer.obs = seen
         return obs, paid, terminated, truncated, info | {NATIVE: rewards}

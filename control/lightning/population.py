@@ -129,7 +129,8 @@ class PopulationModule(RunModule):
             proxies = torch.cat([proxies, self.mean.detach().expand(config.center_agents, -1)])
             seeds = seeds + self.seeds_of(f"centre of {name}", config.center_agents)
         started = time.perf_counter()
-        self.outcome = self._train_fresh(proxies, seeds, inner_steps=config.inner_steps)
+        phase = {} if config is self.config else {"inner_steps": config.inner_steps}
+        self.outcome = self._train_fresh(proxies, seeds, **phase)
         self.row = {
             "time/generation": torch.tensor([time.perf_counter() - started]),
             "time/train": torch.tensor([self.outcome.train_seconds]),

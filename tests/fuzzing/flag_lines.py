@@ -33,7 +33,8 @@ def small(implementation: str) -> dict[str, Any]:
         return {}
     own = family(implementation)
     if own.learns_from == "evolution":
-        return SMALL_SEARCH | {"generations": 1, "population": 2, "deploy_steps": 60}
+        tests = {"test_every": 20} if implementation == "RN" else {}
+        return SMALL_SEARCH | {"generations": 1, "population": 2, "deploy_steps": 60} | tests
     if own.learns_from == "steps":
         return MODEL_RUN if "num_steps" in kinds(own.config) else SMALL_STEP_RUN | {"epochs": 1, "eval_every": 1}
     return SMALL_POLICY_RUN | {"max_episodes": 6} if on_policy(implementation) else SMALL_RUN | {"epochs": 1}
