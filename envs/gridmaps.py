@@ -64,8 +64,8 @@ class CellTable(Dynamics):
 
     def play(self, moves: Tensor, limit: int) -> tuple[Tensor, Tensor]:
         """Return and length ``[M]`` of an episode of ``limit`` steps at most in which member m takes action
-        ``moves[m, s]`` in cell s. As stepping it gives, up to rounding, but by doubling: from tables of what k steps do
-        follow those of 2 k steps."""
+        ``moves[m, s]`` in cell s. Both are what stepping gives, up to rounding. A table says where k steps lead from
+        each cell and what they pay; applied to itself it says so of 2 k steps."""
         members, cells = moves.shape
         place = moves + torch.arange(cells) * len(self.actions)
         first = torch.arange(members).unsqueeze(1) * (cells + 1)
@@ -84,6 +84,16 @@ class CellTable(Dynamics):
                 paid = paid + paid.index_select(0, after)
                 after = torch.take(after, after)
         return total[:, 0], total[:, 1].long()
+
+    def values(self, reward: Tensor, discount: float) -> tuple[Tensor, Tensor]:
+        """The best values ``[S]`` of cells and ``[S, A]`` of moves where these pay ``reward [S, A]``, in its dtype, by
+        value iteration."""
+        shape = reward.shape
+        following, going = self.next_cell.view(shape), (~self.terminated.view(shape)).to(reward.dtype) * discount
+        value = reward.new_zeros(shape[0])
+        for _ in range(2000):
+            value = (reward + going * value[following]).amax(1)
+        return value, reward + going * value[following]
 
     def text(self, state: Tensor) -> str:
         """A state ``[1]`` as lines: ``@`` the player, ``G`` the goal, ``*`` both, ``#`` wall, ``O`` hole."""

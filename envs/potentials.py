@@ -10,10 +10,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ByHand:
-    """``potential`` of states ``[..., S] -> [...]``, in units of reward; ``low`` and ``high`` bound the states of
-    interest, all of them cells where both are empty."""
+    """``potential`` of states ``[..., S] -> [...]``, in units of reward. ``low`` and ``high`` bound the states of
+    interest; a map has so many ``cells`` instead."""
 
-    words: str
     potential: Callable[[Tensor], Tensor]
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
@@ -37,25 +36,28 @@ def _way_home(obs: Tensor) -> Tensor:
 
 
 def _balance(obs: Tensor) -> Tensor:
+    """How near CartPole is to upright, still and the middle."""
     x, speed, angle, spin = obs.unbind(-1)
     return 1 - (0.2 * x**2 + 0.1 * speed**2 + 20 * angle**2 + spin**2 + 5 * angle * spin)
 
 
 def _energy(obs: Tensor) -> Tensor:
+    """A thousand times the mechanical energy of the car."""
     x, speed = obs.unbind(-1)
     return 1000 * (0.0025 / 3 * (3 * x).sin() + speed**2 / 2)
 
 
 def _upright(obs: Tensor) -> Tensor:
+    """How upright the pendulum is, and how still."""
     cos, _, speed = obs.unbind(-1)
     return 10 * cos - 0.1 * speed**2
 
 
-_BALANCE = ByHand("how near to upright, still and the middle", _balance, (-2.4, -2, -0.21, -2), (2.4, 2, 0.21, 2))
+_BALANCE = ByHand(_balance, (-2.4, -2, -0.21, -2), (2.4, 2, 0.21, 2))
 HAND: dict[str, ByHand] = {
-    "cliff": ByHand("minus the moves to the goal", _way_home, cells=48),
+    "cliff": ByHand(_way_home, cells=48),
     "cartpole": _BALANCE,
     "cartpole-200": _BALANCE,
-    "mountaincar-continuous": ByHand("mechanical energy", _energy, (-1.2, -0.07), (0.6, 0.07)),
-    "pendulum": ByHand("how upright and how still", _upright, (-1, -1, -8), (1, 1, 8)),
+    "mountaincar-continuous": ByHand(_energy, (-1.2, -0.07), (0.6, 0.07)),
+    "pendulum": ByHand(_upright, (-1, -1, -8), (1, 1, 8)),
 }

@@ -6,19 +6,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from models.contract import InnerAgent, Policy
+from models.contract import Policy
 from models.critics import TwinCritics, critic_bytes
 from models.curiosity import curiosity_bytes, curiosity_of
 from models.mlp import Layer, Mlp, parameters
 from models.optim import MemberAdam
 from models.replay import ReplayBuffer
+from models.replaying import Replaying
 from models.spaces import Continuous, Discrete, Spaces
-from models.state import like
 from models.streams import Draw, NoiseBlocks, Streams
 from models.varied import draw_all, groups
 
 
-class OffPolicy(InnerAgent):
+class OffPolicy(Replaying):
     """``act / observe / learn``, one step of all members after another. E is ``config.num_envs``.
 
     Inside, actions are vectors of A numbers, [-1, 1] standing for the bounds of each coordinate of the real ones, so
@@ -138,9 +138,6 @@ class OffPolicy(InnerAgent):
         self.replay.add(pair=pair, next_obs=next_obs, reward=reward, discount=discount)
         self.episodes += done.sum(1)
 
-    def learning(self) -> Tensor:
-        return (self.episodes >= self.config.init_episodes) & (self.replay.size >= max(1, self.config.fill))
-
     @torch.no_grad()
     def learn(self) -> Tensor:
         able = None if self._everyone else self.learning()
@@ -190,39 +187,19 @@ class OffPolicy(InnerAgent):
     # -- members and state ---------------------------------------------------------------------------------------------
 
     def select(self, members: Tensor) -> None:
-        chosen = members.tolist()
-        self.seeds, self.own = [self.seeds[m] for m in chosen], [self.own[m] for m in chosen]
-        self.online = nn.Parameter(self.online[members], requires_grad=False)
-        self.optimizer.select(self.online, members)
         self.critics.select(members)
-        self.episodes = self.episodes[members]
         self.seen = {tag: value[members] for tag, value in self.seen.items()}
-        self.replay.select(members)
-        self.noise.select(members)
-        if self.curiosity is not None:
-            self.curiosity.select(members)
-        self._views()
+        super().select(members)
 
     def measured(self) -> dict[str, Tensor]:
         return dict(self.seen)
 
     def training_state(self) -> dict[str, Any]:
-        return {
-            "optimizer": self.optimizer.state_dict(), "critics": self.critics.training_state(),
-            "replay": self.replay.state_dict(), "episodes": self.episodes, "steps": self.steps,
-            "noise": self.noise.state_dict(),
-            "curiosity": None if self.curiosity is None else self.curiosity.state_dict(),
-        }  # fmt: skip
+        return super().training_state() | {"critics": self.critics.training_state()}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
+        super().load_training_state(state)
         self.critics.load_training_state(state["critics"])
-        self.replay.load_state_dict(state["replay"])
-        self.noise.load_state_dict(state["noise"])
-        if self.curiosity is not None:
-            self.curiosity.load_state_dict(state["curiosity"])
-        self.episodes = like(self.episodes, state["episodes"], "episodes")
-        self.steps = like(self.steps, state["steps"], "steps")
 
 
 class Play(Policy):

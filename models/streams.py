@@ -103,6 +103,11 @@ def random_actions(actions: Discrete | Continuous, streams: Streams, envs: int) 
     return low + (high - low) * streams.uniform(envs, actions.size)
 
 
+def integers_below(n: int) -> Callable[[Streams, int, int], Tensor]:
+    """A draw of `NoiseBlocks`: uniform integers below ``n``, each by one uniform number."""
+    return lambda streams, steps, count: (streams.uniform(steps, count) * n).to(torch.int64).clamp_(max=n - 1)
+
+
 class NoiseBlocks:
     """Random numbers by name for one step after another, drawn for ``steps`` of them at once.
 

@@ -1,14 +1,28 @@
 """Hyperparameters that every agent draws for itself, for families whose settings have ``vary_hp``, ``vary`` and what
-`VARIED` names. Imports no torch, so that settings may name `VARIED`.
+`VARIED` names. Imports no torch, so that the modules of settings can import it.
 
 Source: Ferreira et al. 2022, appendix on varied hyperparameters, arXiv 2202.02790, and the public code.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from models.settings import setting
+
 VARIED = ("lr", "batch_size", "hidden_size", "hidden_layer")
+
+
+def vary_hp() -> Any:
+    """The setting of that name."""
+    return setting(
+        False, "sample what `vary` names for each agent: lr, batch size and width log-uniformly in [x/3, 3x]"
+    )
+
+
+def vary(source: str = "") -> Any:
+    """The setting of that name, with the ``source`` that its family cites."""
+    return setting(VARIED, f"hyperparameters that vary_hp samples{source}", choices=VARIED)
 
 
 def draw(config: Any, seed: int) -> Any:
@@ -18,6 +32,20 @@ def draw(config: Any, seed: int) -> Any:
     depth uniform in {h - 1, h, h + 1}, at least 1 (zero hidden layers and one are the same network in the public
     code).
     """
+    return sampled(
+        config, seed,
+        lambda u: {
+            "lr": config.lr / 3 * 9 ** u[0],
+            "batch_size": _log_uniform(config.batch_size, u[1]),
+            "hidden_size": _log_uniform(config.hidden_size, u[2]),
+            "hidden_layer": max(1, config.hidden_layer - 1 + int(3 * u[3])),
+        },
+    )  # fmt: skip
+
+
+def sampled(config: Any, seed: int, values: Callable[[list[float]], Mapping[str, float]]) -> Any:
+    """``config`` with those of ``values(u)`` that ``vary`` names, u four numbers of the seed, uniform on [0, 1); itself
+    unless ``vary_hp``."""
     if not config.vary_hp:
         return config
     import torch
@@ -25,13 +53,7 @@ def draw(config: Any, seed: int) -> Any:
     from models.streams import derive_seed
 
     generator = torch.Generator().manual_seed(derive_seed(seed, "hyperparameters"))
-    u = torch.rand(4, generator=generator, dtype=torch.float64).tolist()
-    drawn: dict[str, float | int] = {
-        "lr": config.lr / 3 * 9 ** u[0],
-        "batch_size": _log_uniform(config.batch_size, u[1]),
-        "hidden_size": _log_uniform(config.hidden_size, u[2]),
-        "hidden_layer": max(1, config.hidden_layer - 1 + int(3 * u[3])),
-    }
+    drawn = values(torch.rand(4, generator=generator, dtype=torch.float64).tolist())
     return dataclasses.replace(config, **{name: drawn[name] for name in config.vary})
 
 

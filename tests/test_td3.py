@@ -244,7 +244,11 @@ def test_tests_are_greedy_unless_they_are_to_be_noisy(config: Any) -> None:
 
 @pytest.mark.parametrize("config", [NOW, DISCRETE], ids=["continuous", "discrete"])
 def test_those_who_stay_go_on_as_if_nobody_had_left(config: Any) -> None:
-    all_of_them, fewer = (made(config, (0, 1, 2)) for _ in range(2))
+    leave(*(made(config, (0, 1, 2)) for _ in range(2)))
+
+
+def leave(all_of_them: OffPolicy, fewer: OffPolicy) -> None:
+    """One of three members leaves the second of two equal agents in the midst."""
     live(all_of_them, 40)
     live(fewer, 20)
     fewer.select(torch.tensor([0, 2]))

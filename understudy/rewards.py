@@ -144,7 +144,8 @@ class RewardWrapper(gym.Wrapper):
 
 
 class RewardVectorWrapper(gym.vector.VectorWrapper):
-    """`RewardWrapper` for a vector environment of any autoreset mode; a step that only resets pays what it paid."""
+    """`RewardWrapper` for a vector environment of any autoreset mode. A step that only resets an environment pays the
+    environment's own reward."""
 
     def __init__(self, env: gym.vector.VectorEnv, proxy: str | Path | Proxy, discount: float | None = None) -> None:
         super().__init__(env)

@@ -33,6 +33,7 @@ from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
 from models.registry import agent_class, family, named_agents
 from models.settings import SettingError, kinds
+from models.spaces import Spaces
 from understudy.files import IN_RUN, SUFFIX, pretrained
 
 _FROM_NOW = ("num_workers", "step_timeout", "num_eval_episodes", "evaluation", "record", "accelerator", "num_threads")
@@ -143,7 +144,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     for name in ("record", "evaluation", "command", "implementation", "gamename", "step_timeout"):
         if name in settings.given:
             raise SettingError(f"--{name} has no effect with a proxy for --eval_agent", name)
-    _check_game(proxy)
+    real_spaces = _real_spaces(proxy)
     agent_name = run.agent if "agent" in settings.given else proxy.description.get("settings", {}).get("agent", "DDQN")
     if "agent" in settings.given:
         from_dict({"implementation": proxy.implementation, "gamename": proxy.game, "agent": run.agent})
@@ -157,7 +158,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     config = dataclasses.replace(proxy.config, test_episodes=tests)
     here = dataclasses.replace(run, gamename=proxy.game, agent=agent_name)
     for name in named_agents(agent_name):
-        check_spaces(here, agent_class(name), spaces_of(proxy.game), name)
+        check_spaces(here, agent_class(name), real_spaces, name)
     check_memory(needed, [here, agent, config])
     learned, real_name = ("reward network", "real reward") if config.proxy == "reward" else ("synthetic", "real")
     by = {"reward": "reward network", "bandit": "synthetic bandit"}.get(config.proxy, "synthetic environment")
@@ -207,8 +208,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     print(f"\non the real environment agents train{until} at most {REAL_STEPS:,} steps")
 
 
-def _check_game(proxy: Proxy) -> None:
-    """ProxyError where the real environment is not there, or is not as the proxy was learned for."""
+def _real_spaces(proxy: Proxy) -> Spaces:
+    """Those of the real environment. ProxyError where it is not there, or is not as the proxy was learned for."""
     start, own = f"proxy {str(proxy.path)!r}: its", proxy.spaces
     try:
         real = spaces_of(proxy.game)
@@ -218,6 +219,7 @@ def _check_game(proxy: Proxy) -> None:
         ours, theirs = getattr(own, name), getattr(real, name)
         if ours != theirs:
             raise ProxyError(f"{start} {name} is {ours}; allowed with {proxy.game}: {theirs}")
+    return real
 
 
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:

@@ -3,10 +3,11 @@
 All are members of one tensor program, which they leave when their training ends. No Lightning: workers start quickly.
 """
 
+import contextlib
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -179,7 +180,8 @@ class InnerLoop:
 
     def _run_piece(self, proxies: Tensor | None, seeds: list[int]) -> Outcome:
         started, self._rule_steps = time.perf_counter(), 0
-        trained = self.finish(self.begin(proxies, seeds), self._test_on_the_way(seeds))
+        with self._tests_on_the_way(seeds) as test:
+            trained = self.finish(self.begin(proxies, seeds), test)
         middle = time.perf_counter()
         returns, steps = self.test(trained.policy, seeds)
         for tested in (returns, trained.curve):
@@ -204,11 +206,14 @@ class InnerLoop:
         steps, every = (-(-each // loop.agent.envs) for each in (self.config.inner_steps, self.config.test_every or 1))
         return train(loop, steps, self._rule(loop.agent.members), self.config.train_episodes, test, every)
 
-    def _test_on_the_way(self, seeds: Sequence[int]) -> Callable[[Policy, int], Tensor] | None:
-        """Gives the mean return ``[M]`` of greedy episodes by a policy, which start elsewhere at every test."""
+    @contextlib.contextmanager
+    def _tests_on_the_way(self, seeds: Sequence[int]) -> Iterator[Callable[[Policy, int], Tensor] | None]:
+        """Give a function for the length of the block: the mean return ``[M]`` of a policy's greedy episodes, which
+        start elsewhere at every test. None where the settings ask for no tests."""
         config = self.config
         if config.test_every is None:
-            return None
+            yield None
+            return
         tests = config.inner_steps // config.test_every + 1
         starts = Streams.named(seeds, "tests on the way").episode_seeds(tests, config.test_episodes)
         real = make_environment(self.game, len(seeds), config.test_episodes, time_limit=config.test_limit)
@@ -218,7 +223,8 @@ class InnerLoop:
             self._rule_steps += int(played.lengths.sum())
             return played.returns.mean(1)
 
-        return test
+        with contextlib.closing(real):
+            yield test
 
     def test(self, policy: Policy, seeds: Sequence[int]) -> tuple[Tensor, int]:
         """Greedy episodes of M agents on the real environment, by ``seeds [M]``: returns ``[M, K]``, steps of all."""

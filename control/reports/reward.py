@@ -118,7 +118,7 @@ def invariance(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool
     terminated, reward = dynamics.terminated.view(cells, moves), dynamics.reward.view(cells, moves).double()
     after = values[following].masked_fill(terminated & zero_at_end, 0.0)
     learned = shaped(networks.mode, reward, values[:, None], after, discount)
-    best = [_best_moves(following, each, terminated, discount) for each in (reward, learned)]
+    best = [_best(dynamics.values(each, discount)[1]) for each in (reward, learned)]
     start = int(dynamics.initial(torch.zeros(1, 1, dtype=torch.int64)))
     path, agree = [start], 0
     while True:
@@ -130,12 +130,8 @@ def invariance(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool
         path.append(int(following[cell, move]))
 
 
-def _best_moves(following: Tensor, reward: Tensor, terminated: Tensor, discount: float) -> Tensor:
-    """``[S, A]`` bool by value iteration, ties within rounding included."""
-    value, going = torch.zeros(len(following), dtype=torch.float64), (~terminated).double() * discount
-    for _ in range(2000):
-        value = (reward + going * value[following]).amax(1)
-    moves = reward + going * value[following]
+def _best(moves: Tensor) -> Tensor:
+    """Which of the values ``[S, A]`` of moves are the largest of their cell, within rounding."""
     return moves >= moves.amax(1, keepdim=True) - 1e-9 * (1 + moves.abs().amax())
 
 

@@ -82,15 +82,9 @@ class Fixed:
 
 
 def optimal_values(dynamics: CellTable, discount: float) -> Tensor:
-    """The optimal value ``[S]`` of each cell, by value iteration; of cells that end an episode 0."""
-    cells, moves = dynamics.spaces.obs_shape[0], len(dynamics.actions)
-    following, reward = dynamics.next_cell.view(cells, moves), dynamics.reward.view(cells, moves)
-    going = (~dynamics.terminated.view(cells, moves)).float() * discount
-    ends = dynamics.next_cell[dynamics.terminated].unique()
-    value = torch.zeros(cells)
-    for _ in range(500):
-        value = (reward + going * value[following]).amax(1)
-        value[ends] = 0.0
+    """The optimal value ``[S]`` of each cell; of cells that end an episode 0."""
+    value, _ = dynamics.values(dynamics.reward.view(-1, len(dynamics.actions)), discount)
+    value[dynamics.next_cell[dynamics.terminated]] = 0.0
     return value
 
 

@@ -8,19 +8,19 @@ from torch import Tensor, nn
 
 from models.agents.ddqn.config import Config
 from models.agents.ddqn.networks import Dueling
-from models.contract import InnerAgent, Policy
+from models.contract import Policy
 from models.curiosity import curiosity_bytes, curiosity_of
 from models.epsilon import Epsilon
 from models.mlp import Mlp, parameters
 from models.optim import MemberAdam
 from models.replay import ReplayBuffer
+from models.replaying import Replaying
 from models.spaces import Discrete, Spaces
-from models.state import like
-from models.streams import NoiseBlocks, Streams
+from models.streams import NoiseBlocks, Streams, integers_below
 from models.varied import draw_all, groups
 
 
-class Agent(InnerAgent):
+class Agent(Replaying):
     """``act / observe / learn``, one step of all members after another. E is ``config.num_envs``.
 
     Target: ``r + discount * Q_target(s', argmax_a Q(s', a))``, r alone after termination; a time limit is no
@@ -56,7 +56,7 @@ class Agent(InnerAgent):
             Streams.named(seeds, "exploration and replay"),
             [
                 (Streams.uniform, {"explore": (self.envs,)}),
-                (self._random_actions, {"action": (self.envs,)}),
+                (integers_below(self.actions), {"action": (self.envs,)}),
                 (Streams.uniform, {"replay": (config.updates_per_step, first.batch_size)}),
             ],
         )
@@ -94,9 +94,6 @@ class Agent(InnerAgent):
         explore = self.numbers["explore"] < self.epsilon().unsqueeze(1)
         return torch.where(explore, self.numbers["action"], self._policy.act(obs))
 
-    def _random_actions(self, streams: Streams, steps: int, count: int) -> Tensor:
-        return (streams.uniform(steps, count) * self.actions).to(torch.int64).clamp_(max=self.actions - 1)
-
     def epsilon(self) -> Tensor:
         """Probability of a random action now, ``[M]``."""
         return self._epsilon.now(self.episodes, (self.steps - 1) * self.envs, self.budget)
@@ -106,9 +103,6 @@ class Agent(InnerAgent):
     ) -> None:
         self.replay.add(obs=obs, next_obs=next_obs, action=action, reward=reward, discount=discount)
         self.episodes += done.sum(1)
-
-    def learning(self) -> Tensor:
-        return (self.episodes >= self.config.init_episodes) & (self.replay.size >= max(1, self.config.fill))
 
     @torch.no_grad()
     def learn(self) -> Tensor:
@@ -143,17 +137,8 @@ class Agent(InnerAgent):
         return (weighted * error).sum(1)
 
     def select(self, members: Tensor) -> None:
-        chosen = members.tolist()
-        self.seeds, self.own = [self.seeds[m] for m in chosen], [self.own[m] for m in chosen]
-        self.online = nn.Parameter(self.online[members], requires_grad=False)
         self.target = nn.Parameter(self.target[members], requires_grad=False)
-        self.optimizer.select(self.online, members)
-        self.episodes = self.episodes[members]
-        self.replay.select(members)
-        self.noise.select(members)
-        if self.curiosity is not None:
-            self.curiosity.select(members)
-        self._views()
+        super().select(members)
 
     def measured(self) -> dict[str, Tensor]:
         return {"train/epsilon": self.epsilon()}
@@ -164,22 +149,6 @@ class Agent(InnerAgent):
 
     def with_weights(self, online: Tensor) -> "Greedy":
         return Greedy(self.network, online)
-
-    def training_state(self) -> dict[str, Any]:
-        return {
-            "optimizer": self.optimizer.state_dict(), "replay": self.replay.state_dict(), "episodes": self.episodes,
-            "steps": self.steps, "noise": self.noise.state_dict(),
-            "curiosity": None if self.curiosity is None else self.curiosity.state_dict(),
-        }  # fmt: skip
-
-    def load_training_state(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.replay.load_state_dict(state["replay"])
-        self.noise.load_state_dict(state["noise"])
-        if self.curiosity is not None:
-            self.curiosity.load_state_dict(state["curiosity"])
-        self.episodes = like(self.episodes, state["episodes"], "episodes")
-        self.steps = like(self.steps, state["steps"], "steps")
 
 
 class Greedy(Policy):

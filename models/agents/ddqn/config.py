@@ -7,10 +7,10 @@ Environments and Reward Networks", arXiv 2202.02790, [C] its public code, whose 
 
 from dataclasses import dataclass
 
+from models import varied
 from models.family import Family
 from models.intrinsic import Intrinsic, ineffective
 from models.settings import setting, width
-from models.varied import VARIED
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,8 @@ class Config(Intrinsic):
     num_envs: int = setting(1, "environments an agent steps side by side, one update for all", minimum=1, maximum=4096)
 
     # Hyperparameters sampled for each agent
-    vary_hp: bool = setting(
-        False, "sample what `vary` names for each agent: lr, batch size and width log-uniformly in [x/3, 3x]"
-    )
-    vary: tuple[str, ...] = setting(VARIED, "hyperparameters that vary_hp samples [F]", choices=VARIED)
+    vary_hp: bool = varied.vary_hp()
+    vary: tuple[str, ...] = varied.vary(" [F]")
 
 
 def validate(config: Config) -> str | None:

@@ -9,11 +9,10 @@ Environments and Reward Networks", arXiv 2202.02790, with its public code.
 
 from dataclasses import dataclass
 
-from models import intrinsic
+from models import intrinsic, varied
 from models.family import Family
 from models.intrinsic import Intrinsic
 from models.settings import setting, width
-from models.varied import VARIED
 
 
 @dataclass(frozen=True)
@@ -83,10 +82,8 @@ class Config(Intrinsic):
     test_noise: bool = setting(False, "draw actions in tests and evaluations too, as [F] does")
 
     # Hyperparameters sampled for each agent
-    vary_hp: bool = setting(
-        False, "sample what `vary` names for each agent: lr, batch size and width log-uniformly in [x/3, 3x]"
-    )
-    vary: tuple[str, ...] = setting(VARIED, "hyperparameters that vary_hp samples [F]", choices=VARIED)
+    vary_hp: bool = varied.vary_hp()
+    vary: tuple[str, ...] = varied.vary(" [F]")
 
     @property
     def init_episodes(self) -> int:

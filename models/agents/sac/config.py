@@ -7,12 +7,11 @@ al. 2018, "Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Lear
 
 from dataclasses import dataclass
 
-from models import intrinsic
+from models import intrinsic, varied
 from models.agents.td3.config import validate
 from models.family import Family
 from models.intrinsic import Intrinsic
 from models.settings import setting, width
-from models.varied import VARIED
 
 
 @dataclass(frozen=True)
@@ -56,10 +55,8 @@ class Config(Intrinsic):
     num_envs: int = setting(1, "environments an agent steps side by side, one update for all", minimum=1, maximum=4096)
 
     # Hyperparameters sampled for each agent
-    vary_hp: bool = setting(
-        False, "sample what `vary` names for each agent: lr, batch size and width log-uniformly in [x/3, 3x]"
-    )
-    vary: tuple[str, ...] = setting(VARIED, "hyperparameters that vary_hp samples", choices=VARIED)
+    vary_hp: bool = varied.vary_hp()
+    vary: tuple[str, ...] = varied.vary()
 
 
 def ineffective(config: Config) -> dict[str, str]:

@@ -4,7 +4,6 @@ A step of them is a dozen operations on a few hundred numbers. NumPy takes a mic
 they are NumPy's, in torch's memory.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,8 @@ from models.contract import InnerAgent, Policy
 from models.epsilon import Epsilon
 from models.spaces import Discrete, Spaces
 from models.state import demand, like
-from models.streams import NoiseBlocks, Streams, derive_seed
+from models.streams import NoiseBlocks, Streams, integers_below
+from models.varied import sampled
 
 Array = np.ndarray[Any, Any]
 
@@ -29,12 +29,7 @@ def draw(config: Config, seed: int) -> Config:
 
     Source: Ferreira et al. 2022, appendix on varied hyperparameters, of their grid.
     """
-    if not config.vary_hp:
-        return config
-    generator = torch.Generator().manual_seed(derive_seed(seed, "hyperparameters"))
-    u = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
-    drawn = {"lr": 0.1 + 0.9 * u[0], "discount": 0.1 + 0.9 * u[1]}
-    return dataclasses.replace(config, **{name: drawn[name] for name in config.vary})  # type: ignore[arg-type]
+    return sampled(config, seed, lambda u: {"lr": 0.1 + 0.9 * u[0], "discount": 0.1 + 0.9 * u[1]})
 
 
 class Cells:
@@ -117,7 +112,7 @@ class Agent(InnerAgent):
         forms = ("", "next ") if config.backup != "max" else ("",)
         draws: list[Any] = [
             (self._explores, {f"{form}explore": (self.envs,) for form in forms}),
-            (self._random_actions, {f"{form}action": (self.envs,) for form in forms}),
+            (integers_below(self.actions), {f"{form}action": (self.envs,) for form in forms}),
         ]
         if config.random_ties:
             draws.append((Streams.uniform, {f"{form}ties": (self.envs, self.actions) for form in forms}))
@@ -159,9 +154,6 @@ class Agent(InnerAgent):
         """Whether steps explore, where epsilon never moves; else the numbers that say so once it is known."""
         uniform, constant = streams.uniform(steps, count), self._epsilon.constant
         return uniform if constant is None else uniform < constant
-
-    def _random_actions(self, streams: Streams, steps: int, count: int) -> Tensor:
-        return (streams.uniform(steps, count) * self.actions).to(torch.int64).clamp_(max=self.actions - 1)
 
     def epsilon(self) -> Tensor:
         """Probability of a random action now, ``[M]``."""

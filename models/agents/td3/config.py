@@ -8,10 +8,10 @@ public code, whose names the settings keep.
 from dataclasses import dataclass
 from typing import Any
 
+from models import varied
 from models.family import Family
 from models.intrinsic import Intrinsic, ineffective
 from models.settings import setting, width
-from models.varied import VARIED
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,8 @@ class Config(Intrinsic):
     num_envs: int = setting(1, "environments an agent steps side by side, one update for all", minimum=1, maximum=4096)
 
     # Hyperparameters sampled for each agent
-    vary_hp: bool = setting(
-        False, "sample what `vary` names for each agent: lr, batch size and width log-uniformly in [x/3, 3x]"
-    )
-    vary: tuple[str, ...] = setting(VARIED, "hyperparameters that vary_hp samples [F]", choices=VARIED)
+    vary_hp: bool = varied.vary_hp()
+    vary: tuple[str, ...] = varied.vary(" [F]")
 
 
 def validate(config: Any) -> str | None:

@@ -1,0 +1,60 @@
+"""What agents that learn from a replay buffer have in common, whatever they learn: who learns, who stays, and what
+training goes on from."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from models.contract import InnerAgent
+from models.curiosity import Curiosity
+from models.optim import MemberAdam
+from models.replay import ReplayBuffer
+from models.state import like
+from models.streams import NoiseBlocks
+
+
+class Replaying(InnerAgent):
+    """A subclass makes the attributes below, and says in `_views` what follows from its weights. ``own`` are the
+    hyperparameters of each member, ``steps`` those of every environment so far."""
+
+    own: list[Any]
+    optimizer: MemberAdam  # of ``online``
+    replay: ReplayBuffer
+    curiosity: Curiosity | None
+    noise: NoiseBlocks
+    steps: int
+
+    def _views(self) -> None:
+        """Called when weights have moved to other memory."""
+        raise NotImplementedError
+
+    def learning(self) -> Tensor:
+        return (self.episodes >= self.config.init_episodes) & (self.replay.size >= max(1, self.config.fill))
+
+    def select(self, members: Tensor) -> None:
+        chosen = members.tolist()
+        self.seeds, self.own = [self.seeds[m] for m in chosen], [self.own[m] for m in chosen]
+        self.online = nn.Parameter(self.online[members], requires_grad=False)
+        self.optimizer.select(self.online, members)
+        self.episodes = self.episodes[members]
+        self.replay.select(members)
+        self.noise.select(members)
+        if self.curiosity is not None:
+            self.curiosity.select(members)
+        self._views()
+
+    def training_state(self) -> dict[str, Any]:
+        return {
+            "optimizer": self.optimizer.state_dict(), "replay": self.replay.state_dict(), "episodes": self.episodes,
+            "steps": self.steps, "noise": self.noise.state_dict(),
+            "curiosity": None if self.curiosity is None else self.curiosity.state_dict(),
+        }  # fmt: skip
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.replay.load_state_dict(state["replay"])
+        self.noise.load_state_dict(state["noise"])
+        if self.curiosity is not None:
+            self.curiosity.load_state_dict(state["curiosity"])
+        self.episodes = like(self.episodes, state["episodes"], "episodes")
+        self.steps = like(self.steps, state["steps"], "steps")
