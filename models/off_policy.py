@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from models.action_noise import OrnsteinUhlenbeck
 from models.contract import Policy
 from models.critics import TwinCritics, critic_bytes
 from models.curiosity import curiosity_bytes, curiosity_of
@@ -53,6 +54,8 @@ class OffPolicy(Replaying):
         self.curiosity = curiosity_of(config, spaces, seeds)
         self.envs, self.updates_per_step = config.num_envs, config.updates_per_step
         self.noise = NoiseBlocks(Streams.named(seeds, "exploration and replay"), self._draws())
+        drifts = config.noise_type == "ornstein-uhlenbeck"
+        self.drift = OrnsteinUhlenbeck(len(seeds), self.envs, self.action_size) if drifts else None
         self.numbers: dict[str, Tensor] = {}  # of the step under way
         self.chosen = torch.empty(0)  # the vectors of the step under way, [M, E, A]
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # finished
@@ -107,6 +110,8 @@ class OffPolicy(Replaying):
     def act(self, obs: Tensor) -> Tensor:
         with torch.no_grad():
             self.numbers = self.noise.next()
+            if self.drift is not None:
+                self.numbers["explore"] = self.drift.next(self.numbers["explore"])
             self.steps += 1
             chosen = self._explore(self.network.forward(self._actor, obs.transpose(1, 2))[-1])
             if not self._everyone:
@@ -137,6 +142,8 @@ class OffPolicy(Replaying):
         pair = torch.cat([obs, self.chosen], 2)
         self.replay.add(pair=pair, next_obs=next_obs, reward=reward, discount=discount)
         self.episodes += done.sum(1)
+        if self.drift is not None:
+            self.drift.ended(done)
 
     @torch.no_grad()
     def learn(self) -> Tensor:
@@ -189,17 +196,22 @@ class OffPolicy(Replaying):
     def select(self, members: Tensor) -> None:
         self.critics.select(members)
         self.seen = {tag: value[members] for tag, value in self.seen.items()}
+        if self.drift is not None:
+            self.drift.select(members)
         super().select(members)
 
     def measured(self) -> dict[str, Tensor]:
         return dict(self.seen)
 
     def training_state(self) -> dict[str, Any]:
-        return super().training_state() | {"critics": self.critics.training_state()}
+        own = {} if self.drift is None else {"action noise": self.drift.state_dict()}
+        return super().training_state() | {"critics": self.critics.training_state()} | own
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         super().load_training_state(state)
         self.critics.load_training_state(state["critics"])
+        if self.drift is not None:
+            self.drift.load_state_dict(state["action noise"])
 
 
 class Play(Policy):

@@ -2,13 +2,14 @@
 
 Sources: [H] Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications", arXiv 1812.05905. [O] Haarnoja et
 al. 2018, "Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Learning with a Stochastic Actor", arXiv
-1801.01290. Settings are named as those of TD3.
+1801.01290. [E] Eberhard et al. 2023, "Pink Noise Is All You Need: Colored Noise Exploration in Deep Reinforcement
+Learning", ICLR. [S] stable-baselines3, whose Ornstein-Uhlenbeck process it is. Settings are named as those of TD3.
 """
 
 from dataclasses import dataclass
 
 from models import intrinsic, varied
-from models.agents.td3.config import validate
+from models.agents.td3.config import NOISE_TYPES, validate
 from models.family import Family
 from models.intrinsic import Intrinsic
 from models.settings import setting, width
@@ -50,7 +51,13 @@ class Config(Intrinsic):
         None, "entropy aimed at, in nats, actions in shares of half the range; null: minus their number [H]"
     )
 
-    # Collection and tests
+    # Exploration, collection and tests
+    noise_type: str = setting(
+        "normal",
+        "what actions are drawn by, times the policy's own deviation. normal: another number at each step [H]; "
+        "ornstein-uhlenbeck: one that drifts along an episode, from 0 to about 1.8 in size [E, S]",
+        choices=NOISE_TYPES,
+    )
     test_noise: bool = setting(False, "actions are drawn in tests too; off: greedy [H]")
     num_envs: int = setting(1, "environments an agent steps side by side, one update for all", minimum=1, maximum=4096)
 

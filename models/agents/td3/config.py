@@ -2,16 +2,19 @@
 
 Sources: [T] Fujimoto, van Hoof & Meger 2018, "Addressing Function Approximation Error in Actor-Critic Methods", arXiv
 1802.09477. [F] Ferreira et al. 2022, "Learning Synthetic Environments and Reward Networks", arXiv 2202.02790, and its
-public code, whose names the settings keep.
+public code, whose names the settings keep. [L] Lillicrap et al. 2016, "Continuous Control with Deep Reinforcement
+Learning", arXiv 1509.02971. Its noise is that of [S] stable-baselines3, and the words for it are rl-baselines3-zoo's.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-from models import varied
+from models import intrinsic, varied
 from models.family import Family
-from models.intrinsic import Intrinsic, ineffective
+from models.intrinsic import Intrinsic
 from models.settings import setting, width
+
+NOISE_TYPES = ("normal", "ornstein-uhlenbeck")
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,12 @@ class Config(Intrinsic):
     action_std: float = setting(
         0.1, "noise on the action, a standard deviation in shares of half the range [T]", minimum=0
     )
+    noise_type: str = setting(
+        "normal",
+        "normal: the noise of a step knows nothing of the step before; ornstein-uhlenbeck: it drifts along an episode, "
+        "from 0 to about 1.8 times action_std [L, S]",
+        choices=NOISE_TYPES,
+    )
     test_noise: bool = setting(False, "noise in tests as in training [F]; off: greedy")
     num_envs: int = setting(1, "environments an agent steps side by side, one update for all", minimum=1, maximum=4096)
 
@@ -63,7 +72,14 @@ def validate(config: Any) -> str | None:
         if getattr(config, name) > config.rb_size:
             given = f"{name} is {getattr(config, name)}, but rb_size is {config.rb_size}"
             return f"{given}; allowed: {name} up to rb_size"
+    if config.test_noise and config.noise_type != "normal":
+        return f"test_noise is on, but noise_type is {config.noise_type!r}; allowed with test_noise: normal"
     return None
+
+
+def ineffective(config: Config) -> dict[str, str]:
+    own = {} if config.action_std else {"noise_type": "action_std is 0"}
+    return intrinsic.ineffective(config) | own
 
 
 FAMILY = Family(
