@@ -9,6 +9,7 @@
 Keywords are the flags of the command. What is wrong with them is a `models.settings.SettingError`.
 """
 
+import gc
 import os
 import sys
 
@@ -90,7 +91,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(settings: config.Settings) -> int:
     """Hand over to the part of ``control`` that does it."""
-    work = _work(settings)
+    # Millions of objects come with the imports, and stay: looking for garbage among them takes a fifth of the start.
+    gc.disable()
+    try:
+        work = _work(settings)
+        gc.freeze()
+    finally:
+        gc.enable()
     try:
         ending.orderly = True
         return work()

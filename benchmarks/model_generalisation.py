@@ -25,7 +25,7 @@ from common import Block, Result, Way, bf16_units, interleave, median_ratio, pro
 from plain.model_generalisation import ORIGINAL, ORIGINAL_CURVE, ORIGINAL_MEMORY, plain_agents, update_gflop
 
 from control.cli.settings import RunConfig, Settings, from_dict
-from control.commands.train import prepare
+from control.commands.process import prepare
 from control.loops.build import build_loop
 from control.loops.steps import StepGroups
 from models.agents.model_generalisation.config import IMPLEMENTATIONS

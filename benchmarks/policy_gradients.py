@@ -29,7 +29,8 @@ from common import LightningClock, Result, cpu_seconds, interleave, median_ratio
 from plain import policy_gradients as plain
 
 from control.cli.settings import RunConfig, Settings, from_dict
-from control.commands.train import prepare, train
+from control.commands.process import prepare
+from control.commands.train import train
 from control.lightning.callbacks import Checkpoints
 from control.loops.build import build_loop
 from control.loops.episodes import EpisodeLoop

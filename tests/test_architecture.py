@@ -51,7 +51,7 @@ HOMES = {
     "mujoco": ("envs/gymnasium_adapter.py", "envs/names.py"),
     "vizdoom": ("envs/gymnasium_adapter.py", "envs/wrappers.py", "envs/names.py"),
     "lightning": (),  # a second copy of pytorch_lightning's classes
-    "pytorch_lightning": ("control/lightning/", "control/commands/", "control/storage/checkpoints.py"),
+    "pytorch_lightning": ("control/lightning/", "control/commands/train.py", "control/commands/trials.py"),
     "trainer": (),
 }
 # `trainer.py --help` and a mistyped flag must be answered before any of these has been imported.
@@ -182,6 +182,23 @@ def test_light_modules_load_nothing_heavy() -> None:
         f"    heavy = [each for each in {HEAVY!r} if each in sys.modules]\n"
         "    if heavy:\n"
         "        sys.exit(f'{name} loads {heavy}')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("room", ["control.commands.evaluate", "control.evolution.cluster"])
+def test_evaluations_and_workers_start_without_lightning(room: str) -> None:
+    """Nor torch's compiler, which an optimiser of torch's loads where nobody learns. Both take seconds to import."""
+    code = (
+        f"import importlib, sys; importlib.import_module({room!r})\n"
+        "from models.registry import agent_class, family\n"
+        "from models.spaces import Discrete, Spaces\n"
+        "import torch\n"
+        "agent = agent_class('UDRL')(family('UDRL').config(), Spaces((4,), Discrete(2), torch.float32, 500), [25])\n"
+        "assert agent.optimizers\n"
+        "slow = {'pytorch_lightning', 'lightning_fabric', 'torchmetrics', 'torch._dynamo', 'ray', 'tensorboard'}\n"
+        "sys.exit(' '.join(sorted(slow & sys.modules.keys())) or None)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

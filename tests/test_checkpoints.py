@@ -21,7 +21,7 @@ import trainer
 from control.cli import errors
 from control.commands.train import build_module
 from control.storage import checkpoints
-from control.storage.checkpoints import OURS, AtomicCheckpointIO, CheckpointError
+from control.storage.checkpoints import OURS, CheckpointError
 from fake_runs import Shown
 from fake_runs import refused as refused_run
 from helpers import different, flags, forged, run_folder, trained
@@ -236,12 +236,12 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 
 def test_the_previous_checkpoint_survives_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "last.ckpt"
-    AtomicCheckpointIO().save_checkpoint({"weights": torch.ones(50_000)}, path)
+    checkpoints.save({"weights": torch.ones(50_000)}, path)
     before = path.read_bytes()
     full_disk(monkeypatch, after=0)
     for size in (3, 50_000):
         with pytest.raises(OSError, match="disk full") as error:
-            AtomicCheckpointIO().save_checkpoint({"weights": torch.zeros(size)}, path)
+            checkpoints.save({"weights": torch.zeros(size)}, path)
         assert errors.one_line(error.value) == f"disk full or failing at {str(path)!r}; make room"
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["last.ckpt"]

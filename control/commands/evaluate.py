@@ -14,15 +14,14 @@ from torch import Tensor
 
 from control.cli.options import for_fresh_agents
 from control.cli.settings import RunConfig, Settings, as_dict, from_dict
+from control.commands.process import prepare
 from control.commands.run import ENVS, with_weights
-from control.commands.train import prepare
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import fresh_seeds
-from control.lightning.agent import AgentModule
-from control.lightning.callbacks import film
 from control.loops.build import check_spaces, spaces_of
+from control.loops.loop import Loop
 from control.loops.memory import check_memory, of_fresh_agents
-from control.loops.recording import check_recording
+from control.loops.recording import check_recording, film
 from control.loops.rollout import Episodes
 from control.reports.search import describe, iqm_text, speed_text
 from control.reports.statistics import interval, iqm
@@ -69,41 +68,41 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             )
     names = (*_FROM_NOW, *{"time_limit"} & settings.given)
     changes = {name: getattr(now, name) for name in names} | {"command": then.command | settings.command}
-    module = with_weights(checkpoint, now.seed, eval_episodes=min(ENVS, now.num_eval_episodes), **changes)
-    with contextlib.closing(module):
-        able = module.loop.evaluation_modes
+    here = then.replace(eval_episodes=min(ENVS, now.num_eval_episodes), **changes)
+    with contextlib.closing(with_weights(checkpoint, here, now.seed)) as loop:
+        able = loop.evaluation_modes
         if now.evaluation not in ("both", *able):
             raise SettingError(
                 f"evaluation is {now.evaluation!r}, which has no effect with {then.run.implementation}; allowed: "
                 f"{', '.join(able)}"
             )
         if now.record:
-            check_recording(module.settings.run)
+            check_recording(here.run)
         epoch = checkpoint.run_state["epoch"]
         print(f"{then.run.implementation} on {then.run.gamename}, epoch {epoch}: {checkpoint.path}")
-        print(f"{_followed(module)}{now.num_eval_episodes} episodes per seed\n")
+        print(f"{_followed(loop, here)}{now.num_eval_episodes} episodes per seed\n")
         modes = able if now.evaluation == "both" else (now.evaluation,)
         table = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
         for mode in modes:
-            table += _rows(mode, module.seeds, module.loop.evaluate(now.num_eval_episodes, sample=mode == "sampled"))
+            table += _rows(mode, loop.seeds, loop.evaluate(now.num_eval_episodes, sample=mode == "sampled"))
         print("\n".join(aligned(table)))
         if now.record:
             folder = checkpoint.path.parent
             folder = folder.parent / "videos" if folder.name == "checkpoints" else folder
             paths = (folder / f"eval_{checkpoint.path.stem}_{number}.mp4" for number in itertools.count())
             path = next(path for path in paths if not path.exists())
-            total = film(module, path, f"video {now.seed}", sample=modes == ("sampled",))
+            total = film(loop, here.run, path, f"video {now.seed}", sample=modes == ("sampled",))
             print(f"\nvideo: {path} (return {total:.0f})")
 
 
-def _followed(module: AgentModule) -> str:
+def _followed(loop: Loop, settings: Settings) -> str:
     """The command that the agent is given, for those that follow one."""
-    commands = module.loop.agents[0].commands_now()
+    commands = loop.agents[0].commands_now()
     if not commands:
         return ""
-    given = {name: float(value.mean()) for name, value in commands.items()} | module.settings.command
+    given = {name: float(value.mean()) for name, value in commands.items()} | settings.command
     shown = ", ".join(f"{name} {value:.4g}" for name, value in given.items())
-    drawn = module.settings.agent.eval_command == "sampled"
+    drawn = settings.agent.eval_command == "sampled"
     return f"command {shown}{' (mean of a distribution)' if drawn else ''}; "
 
 

@@ -4,21 +4,25 @@ import contextlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
 from control.cli.settings import Settings
-from control.commands.train import prepare
-from control.lightning.agent import AgentModule
+from control.commands.process import prepare
+from control.loops.build import build_loop, take_weights
+from control.loops.loop import Loop
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import read_metrics
 from models.contract import Policy
 from models.settings import SettingError, UserError
 from models.streams import Streams
+
+if TYPE_CHECKING:
+    from control.lightning.agent import AgentModule
 
 ENVS = 25  # environments side by side; it decides which episodes are played, so the command has it too
 
@@ -85,20 +89,22 @@ class Run:
         return {tag: np.array(column) for tag, column in read_metrics(self.folder / "metrics.csv").items()}
 
     @cached_property
-    def module(self) -> AgentModule:
-        """The LightningModule with the trained weights."""
+    def module(self) -> "AgentModule":
+        """The LightningModule with the trained weights. Imports Lightning."""
+        from control.lightning.agent import AgentModule
+
         return AgentModule.load_from_checkpoint(self._checkpoint.path, num_workers=1)
 
     def evaluate(self, episodes: int = 100, sample: bool = False, seed: int = 25) -> Evaluation:
         """Play ``episodes`` of every seed of the run with greedy actions, or with drawn ones (``sample``). ``seed``
         chooses the episodes; the numbers are those of ``--eval_agent`` with the same ``--evaluation``."""
         prepare(self.settings.run)
-        module = with_weights(self._checkpoint, seed, num_workers=1, eval_episodes=min(ENVS, episodes))
-        with contextlib.closing(module):
-            if sample and "sampled" not in module.loop.evaluation_modes:
+        settings = self.settings.replace(num_workers=1, eval_episodes=min(ENVS, episodes))
+        with contextlib.closing(with_weights(self._checkpoint, settings, seed)) as loop:
+            if sample and "sampled" not in loop.evaluation_modes:
                 name = self.settings.run.implementation
                 raise SettingError(f"sample is True, but evaluations of {name} are greedy", "sample")
-            played = module.loop.evaluate(episodes, sample)
+            played = loop.evaluate(episodes, sample)
         return Evaluation(played.returns.double().numpy(), played.lengths.numpy())
 
     def policy(self, sample: bool = False, seed: int = 25) -> Player:
@@ -113,15 +119,15 @@ class Run:
         return f"Run({str(self.path)!r})"
 
 
-def with_weights(checkpoint: Checkpoint, seed: int, **changes: Any) -> AgentModule:
-    """The trained module with environments to evaluate it in; ``seed`` chooses the episodes."""
-    settings = checkpoint.settings
+def with_weights(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
+    """The loop of a run with the weights of its checkpoint, to evaluate it. ``settings`` are the run's, but for those
+    that do not touch the networks; ``seed`` chooses the episodes."""
     if settings.proxy is not None:
         raise UserError(
             f"{str(checkpoint.path)!r} is a search: its result is a proxy that agents train on, not an agent"
         )
-    module = AgentModule(settings.replace(**changes), training=False)
-    module.take_weights(checkpoint)
-    seeds = [seed + member for member in range(len(module.seeds))]
-    module.loop.evaluation_streams = Streams.named(seeds, "evaluating a checkpoint")
-    return module
+    loop = build_loop(settings, training=False)
+    take_weights(loop.agents, checkpoint)
+    seeds = [seed + member for member in range(len(loop.seeds))]
+    loop.evaluation_streams = Streams.named(seeds, "evaluating a checkpoint")
+    return loop

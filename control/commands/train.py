@@ -1,13 +1,10 @@
 """A training run from start to summary: folder, module, Lightning's trainer, and what is said at the end."""
 
 import importlib
-import logging
 import shlex
 import shutil
 import sys
-import threading
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,20 +12,19 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
 from control.cli.ending import ending
-from control.cli.errors import DISK
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, to_yaml
 from control.commands.choose_proxy import conclude
+from control.commands.process import prepare
 from control.lightning.agent import AgentModule
-from control.lightning.callbacks import Checkpoints, Progress, Recorder, RunLog, StopOnSignal, film
+from control.lightning.callbacks import AtomicCheckpointIO, Checkpoints, Progress, Recorder, RunLog, StopOnSignal
 from control.lightning.module import RunModule
 from control.lightning.population import PopulationModule
 from control.lightning.population import build as build_search
 from control.loops.build import check_accelerator
-from control.loops.process import configure_torch
-from control.loops.recording import check_recording
+from control.loops.recording import check_recording, film
 from control.reports.figures import learning_curve
 from control.storage import checkpoints, run_dir
-from control.storage.checkpoints import AtomicCheckpointIO, Checkpoint
+from control.storage.checkpoints import Checkpoint
 from models.registry import family
 from models.settings import SettingError, StopNow, UserError
 from understudy.files import IN_RUN
@@ -226,22 +222,7 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
         if best.exists():
             module.take_weights(checkpoints.load(best))
         try:
-            yield "video", f"{video} (the best agent, greedy; return {film(module, video, 'final video'):.0f})"
+            total = film(module.loop, module.settings.run, video, "final video")
+            yield "video", f"{video} (the best agent, greedy; return {total:.0f})"
         except UserError as error:
             print(f"warning: no video: {error}")
-
-
-def prepare(run: RunConfig) -> None:
-    """Settings of this process, before anything is computed in it."""
-    configure_torch(run.num_threads, run.matmul_precision)
-    # Lightning's advice is about data loaders and loggers that are as they are on purpose.
-    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="pytorch_lightning")
-    warnings.filterwarnings("ignore", ".*(dataloader|num_workers|DataLoader|pkg_resources).*", UserWarning)
-    threading.excepthook = _thread_failed
-
-
-def _thread_failed(failed: threading.ExceptHookArgs) -> None:
-    """TensorBoard's thread hands an error of the disk to whoever writes next, who ends the run with a line."""
-    if not (isinstance(failed.exc_value, OSError) and failed.exc_value.errno in DISK):
-        threading.__excepthook__(failed)

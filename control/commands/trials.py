@@ -17,8 +17,9 @@ from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 
 from control.cli import errors
 from control.cli.settings import Settings, to_yaml
+from control.commands.process import prepare
 from control.commands.search_space import Space, trial_settings
-from control.commands.train import TRAINER, build_module, fit, prepare, show_next
+from control.commands.train import TRAINER, build_module, fit, show_next
 from control.lightning.callbacks import Progress
 from control.lightning.module import RunModule
 from control.reports.tables import aligned

@@ -9,10 +9,10 @@ from torch import nn
 
 from control.cli.settings import Settings
 from control.lightning.module import RunModule
-from control.loops.build import build_loop
+from control.loops.build import build_loop, take_weights
 from control.reports.tags import GREEDY, REWARD_RATE, RUNNING_MEAN, SAMPLED, TRAINING
 from control.storage import checkpoints
-from models.state import StateError, demand, like
+from models.state import demand
 
 
 class AgentModule(RunModule):
@@ -73,14 +73,7 @@ class AgentModule(RunModule):
 
     def take_weights(self, checkpoint: checkpoints.Checkpoint) -> None:
         """Only the weights: no optimiser, memory or counters. CheckpointError where they have other shapes."""
-        try:
-            self.load_state_dict(like(self.state_dict(), checkpoint.content["state_dict"]))
-        except StateError as error:
-            run = checkpoint.settings.run
-            raise checkpoints.CheckpointError(
-                f"checkpoint {str(checkpoint.path)!r} is of {run.implementation} on {run.gamename}, whose networks are "
-                "others; allowed: one with the same network settings, spaces and num_seeds"
-            ) from error
+        take_weights(self.loop.agents, checkpoint)
 
     def is_evaluated(self) -> bool:
         return GREEDY in self.row

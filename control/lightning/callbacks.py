@@ -1,4 +1,5 @@
-"""Lightning callbacks of our own command: progress, metrics.csv and TensorBoard, checkpoints, signals, and videos."""
+"""Lightning callbacks and a plugin of our own command: progress, metrics.csv and TensorBoard, checkpoints, signals, and
+videos."""
 
 import math
 import signal
@@ -7,11 +8,13 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
+from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
@@ -19,13 +22,13 @@ from control.cli.ending import SIGNALS, ending, say
 from control.cli.settings import as_dict
 from control.lightning.agent import AgentModule
 from control.lightning.module import RunModule
-from control.loops.recording import record
+from control.loops.recording import film
 from control.reports.figures import command_figure
 from control.reports.runs import read_runs
 from control.reports.tags import tags
+from control.storage import checkpoints
 from control.storage.run_dir import MetricsFile, synced
 from models.settings import StopNow
-from models.streams import Streams
 
 # Lightning's callbacks serve any module, these a `RunModule`, hence the ignores.
 
@@ -163,6 +166,13 @@ class Checkpoints(CheckpointCallback):
         module.whole = True
 
 
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Lightning's checkpoint files, each replaced in one step."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        checkpoints.save(checkpoint, path)
+
+
 class StopOnSignal(Callback):
     """Each of `SIGNALS` ends the run after the epoch under way, with a checkpoint; a second one ends it at once. One
     that is ignored stays so, and only the main thread of a program gets any."""
@@ -206,12 +216,4 @@ class Recorder(Callback):
         if every > 0 and module.epoch % every == 0 and isinstance(module, AgentModule):
             for i in range(run.record_n_rollouts_per_epoch):
                 path = self.folder / "videos" / f"epoch_{module.epoch:04d}_{i}.mp4"
-                film(module, path, f"video {i} of epoch {module.epoch}")
-
-
-def film(module: AgentModule, path: Path, name: str, sample: bool = False) -> float:
-    """Write a video of one episode of the first member and return its return. Seeds come from ``name`` alone: a run
-    that records learns the same as one that does not."""
-    run, streams = module.settings.run, Streams.named(module.seeds, name)
-    policy = module.loop.policy(streams.fork(), sample)
-    return record(policy, run.gamename, path, streams.episode_seeds(1)[: policy.members], run.time_limit)
+                film(module.loop, run, path, f"video {i} of epoch {module.epoch}")

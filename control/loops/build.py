@@ -1,14 +1,17 @@
 """From settings to the loop of a run, with its agent and environments."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
+from torch import nn
 
 from control.cli.settings import RunConfig, Settings
 from control.loops.episodes import EpisodeLoop
 from control.loops.loop import Loop
 from control.loops.memory import check_memory, of_training
 from control.loops.steps import Group, StepGroups, StepLoop
+from control.storage.checkpoints import Checkpoint, CheckpointError
 from envs.make import make_dynamics, make_environment
 from envs.names import GAMES
 from envs.tensor import TensorEnvironment
@@ -16,6 +19,7 @@ from models.contract import Agent
 from models.registry import agent_class, family
 from models.settings import SettingError
 from models.spaces import Spaces
+from models.state import StateError, like
 from models.streams import Streams
 
 
@@ -34,6 +38,19 @@ def build_loop(settings: Settings, training: bool = True) -> Loop:
         able = ", ".join(followed) or "no command"
         raise SettingError(f"{unknown} has no effect: {run.implementation} here follows {able}")
     return loop
+
+
+def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
+    """Only the weights: no optimiser, memory or counters. CheckpointError where they have other shapes."""
+    module = nn.ModuleDict({"agents": nn.ModuleList(agents)})  # named as they are in an `AgentModule`
+    try:
+        module.load_state_dict(like(module.state_dict(), checkpoint.content["state_dict"]))
+    except StateError as error:
+        run = checkpoint.settings.run
+        raise CheckpointError(
+            f"checkpoint {str(checkpoint.path)!r} is of {run.implementation} on {run.gamename}, whose networks are "
+            "others; allowed: one with the same network settings, spaces and num_seeds"
+        ) from error
 
 
 def spaces_of(game: str) -> Spaces:

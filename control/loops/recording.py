@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from control.cli.settings import RunConfig
+from control.loops.loop import Loop
 from control.storage.run_dir import replacing
 from envs.make import make_environment
 from envs.names import first_line
 from models.contract import Policy
 from models.settings import SettingError, UserError
+from models.streams import Streams
 
 _FRAMES_PER_SECOND = 50
 
@@ -33,6 +35,14 @@ def check_recording(run: RunConfig) -> None:
     except (UserError, RuntimeError) as error:  # of the latter, imageio where there is no ffmpeg
         problem = f"{str(getattr(run, wanted)).lower()}, but {str(error).removeprefix('record: ')}; leave it out"
         raise SettingError(f"{wanted} is {problem}", wanted) from error
+
+
+def film(loop: Loop, run: RunConfig, path: Path, name: str, sample: bool = False) -> float:
+    """Write a video of one episode of the first member and return its return. Seeds come from ``name`` alone: a run
+    that records learns the same as one that does not."""
+    streams = Streams.named(loop.seeds, name)
+    policy = loop.policy(streams.fork(), sample)
+    return record(policy, run.gamename, path, streams.episode_seeds(1)[: policy.members], run.time_limit)
 
 
 def record(policy: Policy, name: str, path: Path, seeds: Tensor, time_limit: int | None = None) -> float:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
 from control.cli.errors import absent
@@ -30,20 +29,6 @@ class CheckpointError(UserError):
     """A checkpoint that is missing, damaged or from elsewhere."""
 
 
-class AtomicCheckpointIO(TorchCheckpointIO):
-    """Lightning's checkpoint files, each replaced in one step, so that the previous one survives a full disk or a
-    kill."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        try:
-            with replacing(Path(path)) as temporary:
-                torch.save(checkpoint, temporary)
-        except RuntimeError as error:  # of torch's zip writer, which hides why it could not write
-            if not any(sign in str(error) for sign in _WRITER_SIGNS):
-                raise
-            raise OSError(errno.EIO, "disk full or failing", str(path)) from error
-
-
 class Checkpoint(NamedTuple):
     """A checkpoint of ours: the settings of its run, and everything Lightning keeps."""
 
@@ -53,8 +38,19 @@ class Checkpoint(NamedTuple):
 
     @property
     def run_state(self) -> dict[str, Any]:
-        """What `RunModule` added of its own."""
+        """What our runs added of their own."""
         return self.content[OURS]
+
+
+def save(content: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write a file in one step, so that the one before survives a full disk or a kill. OSError where it cannot be."""
+    try:
+        with replacing(Path(path)) as temporary:
+            torch.save(content, temporary)
+    except RuntimeError as error:  # of torch's zip writer, which hides why it could not write
+        if not any(sign in str(error) for sign in _WRITER_SIGNS):
+            raise
+        raise OSError(errno.EIO, "disk full or failing", str(path)) from error
 
 
 def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:

@@ -1,0 +1,25 @@
+"""Settings of the process of a command, before anything is computed in it. Imports no Lightning."""
+
+import logging
+import threading
+import warnings
+
+from control.cli.errors import DISK
+from control.cli.settings import RunConfig
+from control.loops.process import configure_torch
+
+
+def prepare(run: RunConfig) -> None:
+    """Settings of this process, before anything is computed in it."""
+    configure_torch(run.num_threads, run.matmul_precision)
+    # Lightning's advice is about data loaders and loggers that are as they are on purpose.
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="pytorch_lightning")
+    warnings.filterwarnings("ignore", ".*(dataloader|num_workers|DataLoader|pkg_resources).*", UserWarning)
+    threading.excepthook = _thread_failed
+
+
+def _thread_failed(failed: threading.ExceptHookArgs) -> None:
+    """TensorBoard's thread hands an error of the disk to whoever writes next, who ends the run with a line."""
+    if not (isinstance(failed.exc_value, OSError) and failed.exc_value.errno in DISK):
+        threading.__excepthook__(failed)
