@@ -71,10 +71,17 @@ def ineffective(config: Config) -> dict[str, str]:
     return intrinsic.ineffective(config) | own
 
 
+# A fixed temperature keeps the deviation wide while nothing is found; one hidden layer makes large batches cheap.
+_MOUNTAIN_CAR: dict[str, object] = {
+    "noise_type": "ornstein-uhlenbeck", "learn_temperature": False, "entropy_temperature": 0.1, "hidden_layer": 1,
+    "hidden_size": 64, "lr": 3e-3, "tau": 0.01, "rb_size": 200_000, "fill": 1000, "num_envs": 4,
+}  # fmt: skip
+
 FAMILY = Family(
     config=Config,
     implementations={"SAC": {}},
     learns_from="steps",
+    environment_presets={("SAC", "mountaincar-continuous"): _MOUNTAIN_CAR},
     validate=validate,
     ineffective=ineffective,
     trains_on_proxies=True,
