@@ -42,6 +42,7 @@ HOMES = {
     "optuna": ("control/commands/tune.py",),
     "gymnasium": (
         "envs/gymnasium_adapter.py",
+        "envs/lunarlander.py",
         "envs/promises.py",
         "envs/wrappers.py",
         "envs/names.py",
