@@ -1,7 +1,8 @@
 """Epsilon-greedy exploration: how likely a random action is, by finished episodes or by the share of the training."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,3 +39,15 @@ class Epsilon:
             powers = [max(config.eps_min, config.eps_init * config.eps_decay**k) for k in range(2 * most + 64)]
             self._table = torch.tensor(powers)
         return self._table[episodes]
+
+    def ahead(
+        self, episodes: Tensor, begun: int, steps: int, envs: int, budget: int
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Of the next ``steps`` after those ``begun``, of E = ``envs`` environments: by how many episodes will have
+        been finished, or else by step. The one that does not say it is empty."""
+        if self.config.eps_fraction is None:
+            most = int(episodes.max()) + steps * envs + 1
+            return self.now(torch.arange(most), 0, 1).numpy(), np.empty(0, np.float32)
+        one = torch.zeros(1, dtype=torch.int64)
+        by_step = [float(self.now(one, (begun + t) * envs, budget)) for t in range(steps)]
+        return np.empty(0, np.float32), np.array(by_step, np.float32)

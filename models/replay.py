@@ -46,14 +46,24 @@ class ReplayBuffer:
     def add(self, **values: Tensor) -> None:
         """Insert E rows a member, one ``[M, E, ...]`` a column."""
         count = next(iter(values.values())).shape[1]
-        if self.size < self.capacity:
-            self._grow(self.size + count)
+        self.reserve(count)
         for dtype, table in self._tables.items():
             new = self._side_by_side(dtype, values).transpose(0, 1)
             first = min(count, len(table) - self.position)
             table[self.position : self.position + first] = new[:first]
             if first < count:
                 table[: count - first] = new[first:]
+        self.added(count)
+
+    def reserve(self, count: int) -> list[Tensor]:
+        """Room for so many rows a member more. Its tables ``[rows, M, width]``, for who writes into them from
+        `position` on and says so to `added`."""
+        if self.size < self.capacity:
+            self._grow(self.size + count)
+        return list(self._tables.values())
+
+    def added(self, count: int) -> None:
+        """So many rows a member have been written."""
         self.position = (self.position + count) % self.capacity
         if self.size < self.capacity:
             self._resize(min(self.size + count, self.capacity))

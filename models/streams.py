@@ -131,6 +131,16 @@ class NoiseBlocks:
         self._used += 1
         return {name: steps[self._used - 1] for name, steps in self._by_step.items()}
 
+    def ahead(self, most: int) -> dict[str, Tensor]:
+        """The numbers of the next steps ``[M, T, *shape]``, of as many as are drawn already, of one block else, and of
+        ``most`` at most."""
+        if self._used == self.steps:
+            self._before = self.streams.get_state()
+            self._draw()
+        first = self._used
+        self._used = min(self.steps, first + most)
+        return {name: block[:, first : self._used].contiguous() for name, block in self._block.items()}
+
     def _draw(self) -> None:
         for draw, shapes in self.draws:
             counts = [prod(shape) for shape in shapes.values()]

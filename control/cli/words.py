@@ -86,7 +86,7 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
     if kind.optional and len(words) == 1 and words[0].lower() in NULL:
         return None
     items = words if kind.many else [one_word(flag.name, words)]
-    if kind.many and kind.item is not str:
+    if kind.many and (kind.item is not str or "choices" in flag.meta):  # other texts may have commas of their own
         inside = ",".join(words).strip("[]() ").removesuffix(",")
         items = inside.split(",") if inside else []
     try:

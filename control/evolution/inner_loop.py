@@ -6,6 +6,7 @@ All are members of one tensor program, which they leave when their training ends
 import contextlib
 import copy
 import dataclasses
+import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,13 +20,16 @@ from control.loops.process import configure_torch
 from control.loops.rollout import Episodes, rollout
 from control.loops.steps import Ended, StepLoop
 from control.loops.stopping import Plateau, Rule, Solved
+from envs.base import Environment
 from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment, stages_of
 from models.contract import InnerAgent, Policy
-from models.proxies.search import SearchConfig
+from models.proxies.search import FAST, SearchConfig
 from models.registry import agent_class, as_implementation, named_agents
 from models.streams import Streams, derive_seed, numbered_seed
 
+Advance = Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]]
+_LOOK = 64  # steps after which members that are done leave the program
 _COMPACT = 0.75  # share of members still in training below which the others leave the program
 
 
@@ -82,50 +86,51 @@ def train(
     episodes: int | None = None,
     test: Callable[[Policy, int], Tensor] | None = None,
     test_every: int = 1,
+    advance: Advance = StepLoop.advance,
 ) -> Trained:
     """Up to ``steps`` steps of every environment; fewer of a member where ``rule`` says so, or after ``episodes``.
     ``test(policy, k) -> [M]`` says how good all members are, each as it is or as it ended, after every ``test_every``
-    steps, the k-th time.
+    steps, the k-th time. ``advance`` makes the steps, in torch or in compiled code.
 
     What a member learns does not depend on when others leave.
     """
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
-    members = agent.members
-    agent.budget = steps * agent.envs
+    members, envs = agent.members, agent.envs
+    agent.budget = steps * envs
     at = torch.arange(members)  # the original position of each member still in the program
     running = torch.ones(members, dtype=torch.bool)
-    spent, counts = torch.full((members,), steps * agent.envs), torch.zeros(members, dtype=torch.int64)
+    spent, counts = torch.full((members,), steps * envs), torch.zeros(members, dtype=torch.int64)
     result, curve = agent.online.clone(), [torch.zeros(members, 0)]
-    for tick in range(1, steps + 1):
-        ended = loop.step()
-        if test is not None and tick % test_every == 0:
+    stops = rule is not None or episodes is not None
+    while loop.steps < steps and running.any():
+        due = steps - loop.steps
+        if test is not None:
+            due = min(due, test_every - loop.steps % test_every)
+        elif stops:
+            due = min(due, _LOOK)
+        for ended in advance(loop, due, running, stops):
+            mine = running[ended.members]  # a rule may be costly: it is asked about agents in training only
+            if not mine.any():
+                continue
+            step = ended.step if isinstance(ended.step, int) else ended.step[mine]
+            ended = Ended(ended.members[mine], ended.returns[mine], ended.lengths[mine], step)
+            who = ended.members
+            counts.index_add_(0, at[who], torch.ones_like(who))
+            if not stops:
+                continue
+            done = torch.zeros_like(who, dtype=torch.bool) if rule is None else rule(loop, ended)
+            if episodes is not None:
+                done |= counts[at[who]] >= episodes
+            for m, last in zip(who[done].tolist(), torch.as_tensor(step).expand(len(who))[done].tolist(), strict=True):
+                result[at[m]], spent[at[m]], running[m] = agent.online[m], last * envs, False
+        if test is not None and loop.steps % test_every == 0:
             now: Tensor = agent.online
             if len(at) < members or not running.all():
                 now = result.clone()
                 now[at[running]] = agent.online[running]
-            curve.append(test(agent.with_weights(now), tick // test_every - 1)[:, None])
-        if ended is None:
-            continue
-        if rule is None and episodes is None:  # nobody leaves
-            counts.index_add_(0, ended.members, torch.ones_like(ended.members))
-            continue
-        if not running[ended.members].any():
-            continue
-        mine = running[ended.members]  # a rule may be costly: it is asked about agents in training only
-        ended = Ended(ended.members[mine], ended.returns[mine], ended.lengths[mine], ended.step)
-        who = ended.members
-        counts.index_add_(0, at[who], torch.ones_like(who))
-        done = torch.zeros_like(who, dtype=torch.bool) if rule is None else rule(loop, ended)
-        if episodes is not None:
-            done |= counts[at[who]] >= episodes
-        if not done.any():
-            continue
-        for m in who[done].tolist():
-            result[at[m]], spent[at[m]], running[m] = agent.online[m], ended.step * agent.envs, False
-        if not running.any():
-            break
-        if running.sum() < _COMPACT * len(running) and loop.select(kept := running.nonzero()[:, 0]):
+            curve.append(test(agent.with_weights(now), loop.steps // test_every - 1)[:, None])
+        if running.any() and running.sum() < _COMPACT * len(running) and loop.select(kept := running.nonzero()[:, 0]):
             if rule is not None:
                 rule.select(kept)
             at, running = at[kept], running[kept]
@@ -148,6 +153,7 @@ class InnerLoop:
         self.agent_class: type[InnerAgent] = agent_class(self.kinds[0])
         self.stages = stages_of(config, game)
         self.dynamics = make_dynamics(game)
+        self.compiled = importlib.import_module("control.loops.compiled") if config.compiled and FAST else None
         self._training_limit = config.test_limit  # of episodes of a training on the real environment
         self._rule_steps = 0  # real steps of the tests that a rule asked for, of the group under way
 
@@ -192,6 +198,14 @@ class InnerLoop:
     def close(self) -> None:
         """Nothing was started."""
 
+    def runs_compiled(self) -> bool:
+        """Whether agents of these settings train in machine code."""
+        if self.compiled is None:
+            return False
+        loop = self.begin(self.stages.parameters.initial(Streams([0])), [0])
+        with contextlib.closing(loop.environment):
+            return bool(self.compiled.able(loop))
+
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
         """Fresh agents of ``seeds [N]``, of one shape, before their first step; ``proxies`` as for `run`."""
         agent = self.agent_class(self.agent_config, self.stages.spaces, seeds)
@@ -204,7 +218,9 @@ class InnerLoop:
     def finish(self, loop: StepLoop, test: Callable[[Policy, int], Tensor] | None = None) -> Trained:
         """Train agents that have just begun to the end, with a ``test`` every ``test_every`` steps."""
         steps, every = (-(-each // loop.agent.envs) for each in (self.config.inner_steps, self.config.test_every or 1))
-        return train(loop, steps, self._rule(loop.agent.members), self.config.train_episodes, test, every)
+        code = self.compiled
+        advance = StepLoop.advance if code is None or not code.able(loop) else code.advance
+        return train(loop, steps, self._rule(loop.agent.members), self.config.train_episodes, test, every, advance)
 
     @contextlib.contextmanager
     def _tests_on_the_way(self, seeds: Sequence[int]) -> Iterator[Callable[[Policy, int], Tensor] | None]:
@@ -219,7 +235,7 @@ class InnerLoop:
         real = make_environment(self.game, len(seeds), config.test_episodes, time_limit=config.test_limit)
 
         def test(policy: Policy, number: int) -> Tensor:
-            played = self._by_table(policy) or rollout(policy, real, starts[:, number], keep=False)
+            played = self._rollout(policy, real, starts[:, number])
             self._rule_steps += int(played.lengths.sum())
             return played.returns.mean(1)
 
@@ -228,12 +244,15 @@ class InnerLoop:
 
     def test(self, policy: Policy, seeds: Sequence[int]) -> tuple[Tensor, int]:
         """Greedy episodes of M agents on the real environment, by ``seeds [M]``: returns ``[M, K]``, steps of all."""
-        if (played := self._by_table(policy)) is None:
-            count, limit = self.config.test_episodes, self.config.test_limit
-            real = make_environment(self.game, policy.members, count, time_limit=limit)
-            played = rollout(policy, real, Streams.named(seeds, "tests").episode_seeds(count), keep=False)
-            real.close()
+        count, limit = self.config.test_episodes, self.config.test_limit
+        with contextlib.closing(make_environment(self.game, policy.members, count, time_limit=limit)) as real:
+            played = self._rollout(policy, real, Streams.named(seeds, "tests").episode_seeds(count))
         return played.returns, int(played.lengths.sum())
+
+    def _rollout(self, policy: Policy, real: Environment, seeds: Tensor) -> Episodes:
+        """Greedy episodes from ``seeds [M, K]``, in the quickest way there is."""
+        played = None if self.compiled is None else self.compiled.play(policy, real, seeds)
+        return played or self._by_table(policy) or rollout(policy, real, seeds, keep=False)
 
     def _by_table(self, policy: Policy) -> Episodes | None:
         """The tests of a policy on a map, where all of its episodes are the same; None for any other."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from control.cli.settings import RunConfig, Settings
 from control.evolution.cluster import Workers, make_workers
 from control.evolution.fitness_shaping import centred_ranks
-from control.evolution.inner_loop import Outcome, fresh_seeds
+from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import STRATEGIES, Archive
 from control.lightning.module import RunModule
@@ -19,7 +19,7 @@ from control.loops.memory import check_memory, of_search
 from control.reports.tags import FITNESS, MEAN_RETURN
 from envs.make import Stages, stages_of
 from models.proxies.files import first_parameters
-from models.proxies.search import SearchConfig
+from models.proxies.search import FAST, SearchConfig
 from models.registry import agent_class, named_agents
 from models.settings import SettingError, UserError
 from models.state import like
@@ -274,5 +274,19 @@ def build(settings: Settings) -> PopulationModule:
         return of_search(search, run, agent, own.spaces, own.parameters.size)
 
     check_memory(needed, [settings.proxy, run, settings.agent])
+    settings = settings.replace(compiled=_compiled(settings))
     workers = make_workers(settings.proxy, run.agent, settings.agent, run.gamename, run.num_workers, run.ray_address)
     return PopulationModule(settings, workers, stages)
+
+
+def _compiled(settings: Settings) -> bool:
+    """Whether the agents of a search train in machine code. Raises SettingError where they are to, and cannot."""
+    run, asked = settings.run, "compiled" in settings.given and settings.proxy.compiled
+    loop = InnerLoop(settings.proxy, run.agent, settings.agent, run.gamename)
+    able = settings.proxy.compiled and loop.runs_compiled()
+    if asked and not able:
+        reason = f"{run.agent} with these settings has no machine code" if FAST else "Numba is not installed (fast)"
+        raise SettingError(f"compiled is true, but {reason}; allowed: false", "compiled")
+    if not FAST:
+        print("note: searches are several times as fast with Numba: pip install -c constraints.txt -e '.[train,fast]'")
+    return able

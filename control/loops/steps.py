@@ -1,6 +1,7 @@
 """Agents that learn between the steps of their environments: members of one tensor program, and groups of such."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +22,13 @@ KEPT = ("steps", "obs", "shown", "returns", "lengths", "seeds")
 
 @dataclass
 class Ended:
-    """Episodes that ended in one step: whose ``[N]``, with which return and length, and after how many steps."""
+    """N episodes that ended: whose (members ascend), with which return and length, ``[N]``, and after how many steps of
+    the loop, one number or ``[N]``."""
 
     members: Tensor
     returns: Tensor
     lengths: Tensor
-    step: int
+    step: int | Tensor
 
 
 class StepLoop:
@@ -109,6 +111,29 @@ class StepLoop:
             "updates": self.agent.updates(steps, updated),
         }  # fmt: skip
         return {name: value.cpu() for name, value in (row | self.agent.measured()).items()}
+
+    def advance(self, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
+        """``count`` steps, and the episodes that ended in them, some at a time. Only the members ``running [M]`` bool
+        must make them. With ``pause`` none of these goes on after a step that ended an episode before that episode is
+        given; whoever takes it may end the member's training by ``running``."""
+        for _ in range(count):
+            if not running.any():
+                return
+            if (ended := self.step()) is not None:
+                yield ended
+
+    def starts_ahead(self, count: int) -> tuple[Tensor, Tensor]:
+        """Seeds ``[T, M, E]`` of the episodes that begin after each of the next T = ``count`` steps, and the starts
+        that they stand for."""
+        parts, at, end = [], self.steps + 1, self.steps + count
+        while at <= end:
+            while self._block < at // BLOCK:
+                self._draw()
+            rows = slice(at % BLOCK, min(BLOCK, at % BLOCK + end - at + 1))
+            parts.append((self._seeds[rows], self._starts[rows]))
+            at += rows.stop - rows.start
+        seeds, starts = zip(*parts, strict=True)
+        return torch.cat(seeds), torch.cat(starts)
 
     def _start(self, where: Tensor | None) -> Tensor:
         while self._block < self.steps // BLOCK:

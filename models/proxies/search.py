@@ -5,9 +5,12 @@ home of their defaults and ranges; imports no torch. Sources, [F] and [L]: `mode
 """
 
 import functools
+import importlib.util
 from dataclasses import dataclass, replace
 
 from models.settings import setting, width
+
+FAST = importlib.util.find_spec("numba") is not None  # the extra of that name
 
 _network = functools.partial(setting, section="proxy")
 _search = functools.partial(setting, section="search")
@@ -78,6 +81,11 @@ class SearchConfig:
     )
     average_from: int = _inner(0, "average: steps of training before the first test that counts", minimum=0)
     unsolved_weight: float = _inner(100.0, "threshold: steps that a missing point of return costs [F]", minimum=0)
+    compiled: bool = _inner(
+        FAST,
+        "train and test agents in machine code where there is any for them (needs Numba, the extra `fast`); off: "
+        "in torch",
+    )
     agents_per_proxy: int = _inner(1, "fresh agents that train on each proxy", minimum=1)
     inner_rule: str = _inner(
         "budget",

@@ -1,0 +1,238 @@
+"""`StepLoop` and `rollout` in machine code, for the agents and environments that have compiled functions.
+
+One member after another makes all the steps of a block, by the same random numbers as in torch. So a member alone
+equals a member in company to the bit, and the cost of a member does not depend on how many there are. Torch's path is
+the oracle: tests/test_compiled.py holds the two together. Importing this takes Numba.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numba.extending import overload
+from torch import Tensor
+
+from control.loops.rollout import Episodes
+from control.loops.steps import Ended, StepLoop
+from envs import compiled as envs
+from envs.base import Environment
+from envs.tensor import TensorEnvironment
+from models.agents.ddqn import compiled as ddqn
+from models.agents.tabular import compiled as tabular
+from models.agents.td3 import compiled as td3
+from models.compiled import EXACT, INLINE, exact
+from models.contract import InnerAgent, Policy
+
+Array = np.ndarray[Any, Any]
+KINDS: dict[type, Any] = {ddqn.Agent: ddqn, tabular.Agent: tabular, td3.Agent: td3}
+_POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, tabular.Greedy: tabular, td3.Play: td3}
+
+
+def choose(a, w, m, t, e, obs):  # type: ignore[no-untyped-def]
+    """The action of one environment, by the function of the agent's kind; so the two below."""
+
+
+def remember(a, w, m, t, e, obs, action, after, reward, discount, done):  # type: ignore[no-untyped-def]
+    """Take in a step of one environment."""
+
+
+def improve(a, w, m, t):  # type: ignore[no-untyped-def]
+    """The updates that a step owes."""
+
+
+def decide(p, m, obs, rows, vector):  # type: ignore[no-untyped-def]
+    """The action of greedy play, by the function of the policy's kind."""
+
+
+def _compile_in(kind: Any) -> None:
+    """Make the functions above those of one kind of agents, for its types."""
+
+    inline: Any = EXACT | INLINE
+
+    def members(a):  # type: ignore[no-untyped-def]
+        return a.instance_class is kind.Members
+
+    def find_choose(a, w, m, t, e, obs):  # type: ignore[no-untyped-def]
+        return kind.choose if members(a) else None
+
+    def find_remember(a, w, m, t, e, obs, action, after, reward, discount, done):  # type: ignore[no-untyped-def]
+        return kind.remember if members(a) else None
+
+    def find_improve(a, w, m, t):  # type: ignore[no-untyped-def]
+        return kind.improve if members(a) else None
+
+    def find_decide(p, m, obs, rows, vector):  # type: ignore[no-untyped-def]
+        return kind.decide if p.instance_class is kind.Player else None
+
+    overload(choose, jit_options=inline)(find_choose)
+    overload(remember, jit_options=inline)(find_remember)
+    overload(improve, jit_options=kind.IMPROVES)(find_improve)
+    overload(decide, jit_options=inline)(find_decide)
+
+
+for _kind in KINDS.values():
+    _compile_in(_kind)
+
+
+class Block(NamedTuple):
+    """Episodes of M members with E environments in a block of T steps."""
+
+    state: Array  # [M, E, K]
+    obs: Array  # [M, E, O]
+    age: Array  # [M, E]
+    returns: Array  # [M, E]
+    lengths: Array  # [M, E]
+    starts: Array  # [M, T, E, K], of episodes that begin after each step
+    began: Array  # [M, E], the step after which the episode under way began; -1 before the block
+    at: Array  # [M], steps of the block already made
+    running: Array  # [M]
+    pause: bool  # stop after a step that ends an episode
+    ended: Array  # [M, T, E] bool, episodes that ended, with what they gave and took
+    gave: Array
+    took: Array
+
+
+@exact
+def _steps(a, w, world, block, before, rows):
+    """Every running member makes its steps to the end of the block, or to the first that ends an episode."""
+    members, count, steps = block.state.shape[0], block.state.shape[1], block.starts.shape[1]
+    after = rows[2, : world.obs_size]
+    for m in range(members):
+        if not block.running[m] or block.at[m] >= steps:
+            continue
+        if world.paid and world.potential:
+            for e in range(count):
+                before[e] = envs.value(world, m, block.state[m, e], block.obs[m, e], rows)
+        paused = False
+        while block.at[m] < steps and not paused:
+            t = block.at[m]
+            for e in range(count):
+                obs = block.obs[m, e]
+                action = choose(a, w, m, t, e, obs)
+                reward, ends, discount, before[e] = envs.advance(
+                    world, m, block.state[m, e], action, w.vector, after, rows, before[e]
+                )
+                block.age[m, e] += 1
+                done = ends or block.age[m, e] >= world.limit
+                remember(a, w, m, t, e, obs, action, after, reward, discount, done)
+                block.returns[m, e] += reward
+                block.lengths[m, e] += 1
+                block.ended[m, t, e] = done
+                for k in range(world.obs_size):
+                    obs[k] = after[k]
+            for e in range(count):  # once all have acted, by the epsilon of before
+                a.episodes[m] += block.ended[m, t, e]
+            improve(a, w, m, t)
+            for e in range(count):
+                if not block.ended[m, t, e]:
+                    continue
+                block.gave[m, t, e], block.took[m, t, e] = block.returns[m, e], block.lengths[m, e]
+                block.returns[m, e], block.lengths[m, e], block.age[m, e] = np.float32(0), 0, 0
+                block.began[m, e] = t
+                for k in range(block.state.shape[2]):
+                    block.state[m, e, k] = block.starts[m, t, e, k]
+                envs.observe(world.kind, world.one_hot, block.state[m, e], block.obs[m, e])
+                if world.paid and world.potential:
+                    before[e] = envs.value(world, m, block.state[m, e], block.obs[m, e], rows)
+                paused = block.pause
+            block.at[m] = t + 1
+
+
+def able(loop: StepLoop) -> bool:
+    """Whether this agent in this environment has compiled functions."""
+    kind = KINDS.get(type(loop.agent))  # type: ignore[call-overload]
+    plain = all(getattr(loop.agent, name, None) is None for name in ("curiosity", "drift"))
+    return kind is not None and plain and envs.able(loop.environment)
+
+
+def advance(loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
+    """``count`` steps of the members ``running [M]`` bool, and the episodes that ended in them, some at a time.
+
+    With ``pause`` no member goes on after a step that ended an episode before that episode is given; whoever takes it
+    may end the member's training by ``running``.
+    """
+    agent = loop.agent
+    noise: Any = agent.noise
+    if loop.obs is None:
+        loop.obs = loop._start(None)
+    while count and running.any():
+        numbers = noise.ahead(count)
+        steps = next(iter(numbers.values())).shape[1]
+        yield from _block(loop, numbers, steps, running, pause)
+        count -= steps
+
+
+def _block(loop: StepLoop, numbers: dict[str, Tensor], steps: int, running: Tensor, pause: bool) -> Iterator[Ended]:
+    agent, environment, obs = loop.agent, loop.environment, loop.obs
+    real = envs.beneath(environment)
+    assert isinstance(agent, InnerAgent) and isinstance(real, TensorEnvironment) and obs is not None
+    shape = (agent.members, steps, agent.envs)
+    seeds, starts = loop.starts_ahead(steps)
+    # Contiguous, for every other layout would be compiled by itself.
+    state, obs, age, returns, lengths = (
+        each.to(torch.float64 if k == 0 else each.dtype, copy=True, memory_format=torch.contiguous_format)
+        for k, each in enumerate((real.state, obs, real.age, loop.returns, loop.lengths))
+    )
+    began = torch.full(age.shape, -1)
+    at, ended = torch.zeros(agent.members, dtype=torch.int64), torch.zeros(shape, dtype=torch.bool)
+    gave, took = torch.zeros(shape), torch.zeros(shape, dtype=torch.int64)
+    arrays = (state, obs, age, returns, lengths, starts.double().movedim(0, 1).contiguous(), began, at, running)
+    block = Block._make((*(each.numpy() for each in arrays), pause, *(each.numpy() for each in (ended, gave, took))))
+    kind, world = KINDS[type(agent)], envs.world(environment)
+    assert world is not None
+    members = kind.members(agent, numbers, steps, loop.loss)
+    work, before, rows = kind.work(members), np.zeros(agent.envs, np.float32), envs.memory(world)
+    while True:
+        _steps(members, work, world, block, before, rows)
+        where = ended.nonzero(as_tuple=True)
+        if len(where[0]):
+            found = Ended(where[0], gave[where], took[where], loop.steps + where[1] + 1)
+            ended.zero_()
+            yield found
+        if not (running & (at < steps)).any():
+            break
+    envs.moved(environment, state, age, obs)
+    loop.obs, loop.returns, loop.lengths = obs, returns, lengths
+    begun = seeds.movedim(0, 1).gather(1, began.clamp(min=0).unsqueeze(1)).squeeze(1)
+    loop.seeds = torch.where(began >= 0, begun, loop.seeds)
+    loop.steps += steps
+    kind.finished(agent, steps)
+
+
+# -- tests -------------------------------------------------------------------------------------------------------------
+
+
+@exact
+def _episodes(p, world, start, state, rows, mine, vector, returns, lengths):
+    """One episode from each state of ``start [M, E, K]``; returns and lengths ``[M, E]``."""
+    obs = rows[2, : world.obs_size]
+    for m in range(start.shape[0]):
+        for e in range(start.shape[1]):
+            for k in range(len(state)):
+                state[k] = start[m, e, k]
+            envs.observe(world.kind, world.one_hot, state, obs)
+            total, steps, going = np.float32(0), 0, True
+            while going:
+                action = decide(p, m, obs, mine, vector)
+                reward, ends, _, _ = envs.advance(world, m, state, action, vector, obs, rows, np.float32(0))
+                total += reward
+                steps += 1
+                going = not ends and steps < world.limit
+            returns[m, e], lengths[m, e] = total, steps
+
+
+def play(policy: Policy, environment: Environment, seeds: Tensor) -> Episodes | None:
+    """`rollout` without a trajectory; None where a compiled function is missing, or an episode may never end."""
+    kind = _POLICIES.get(type(policy))
+    if kind is None or not isinstance(environment, TensorEnvironment) or environment.spaces.max_episode_steps is None:
+        return None
+    player, world = kind.player(policy), envs.world(environment)
+    if player is None or world is None:
+        return None
+    start = environment.dynamics.initial(seeds).double().contiguous()
+    returns, lengths = torch.zeros(seeds.shape), torch.zeros(seeds.shape, dtype=torch.int64)
+    rows, mine = envs.memory(world), np.empty((4, player.widest), np.float32)
+    state, vector = np.empty(start.shape[2]), np.empty(player.vector, np.float32)
+    _episodes(player, world, start.numpy(), state, rows, mine, vector, returns.numpy(), lengths.numpy())
+    return Episodes(returns, lengths)

@@ -1,0 +1,380 @@
+"""Environments as compiled functions of one episode: the steps of `TensorEnvironment` and `RewardedEnvironment`.
+
+A `World` describes one for all members. Each block names the class whose formulas it mirrors; tests/test_compiled.py
+holds the two together. Importing this takes Numba.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from envs.acrobot import Acrobot
+from envs.base import Environment
+from envs.cartpole import CartPole
+from envs.gridmaps import CellTable
+from envs.mountaincar import MountainCar
+from envs.mountaincar_continuous import MountainCarContinuous
+from envs.pendulum import Pendulum
+from envs.repeated import RepeatedDynamics
+from envs.reward import RewardedEnvironment
+from envs.synthetic import ENDS_ABOVE, SyntheticDynamics
+from envs.tensor import TensorEnvironment
+from models.compiled import NOTHING, Net, exact, net, single, within
+from models.proxies.reward.networks import Phi
+from models.spaces import Discrete
+
+Array = np.ndarray[Any, Any]
+CARTPOLE, ACROBOT, MOUNTAINCAR, CONTINUOUS, PENDULUM, CELLS, LEARNED = range(7)
+KINDS = {
+    CartPole: CARTPOLE, Acrobot: ACROBOT, MountainCar: MOUNTAINCAR, MountainCarContinuous: CONTINUOUS,
+    Pendulum: PENDULUM,
+}  # fmt: skip
+TAU = 2 * math.pi
+
+
+class World(NamedTuple):
+    """All of an environment but its episodes. Arrays that a kind has no use for are empty."""
+
+    kind: int
+    obs_size: int
+    limit: int  # of steps; a huge number where there is none
+    # RepeatedDynamics
+    repeat: int
+    last: int  # 0 where no limit cuts a step short
+    # CellTable
+    moves: int
+    next_cell: Array
+    pays: Array
+    ends: Array
+    # SyntheticDynamics
+    actions: int
+    flat: Array  # [M, D]
+    state: Net
+    reward: Net
+    done: Net
+    bandit: bool
+    raw_done: bool
+    one_hot: bool
+    # RewardedEnvironment
+    paid: bool  # a learned reward
+    phi: Net
+    weights: Array  # [M, D]
+    table: Array  # [M, S], phi of every cell
+    scale: Array  # [M]
+    center: Array
+    spread: Array
+    additive: bool
+    potential: bool
+    blind: bool  # phi is 0
+    zero_at_end: bool
+    discounts: Array  # [M]
+    weight: np.float32
+
+
+def _empty(dtype: Any = np.float32, axes: int = 1) -> Array:
+    return np.empty((0,) * axes, dtype)
+
+
+def world(environment: Environment) -> World | None:
+    """The environment for compiled functions; None where there are none for it."""
+    rewarded, real = environment if isinstance(environment, RewardedEnvironment) else None, beneath(environment)
+    if not isinstance(real, TensorEnvironment) or real.device.type != "cpu":
+        return None
+    dynamics, spaces = real.dynamics, real.spaces
+    kind = CELLS if isinstance(dynamics, CellTable) else KINDS.get(type(dynamics))  # type: ignore[call-overload]
+    if isinstance(dynamics, SyntheticDynamics):
+        kind = LEARNED
+    if kind is None:
+        return None
+    repeated = dynamics if isinstance(dynamics, RepeatedDynamics) else None
+    found: dict[str, Any] = {
+        "kind": kind, "obs_size": spaces.obs_shape[0],
+        "limit": 2**62 if spaces.max_episode_steps is None else spaces.max_episode_steps,
+        "repeat": 1 if repeated is None else repeated.repeat, "last": 0 if repeated is None else repeated._last or 0,
+        "moves": 0, "next_cell": _empty(np.int64), "pays": _empty(), "ends": _empty(np.bool_),
+        "actions": spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size,
+        "flat": _empty(axes=2), "state": NOTHING, "reward": NOTHING, "done": NOTHING, "bandit": False,
+        "raw_done": False, "one_hot": False,
+    }  # fmt: skip
+    if isinstance(dynamics, CellTable):
+        found |= {
+            "moves": len(dynamics.actions), "next_cell": dynamics.next_cell.numpy(), "pays": dynamics.reward.numpy(),
+            "ends": dynamics.terminated.numpy(),
+        }  # fmt: skip
+    if isinstance(dynamics, SyntheticDynamics):
+        program, begin = dynamics.program, 0
+        nets = {}
+        for name, part in program.networks.parts.items():
+            nets[name] = net(part, begin)
+            begin += part.size
+        nets.pop("initial", None)
+        found |= nets | {
+            "flat": program.flat.numpy(), "bandit": dynamics.bandit, "raw_done": dynamics.raw_done,
+            "one_hot": dynamics.spaces.one_hot,
+        }  # fmt: skip
+    return World(**(found | _pay(rewarded)))
+
+
+def _pay(rewarded: RewardedEnvironment | None) -> dict[str, Any]:
+    """What a learned reward adds. ValueError where it needs what the compiled steps do not tell."""
+    none: dict[str, Any] = {
+        "paid": False, "phi": NOTHING, "weights": _empty(axes=2), "table": _empty(axes=2), "scale": _empty(),
+        "center": _empty(), "spread": _empty(), "additive": False, "potential": False, "blind": False,
+        "zero_at_end": False, "discounts": _empty(), "weight": np.float32(1),
+    }  # fmt: skip
+    if rewarded is None:
+        return none
+    phi, mode = rewarded.phi, rewarded.mode
+    found = none | {
+        "paid": True, "additive": mode.additive, "potential": mode.potential, "blind": not mode.state,
+        "zero_at_end": rewarded.zero_at_end, "discounts": rewarded.discounts[:, 0].contiguous().numpy(),
+        "weight": np.float32(rewarded.weight),
+    }  # fmt: skip
+    if mode.state:
+        assert isinstance(phi, Phi)
+        found |= {
+            "phi": net(phi._mlp), "weights": phi.flat.contiguous().numpy(),
+            "scale": phi._scale[:, 0].contiguous().numpy(), "center": phi._center.numpy(),
+            "spread": phi._spread.numpy(),
+            "table": _empty(axes=2) if phi.table is None else phi.table.contiguous().numpy(),
+        }  # fmt: skip
+    return found
+
+
+def beneath(environment: Environment) -> Environment:
+    """The environment that keeps the states, which a learned reward does not."""
+    return environment.real if isinstance(environment, RewardedEnvironment) else environment
+
+
+def moved(environment: Environment, state: Tensor, age: Tensor, obs: Tensor) -> None:
+    """Episodes are in ``state [M, E, K]`` now, ``age [M, E]`` steps old, and show ``obs``."""
+    real = beneath(environment)
+    assert isinstance(real, TensorEnvironment)
+    real.state, real.age = state.to(real.state.dtype), age
+    if isinstance(environment, RewardedEnvironment):
+        environment._seen(obs)
+
+
+def able(environment: Environment) -> bool:
+    """Whether `world` describes it."""
+    if isinstance(environment, RewardedEnvironment) and (
+        environment.mode.info or environment.mode.state and not isinstance(environment.phi, Phi)
+    ):
+        return False
+    return world(environment) is not None
+
+
+def memory(world: World) -> Array:
+    """Rows that `advance` works in, and what is seen next."""
+    size = max(world.phi.widest, world.state.widest, world.reward.widest, world.done.widest, world.obs_size)
+    return np.empty((3, size), np.float32)
+
+
+@exact
+def observe(kind, one_hot, state, obs):
+    """What is seen of ``state [K]``, into ``obs [O]`` (`Dynamics.observe`)."""
+    if kind == CELLS:
+        obs[:] = np.float32(0)
+        obs[int(state[0])] = np.float32(1)
+    elif kind == ACROBOT:
+        obs[0], obs[1] = np.float32(math.cos(state[0])), np.float32(math.sin(state[0]))
+        obs[2], obs[3] = np.float32(math.cos(state[1])), np.float32(math.sin(state[1]))
+        obs[4], obs[5] = np.float32(state[2]), np.float32(state[3])
+    elif kind == PENDULUM:
+        obs[0], obs[1] = np.float32(math.cos(state[0])), np.float32(math.sin(state[0]))
+        obs[2] = np.float32(state[1])
+    elif kind == LEARNED and one_hot:
+        best = 0
+        for k in range(len(obs)):
+            best = k if state[k] > state[best] else best
+        obs[:] = np.float32(0)
+        obs[best] = np.float32(1)
+    else:
+        for k in range(len(obs)):
+            obs[k] = np.float32(state[k])
+
+
+@exact
+def _cartpole(state, action):
+    """`CartPole.step`."""
+    share = 0.1 * 0.5 / 1.1
+    speed, angle, spin = state[1], state[2], state[3]
+    cos, sin = math.cos(angle), math.sin(angle)
+    push = (10.0 / 1.1 if action == 1 else -10.0 / 1.1) + spin * spin * sin * share
+    turn = (sin * 9.8 - cos * push) / (0.5 * 4 / 3 - cos * cos * (0.5 * 0.1 / 1.1))
+    state[0] += speed * 0.02
+    state[1] += (push - turn * cos * share) * 0.02
+    state[2] += spin * 0.02
+    state[3] += turn * 0.02
+    return abs(state[0]) > 2.4 or abs(state[2]) > 12 * TAU / 360
+
+
+@exact
+def _swing(a, b, speed1, speed2, torque):
+    """`acrobot._rates` of the speeds."""
+    cos, half_sin = math.cos(b), math.sin(b) * 0.5
+    d1, d2 = cos + 3.5, cos * 0.5 + 1.25
+    phi2 = math.sin(a + b) * (0.5 * 9.8)
+    phi1 = math.sin(a) * (1.5 * 9.8) + phi2 - half_sin * speed2 * (speed2 + speed1 * 2)
+    ratio = d2 / d1
+    rate2 = (torque + ratio * phi1 - half_sin * speed1 * speed1 - phi2) / (1.25 - d2 * ratio)
+    return -(d2 * rate2 + phi1) / d1, rate2
+
+
+@exact
+def _acrobot(state, action):
+    """`Acrobot.step`."""
+    torque, h = action - 1.0, 0.2
+    a, b, v, w = state[0], state[1], state[2], state[3]
+    v1, w1 = _swing(a, b, v, w, torque)
+    v2, w2 = _swing(a + v * (h / 2), b + w * (h / 2), v + v1 * (h / 2), w + w1 * (h / 2), torque)
+    p, q = v + v1 * (h / 2), w + w1 * (h / 2)
+    v3, w3 = _swing(a + p * (h / 2), b + q * (h / 2), v + v2 * (h / 2), w + w2 * (h / 2), torque)
+    r, s = v + v2 * (h / 2), w + w2 * (h / 2)
+    v4, w4 = _swing(a + r * h, b + s * h, v + v3 * h, w + w3 * h, torque)
+    t, u = v + v3 * h, w + w3 * h
+    a += (v + (p + r) * 2 + t) * (h / 6)
+    b += (w + (q + s) * 2 + u) * (h / 6)
+    a -= np.rint(a / TAU) * TAU
+    b -= np.rint(b / TAU) * TAU
+    state[0], state[1] = a, b
+    state[2] = min(max(v + (v1 + (v2 + v3) * 2 + v4) * (h / 6), -4 * math.pi), 4 * math.pi)
+    state[3] = min(max(w + (w1 + (w2 + w3) * 2 + w4) * (h / 6), -9 * math.pi), 9 * math.pi)
+    return math.cos(a) + math.cos(a + b) < -1.0
+
+
+@exact
+def _driven(position, speed, goal, fastest, left, right):
+    """`mountaincar.driven`, in the precision of its numbers."""
+    speed = min(max(speed, -fastest), fastest)
+    position = min(max(position + speed, left), right)
+    if position == left and speed < 0:
+        speed = speed * 0
+    return position, speed, position >= goal and speed >= 0
+
+
+@exact
+def _once(kind, state, action, vector):
+    """Reward and terminated of one repetition (`RepeatedDynamics.once`), ``state`` moved on."""
+    if kind == MOUNTAINCAR:
+        speed = state[1] + ((action - 1) * 0.001 - math.cos(state[0] * 3) * 0.0025)
+        state[0], state[1], ends = _driven(state[0], speed, 0.5, 0.07, -1.2, 0.6)
+        return -1.0, ends
+    if kind == CONTINUOUS:
+        f32 = np.float32
+        position, force = f32(state[0]), vector[0]
+        slope = f32(math.cos(np.float64(position * f32(3))) * 0.0025)
+        cut = min(max(force, f32(-1)), f32(1))
+        speed = f32(f32(state[1]) + f32(f32(cut * f32(0.0015)) - slope))
+        speed = min(max(speed, -f32(0.07)), f32(0.07))
+        position = min(max(f32(position + speed), -f32(1.2)), f32(0.6))
+        if position == -f32(1.2) and speed < 0:
+            speed = f32(0)
+        ends = position >= f32(0.45) and speed >= 0
+        state[0], state[1] = position, speed
+        return (100.0 if ends else 0.0) - np.float64(force) * np.float64(force) * 0.1, ends
+    angle, speed = state[0], state[1]
+    torque = min(max(vector[0], np.float32(-2)), np.float32(2))
+    off = (angle + math.pi) % TAU - math.pi
+    cost = off * off + speed * speed * 0.1 + np.float64(torque * torque * np.float32(0.001))
+    speed = speed + (math.sin(angle) * 15.0 + np.float64(torque * np.float32(3.0))) * 0.05
+    speed = min(max(speed, -8.0), 8.0)
+    state[0], state[1] = angle + speed * 0.05, speed
+    return -cost, False
+
+
+@within
+def _repeated(world, state, action, vector):
+    """`RepeatedDynamics.step`."""
+    total, ends = _once(world.kind, state, action, vector)
+    for count in range(1, world.repeat):
+        if ends or world.last and state[len(state) - 1] + count >= world.last:
+            break
+        reward, ends = _once(world.kind, state, action, vector)
+        total += reward
+    if world.last:
+        state[len(state) - 1] += world.repeat
+    return np.float32(total), ends
+
+
+@within
+def _learned(world, m, state, action, vector, rows):
+    """`SyntheticDynamics.step`: reward, raw done; ``state`` moved on."""
+    flat, size = world.flat[m], world.obs_size
+    out = np.float32(0)
+    done = np.float32(1)
+    for part in range(1 if world.bandit else 3):
+        x = rows[0]
+        if len(vector):
+            for k in range(world.actions):
+                x[k] = vector[k]
+        else:
+            for k in range(world.actions):
+                x[k] = np.float32(k == action)
+        # The state last, for all three see the one from before the step.
+        for k in range(size):
+            x[world.actions + k] = np.float32(state[k])
+        if part == 0:
+            out = rows[single(world.reward, flat, rows, 0), 0]
+        elif part == 1:
+            done = rows[single(world.done, flat, rows, 0), 0]
+        else:
+            found = single(world.state, flat, rows, 0)
+            for k in range(size):
+                state[k] = rows[found, k]
+    return out, done
+
+
+@within
+def value(world, m, state, obs, rows):
+    """phi of ``state``, which is seen as ``obs`` (`Phi`)."""
+    if world.blind:
+        return np.float32(0)
+    if world.kind == CELLS:
+        return world.table[m, int(state[0])]
+    x = rows[0]
+    for k in range(world.obs_size):
+        x[k] = obs[k]
+    if len(world.center):
+        for k in range(world.obs_size):
+            x[k] -= world.center[k]
+    if len(world.spread):
+        for k in range(world.obs_size):
+            x[k] /= world.spread[k]
+    return rows[single(world.phi, world.weights[m], rows, 0), 0] * world.scale[m]
+
+
+@within
+def advance(world, m, state, action, vector, obs, rows, before):
+    """One step of member m: ``state`` and ``obs`` move on. Reward, terminated, discount, and phi of what is seen next;
+    ``before`` is phi of what was seen (`RewardedEnvironment.step`)."""
+    f32 = np.float32
+    reward, ends, discount = f32(1), False, f32(1)
+    if world.kind == CARTPOLE:
+        ends = _cartpole(state, action)
+    elif world.kind == ACROBOT:
+        ends = _acrobot(state, action)
+        reward = f32(0) if ends else f32(-1)
+    elif world.kind == CELLS:
+        place = int(state[0]) * world.moves + action
+        state[0], reward, ends = world.next_cell[place], world.pays[place], world.ends[place]
+    elif world.kind == LEARNED:
+        reward, raw = _learned(world, m, state, action, vector, rows)
+        ends = raw > ENDS_ABOVE
+        if world.raw_done and not world.bandit:
+            discount = f32(1) - raw
+    else:
+        reward, ends = _repeated(world, state, action, vector)
+    if ends and not (world.kind == LEARNED and world.raw_done and not world.bandit):
+        discount = f32(0)
+    observe(world.kind, world.one_hot, state, obs)
+    if not world.paid:
+        return reward, ends, discount, before
+    later = value(world, m, state, obs, rows)
+    after = f32(0) if ends and world.zero_at_end else later
+    bonus = world.discounts[m] * after - before if world.potential else after
+    if world.additive:
+        bonus = (reward if world.weight == f32(1) else reward * world.weight) + bonus
+    return bonus, ends, discount, later

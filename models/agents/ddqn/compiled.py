@@ -1,0 +1,297 @@
+"""DDQN compiled, one member after another: what `Agent` does in ``act``, ``observe`` and ``learn``, in machine code.
+
+`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Importing this takes
+Numba.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from models.agents.ddqn.agent import Agent, Greedy
+from models.agents.ddqn.networks import Dueling
+from models.compiled import (
+    FAST,
+    NOTHING,
+    Net,
+    adam,
+    backward,
+    compiled,
+    follow,
+    forward,
+    layers_of,
+    net,
+    row_of,
+    single,
+    within,
+)
+from models.mlp import Mlp
+
+Array = np.ndarray[Any, Any]
+NUMBERS = ("explore", "action", "replay")  # of `Agent.noise`
+IMPROVES = FAST  # how `improve` is compiled
+
+
+class Members(NamedTuple):
+    """M agents before a block of steps. Arrays are the agent's own memory."""
+
+    dueling: bool
+    over_batch: bool
+    body: Net  # the network, or the features of a dueling one
+    value: Net
+    advantage: Net
+    online: Array  # [M, D]
+    target: Array
+    mean: Array
+    square: Array
+    updates: Array  # [M], of Adam
+    lr: Array  # [M]
+    episodes: Array  # [M]
+    loss: Array  # [M]
+    table: Array  # [rows, M, 2 O + 3]
+    position: int
+    filled: int
+    capacity: int
+    explore: Array  # [M, T, E]
+    action: Array  # [M, T, E]
+    replay: Array  # [M, T, U, B]
+    by_episode: Array  # epsilon after so many episodes
+    by_step: Array  # epsilon at each step of the block; empty where it goes by episodes
+    obs_size: int
+    actions: int
+    discount: np.float32
+    tau: np.float32
+    init_episodes: int
+    fill: int
+
+
+class Work(NamedTuple):
+    """Memory of one member's update."""
+
+    rows: Array  # [4, widest], for `single`
+    vector: Array  # of a continuous action: empty
+    body: Array
+    kept: Array
+    body_back: Array
+    value: Array
+    value_kept: Array
+    value_back: Array
+    advantage: Array
+    advantage_kept: Array
+    advantage_back: Array
+    q: Array  # [A, B]
+    best: Array  # [B]
+    goal: Array  # [B]
+    batch: Array  # [B], rows
+    grad: Array  # [D]
+
+
+def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
+    """``numbers [M, T, ...]`` are those of the next T = ``steps``."""
+    network, config, replay, envs = agent.network, agent.config, agent.replay, agent.envs
+    (table,) = replay.reserve(steps * envs)
+    dueling = isinstance(network, Dueling)
+    by_episode, by_step = agent._epsilon.ahead(agent.episodes, agent.steps, steps, envs, agent.budget)
+    return Members._make((
+        dueling, isinstance(network, Dueling) and network.over_batch, *_nets(network), agent.online.numpy(),
+        agent.target.numpy(),
+        agent.optimizer.mean.numpy(), agent.optimizer.square.numpy(), agent.optimizer.count.numpy(),
+        agent.optimizer.lr.numpy(), agent.episodes.numpy(), loss.numpy(), table.numpy(), replay.position, replay.size,
+        replay.capacity, *(numbers[name].numpy() for name in NUMBERS), by_episode, by_step, agent.obs_size,
+        agent.actions, np.float32(config.discount), np.float32(config.tau), config.init_episodes, max(1, config.fill),
+    ))  # fmt: skip
+
+
+def _nets(network: Mlp | Dueling) -> tuple[Net, Net, Net]:
+    if isinstance(network, Dueling):
+        first, second = network.features.size, network.features.size + network.value.size
+        return net(network.features), net(network.value, first), net(network.advantage, second)
+    return net(network), NOTHING, NOTHING
+
+
+def finished(agent: Agent, steps: int) -> None:
+    """The agent has made ``steps`` more."""
+    agent.steps += steps
+    agent.replay.added(steps * agent.envs)
+
+
+class Player(NamedTuple):
+    """What greedy play takes."""
+
+    dueling: bool
+    body: Net
+    value: Net
+    advantage: Net
+    online: Array  # [M, D]
+    actions: int
+    widest: int
+    vector: int
+
+
+def player(policy: Greedy) -> Player:
+    network = policy.network
+    nets = _nets(network)
+    actions = int((nets[2] if isinstance(network, Dueling) else nets[0]).sizes[-1])
+    widest = max(each.widest for each in nets)
+    return Player(isinstance(network, Dueling), *nets, policy.online.detach().numpy(), actions, widest, 0)
+
+
+def work(a: Members) -> Work:
+    """Memory of an update."""
+    batch = a.replay.shape[3]
+    widest = max(a.body.widest, a.value.widest, a.advantage.widest)
+    rows, vector = np.empty((4, widest), np.float32), np.empty(0, np.float32)
+    layers = [layers_of(each, batch) for each in (a.body, a.value, a.advantage) for _ in range(3)]
+    q, best, goal = np.empty((a.actions, batch), np.float32), np.empty(batch, np.int64), np.empty(batch, np.float32)
+    return Work._make(
+        (rows, vector, *layers, q, best, goal, np.empty_like(best), np.zeros(a.online.shape[1], np.float32))
+    )
+
+
+@within
+def best_of(net, flat, obs, rows):
+    """`Greedy.act` of one observation."""
+    for k in range(len(obs)):
+        rows[0, k] = obs[k]
+    q = single(net.body, flat, rows, 0)
+    if net.dueling:
+        for k in range(net.value.sizes[0]):
+            rows[2, k] = rows[q, k]
+        value = rows[single(net.value, flat, rows, 2), 0]
+        q = single(net.advantage, flat, rows, q)
+        mean = np.float32(0)
+        for k in range(net.actions):
+            mean += rows[q, k]
+        mean = mean / np.float32(net.actions)
+        for k in range(net.actions):
+            rows[q, k] = value + rows[q, k] - mean
+    best = 0
+    for k in range(1, net.actions):
+        best = k if rows[q, k] > rows[q, best] else best
+    return best
+
+
+def choose(a, w, m, t, e, obs):
+    """`Agent.act`."""
+    epsilon = a.by_step[t] if len(a.by_step) else a.by_episode[a.episodes[m]]
+    if a.explore[m, t, e] < epsilon:
+        return a.action[m, t, e]
+    return best_of(a, a.online[m], obs, w.rows)
+
+
+def remember(a, w, m, t, e, obs, action, after, reward, discount, done):
+    """`Agent.observe` of one environment."""
+    row, size = (a.position + t * a.explore.shape[2] + e) % a.capacity, a.obs_size
+    for k in range(size):
+        a.table[row, m, k] = obs[k]
+        a.table[row, m, size + k] = after[k]
+    a.table[row, m, 2 * size] = np.float32(action)
+    a.table[row, m, 2 * size + 1] = reward
+    a.table[row, m, 2 * size + 2] = discount
+
+
+@compiled
+def _values(a, w, flat):
+    """`network.forward` of the columns in ``w.body[0]``, into ``w.q``."""
+    forward(a.body, flat, w.body, w.kept)
+    depth, batch = len(a.body.sizes) - 1, w.q.shape[1]
+    out = w.body[depth]
+    if not a.dueling:
+        for k in range(a.actions):
+            for j in range(batch):
+                w.q[k, j] = out[k, j]
+        return
+    for i in range(a.value.sizes[0]):
+        for j in range(batch):
+            w.value[0, i, j] = out[i, j]
+            w.advantage[0, i, j] = out[i, j]
+    forward(a.value, flat, w.value, w.value_kept)
+    forward(a.advantage, flat, w.advantage, w.advantage_kept)
+    share, whole = np.float32(a.actions), np.float32(0)
+    for j in range(batch):
+        mean = np.float32(0)
+        for k in range(a.actions):
+            mean += w.advantage[2, k, j]
+        mean = mean / share
+        whole += mean
+        for k in range(a.actions):
+            w.q[k, j] = w.value[2, 0, j] + w.advantage[2, k, j] - (np.float32(0) if a.over_batch else mean)
+    if a.over_batch:
+        for j in range(batch):
+            for k in range(a.actions):
+                w.q[k, j] -= whole / np.float32(batch)
+
+
+@compiled
+def _down(a, w, flat):
+    """`network.backward` of the gradient in ``w.q``, into ``w.grad``."""
+    depth, batch = len(a.body.sizes) - 1, w.q.shape[1]
+    if not a.dueling:
+        for k in range(a.actions):
+            for j in range(batch):
+                w.body_back[depth, k, j] = w.q[k, j]
+        backward(a.body, flat, w.body, w.kept, w.body_back, w.grad, True, False)
+        return
+    whole, share = np.float32(0), np.float32(a.actions)
+    for j in range(batch):
+        summed = np.float32(0)
+        for k in range(a.actions):
+            summed += w.q[k, j]
+        w.value_back[2, 0, j] = summed
+        whole += summed / share
+    for j in range(batch):
+        back = whole / np.float32(batch) if a.over_batch else w.value_back[2, 0, j] / share
+        for k in range(a.actions):
+            w.advantage_back[2, k, j] = w.q[k, j] - back
+    backward(a.value, flat, w.value, w.value_kept, w.value_back, w.grad, True, True)
+    backward(a.advantage, flat, w.advantage, w.advantage_kept, w.advantage_back, w.grad, True, True)
+    for i in range(a.value.sizes[0]):
+        for j in range(batch):
+            w.body_back[depth, i, j] = w.value_back[0, i, j] + w.advantage_back[0, i, j]
+    backward(a.body, flat, w.body, w.kept, w.body_back, w.grad, True, False)
+
+
+def improve(a, w, m, t):
+    """`Agent.learn`."""
+    _, _, updates, batch = a.replay.shape
+    filled = min(a.filled + (t + 1) * a.explore.shape[2], a.capacity)
+    if a.episodes[m] < a.init_episodes or filled < a.fill:
+        return
+    size, online, target = a.obs_size, a.online[m], a.target[m]
+    for u in range(updates):
+        for j in range(batch):
+            row = row_of(a.replay[m, t, u, j], filled)
+            w.batch[j] = row
+            for k in range(size):
+                w.body[0, k, j] = a.table[row, m, size + k]
+        _values(a, w, online)
+        for j in range(batch):
+            best = 0
+            for k in range(1, a.actions):
+                best = k if w.q[k, j] > w.q[best, j] else best
+            w.best[j] = best
+        _values(a, w, target)
+        for j in range(batch):
+            row = w.batch[j]
+            w.goal[j] = a.table[row, m, 2 * size + 1] + a.discount * a.table[row, m, 2 * size + 2] * w.q[w.best[j], j]
+            w.best[j] = int(a.table[row, m, 2 * size])
+            for k in range(size):
+                w.body[0, k, j] = a.table[row, m, k]
+        _values(a, w, online)
+        share, loss = np.float32(1 / batch), np.float32(0)
+        for j in range(batch):
+            error = w.q[w.best[j], j] - w.goal[j]
+            loss += error * share * error
+            for k in range(a.actions):
+                w.q[k, j] = np.float32(2) * (error * share) if k == w.best[j] else np.float32(0)
+        _down(a, w, online)
+        a.updates[m] += 1
+        adam(online, w.grad, a.mean[m], a.square[m], a.lr[m], a.updates[m])
+        follow(target, online, a.tau)
+        a.loss[m] = loss
+
+
+def decide(p, m, obs, rows, vector):
+    """`Greedy.act`."""
+    return best_of(p, p.online[m], obs, rows)

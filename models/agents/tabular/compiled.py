@@ -1,0 +1,180 @@
+"""Q-learning and SARSA compiled, one member after another: what `Agent` does in ``act``, ``observe`` and ``learn``.
+
+`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Importing this takes
+Numba.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from models.agents.tabular.agent import Agent, Greedy
+from models.compiled import EXACT, INLINE, exact
+
+Array = np.ndarray[Any, Any]
+BACKUPS = {"max": 0, "redrawn": 1, "executed": 2}
+MAX, EXECUTED = 0, 2
+IMPROVES = EXACT | INLINE  # how `improve` is compiled
+
+
+class Members(NamedTuple):
+    """M agents before a block of steps. Arrays are the agent's own memory; those of no use are empty."""
+
+    online: Array  # [M, S * A]
+    visits: Array  # [M, S * A]
+    planned: Array  # [M, E]
+    lr: Array  # [M]
+    discounts: Array  # [M]
+    episodes: Array  # [M]
+    loss: Array  # [M]
+    explore: Array  # [M, T, E]
+    action: Array  # [M, T, E]
+    ties: Array  # [M, T, E, A]
+    next_explore: Array
+    next_action: Array
+    next_ties: Array
+    by_episode: Array  # epsilon after so many episodes
+    by_step: Array  # epsilon at each step of the block; empty where it goes by episodes
+    states: int
+    actions: int
+    backup: int
+    bonus: float
+    truncation_ends: bool
+    init_episodes: int
+
+
+class Work(NamedTuple):
+    """The step under way, of E environments."""
+
+    vector: Array  # of a continuous action: empty
+    numbers: Array  # [S], 0, 1, 2, ...
+    cell: Array  # [E]
+    taken: Array  # [E], where values move
+    after: Array  # [E], the cells that come next
+    reward: Array  # [E]
+    discount: Array  # [E]
+    done: Array  # [E]
+
+
+def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
+    """``numbers [M, T, ...]`` are those of the next T = ``steps``."""
+    config, none = agent.config, np.empty((0, 0), np.int64)
+    by_episode, by_step = agent._epsilon.ahead(agent.episodes, agent.steps, steps, agent.envs, agent.budget)
+    found: dict[str, Array] = {}
+    for form in ("", "next "):
+        explore = numbers.get(form + "explore", numbers["explore"])
+        # Where epsilon never moves these already say who explores: -1 is below it, 2 is not.
+        found[form + "explore"] = (2 - 3 * explore.float() if explore.dtype == torch.bool else explore).numpy()
+        found[form + "action"] = numbers.get(form + "action", numbers["action"]).numpy()
+        found[form + "ties"] = numbers.get(form + "ties", torch.empty(0, 0, 0, 0)).numpy()
+    return Members._make((
+        agent.online.numpy(), none if agent.visits is None else agent.visits.numpy(),
+        none if agent.planned is None else agent.planned.numpy(), agent._lr, agent._discounts, agent.episodes.numpy(),
+        loss.numpy(), *found.values(), by_episode, by_step, agent.states, agent.actions, BACKUPS[config.backup],
+        config.count_bonus or 0.0, config.truncation_ends, config.init_episodes,
+    ))  # fmt: skip
+
+
+def finished(agent: Agent, steps: int) -> None:
+    """The agent has made ``steps`` more."""
+    agent._now.count += steps
+    agent._now.obs = None
+
+
+def work(a: Members) -> Work:
+    envs = a.explore.shape[2]
+    whole, floats = [np.zeros(envs, np.int64) for _ in range(3)], [np.zeros(envs, np.float32) for _ in range(2)]
+    numbers = np.arange(a.states, dtype=np.float32)
+    return Work._make((np.empty(0, np.float32), numbers, *whole, *floats, np.zeros(envs, np.bool_)))
+
+
+class Player(NamedTuple):
+    """What greedy play takes."""
+
+    online: Array  # [M * S, A]
+    numbers: Array  # [S]
+    widest: int
+    vector: int
+
+
+def player(policy: Greedy) -> Player:
+    return Player(policy.rows, policy.cells.numbers, 1, 0)
+
+
+@exact
+def _cell(obs, numbers):
+    """`Cells` of one observation."""
+    total = np.float32(0)
+    for k in range(len(numbers)):
+        total += obs[k] * numbers[k]
+    return int(total)
+
+
+@exact
+def _best(online, actions, ties, m, t, e, cell):
+    """`best` of one cell."""
+    first, best = cell * actions, 0
+    for k in range(1, actions):
+        one, other = online[m, first + k], online[m, first + best]
+        if one > other or one == other and ties.shape[3] and ties[m, t, e, k] > ties[m, t, e, best]:
+            best = k
+    return best
+
+
+@exact
+def _epsilon(by_step, by_episode, t, episodes):
+    """`Agent.epsilon`."""
+    return by_step[t] if len(by_step) else by_episode[episodes]
+
+
+def choose(a, w, m, t, e, obs):
+    """`Agent.act`."""
+    w.cell[e] = _cell(obs, w.numbers)
+    if a.backup == EXECUTED and a.planned[m, e] < a.actions:
+        return a.planned[m, e]
+    if a.explore[m, t, e] < _epsilon(a.by_step, a.by_episode, t, a.episodes[m]):
+        return a.action[m, t, e]
+    return _best(a.online, a.actions, a.ties, m, t, e, w.cell[e])
+
+
+def remember(a, w, m, t, e, obs, action, after, reward, discount, done):
+    """`Agent.observe` of one environment."""
+    w.taken[e], w.after[e] = w.cell[e] * a.actions + action, _cell(after, w.numbers)
+    w.reward[e], w.discount[e] = reward, np.float32(0) if done and a.truncation_ends else discount
+    w.done[e] = done
+
+
+def improve(a, w, m, t):
+    """`Agent.learn`."""
+    envs = len(w.taken)
+    if len(a.visits):
+        for e in range(envs):
+            a.visits[m, w.taken[e]] += 1
+        for e in range(envs):
+            w.reward[e] += np.float32(a.bonus / (np.sqrt(a.visits[m, w.taken[e]]) + 1e-9))
+    for e in range(envs):
+        cell = w.after[e]
+        if a.backup == MAX:
+            action = _best(a.online, a.actions, a.next_ties, m, t, e, cell)
+        else:
+            explores = a.next_explore[m, t, e] < _epsilon(a.by_step, a.by_episode, t, a.episodes[m])
+            action = a.next_action[m, t, e] if explores else _best(a.online, a.actions, a.next_ties, m, t, e, cell)
+            if a.backup == EXECUTED:
+                a.planned[m, e] = a.actions if w.done[e] else action
+        old = a.online[m, w.taken[e]]
+        later = w.discount[e] * a.discounts[m] * a.online[m, cell * a.actions + action]
+        error = later + w.reward[e] - old
+        a.loss[m] = error * error
+        if a.episodes[m] >= a.init_episodes:
+            a.online[m, w.taken[e]] = error * a.lr[m] + old
+        else:
+            a.loss[m] = np.nan
+
+
+def decide(p, m, obs, rows, vector):
+    """`Greedy.act`."""
+    row, best = m * len(p.numbers) + _cell(obs, p.numbers), 0
+    for k in range(1, p.online.shape[1]):
+        best = k if p.online[row, k] > p.online[row, best] else best
+    return best

@@ -1,0 +1,300 @@
+"""TD3 compiled, one member after another: what `Agent` does in ``act``, ``observe`` and ``learn``, in machine code.
+
+`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Importing this takes
+Numba.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from models.agents.td3.agent import Agent
+from models.compiled import FAST, Net, adam, backward, compiled, follow, forward, layers_of, net, row_of, single
+from models.off_policy import Play
+from models.spaces import Continuous
+
+Array = np.ndarray[Any, Any]
+NUMBERS = ("random", "explore", "replay", "next")  # of `Agent.noise`
+IMPROVES = FAST  # how `improve` is compiled
+_ONE = np.float32(1)
+
+
+class Members(NamedTuple):
+    """M agents before a block of steps. Arrays are the agent's own memory."""
+
+    actor: Net
+    first: Net  # critics, in the parameters of both
+    second: Net
+    online: Array  # [M, D]
+    target: Array
+    mean: Array
+    square: Array
+    updates: Array  # [M], of Adam
+    lr: Array  # [M]
+    critics: Array  # [M, 2 D]
+    critic_targets: Array
+    critic_mean: Array
+    critic_square: Array
+    critic_count: Array
+    critic_lr: Array
+    episodes: Array  # [M]
+    loss: Array  # [M]
+    table: Array  # [rows, M, 2 O + A + 2]
+    position: int
+    filled: int
+    capacity: int
+    random: Array  # [M, T, E, A]
+    explore: Array  # [M, T, E, A]
+    replay: Array  # [M, T, U, B]
+    next: Array  # [M, T, U, A, B]
+    obs_size: int
+    vector: int  # A
+    centre: Array  # [A]
+    reach: Array
+    low: Array
+    high: Array
+    discount: np.float32
+    tau: np.float32
+    action_std: np.float32
+    policy_std: np.float32
+    policy_std_clip: np.float32
+    policy_delay: int
+    init_episodes: int
+    fill: int
+
+
+class Work(NamedTuple):
+    """Memory of one member's update."""
+
+    rows: Array  # [2, widest], for `single`
+    vector: Array  # the real action
+    chosen: Array  # [E, A], what stands for it
+    actor: Array
+    actor_kept: Array
+    actor_back: Array
+    first: Array
+    first_kept: Array
+    first_back: Array
+    second: Array
+    second_kept: Array
+    second_back: Array
+    goal: Array  # [B]
+    batch: Array  # [B], rows
+    grad: Array  # [D]
+    critic_grad: Array  # [2 D]
+
+
+def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
+    """``numbers [M, T, ...]`` are those of the next T = ``steps``."""
+    config, replay, critics, optimizer = agent.config, agent.replay, agent.critics, agent.optimizer
+    (table,) = replay.reserve(steps * agent.envs)
+    one = critics.twins.one
+    moments = [each.numpy() for each in (optimizer.mean, optimizer.square, optimizer.count, optimizer.lr)]
+    other = critics.optimizer
+    others = [each.numpy() for each in (other.mean, other.square, other.count, other.lr)]
+    bounds = [each.numpy() for each in (agent.centre, agent.reach, agent.low, agent.high)]
+    floats = (config.discount, config.tau, config.action_std, config.policy_std, config.policy_std_clip)
+    return Members._make((
+        net(agent.network), net(one), net(one, one.size), agent.online.numpy(), agent.target.numpy(), *moments,
+        critics.online.numpy(), critics.target.numpy(), *others, agent.episodes.numpy(), loss.numpy(), table.numpy(),
+        replay.position, replay.size, replay.capacity, *(numbers[name].numpy() for name in NUMBERS), agent.obs_size,
+        agent.action_size, *bounds, *(np.float32(each) for each in floats), config.policy_delay, config.init_episodes,
+        max(1, config.fill),
+    ))  # fmt: skip
+
+
+def finished(agent: Agent, steps: int) -> None:
+    """The agent has made ``steps`` more."""
+    agent.steps += steps
+    agent.replay.added(steps * agent.envs)
+
+
+def work(a: Members) -> Work:
+    """Memory of an update."""
+    envs, batch = a.explore.shape[2], a.replay.shape[3]
+    layers = [layers_of(each, batch) for each in (a.actor, a.first, a.second) for _ in range(3)]
+    row, vectors = np.empty((2, a.actor.widest), np.float32), np.empty((envs, a.vector), np.float32)
+    numbers = np.empty(batch, np.float32), np.empty(batch, np.int64)
+    grads = np.zeros(a.online.shape[1], np.float32), np.zeros(a.critics.shape[1], np.float32)
+    return Work._make((row, np.empty(a.vector, np.float32), vectors, *layers, *numbers, *grads))
+
+
+class Player(NamedTuple):
+    """What greedy play takes."""
+
+    actor: Net
+    online: Array  # [M, D]
+    centre: Array
+    reach: Array
+    low: Array
+    high: Array
+    widest: int
+    vector: int
+
+
+def player(policy: Play) -> Player | None:
+    """None for tests that draw, and for agents of another kind."""
+    agent = policy.agent
+    if policy.streams is not None or type(agent) is not Agent or not isinstance(agent.spaces.actions, Continuous):
+        return None
+    actor, bounds = net(agent.network), (agent.centre, agent.reach, agent.low, agent.high)
+    arrays = [each.numpy() for each in (policy.online.detach(), *bounds)]
+    return Player._make((actor, *arrays, actor.widest, agent.action_size))
+
+
+@compiled
+def _finite(x):
+    """`Tensor.nan_to_num` of numbers within [-1, 1]."""
+    return x if x == x else np.float32(0)
+
+
+@compiled
+def _executed(a, vector, k):
+    """`OffPolicy.executed` of coordinate k."""
+    return min(max(a.centre[k] + vector * a.reach[k], a.low[k]), a.high[k])
+
+
+@compiled
+def _bound(x, most):
+    return -most if x < -most else most if x > most else x
+
+
+@compiled
+def _outputs(a, flat, obs, rows):
+    """The number of the row of ``rows`` that takes the actor's outputs."""
+    for k in range(len(obs)):
+        rows[0, k] = obs[k]
+    return single(a.actor, flat, rows, 0)
+
+
+@compiled
+def _able(a, m, filled):
+    """`Replaying.learning`."""
+    return a.episodes[m] >= a.init_episodes and filled >= a.fill
+
+
+def choose(a, w, m, t, e, obs):
+    """`OffPolicy.act`, with the noise of `Agent._explore`."""
+    envs = a.explore.shape[2]
+    able = _able(a, m, min(a.filled + t * envs, a.capacity))
+    at = _outputs(a, a.online[m], obs, w.rows) if able else 0
+    for k in range(a.vector):
+        if able:
+            x = _bound(np.tanh(w.rows[at, k]) + a.explore[m, t, e, k] * a.action_std, _ONE)
+        else:
+            x = np.float32(2) * a.random[m, t, e, k] - _ONE
+        w.chosen[e, k] = _finite(x)
+        w.vector[k] = _executed(a, w.chosen[e, k], k)
+    return 0
+
+
+def remember(a, w, m, t, e, obs, action, after, reward, discount, done):
+    """`OffPolicy.observe` of one environment."""
+    row, size, pair = (a.position + t * a.explore.shape[2] + e) % a.capacity, a.obs_size, a.obs_size + a.vector
+    for k in range(size):
+        a.table[row, m, k] = obs[k]
+        a.table[row, m, pair + k] = after[k]
+    for k in range(a.vector):
+        a.table[row, m, size + k] = w.chosen[e, k]
+    a.table[row, m, pair + size] = reward
+    a.table[row, m, pair + size + 1] = discount
+
+
+@compiled
+def _goals(a, w, m, t, u):
+    """The goals of the batch (`OffPolicy.update`, `Agent.later`), with observations and actions in ``w.first[0]``."""
+    size, pair, depth = a.obs_size, a.obs_size + a.vector, len(a.first.sizes) - 1
+    batch = len(w.goal)
+    for j in range(batch):
+        row = w.batch[j]
+        for k in range(size):
+            w.actor[0, k, j] = a.table[row, m, pair + k]
+    forward(a.actor, a.target[m], w.actor, w.actor_kept)
+    outputs = w.actor[len(a.actor.sizes) - 1]
+    for k in range(size):
+        for j in range(batch):
+            w.first[0, k, j] = w.actor[0, k, j]
+            w.second[0, k, j] = w.actor[0, k, j]
+    for k in range(a.vector):
+        for j in range(batch):
+            noise = _bound(a.next[m, t, u, k, j] * a.policy_std, a.policy_std_clip)
+            x = _bound(np.tanh(outputs[k, j]) + noise, _ONE)
+            w.first[0, size + k, j] = x
+            w.second[0, size + k, j] = x
+    targets = a.critic_targets[m]
+    forward(a.first, targets, w.first, w.first_kept)
+    forward(a.second, targets, w.second, w.second_kept)
+    for j in range(batch):
+        row, first, second = w.batch[j], w.first[depth, 0, j], w.second[depth, 0, j]
+        least = second if second < first or second != second else first
+        w.goal[j] = a.table[row, m, pair + size] + a.discount * a.table[row, m, pair + size + 1] * least
+        for k in range(pair):
+            w.first[0, k, j] = a.table[row, m, k]
+            w.second[0, k, j] = a.table[row, m, k]
+
+
+@compiled
+def _descend(net, flat, acts, kept, back, grad, goal):
+    """The gradient of a critic's mean squared error; the error (`TwinCritics.update`)."""
+    forward(net, flat, acts, kept)
+    depth, batch, total = len(net.sizes) - 1, len(goal), np.float32(0)
+    for j in range(batch):
+        error = acts[depth, 0, j] - goal[j]
+        total += error * error
+        back[depth, 0, j] = error * np.float32(2 / batch)
+    backward(net, flat, acts, kept, back, grad, True, False)
+    return total / np.float32(batch)
+
+
+@compiled
+def _climb(a, w, m):
+    """The actor's gradient up the first critic (`Agent._slope`), of the observations in ``w.first[0]``."""
+    size, batch, last, depth = a.obs_size, len(w.goal), len(a.actor.sizes) - 1, len(a.first.sizes) - 1
+    for k in range(size):
+        for j in range(batch):
+            w.actor[0, k, j] = w.first[0, k, j]
+    forward(a.actor, a.online[m], w.actor, w.actor_kept)
+    for k in range(a.vector):
+        for j in range(batch):
+            w.first[0, size + k, j] = np.tanh(w.actor[last, k, j])
+    forward(a.first, a.critics[m], w.first, w.first_kept)
+    for j in range(batch):
+        w.first_back[depth, 0, j] = np.float32(1 / batch)
+    backward(a.first, a.critics[m], w.first, w.first_kept, w.first_back, w.critic_grad, False, True)
+    for k in range(a.vector):
+        for j in range(batch):
+            x = w.first[0, size + k, j]
+            w.actor_back[last, k, j] = -w.first_back[0, size + k, j] * (_ONE - x * x)
+    backward(a.actor, a.online[m], w.actor, w.actor_kept, w.actor_back, w.grad, True, False)
+
+
+def improve(a, w, m, t):
+    """`OffPolicy.learn`, and `Agent.improve`."""
+    filled = min(a.filled + (t + 1) * a.explore.shape[2], a.capacity)
+    if not _able(a, m, filled):
+        return
+    for u in range(a.replay.shape[2]):
+        for j in range(len(w.batch)):
+            w.batch[j] = row_of(a.replay[m, t, u, j], filled)
+        _goals(a, w, m, t, u)
+        critics = a.critics[m]
+        loss = _descend(a.first, critics, w.first, w.first_kept, w.first_back, w.critic_grad, w.goal)
+        loss += _descend(a.second, critics, w.second, w.second_kept, w.second_back, w.critic_grad, w.goal)
+        a.loss[m] = loss
+        a.critic_count[m] += 1
+        adam(critics, w.critic_grad, a.critic_mean[m], a.critic_square[m], a.critic_lr[m], a.critic_count[m])
+        if a.critic_count[m] % a.policy_delay == 0:
+            _climb(a, w, m)
+            a.updates[m] += 1
+            adam(a.online[m], w.grad, a.mean[m], a.square[m], a.lr[m], a.updates[m])
+            follow(a.target[m], a.online[m], a.tau)
+            follow(a.critic_targets[m], critics, a.tau)
+
+
+def decide(p, m, obs, rows, vector):
+    """`Play.act`, greedy."""
+    at = _outputs(p, p.online[m], obs, rows)
+    for k in range(p.vector):
+        vector[k] = _executed(p, _finite(np.tanh(rows[at, k])), k)
+    return 0

@@ -1,0 +1,241 @@
+"""Compiled inner loops against torch's, for every option; members by themselves; tests; what has no machine code."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from control.cli import parse
+from control.evolution.inner_loop import InnerLoop, train
+from control.loops.rollout import rollout
+from control.loops.steps import StepLoop
+from envs.make import make_environment
+from models.agents.ddqn.config import Config as DDQN
+from models.agents.tabular.config import Config as Tables
+from models.agents.td3.config import Config as TD3
+from models.intrinsic import Intrinsic
+from models.streams import Streams
+
+pytest.importorskip("numba")
+from control.loops import compiled  # noqa: E402
+
+pytestmark = pytest.mark.xdist_group("compiled")  # which compiles once
+
+SMALL = "--hidden_size 7 --batch_size 5 --lr 0.01 --eps_decay 0.8"
+DDQNS = {
+    "relu": "SE --gamename cartpole",
+    "leakyrelu, two layers": "SE --gamename cartpole --activation_fn leakyrelu --hidden_layer 2",
+    "tanh, three layers": "SE --gamename acrobot --activation_fn tanh --hidden_layer 3 --proxy_hidden_layer 2",
+    "prelu": "SE --gamename cartpole --activation_fn prelu --proxy_activation_fn prelu",
+    "identity": "SE --gamename acrobot --activation_fn identity --proxy_activation_fn tanh --proxy_hidden_size 9",
+    "wide, large batch": "RN --gamename cartpole-200 --mode 1 --hidden_size 33 --batch_size 40",
+    "dueling": "SE --gamename acrobot --agent DuelingDDQN --feature_dim 6",
+    "dueling, two layers": "RN --gamename cartpole-200 --mode 2 --agent DuelingDDQN --feature_dim 5 --hidden_layer 2",
+    "mean over the batch": "SE --gamename cartpole --agent DuelingDDQN --feature_dim 6 --dueling_mean batch",
+    "raw done": "SE --gamename cartpole --raw_done --max_steps 20",
+    "learned reset": "SE --gamename acrobot --learned_reset --max_steps 15",
+    "bandit, ten environments": "SE --gamename cartpole --proxy bandit --fill 20",
+    "epsilon by steps": "RN --gamename acrobot --mode 6 --eps_fraction 0.5 --eps_min 0.1",
+    "several updates, small memory": "RN --gamename cartpole-200 --mode 5 --updates_per_step 3 --rb_size 30",
+    "late start": "RN --gamename mountaincar --mode 2 --init_episodes 0 --fill 40 --tau 0.3 --discount 0.7",
+    "repeated": "RN --gamename mountaincar --action_repeat 3 --mode 2 --agent DDQN --time_limit 40",
+    "potential 0 at the end": "RN --gamename cartpole-200 --mode 2 --rn_terminal zero --rn_output_scale 3",
+    "no potential": "RN --gamename cartpole-200 --mode 0",
+    "one-hot": "SE --gamename cliff --agent DDQN",
+    "a map": "RN --gamename cliff --agent DDQN --mode 2 --no_vary_hp",
+    "several environments": "RN --gamename cartpole-200 --mode 1 --num_envs 3",
+}
+CAR = "RN --gamename mountaincar-continuous --mode 2 --agent TD3 --fill 20 --hidden_size 7 --batch_size 5"
+TD3S = {
+    "relu": f"{CAR} --action_repeat 2",
+    "tanh, two layers": f"{CAR} --activation_fn tanh --hidden_layer 2 --rn_evolve_scale",
+    "leakyrelu, several environments": f"{CAR} --activation_fn leakyrelu --num_envs 2 --updates_per_step 2",
+    "prelu, repeated unevenly": f"{CAR} --activation_fn prelu --action_repeat 3 --policy_delay 3 --tau 0.2",
+    "identity, on the pendulum": "RN --gamename pendulum --mode 6 --agent TD3 --fill 20 --hidden_size 7 --batch_size 5 "
+    "--activation_fn identity --hidden_layer 1 --policy_std 1 --policy_std_clip 0.3 --action_std 0.7 --discount 0.5",
+    "a learned environment": "SE --gamename pendulum --agent TD3 --fill 20 --hidden_size 7 --batch_size 5 "
+    "--max_steps 9 --init_episodes 2 --rb_size 50",
+}
+CLIFF = "RN --gamename cliff --mode 2 --agent"
+TABLES = {
+    "Q-learning": f"{CLIFF} QLearning",
+    "count bonus, drawn": f"{CLIFF} QLearning --count_bonus 0.1 --vary_hp --num_envs 3",
+    "random ties": f"{CLIFF} QLearning --random_ties --eps_init 0.5 --eps_decay 0.9",
+    "SARSA": f"{CLIFF} SARSA --eps_fraction 0.7 --eps_init 1",
+    "SARSA, executed": f"{CLIFF} SARSA --backup executed --random_ties --num_envs 2 --init_episodes 1",
+    "a time limit as an end": f"{CLIFF} QLearning --truncation_ends --rn_terminal zero",
+    "CliffWalking": "RN --gamename cliffwalking --mode 1 --agent QLearning --time_limit 60",
+    "a learned environment": "SE --gamename emptyroom33 --agent QLearning --max_steps 7",
+}
+
+
+def loop_of(argv: str, **changes: Any) -> InnerLoop:
+    words = argv.split()
+    agent = "DDQN" if "--agent" not in words else words[words.index("--agent") + 1]
+    small = SMALL.split() if agent.startswith(("DDQN", "Dueling")) else []
+    given = [*small, "--implementation", *words]
+    limit = given.index("--time_limit") if "--time_limit" in given else None
+    if limit is not None:
+        changes["test_limit"] = int(given[limit + 1])
+        given = given[:limit] + given[limit + 2 :]
+    settings = parse.parse(given)
+    config = dataclasses.replace(settings.proxy, **changes)
+    return InnerLoop(config, settings.run.agent, settings.agent, settings.run.gamename)
+
+
+def begun(loop: InnerLoop, seeds: list[int], rows: list[int] | None = None) -> StepLoop:
+    """Agents on random proxies whose episodes end soon now and then."""
+    proxies = 2 * loop.stages.parameters.initial(Streams(range(3)))
+    return loop.begin(proxies[rows or range(len(seeds))], seeds)
+
+
+def weights(loop: StepLoop) -> list[Tensor]:
+    agent: Any = loop.agent
+    found = [agent.online] + [agent.critics.online for _ in [0] if hasattr(agent, "critics")]
+    return [each.clone() for each in found]
+
+
+def both(argv: str, steps: int, **changes: Any) -> tuple[StepLoop, StepLoop, Any, Any]:
+    """The same agents after training in torch, and in machine code."""
+    inner = loop_of(argv, **changes)
+    seeds = list(range(3))
+    if hasattr(inner.agent_config, "vary_hp") and "batch_size" in vars(inner.agent_config):
+        inner.agent_config = dataclasses.replace(inner.agent_config, vary=("lr",))
+    old, new = begun(inner, seeds), begun(inner, seeds)
+    assert compiled.able(new)
+    rule = inner._rule
+    steps = -(-steps // old.agent.envs)
+    first = train(old, steps, rule(3), inner.config.train_episodes)
+    second = train(new, steps, rule(3), inner.config.train_episodes, advance=compiled.advance)
+    return old, new, first, second
+
+
+def agree(old: StepLoop, new: StepLoop, first: Any, second: Any, tolerance: float) -> None:
+    for name in ("steps", "episodes", "finite"):
+        assert torch.equal(getattr(first, name), getattr(second, name)), name
+    assert old.steps == new.steps and torch.equal(old.lengths, new.lengths) and torch.equal(old.seeds, new.seeds)
+    torch.testing.assert_close(new.obs, old.obs, rtol=1e-4, atol=1e-4 if tolerance else 0)
+    for one, other in zip(weights(old), weights(new), strict=True):
+        assert not torch.equal(one, one[:1].expand_as(one))
+        torch.testing.assert_close(other, one, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("case", DDQNS)
+def test_ddqn_is_torch_s_but_for_rounding(case: str) -> None:
+    argv = DDQNS[case]
+    made = both(argv, 150, train_episodes=None, inner_rule="budget")
+    agree(*made, 2e-4)
+
+
+@pytest.mark.parametrize("case", TD3S)
+def test_td3_is_torch_s_but_for_rounding(case: str) -> None:
+    agree(*both(TD3S[case], 90), 2e-4)
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_tables_are_torch_s_to_the_bit_unless_a_network_computes_the_steps(case: str) -> None:
+    agree(*both(TABLES[case], 700), 2e-5 if "learned" in case else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "more"),
+    [
+        ("plateau", {"early_out_num": 2, "early_out_virtual_diff": 0.2}),
+        ("tests", {"solved_reward": 10.0, "test_limit": 10, "early_out_num": 1}),
+        ("budget", {"train_episodes": 4}),
+    ],
+)
+def test_a_training_ends_at_the_same_step(rule: str, more: dict[str, Any]) -> None:
+    argv = "SE --gamename cartpole --max_steps 25"
+    old, new, first, second = both(argv, 400, inner_rule=rule, **more)
+    assert first.steps.unique().numel() > 1 or int(first.steps[0]) < 400
+    for name in ("steps", "episodes"):
+        assert torch.equal(getattr(first, name), getattr(second, name)), name
+    torch.testing.assert_close(second.policy.online, first.policy.online, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("argv", [DDQNS["dueling"], DDQNS["bandit, ten environments"], TD3S["relu"], TABLES["SARSA"]])
+def test_alone_as_in_company_to_the_bit(argv: str) -> None:
+    inner, seeds = loop_of(argv, train_episodes=None, inner_rule="budget"), [3, 1, 4]
+    inner.agent_config = dataclasses.replace(inner.agent_config, vary_hp=False)
+    company = begun(inner, seeds)
+    train(company, 140, advance=compiled.advance)
+    for row in range(3):
+        alone = begun(inner, [seeds[row]], [row])
+        train(alone, 140, advance=compiled.advance)
+        for one, other in zip(weights(company), weights(alone), strict=True):
+            assert torch.equal(one[row : row + 1], other)
+
+
+@pytest.mark.parametrize("argv", [DDQNS["relu"], TD3S["relu"]])
+def test_it_does_not_matter_where_blocks_end(argv: str) -> None:
+    inner = loop_of(argv, train_episodes=None, inner_rule="budget")
+    one, other = begun(inner, [1, 2]), begun(inner, [1, 2])
+    running = torch.ones(2, dtype=torch.bool)
+    list(compiled.advance(one, 170, running, False))
+    for steps in (1, 60, 69, 40):
+        list(compiled.advance(other, steps, running, True))
+    assert torch.equal(weights(one)[0], weights(other)[0]) and torch.equal(one.obs, other.obs)  # type: ignore[arg-type]
+    # And torch goes on from there.
+    one.step(), other.step()
+    assert torch.equal(weights(one)[0], weights(other)[0])
+
+
+GAMES = ("cartpole", "acrobot", "mountaincar", "mountaincar,action_repeat=3", "cliff")
+
+
+@pytest.mark.parametrize("game", [*GAMES, "pendulum", "mountaincar-continuous,action_repeat=2"])
+def test_plays_the_same_episodes(game: str) -> None:
+    kind = "TD3" if game.startswith(("pendulum", "mountaincar-c")) else "QLearning" if game == "cliff" else "DDQN"
+    argv = f"--implementation RN --gamename {game.partition(',')[0]} --mode 0 --rn_init torch --agent {kind}"
+    settings = parse.parse(argv.split())
+    inner = InnerLoop(settings.proxy, kind, settings.agent, game)
+    seeds = list(range(40))
+    agent = inner.agent_class(inner.agent_config, inner.stages.spaces, seeds)
+    drawn = 3 * Streams(seeds).normal(agent.online.shape[1])
+    policy, starts = agent.with_weights(drawn), Streams(seeds).episode_seeds(2)
+    real = make_environment(game, 40, 2, time_limit=60)
+    ours, expected = compiled.play(policy, real, starts), rollout(policy, real, starts, keep=False)
+    assert ours is not None
+    same = (ours.lengths == expected.lengths) & torch.isclose(ours.returns, expected.returns, rtol=1e-4, atol=1e-3)
+    assert same.float().mean() > 0.95  # rounding decides between actions that are as good now and then
+
+
+def test_every_setting_is_in_machine_code_or_asks_for_torch() -> None:
+    """A setting that is added to a family must be added here, to its kernel, and to the tables above."""
+    drawn, curious = {"vary_hp", "vary"}, {field.name for field in dataclasses.fields(Intrinsic)}
+    networks = {"hidden_size", "hidden_layer", "activation_fn"}
+    loop = {"num_envs", "updates_per_step", "init_episodes", "fill", "rb_size", "batch_size", "lr", "discount", "tau"}
+    epsilon = {"eps_init", "eps_min", "eps_decay", "eps_fraction"}
+    tables = {"lr", "discount", "num_envs", "init_episodes", "backup", "count_bonus", "truncation_ends", "random_ties"}
+    known = {
+        DDQN: networks | loop | epsilon | {"head", "feature_dim", "dueling_mean"} | drawn | curious,
+        TD3: networks
+        | loop
+        | {"policy_delay", "policy_std", "policy_std_clip", "action_std", "noise_type", "test_noise"}
+        | drawn
+        | curious,
+        Tables: tables | epsilon | drawn,
+    }
+    for config, names in known.items():
+        assert {field.name for field in dataclasses.fields(config)} == names  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "RN --gamename cartpole-200 --mode 1 --intrinsic rnd",
+        f"{CAR} --noise_type ornstein-uhlenbeck",
+        "RN --gamename pendulum --mode 2 --agent SAC",
+    ],
+)
+def test_torch_trains_what_has_no_machine_code(argv: str) -> None:
+    assert not loop_of(argv).runs_compiled()
+
+
+def test_each_kind_is_compiled_once() -> None:
+    """Another layout of one array would be another minute of compiling."""
+    kinds = {str(signature[0]).partition("(")[0] for signature in compiled._steps.signatures}
+    assert len(compiled._steps.signatures) <= len(compiled.KINDS), kinds
