@@ -103,10 +103,11 @@ def train(
     spent, counts = torch.full((members,), steps * envs), torch.zeros(members, dtype=torch.int64)
     result, curve = agent.online.clone(), [torch.zeros(members, 0)]
     stops = rule is not None or episodes is not None
-    while loop.steps < steps and running.any():
-        due = steps - loop.steps
+    begun, made = loop.steps, 0
+    while made < steps and running.any():
+        due = steps - made
         if test is not None:
-            due = min(due, test_every - loop.steps % test_every)
+            due = min(due, test_every - made % test_every)
         elif stops:
             due = min(due, _LOOK)
         for ended in advance(loop, due, running, stops):
@@ -124,12 +125,13 @@ def train(
                 done |= counts[at[who]] >= episodes
             for m, last in zip(who[done].tolist(), torch.as_tensor(step).expand(len(who))[done].tolist(), strict=True):
                 result[at[m]], spent[at[m]], running[m] = agent.online[m], last * envs, False
-        if test is not None and loop.steps % test_every == 0:
+        made = loop.steps - begun
+        if test is not None and made % test_every == 0:
             now: Tensor = agent.online
             if len(at) < members or not running.all():
                 now = result.clone()
                 now[at[running]] = agent.online[running]
-            curve.append(test(agent.with_weights(now), loop.steps // test_every - 1)[:, None])
+            curve.append(test(agent.with_weights(now), made // test_every - 1)[:, None])
         if running.any() and running.sum() < _COMPACT * len(running) and loop.select(kept := running.nonzero()[:, 0]):
             if rule is not None:
                 rule.select(kept)

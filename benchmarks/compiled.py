@@ -1,0 +1,123 @@
+"""Speed of inner loops in machine code, one thread: against torch and against plain loops, by size and by members.
+
+    python benchmarks/compiled.py [--json] [--quick]
+
+Seconds are CPU time of this process, in the middle of trainings. What is compared takes turns in one run. Compiling
+comes before.
+"""
+
+import contextlib
+import dataclasses
+import statistics
+import sys
+from dataclasses import dataclass
+from functools import partial
+
+import common  # first: one thread, and the project on the path
+import evolution
+import torch
+from common import Result, cpu_seconds, interleave, median_ratio
+
+from control.cli import parse
+from control.evolution.inner_loop import InnerLoop, train
+from control.loops import compiled
+from control.loops.steps import StepLoop
+from models.streams import Streams
+
+CASES = {
+    "cartpole_reward": ("RN --gamename cartpole-200 --mode 1", "DDQN 4-64-2, batch 32", None),
+    "cartpole_mdp": ("SE --gamename cartpole", "DDQN 4-64-2, batch 32", 3.5),
+    "cartpole_mdp_paper": ("SE --gamename cartpole --preset paper", "DDQN 4-57-2, batch 199, tanh", 4.0),
+    "cartpole_bandit": ("SE --gamename cartpole --proxy bandit", "DDQN 4-64-2, batch 32, 10 environments", None),
+    "cliff_reward": ("RN --gamename cliff --agent QLearning --mode 2", "Q-learning, 48 cells", None),
+    "car_reward": (
+        "RN --gamename mountaincar-continuous --action_repeat 2 --agent TD3 --mode 2", "TD3 2-64-1, batch 32", None,
+    ),
+}  # fmt: skip
+FLAT = "cartpole_mdp"  # whose cost per member is measured for several numbers of members
+PLAIN = {"recipe": 100.0, "paper": 40.0}  # the plain loop's presets
+
+
+@dataclass(frozen=True)
+class Size:
+    """Members; steps of each, before and within a round; plain agents and steps of each; rounds; numbers of members."""
+
+    members: int = 48
+    before: int = 700
+    steps: int = 300
+    agents: int = 3
+    plain: int = 100
+    rounds: int = 5
+    company: tuple[int, ...] = (1, 16, 64, 256, 1024)
+
+
+QUICK = Size(2, 8, 8, 1, 2, 1, (1, 2))
+
+
+class Training:
+    """Members in the middle of a training on random proxies."""
+
+    def __init__(self, argv: str, members: int, size: Size, fast: bool):
+        settings = parse.parse(["--implementation", *argv.split()])
+        agent = dataclasses.replace(
+            settings.agent, **({"vary_hp": False} if hasattr(settings.agent, "vary_hp") else {})
+        )
+        loop = InnerLoop(settings.proxy, settings.run.agent, agent, settings.run.gamename)
+        seeds = list(range(members))
+        self.loop = loop.begin(loop.stages.parameters.initial(Streams(seeds)), seeds)
+        self.members, self.advance = members, compiled.advance if fast else StepLoop.advance
+        self.cost(size.before)
+
+    def cost(self, steps: int) -> float:
+        """CPU microseconds of a step of a member."""
+        ticks = -(-steps // self.loop.agent.envs)
+        seconds = cpu_seconds(lambda: train(self.loop, ticks, advance=self.advance))
+        return 1e6 * seconds / (ticks * self.loop.agent.envs * self.members)
+
+
+def against_torch(size: Size) -> dict[str, Result]:
+    results = {}
+    for name, (argv, what, target) in CASES.items():
+        ways = {way: Training(argv, size.members, size, way == "fast") for way in ("fast", "torch")}
+        costs = interleave({way: partial(each.cost, size.steps) for way, each in ways.items()}, size.rounds)
+        times = median_ratio(costs["torch"], costs["fast"])
+        results[name] = Result(statistics.median(costs["fast"]), "us", f"a step of one of {size.members}; {what}")
+        limit = None if target is None else (">=", target)
+        results[f"{name}_speedup"] = Result(times, "times", "the same in torch", limit)
+    return results
+
+
+def against_plain_loops(size: Size) -> dict[str, Result]:
+    results = {}
+    for preset, target in PLAIN.items():
+        ours = Training(CASES["cartpole_mdp" + "_paper" * (preset == "paper")][0], size.members, size, True)
+        program = evolution.Ours(evolution.inner(preset), size.members)
+        theirs = evolution.Theirs(preset, program, size.agents).begin(size.before)
+        contenders = {"ours": partial(ours.cost, size.steps), "plain": partial(theirs.rate, size.plain)}
+        costs = interleave(contenders, size.rounds)
+        times = median_ratio([1e6 / rate for rate in costs["plain"]], costs["ours"])
+        results[f"{preset}_plain_speedup"] = Result(times, "times", "the plain loop, one agent", (">=", target))
+    return results
+
+
+def by_members(size: Size) -> dict[str, Result]:
+    argv, what, _ = CASES[FLAT]
+    trainings = {f"{count}": Training(argv, count, size, True) for count in size.company}
+    costs = interleave({name: partial(each.cost, size.steps) for name, each in trainings.items()}, size.rounds)
+    return {
+        f"{FLAT}_{name}_members": Result(statistics.median(values), "us", f"a step of one of them; {what}")
+        for name, values in costs.items()
+    }
+
+
+def main() -> None:
+    options = common.parser(__doc__.splitlines()[0]).parse_args()
+    size = QUICK if options.quick else Size()
+    torch.set_num_threads(1)
+    with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
+        results = against_torch(size) | against_plain_loops(size) | by_members(size)
+    common.report("Inner loops in machine code", results, options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
