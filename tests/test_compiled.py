@@ -108,7 +108,7 @@ def both(argv: str, steps: int, **changes: Any) -> tuple[StepLoop, StepLoop, Any
     rule = inner._rule
     steps = -(-steps // old.agent.envs)
     first = train(old, steps, rule(3), inner.config.train_episodes)
-    second = train(new, steps, rule(3), inner.config.train_episodes, advance=compiled.advance)
+    second = train(new, steps, rule(3), inner.config.train_episodes, advance=compiled.advance, look=compiled.LOOK)
     return old, new, first, second
 
 

@@ -304,7 +304,9 @@ def test_a_missing_module_or_package_is_told_in_one_line(monkeypatch):
     with pytest.raises(SettingError, match=r"'takecover': it needs vizdoom; install it: pip install -e '\.\[doom\]'$"):
         make_environment("takecover", 1, 1)
     monkeypatch.setitem(sys.modules, "Box2D", None)
-    monkeypatch.delitem(sys.modules, "gymnasium.envs.box2d.lunar_lander", raising=False)
+    for package, module in (("gymnasium.envs.box2d", "lunar_lander"), ("envs", "lunarlander")):  # imported before
+        monkeypatch.delitem(sys.modules, f"{package}.{module}", raising=False)
+        monkeypatch.delattr(sys.modules.get(package), module, raising=False)
     with pytest.raises(SettingError, match="'lunarlander': it needs box2d"):
         make_environment("lunarlander", 1, 1)
 

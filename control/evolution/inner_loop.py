@@ -29,7 +29,6 @@ from models.registry import agent_class, as_implementation, named_agents
 from models.streams import Streams, derive_seed, numbered_seed
 
 Advance = Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]]
-_LOOK = 64  # steps after which members that are done leave the program
 _COMPACT = 0.75  # share of members still in training below which the others leave the program
 
 
@@ -87,10 +86,12 @@ def train(
     test: Callable[[Policy, int], Tensor] | None = None,
     test_every: int = 1,
     advance: Advance = StepLoop.advance,
+    look: int = 1,
 ) -> Trained:
     """Up to ``steps`` steps of every environment; fewer of a member where ``rule`` says so, or after ``episodes``.
     ``test(policy, k) -> [M]`` says how good all members are, each as it is or as it ended, after every ``test_every``
-    steps, the k-th time. ``advance`` makes the steps, in torch or in compiled code.
+    steps, the k-th time. ``advance`` makes the steps, in torch or in compiled code; members that are done leave the
+    program after every ``look`` of them.
 
     What a member learns does not depend on when others leave.
     """
@@ -109,7 +110,7 @@ def train(
         if test is not None:
             due = min(due, test_every - made % test_every)
         elif stops:
-            due = min(due, _LOOK)
+            due = min(due, look)
         for ended in advance(loop, due, running, stops):
             mine = running[ended.members]  # a rule may be costly: it is asked about agents in training only
             if not mine.any():
@@ -220,9 +221,10 @@ class InnerLoop:
     def finish(self, loop: StepLoop, test: Callable[[Policy, int], Tensor] | None = None) -> Trained:
         """Train agents that have just begun to the end, with a ``test`` every ``test_every`` steps."""
         steps, every = (-(-each // loop.agent.envs) for each in (self.config.inner_steps, self.config.test_every or 1))
-        code = self.compiled
-        advance = StepLoop.advance if code is None or not code.able(loop) else code.advance
-        return train(loop, steps, self._rule(loop.agent.members), self.config.train_episodes, test, every, advance)
+        code, rule, episodes = self.compiled, self._rule(loop.agent.members), self.config.train_episodes
+        if code is None or not code.able(loop):
+            return train(loop, steps, rule, episodes, test, every)
+        return train(loop, steps, rule, episodes, test, every, code.advance, code.LOOK)
 
     @contextlib.contextmanager
     def _tests_on_the_way(self, seeds: Sequence[int]) -> Iterator[Callable[[Policy, int], Tensor] | None]:

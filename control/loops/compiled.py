@@ -25,6 +25,7 @@ from models.compiled import EXACT, INLINE, exact
 from models.contract import InnerAgent, Policy
 
 Array = np.ndarray[Any, Any]
+LOOK = 64  # steps after which members that are done leave their program
 KINDS: dict[type, Any] = {ddqn.Agent: ddqn, tabular.Agent: tabular, td3.Agent: td3}
 _POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, tabular.Greedy: tabular, td3.Play: td3}
 

@@ -26,8 +26,8 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     trainings end early, of the agents that ended last. Then each plays ten greedy episodes on the real environment. The
     third is what the synthetic one would have answered there. As in figure 4 of Ferreira et al. 2022.
     """
-    # one shape for all agents, so that one program holds them
-    config = dataclasses.replace(proxy.config, inner_steps=proxy.config.steps_in_use)
+    # One shape for all agents, so that one program holds them; in torch, where they leave it as soon as they end.
+    config = dataclasses.replace(proxy.config, inner_steps=proxy.config.steps_in_use, compiled=False)
     loop = InnerLoop(config, settings.run.agent, settings.replace(vary_hp=False).agent, proxy.game)
     parameters = proxy.parameters.expand(_AGENTS, -1)
     interaction = loop.begin(parameters, list(range(_AGENTS)))

@@ -70,6 +70,7 @@ def save(
     parameters = parameters.detach().cpu().float()
     limits: dict[str, Any] = {"max_episode_steps": spaces.max_episode_steps, "max_return": spaces.max_return}
     settings = asdict(config)
+    del settings["compiled"]  # which is not about the proxy
     if settings["proxy"] == "reward":
         limits["info"] = list(spaces.info)
         if settings["rn_evolve_scale"]:  # a reader knows one factor
