@@ -42,6 +42,7 @@ $(STAMP)%: pyproject.toml constraints.txt $(BROKEN)
 		echo "make setup: $(VENV) has no pip; remove the folder, and make setup creates it" >&2; exit 2; }
 	@echo "Installing understudy[$*] into $(VENV): some minutes, 2 GB on disk, and more with an NVIDIA card's libraries"
 	@$(RUN) -m pip install --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	@$(if $(findstring fast,$*),echo "Compiling inner loops: a minute" && $(RUN) -c 'from control.loops.compiled import warm; warm()')
 	@touch $@
 
 train: trainer  ## first landing: UDRL on LunarLander, ten minutes at most, then a figure and a video

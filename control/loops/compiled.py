@@ -17,12 +17,15 @@ from control.loops.rollout import Episodes
 from control.loops.steps import Ended, StepLoop
 from envs import compiled as envs
 from envs.base import Environment
+from envs.make import make_environment
 from envs.tensor import TensorEnvironment
 from models.agents.ddqn import compiled as ddqn
 from models.agents.tabular import compiled as tabular
 from models.agents.td3 import compiled as td3
 from models.compiled import EXACT, INLINE, exact
 from models.contract import InnerAgent, Policy
+from models.registry import agent_class, default_config
+from models.streams import Streams
 
 Array = np.ndarray[Any, Any]
 LOOK = 64  # steps after which members that are done leave their program
@@ -237,3 +240,13 @@ def play(policy: Policy, environment: Environment, seeds: Tensor) -> Episodes | 
     state, vector = np.empty(start.shape[2]), np.empty(player.vector, np.float32)
     _episodes(player, world, start.numpy(), state, rows, mine, vector, returns.numpy(), lengths.numpy())
     return Episodes(returns, lengths)
+
+
+def warm() -> None:
+    """Compile everything, which is then kept on disk: a step of each kind of agent, and an episode."""
+    for game, implementation in (("cartpole", "DDQN"), ("cliff", "QLearning"), ("pendulum", "TD3")):
+        environment = make_environment(game, 1, 1, time_limit=1)
+        agent: Any = agent_class(implementation)(default_config(implementation, game), environment.spaces, [0])
+        loop = StepLoop(agent, environment, Streams([0]))
+        list(advance(loop, 1, torch.ones(1, dtype=torch.bool), False))
+        play(agent.with_weights(agent.online), environment, torch.zeros(1, 1, dtype=torch.int64))

@@ -84,7 +84,8 @@ _BY_GAME: dict[tuple[str, str], dict[str, object]] = {
     },
     ("cheap", "cliff"): _CLIFF | _SHORT | {
         "population": 32, "noise_std": 0.3, "step_size": 0.2, "agents_per_proxy": 2, "inner_steps": 1500,
-        "generations": 120, "second_phase": 60, "second_agents": 4, "second_steps": 800,
+        "generations": 120, "second_phase": 60, "second_noise_std": 0.1, "second_step_size": 0.05, "second_agents": 4,
+        "second_steps": 800,
     },
     ("paper", "cliff"): _CLIFF | {"population": 32, "solved_reward": -20.0, "eps_init": 0.01, "eps_min": 0.01},
     ("recipe", "cartpole-200"): _Q | {
