@@ -21,7 +21,7 @@ from envs.repeated import RepeatedDynamics
 from envs.reward import RewardedEnvironment
 from envs.synthetic import ENDS_ABOVE, SyntheticDynamics
 from envs.tensor import TensorEnvironment
-from models.compiled import NOTHING, Net, exact, net, single, within
+from models.compiled import NOTHING, Net, better, exact, net, single, within
 from models.proxies.reward.networks import Phi
 from models.spaces import Discrete
 
@@ -83,7 +83,8 @@ def world(environment: Environment) -> World | None:
     if not isinstance(real, TensorEnvironment) or real.device.type != "cpu":
         return None
     dynamics, spaces = real.dynamics, real.spaces
-    kind = CELLS if isinstance(dynamics, CellTable) else KINDS.get(type(dynamics))  # type: ignore[call-overload]
+    table = isinstance(dynamics, CellTable) and type(dynamics).step is CellTable.step
+    kind = CELLS if table else KINDS.get(type(dynamics))  # type: ignore[call-overload]
     if isinstance(dynamics, SyntheticDynamics):
         kind = LEARNED
     if kind is None:
@@ -188,7 +189,7 @@ def observe(kind, one_hot, state, obs):
     elif kind == LEARNED and one_hot:
         best = 0
         for k in range(len(obs)):
-            best = k if state[k] > state[best] else best
+            best = k if better(state[k], state[best]) else best
         obs[:] = np.float32(0)
         obs[best] = np.float32(1)
     else:

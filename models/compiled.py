@@ -10,7 +10,9 @@ the code.
 
 import functools
 import hashlib
+import importlib.util
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +25,8 @@ from models.mlp import Mlp
 
 F = TypeVar("F", bound=Callable[..., Any])
 Array = np.ndarray[Any, Any]
+# Files that compiled functions, or constants in them, stand in; and how many states of them stay compiled.
+_COMPILED, _KEPT = ("compiled.py", "synthetic.py"), 8
 ACTIVATIONS = {"identity": 0, "relu": 1, "leakyrelu": 2, "tanh": 3, "prelu": 4}
 RELU, LEAKY, TANH, PRELU = 1, 2, 3, 4
 # Counting references to arrays would take most of the time, so compiled functions neither count nor make any.
@@ -35,19 +39,25 @@ ZERO, ONE = np.float32(0), np.float32(1)
 
 @functools.cache
 def cache_folder() -> Path:
-    """Where compiled code of this state of the sources is kept."""
-    root = Path(__file__).resolve().parent.parent
-    sources = sorted(path for room in ("models", "envs", "control") for path in (root / room).rglob("compiled.py"))
+    """Where compiled code of this state of the sources is kept: in the user's cache, or in a folder of this process
+    alone where that cannot be written."""
+    sources = []
+    for room in ("models", "envs", "control"):  # each by itself, for Ray gives its workers a folder for each
+        found = importlib.util.find_spec(room)
+        for place in found.submodule_search_locations or () if found else ():
+            sources += [path for path in sorted(Path(place).rglob("*.py")) if path.name in _COMPILED]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = base / "understudy" / digest
     try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "understudy"
+        folder = base / digest
         folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    except OSError:
-        pass
-    return Path(tempfile.gettempdir()) / f"understudy-{os.getuid() if hasattr(os, 'getuid') else 0}" / digest
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, RuntimeError):
+        return Path(tempfile.mkdtemp(prefix="understudy-"))
+    for old in sorted(base.iterdir(), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return folder
 
 
 def exact(function: F) -> F:
@@ -122,6 +132,12 @@ def _tanh(x):
     q = s * q + np.float32(2.26843463243900e-03)
     q = s * q + np.float32(4.89352518554385e-03)
     return x * p / q
+
+
+@exact
+def better(x, y):
+    """Whether x comes before y in an argmax, where NaN is the largest, as to torch."""
+    return x > y or (x != x and y == y)
 
 
 @compiled

@@ -20,6 +20,7 @@ from models.streams import Streams
 
 pytest.importorskip("numba")
 from control.loops import compiled  # noqa: E402
+from models.compiled import better  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("compiled")  # which compiles once
 
@@ -233,6 +234,14 @@ def test_every_setting_is_in_machine_code_or_asks_for_torch() -> None:
 )
 def test_torch_trains_what_has_no_machine_code(argv: str) -> None:
     assert not loop_of(argv).runs_compiled()
+
+
+@pytest.mark.parametrize("values", [[1.0, 3, 3], [1, float("nan"), 3, float("nan")], [float("nan"), 1], [-1, -2]])
+def test_the_best_is_torch_s_with_nan_too(values: list[float]) -> None:
+    best = 0
+    for k, value in enumerate(values):
+        best = k if better(value, values[best]) else best
+    assert best == int(torch.tensor(values).argmax())
 
 
 def test_each_kind_is_compiled_once() -> None:

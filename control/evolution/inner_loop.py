@@ -24,7 +24,7 @@ from envs.base import Environment
 from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment, stages_of
 from models.contract import InnerAgent, Policy
-from models.proxies.search import FAST, SearchConfig
+from models.proxies.search import SearchConfig
 from models.registry import agent_class, as_implementation, named_agents
 from models.streams import Streams, derive_seed, numbered_seed
 
@@ -156,7 +156,7 @@ class InnerLoop:
         self.agent_class: type[InnerAgent] = agent_class(self.kinds[0])
         self.stages = stages_of(config, game)
         self.dynamics = make_dynamics(game)
-        self.compiled = importlib.import_module("control.loops.compiled") if config.compiled and FAST else None
+        self.compiled = importlib.import_module("control.loops.compiled") if config.compiled else None
         self._training_limit = config.test_limit  # of episodes of a training on the real environment
         self._rule_steps = 0  # real steps of the tests that a rule asked for, of the group under way
 

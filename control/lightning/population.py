@@ -282,11 +282,13 @@ def build(settings: Settings) -> PopulationModule:
 def _compiled(settings: Settings) -> bool:
     """Whether the agents of a search train in machine code. Raises SettingError where they are to, and cannot."""
     run, asked = settings.run, "compiled" in settings.given and settings.proxy.compiled
-    loop = InnerLoop(settings.proxy, run.agent, settings.agent, run.gamename)
-    able = settings.proxy.compiled and loop.runs_compiled()
-    if asked and not able:
-        reason = f"{run.agent} with these settings has no machine code" if FAST else "Numba is not installed (fast)"
-        raise SettingError(f"compiled is true, but {reason}; allowed: false", "compiled")
     if not FAST:
+        if settings.proxy.compiled:  # asked for, or by a run that began so
+            raise SettingError("compiled is true, but Numba is not installed (extra fast); allowed: false", "compiled")
         print("note: searches are several times as fast with Numba: pip install -c constraints.txt -e '.[train,fast]'")
+        return False
+    able = InnerLoop(settings.proxy, run.agent, settings.agent, run.gamename).runs_compiled()
+    if asked and not able:
+        line = f"compiled is true, but {run.agent} with these settings has no machine code; allowed: false"
+        raise SettingError(line, "compiled")
     return able

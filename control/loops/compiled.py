@@ -28,6 +28,7 @@ from models.registry import agent_class, default_config
 from models.streams import Streams
 
 Array = np.ndarray[Any, Any]
+_TOGETHER = 16  # members in a call
 LOOK = 64  # steps after which members that are done leave their program
 KINDS: dict[type, Any] = {ddqn.Agent: ddqn, tabular.Agent: tabular, td3.Agent: td3}
 _POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, tabular.Greedy: tabular, td3.Play: td3}
@@ -98,11 +99,12 @@ class Block(NamedTuple):
 
 
 @exact
-def _steps(a, w, world, block, before, rows):
-    """Every running member makes its steps to the end of the block, or to the first that ends an episode."""
-    members, count, steps = block.state.shape[0], block.state.shape[1], block.starts.shape[1]
+def _steps(a, w, world, block, before, rows, first, last):
+    """Every running member from the ``first`` to before the ``last`` makes its steps to the end of the block, or to the
+    first that ends an episode."""
+    count, steps = block.state.shape[1], block.starts.shape[1]
     after = rows[2, : world.obs_size]
-    for m in range(members):
+    for m in range(first, last):
         if not block.running[m] or block.at[m] >= steps:
             continue
         if world.paid and world.potential:
@@ -188,7 +190,9 @@ def _block(loop: StepLoop, numbers: dict[str, Tensor], steps: int, running: Tens
     members = kind.members(agent, numbers, steps, loop.loss)
     work, before, rows = kind.work(members), np.zeros(agent.envs, np.float32), envs.memory(world)
     while True:
-        _steps(members, work, world, block, before, rows)
+        for first in range(0, agent.members, _TOGETHER):  # so that a signal is heard between
+            last = min(first + _TOGETHER, agent.members)
+            _steps(members, work, world, block, before, rows, first, last)
         where = ended.nonzero(as_tuple=True)
         if len(where[0]):
             found = Ended(where[0], gave[where], took[where], loop.steps + where[1] + 1)

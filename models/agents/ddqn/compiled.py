@@ -17,6 +17,7 @@ from models.compiled import (
     Net,
     adam,
     backward,
+    better,
     compiled,
     follow,
     forward,
@@ -168,7 +169,7 @@ def best_of(net, flat, obs, rows):
             rows[q, k] = value + rows[q, k] - mean
     best = 0
     for k in range(1, net.actions):
-        best = k if rows[q, k] > rows[q, best] else best
+        best = k if better(rows[q, k], rows[q, best]) else best
     return best
 
 
@@ -269,7 +270,7 @@ def improve(a, w, m, t):
         for j in range(batch):
             best = 0
             for k in range(1, a.actions):
-                best = k if w.q[k, j] > w.q[best, j] else best
+                best = k if better(w.q[k, j], w.q[best, j]) else best
             w.best[j] = best
         _values(a, w, target)
         for j in range(batch):

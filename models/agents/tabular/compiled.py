@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from models.agents.tabular.agent import Agent, Greedy
-from models.compiled import EXACT, INLINE, exact
+from models.compiled import EXACT, INLINE, better, exact
 
 Array = np.ndarray[Any, Any]
 BACKUPS = {"max": 0, "redrawn": 1, "executed": 2}
@@ -117,7 +117,7 @@ def _best(online, actions, ties, m, t, e, cell):
     first, best = cell * actions, 0
     for k in range(1, actions):
         one, other = online[m, first + k], online[m, first + best]
-        if one > other or one == other and ties.shape[3] and ties[m, t, e, k] > ties[m, t, e, best]:
+        if better(one, other) or one == other and ties.shape[3] and ties[m, t, e, k] > ties[m, t, e, best]:
             best = k
     return best
 
@@ -176,5 +176,5 @@ def decide(p, m, obs, rows, vector):
     """`Greedy.act`."""
     row, best = m * len(p.numbers) + _cell(obs, p.numbers), 0
     for k in range(1, p.online.shape[1]):
-        best = k if p.online[row, k] > p.online[row, best] else best
+        best = k if better(p.online[row, k], p.online[row, best]) else best
     return best
