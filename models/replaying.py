@@ -31,6 +31,11 @@ class Replaying(InnerAgent):
     def learning(self) -> Tensor:
         return (self.episodes >= self.config.init_episodes) & (self.replay.size >= max(1, self.config.fill))
 
+    def made(self, steps: int) -> None:
+        """Compiled code has made so many steps, and written their rows."""
+        self.steps += steps
+        self.replay.added(steps * self.envs)
+
     def select(self, members: Tensor) -> None:
         chosen = members.tolist()
         self.seeds, self.own = [self.seeds[m] for m in chosen], [self.own[m] for m in chosen]

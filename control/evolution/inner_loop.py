@@ -112,6 +112,9 @@ def train(
         elif stops:
             due = min(due, look)
         for ended in advance(loop, due, running, stops):
+            if not stops:  # nobody leaves
+                counts.index_add_(0, ended.members, torch.ones_like(ended.members))
+                continue
             mine = running[ended.members]  # a rule may be costly: it is asked about agents in training only
             if not mine.any():
                 continue
@@ -119,8 +122,6 @@ def train(
             ended = Ended(ended.members[mine], ended.returns[mine], ended.lengths[mine], step)
             who = ended.members
             counts.index_add_(0, at[who], torch.ones_like(who))
-            if not stops:
-                continue
             done = torch.zeros_like(who, dtype=torch.bool) if rule is None else rule(loop, ended)
             if episodes is not None:
                 done |= counts[at[who]] >= episodes

@@ -19,7 +19,7 @@ from control.loops.memory import check_memory, of_search
 from control.reports.tags import FITNESS, MEAN_RETURN
 from envs.make import Stages, stages_of
 from models.proxies.files import first_parameters
-from models.proxies.search import FAST, SearchConfig
+from models.proxies.search import HAS_NUMBA, SearchConfig
 from models.registry import agent_class, named_agents
 from models.settings import SettingError, UserError
 from models.state import like
@@ -282,7 +282,7 @@ def build(settings: Settings) -> PopulationModule:
 def _compiled(settings: Settings) -> bool:
     """Whether the agents of a search train in machine code. Raises SettingError where they are to, and cannot."""
     run, asked = settings.run, "compiled" in settings.given and settings.proxy.compiled
-    if not FAST:
+    if not HAS_NUMBA:
         if settings.proxy.compiled:  # asked for, or by a run that began so
             raise SettingError("compiled is true, but Numba is not installed (extra fast); allowed: false", "compiled")
         print("note: searches are several times as fast with Numba: pip install -c constraints.txt -e '.[train,fast]'")

@@ -52,7 +52,6 @@ def decide(p, m, obs, rows, vector):  # type: ignore[no-untyped-def]
 
 def _compile_in(kind: Any) -> None:
     """Make the functions above those of one kind of agents, for its types."""
-
     inline: Any = EXACT | INLINE
 
     def members(a):  # type: ignore[no-untyped-def]
@@ -205,7 +204,8 @@ def _block(loop: StepLoop, numbers: dict[str, Tensor], steps: int, running: Tens
     begun = seeds.movedim(0, 1).gather(1, began.clamp(min=0).unsqueeze(1)).squeeze(1)
     loop.seeds = torch.where(began >= 0, begun, loop.seeds)
     loop.steps += steps
-    kind.finished(agent, steps)
+    made: Any = agent.made
+    made(steps)
 
 
 # -- tests -------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from models.settings import setting, width
 
-FAST = importlib.util.find_spec("numba") is not None  # the extra of that name
+HAS_NUMBA = importlib.util.find_spec("numba") is not None  # the extra of that name
 
 _network = functools.partial(setting, section="proxy")
 _search = functools.partial(setting, section="search")
@@ -82,7 +82,7 @@ class SearchConfig:
     average_from: int = _inner(0, "average: steps of training before the first test that counts", minimum=0)
     unsolved_weight: float = _inner(100.0, "threshold: steps that a missing point of return costs [F]", minimum=0)
     compiled: bool = _inner(
-        FAST,
+        HAS_NUMBA,
         "train and test agents in machine code where there is any for them (needs Numba, the extra `fast`); off: "
         "in torch",
     )

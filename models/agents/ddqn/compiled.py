@@ -111,12 +111,6 @@ def _nets(network: Mlp | Dueling) -> tuple[Net, Net, Net]:
     return net(network), NOTHING, NOTHING
 
 
-def finished(agent: Agent, steps: int) -> None:
-    """The agent has made ``steps`` more."""
-    agent.steps += steps
-    agent.replay.added(steps * agent.envs)
-
-
 class Player(NamedTuple):
     """What greedy play takes."""
 

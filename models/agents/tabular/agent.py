@@ -241,6 +241,11 @@ class Agent(InnerAgent):
             self.planned.numpy()[:, env] = np.where(self._now.done[:, env], self.actions, action)
         return action
 
+    def made(self, steps: int) -> None:
+        """Compiled code has made so many steps."""
+        self._now.count += steps
+        self._now.obs = None
+
     def select(self, members: Tensor) -> None:
         chosen = members.tolist()
         self.seeds, self.own = [self.seeds[m] for m in chosen], [self.own[m] for m in chosen]

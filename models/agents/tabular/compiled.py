@@ -76,12 +76,6 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
     ))  # fmt: skip
 
 
-def finished(agent: Agent, steps: int) -> None:
-    """The agent has made ``steps`` more."""
-    agent._now.count += steps
-    agent._now.obs = None
-
-
 def work(a: Members) -> Work:
     envs = a.explore.shape[2]
     whole, floats = [np.zeros(envs, np.int64) for _ in range(3)], [np.zeros(envs, np.float32) for _ in range(2)]

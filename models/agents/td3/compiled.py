@@ -104,12 +104,6 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
     ))  # fmt: skip
 
 
-def finished(agent: Agent, steps: int) -> None:
-    """The agent has made ``steps`` more."""
-    agent.steps += steps
-    agent.replay.added(steps * agent.envs)
-
-
 def work(a: Members) -> Work:
     """Memory of an update."""
     envs, batch = a.explore.shape[2], a.replay.shape[3]
