@@ -193,6 +193,20 @@ def _not_reset(action: Any) -> NoReturn:
     raise RuntimeError("stepped before its first reset")
 
 
+def _quiet_mujoco(spec: gym.envs.registration.EnvSpec | None) -> None:
+    """Gymnasium's own models set what MuJoCo 4 calls deprecated, and MuJoCo says so once for every instance."""
+    if spec is None or not str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
+        return
+    with contextlib.suppress(ImportError, AttributeError):  # told when the environment is made; MuJoCo before 4
+        import mujoco
+
+        def tell(text: str) -> None:
+            if "settotalmass" not in text:
+                warnings.warn(text, stacklevel=2)
+
+        mujoco.set_mju_user_warning(tell)
+
+
 def _open(game: Game, render: bool) -> gym.Env:
     """One instance with its wrappers; SettingError where it, or a package it needs, is missing."""
     if os.environ.get("SDL_VIDEODRIVER") == "":
@@ -209,6 +223,7 @@ def _open(game: Game, render: bool) -> gym.Env:
         with warnings.catch_warnings():
             if render:  # a missing render mode is told below, in one line
                 warnings.simplefilter("ignore")
+            _quiet_mujoco(gym.registry.get(game.gym_id))
             env = gym.make(_spec(game.gym_id, render), disable_env_checker=True, **kwargs)
         screen = wrappers.screen(env.observation_space)
         reason = promises.problem(env, screen)

@@ -29,6 +29,13 @@ settings.load_profile("repeatable")
 
 
 @pytest.fixture(autouse=True)
+def same_chance() -> None:
+    """What a test draws from torch's global generator is the same each time, alone or after any other test."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def denormal_numbers() -> Iterator[None]:
     """Runs round them to zero, and in the process that ran them it stays so; hypothesis draws them."""
     yield

@@ -151,14 +151,16 @@ def test_rnd_is_standardised_by_all_that_a_member_has_seen_so_far() -> None:
 
 
 def test_what_is_seen_often_pays_less_than_what_is_new() -> None:
-    curiosity = made("rnd", seeds=(0,))
-    known, new = torch.randn(1, 20, OBS) * 0.3, torch.tensor([[[3.0, -3, 3]]])
+    seeds = range(8)  # a random target may happen to be easy to foretell at one place
+    curiosity = made("rnd", seeds=seeds)
+    known = torch.randn(1, 20, OBS).expand(len(seeds), -1, -1) * 0.3
+    new = torch.tensor([[[3.0, -3, 3]]]).expand(len(seeds), -1, -1)
     for _ in range(150):
         pick = known[:, torch.randint(20, (BATCH,))]
-        curiosity.rewards(pick, torch.zeros(1, BATCH), pick)
+        curiosity.rewards(pick, torch.zeros(len(seeds), BATCH), pick)
     both = torch.cat((known[:, :4], new), 1)
-    paid = curiosity.rewards(both, torch.zeros(1, 5), both)[0]
-    assert paid[4] > 3 * paid[:4].max()
+    paid = curiosity.rewards(both, torch.zeros(len(seeds), 5), both)
+    assert paid[:, 4].mean() > 3 * paid[:, :4].mean()
 
 
 def test_moments_of_what_never_varies() -> None:

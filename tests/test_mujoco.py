@@ -30,3 +30,9 @@ def test_steps_and_information_are_gymnasiums(name: str) -> None:
         assert set(game.info) == set(info) and step.info is not None
         assert step.info[0, 1].tolist() == [np.float32(info[key]) for key in game.info]
     ours.close()
+
+
+@pytest.mark.parametrize("name", GAME_IDS)
+def test_nothing_is_said_of_gymnasiums_own_models(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    make_environment(name, 1, 1).close()
+    assert capfd.readouterr() == ("", "")
