@@ -5,6 +5,7 @@
 
 # The trainer alone needs less than its tests.
 DEVELOP := train,dev,tune,mujoco,fast
+TRAINER := train,fast
 ARGS ?=
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 find_python = for p in python3 python3.13 python3.12 python3.11; do \
@@ -28,7 +29,7 @@ help:  ## this list
 
 setup: $(STAMP)$(or $(EXTRAS),$(DEVELOP))  ## create or refresh .venv for everything here; at once when it is up to date
 
-trainer: $(STAMP)$(or $(EXTRAS),train,fast)
+trainer: $(STAMP)$(or $(EXTRAS),$(TRAINER))
 
 $(STAMP)%: pyproject.toml constraints.txt $(BROKEN)
 	@$(PYTHON) -c '$(SUPPORTED)' 2>/dev/null || { \

@@ -32,7 +32,7 @@ class Bowl:
     def __init__(self, failing: Sequence[int] = ()):
         self.failing, self.seen = list(failing), []
 
-    def run(self, proxies: Tensor, seeds: list[int]) -> Outcome:
+    def run(self, proxies: Tensor, seeds: list[int], **how: Any) -> Outcome:
         self.seen.append(proxies[:-1])
         returns, ones = value(proxies), torch.ones(len(seeds), dtype=torch.int64)
         returns[self.failing] = torch.nan

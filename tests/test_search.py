@@ -84,7 +84,7 @@ def test_agents_that_diverge_are_counted_and_win_nothing(
 
     def diverging(self: InnerLoop, *job: Any, **how: Any) -> Outcome:
         outcome = run(self, *job, **how)
-        outcome.returns[: 99 if how else 1] = torch.nan
+        outcome.returns[: 99 if "inner_steps" in how else 1] = torch.nan
         return outcome
 
     monkeypatch.setattr(InnerLoop, "run", diverging)
@@ -157,6 +157,10 @@ def test_a_proxy_is_evaluated_beside_the_real_environment(tmp_path: Path, capsys
         assert trainer.main(["--eval_agent", str(where), "--num_agents", "3", "--agent", agent]) == 0
         rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line.strip()}
         assert float(rows["synthetic"][1]) > 0 and float(rows["real"][1]) > 0
+    assert trainer.main(["--eval_agent", str(folder), "--num_agents", "2", "--real_steps", "33"]) == 0
+    said = capsys.readouterr().out
+    (row,) = [line.split() for line in said.splitlines() if line.startswith("real")]
+    assert "33" in row and "at most 33 steps" in said
     assert trainer.main(["--eval_agent", str(folder), "--num_agents", "2", "--vary_hp", "--no_real_baseline"]) == 0
     said = capsys.readouterr().out
     assert "sampled for each agent: lr, batch_size, hidden_size, hidden_layer" in said and "\nreal " not in said

@@ -76,6 +76,12 @@ class RunConfig:
     num_eval_episodes: int = _evaluation(100, "episodes that --eval_agent plays", minimum=1, maximum=1_000_000)
     num_agents: int = _evaluation(10, "fresh agents that --eval_agent trains on a proxy", minimum=1, maximum=100_000)
     real_baseline: bool = _evaluation(True, "train as many on the real environment, to compare")
+    real_steps: int | None = _evaluation(
+        None,
+        "of each of these, with one environment and an update a step until it solves the environment, at most; null: "
+        "the training is that on the proxy",
+        minimum=1,
+    )
     evaluation: str = _evaluation("both", "how --eval_agent acts", choices=("greedy", "sampled", "both"))
 
     use_tune: bool = _tuning(False, "search hyperparameters with Ray Tune instead of one run")

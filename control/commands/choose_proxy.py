@@ -13,11 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from control.cli.progress import progress
 from control.cli.settings import as_dict
 from control.cli.words import command_line
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.evolution.objectives import average, staying
 from control.lightning.population import PopulationModule
+from control.loops.build import spaces_of
 from control.loops.recording import record
 from control.reports.search import describe, iqm_text, search_figure, speed_text
 from control.storage import run_dir
@@ -27,6 +29,7 @@ from models.settings import UserError
 from models.streams import Streams
 from understudy.files import IN_RUN
 
+_ROUND = 8  # agents of the re-evaluation after which means are left out
 # Where things are written and what is shown has no part in what was found.
 NOT_TOLD = (
     "logdir", "resume", "exp_name", "num_workers", "ray_address", "print_statements", "record", "command", "epochs",
@@ -66,7 +69,9 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
     if "stays" in summary:
         yield "solved", speed_text(summary)
     if run.record:
+        _say("filming an agent that trains on the winner", verbose)
         yield "video", _film(module, winner, folder / "videos" / "final.mp4")
+    _say("drawing what the winner shows agents", verbose)
     pictures = importlib.import_module(f"control.reports.{family(run.implementation).package.rpartition('.')[2]}")
     yield "picture", pictures.picture(files.load(path), folder, module.settings)
 
@@ -93,30 +98,65 @@ def _reevaluate(module: PopulationModule, verbose: bool) -> tuple[int, Tensor, l
     count = module.config.retest_agents
     doing = f"re-evaluating {len(entries)} means with {count} fresh agents each" if verbose else ""
     means = torch.stack([mean for *_, mean in entries])
-    outcome = _outcome(module, means, "second test", count, doing, module.config.retest_drawn)
-    scores = outcome.scores.view(len(entries), count).nan_to_num(-torch.inf).mean(1)
     if module.config.choose_by == "stays":  # of equal shares the higher curve, which tells by less than an agent does
         assert module.config.solved_reward is not None
+        outcome = _outcome(module, means, "second test", count, doing, module.config.retest_drawn)
         share = staying(outcome.curve, module.config.solved_reward).view(len(entries), count).float().mean(1)
         height = average(outcome, module.config).view(len(entries), count).nan_to_num(-torch.inf).mean(1)
-        scores = share + height.argsort().argsort() / (len(entries) * count)
+        scores, tested = share + height.argsort().argsort() / (len(entries) * count), [count] * len(entries)
+    else:
+        scores, tested = _returns(module, means, count, doing)
     rows = [
-        {"generation": generation, "in_search": fitness, "again": float(score)}
-        for (fitness, generation, _), score in zip(entries, scores, strict=True)
+        {"generation": generation, "in_search": fitness, "again": float(score), "agents": agents}
+        for (fitness, generation, _), score, agents in zip(entries, scores, tested, strict=True)
     ]
-    _, generation, winner = entries[int(scores.argmax())]
+    able = [score if agents == count else -torch.inf for score, agents in zip(scores.tolist(), tested, strict=True)]
+    _, generation, winner = entries[able.index(max(able))]
     return generation, winner, rows
 
 
+def _returns(module: PopulationModule, means: Tensor, count: int, doing: str) -> tuple[Tensor, list[int]]:
+    """Mean returns ``[N]`` of fresh agents on ``means [N, D]``, and of how many: of ``count``, or of fewer on a mean
+    that can no longer be better than the first, since no return exceeds the environment's ``max_return``."""
+    drawn, most = module.config.retest_drawn, spaces_of(module.settings.run.gamename).max_return
+    if most is None or not module.settings.proxy.compiled:  # in torch they are quickest together
+        outcome = _outcome(module, means, "second test", count, doing, drawn)
+        return outcome.scores.view(len(means), count).nan_to_num(-torch.inf).mean(1), [count] * len(means)
+    outcome = _outcome(module, means[:1], "second test", count, doing, drawn)
+    scores = torch.full((len(means), count), torch.nan)
+    scores[0] = outcome.scores.nan_to_num(-torch.inf)
+    left, tested = list(range(1, len(means))), [count] * len(means)
+    for first in range(0, count, _ROUND):
+        last = min(first + _ROUND, count)
+        if left:
+            also = doing and f"the other {len(left)} with agents {first + 1} to {last}"
+            outcome = _outcome(module, means[left], "second test", count, also, drawn, (first, last))
+            scores[left, first:last] = outcome.scores.view(len(left), -1).nan_to_num(-torch.inf)
+        for each in left:
+            tested[each] = last
+        highest = scores[:, :last].sum(1) + (count - last) * most
+        left = [each for each in left if highest[each] > scores[0].sum()]
+    return torch.stack([own[:agents].mean() for own, agents in zip(scores, tested, strict=True)]), tested
+
+
 def _outcome(
-    module: PopulationModule, means: Tensor, name: str, count: int, doing: str, sample_all: bool = False
-) -> Outcome:
-    """``count`` fresh agents on each of ``means [N, D]``, the same for all; trained as in use (``deploy_steps``).
-    What is ``doing`` is printed with the minutes that it may take, by those of the last generation."""
+    module: PopulationModule, means: Tensor, name: str, count: int, doing: str, sample_all: bool = False,
+    some: tuple[int, int] | None = None,
+) -> Outcome:  # fmt: skip
+    """``count`` fresh agents on each of ``means [N, D]``, the same for all, or ``some`` of them, from a first to before
+    a last; trained as in use (``deploy_steps``). What is ``doing`` is printed with the minutes that it may take, by
+    those of the last generation, and how much of it is done."""
     steps, last = module.config.steps_in_use, module.outcome
+    own = module.seeds_of(name, count)[slice(*some or (0, count))]
     if doing:
         seconds = (last.train_seconds + last.test_seconds) / len(last.returns) if last else 0.0  # of an agent
-        minutes = seconds * steps / module.config.inner_steps * count * len(means) / 60
+        minutes = seconds * steps / module.config.inner_steps * len(own) * len(means) / 60
         print(f"{doing} (about {minutes:.0f} minutes)" if minutes >= 1 else doing, flush=True)
-    seeds = module.seeds_of(name, count) * len(means)
-    return module.workers.run(means.repeat_interleave(count, 0), seeds, sample_all=sample_all, inner_steps=steps)
+    proxies, seeds = means.repeat_interleave(len(own), 0), own * len(means)
+    with progress("agents trained and tested", bool(doing)) as watch:
+        return module.workers.run(proxies, seeds, sample_all=sample_all, watch=watch, inner_steps=steps)
+
+
+def _say(doing: str, verbose: bool) -> None:
+    if verbose:
+        print(doing, flush=True)

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from control.cli.options import for_fresh_agents
+from control.cli.progress import progress
 from control.cli.settings import RunConfig, Settings, as_dict, from_dict
 from control.commands.process import prepare
 from control.commands.run import ENVS, with_weights
@@ -38,7 +39,7 @@ from understudy.files import IN_RUN, SUFFIX, pretrained
 _FROM_NOW = ("num_workers", "step_timeout", "num_eval_episodes", "evaluation", "record", "accelerator", "num_threads")
 HEADER = ("trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps", "episodes", "seconds")
 WIDTHS = (14, 7, 6, 22, 6, 8, 8, 7)
-REAL_STEPS = 50_000  # at most, of an agent that trains on the real environment until it solves it
+REAL_STEPS = 50_000  # at most, of an agent whose training on the real environment ends by a rule
 
 
 def evaluate(settings: Settings) -> int:
@@ -57,7 +58,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     """Play `num_eval_episodes` episodes for each member of the checkpoint and print a table; with ``--record`` also a
     video of one episode. Episode seeds come from ``--seed`` (25 by default), not from the run's."""
     now, then = settings.run, checkpoint.settings
-    of_proxies = {"num_agents", "real_baseline", "agent"} & settings.given
+    of_proxies = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.given
     for name in sorted(of_proxies | settings.changed.keys()):
         why = "only on a proxy agents are trained" if name in of_proxies else "the checkpoint holds it"
         raise SettingError(f"--{name} has no effect with --eval_agent: {why}", name)
@@ -175,7 +176,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
             limit = run.time_limit or config.test_limit
             every = config.test_every if rule == "budget" else None
             how: dict[str, Any] = {"test_limit": limit, "inner_rule": rule, "test_every": every}
-            outcome = workers.run(proxies, seeds, inner_steps=steps, **how)
+            with progress(f"agents on the {name}") as watch:
+                outcome = workers.run(proxies, seeds, inner_steps=steps, watch=watch, **how)
         row = describe(outcome, config)
         cells = (
             name, f"{row['mean']:.1f}", f"{row['std']:.1f}", iqm_text(row),
@@ -193,18 +195,20 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     show(learned, agent, proxy.parameters.expand(run.num_agents, -1), config.steps_in_use, rule)
     if not run.real_baseline:
         return
+    if run.real_steps is None and rule == "budget" and config.train_episodes is None:
+        show(real_name, agent, None, config.steps_in_use, rule)
+        note = "both trainings are the same; with --real_steps N that on the real environment is one that suits it"
+        print(f"\n{note}" if config.proxy != "reward" else "", end="" if config.proxy == "reward" else "\n")
+        return
     # One environment, one update per step, and everything is remembered.
     first = max(1, agent.init_episodes)
     changes = {"num_envs": 1, "fill": 0, "init_episodes": first, "rb_size": 100_000, "eps_fraction": None}
     known = kinds(type(agent))
     real = dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in known})
-    if config.proxy == "reward" and config.test_every is not None:  # curves are compared over one and the same training
-        show(real_name, agent, None, config.steps_in_use, "budget")
-        return
-    solved = config.solved_reward
-    show(real_name, real, None, REAL_STEPS, "budget" if solved is None else "solved")
+    solved, most = config.solved_reward, run.real_steps or REAL_STEPS
+    show(real_name, real, None, most, "budget" if solved is None else "solved")
     until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
-    print(f"\non the real environment agents train{until} at most {REAL_STEPS:,} steps")
+    print(f"\non the real environment agents train{until} at most {most:,} steps")
 
 
 def _real_spaces(proxy: Proxy) -> Spaces:

@@ -22,6 +22,7 @@ from typing import Any
 
 from torch import Tensor
 
+from control.cli.progress import Watch
 from control.evolution.inner_loop import InnerLoop, Outcome
 from envs.names import import_module
 from models.proxies.search import SearchConfig
@@ -174,8 +175,9 @@ class RayWorkers:
             self.close()
             raise
 
-    def run(self, proxies: Tensor | None, seeds: Sequence[int], **how: Any) -> Outcome:
-        """`InnerLoop.run`, a contiguous part of the agents for each worker; seconds are the slowest worker's.
+    def run(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None = None, **how: Any) -> Outcome:
+        """`InnerLoop.run`, a contiguous part of the agents for each worker; seconds are the slowest worker's. ``watch``
+        is told nothing on the way: the workers are elsewhere.
 
         UserError, one line, where workers have died three times over the same agents.
         """

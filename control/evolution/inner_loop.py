@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from control.cli.progress import Watch, part
 from control.loops.memory import MOST_MEMBERS
 from control.loops.process import configure_torch
 from control.loops.rollout import Episodes, rollout
@@ -30,6 +31,8 @@ from models.streams import Streams, derive_seed, numbered_seed
 
 Advance = Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]]
 _COMPACT = 0.75  # share of members still in training below which the others leave the program
+_WATCHED = 128  # steps after which it is said how much is done
+_TRAINING = 0.9  # what is told of the work when agents are trained and still have to be tested
 
 
 @dataclass
@@ -87,11 +90,12 @@ def train(
     test_every: int = 1,
     advance: Advance = StepLoop.advance,
     look: int = 1,
+    watch: Watch | None = None,
 ) -> Trained:
     """Up to ``steps`` steps of every environment; fewer of a member where ``rule`` says so, or after ``episodes``.
     ``test(policy, k) -> [M]`` says how good all members are, each as it is or as it ended, after every ``test_every``
     steps, the k-th time. ``advance`` makes the steps, in torch or in compiled code; members that are done leave the
-    program after every ``look`` of them.
+    program after every ``look`` of them. ``watch`` is told how much is done.
 
     What a member learns does not depend on when others leave.
     """
@@ -111,6 +115,9 @@ def train(
             due = min(due, test_every - made % test_every)
         elif stops:
             due = min(due, look)
+        if watch is not None:
+            watch(1 - int(running.sum()) / members * (1 - made / steps))
+            due = min(due, _WATCHED)
         for ended in advance(loop, due, running, stops):
             if not stops:  # nobody leaves
                 counts.index_add_(0, ended.members, torch.ones_like(ended.members))
@@ -161,12 +168,19 @@ class InnerLoop:
         self._training_limit = config.test_limit  # of episodes of a training on the real environment
         self._rule_steps = 0  # real steps of the tests that a rule asked for, of the group under way
 
-    def run(self, proxies: Tensor | None, seeds: Sequence[int], sample_all: bool = False, **changes: Any) -> Outcome:
+    def run(
+        self,
+        proxies: Tensor | None,
+        seeds: Sequence[int],
+        sample_all: bool = False,
+        watch: Watch | None = None,
+        **changes: Any,
+    ) -> Outcome:
         """Train N fresh agents of ``seeds [N]`` and test them; agent i on ``proxies [N, D]`` row i, or all on the
         real environment where ``proxies`` is None.
 
         ``changes`` replace settings of the search; ``sample_all`` samples all hyperparameters that can be sampled.
-        Tests start from seeds of the agent's own seed.
+        ``watch`` is told how much is done. Tests start from seeds of the agent's own seed.
         """
         configure_torch()  # again: this thread need not be the one of last time
         loop = copy.copy(self)
@@ -183,19 +197,22 @@ class InnerLoop:
                     piece = [mine[i] for i in group[first : first + MOST_MEMBERS]]
                     pieces += piece
                     own = None if proxies is None else proxies[piece]
-                    parts.append(loop._run_piece(own, [seeds[i] for i in piece]))
+                    done, size = (len(pieces) - len(piece)) / len(seeds), len(piece) / len(seeds)
+                    parts.append(loop._run_piece(own, [seeds[i] for i in piece], part(watch, done, size)))
         whole, order = Outcome.joined(parts), torch.tensor(pieces).argsort()
         in_order = {name: getattr(whole, name)[order] for name in ("returns", "curve", "steps", "episodes")}
         return dataclasses.replace(whole, **in_order)
 
-    def _run_piece(self, proxies: Tensor | None, seeds: list[int]) -> Outcome:
+    def _run_piece(self, proxies: Tensor | None, seeds: list[int], watch: Watch | None) -> Outcome:
         started, self._rule_steps = time.perf_counter(), 0
         with self._tests_on_the_way(seeds) as test:
-            trained = self.finish(self.begin(proxies, seeds), test)
+            trained = self.finish(self.begin(proxies, seeds), test, part(watch, 0, _TRAINING))
         middle = time.perf_counter()
         returns, steps = self.test(trained.policy, seeds)
         for tested in (returns, trained.curve):
             tested[~trained.finite] = torch.nan  # such an agent still plays, always the same
+        if watch is not None:
+            watch(1)
         seconds = middle - started, time.perf_counter() - middle
         return Outcome(returns, trained.curve, trained.steps, trained.episodes, steps + self._rule_steps, *seconds)
 
@@ -219,13 +236,15 @@ class InnerLoop:
             stage = self.stages.stage(proxies, agent)
         return StepLoop(agent, stage, Streams.named(seeds, "episodes"))
 
-    def finish(self, loop: StepLoop, test: Callable[[Policy, int], Tensor] | None = None) -> Trained:
+    def finish(
+        self, loop: StepLoop, test: Callable[[Policy, int], Tensor] | None = None, watch: Watch | None = None
+    ) -> Trained:
         """Train agents that have just begun to the end, with a ``test`` every ``test_every`` steps."""
         steps, every = (-(-each // loop.agent.envs) for each in (self.config.inner_steps, self.config.test_every or 1))
         code, rule, episodes = self.compiled, self._rule(loop.agent.members), self.config.train_episodes
         if code is None or not code.able(loop):
-            return train(loop, steps, rule, episodes, test, every)
-        return train(loop, steps, rule, episodes, test, every, code.advance, code.LOOK)
+            return train(loop, steps, rule, episodes, test, every, watch=watch)
+        return train(loop, steps, rule, episodes, test, every, code.advance, code.LOOK, watch)
 
     @contextlib.contextmanager
     def _tests_on_the_way(self, seeds: Sequence[int]) -> Iterator[Callable[[Policy, int], Tensor] | None]:

@@ -19,6 +19,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from control.cli.ending import SIGNALS, ending, say
+from control.cli.progress import Lines
 from control.cli.settings import as_dict
 from control.lightning.agent import AgentModule
 from control.lightning.module import RunModule
@@ -39,6 +40,7 @@ class Progress(Callback):
     def __init__(self) -> None:
         self.bar: tqdm | None = None
         self._steps, self._time, self._first, self._started = 0, 0.0, 0, 0.0
+        self._within = Lines()
 
     def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         self._steps, self._time = int(module.env_steps.sum()), time.perf_counter()
@@ -47,6 +49,24 @@ class Progress(Callback):
             self.bar = tqdm(
                 total=module.epochs, initial=module.epoch, unit=module.unit, dynamic_ncols=True, smoothing=0.05
             )
+        self._within.begin()
+        module.watch = lambda share: self._show(module.unit, module.epochs, 0, share)
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
+        number = trainer.current_epoch + 1
+        if number == self._first + 1:  # what came before is no epoch
+            self._started = time.perf_counter()
+        self._within.begin()
+        module.watch = lambda share: self._show(module.unit, module.epochs, number, share)
+
+    def _show(self, unit: str, count: int, number: int, share: float) -> None:
+        """How much is done of an epoch, or, if its number is 0, of what comes before the first."""
+        what = f"{unit} {number}/{count}" if number else f"before the first {unit}"
+        if self.bar is None:
+            self._within.show(what, share)
+        elif time.time() - self.bar.last_print_t >= self.bar.mininterval:
+            self.bar.set_postfix_str(f"{what}: {100 * share:.0f} %")
+            self.bar.last_print_t = time.time()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         if self.bar is not None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from control.cli.progress import Watch
 from control.cli.settings import Settings, as_dict
 from control.storage.checkpoints import FORMAT, OURS, Checkpoint, believing, digest
 from models.state import like
@@ -37,6 +38,7 @@ class RunModule(pl.LightningModule):
         self.gradient_steps = 0
         self.best = -math.inf
         self.callback_states: dict[str, Any] = {}  # by Lightning's keys, where `restore` found some
+        self.watch: Watch | None = None  # told how much of an epoch, or of what comes before the first, is done
         self.whole = True  # whether the checkpoint about to be written must serve to resume
 
     def is_over(self) -> bool:

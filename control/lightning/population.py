@@ -114,7 +114,7 @@ class PopulationModule(RunModule):
 
     def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
         """Fresh agents of ``seeds [N]`` on ``proxies [N, D]``, their steps counted as the search's."""
-        outcome = self.workers.run(proxies, seeds, **changes)
+        outcome = self.workers.run(proxies, seeds, watch=self.watch, **changes)
         self.env_steps = self.env_steps + int(outcome.steps.sum())
         self.real_steps += outcome.test_steps
         return outcome

@@ -26,8 +26,11 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     trainings end early, of the agents that ended last. Then each plays ten greedy episodes on the real environment. The
     third is what the synthetic one would have answered there. As in figure 4 of Ferreira et al. 2022.
     """
-    # One shape for all agents, so that one program holds them; in torch, where they leave it as soon as they end.
-    config = dataclasses.replace(proxy.config, inner_steps=proxy.config.steps_in_use, compiled=False)
+    # One shape for all agents, so that one program holds them. Where trainings may end early, in torch: there agents
+    # leave the program as soon as they end.
+    whole = proxy.config.inner_rule == "budget" and proxy.config.train_episodes is None
+    compiled = settings.proxy.compiled and whole
+    config = dataclasses.replace(proxy.config, inner_steps=proxy.config.steps_in_use, compiled=compiled)
     loop = InnerLoop(config, settings.run.agent, settings.replace(vary_hp=False).agent, proxy.game)
     parameters = proxy.parameters.expand(_AGENTS, -1)
     interaction = loop.begin(parameters, list(range(_AGENTS)))

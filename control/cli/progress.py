@@ -1,0 +1,53 @@
+"""How far a part of a command has come: a bar on a terminal, elsewhere a line every few seconds."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from tqdm import tqdm
+
+Watch = Callable[[float], None]
+"""Takes the share of the work that is done, from 0 to 1."""
+
+LINE_SECONDS = 5.0  # between lines where there is no terminal
+
+
+class Lines:
+    """A line of text every so many seconds, for a log."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Count the seconds from now on."""
+        self._started = self._last = time.monotonic()
+
+    def show(self, what: str, share: float) -> None:
+        """Print how much of ``what`` is done, if it is time for a line."""
+        now = time.monotonic()
+        if now - self._last < LINE_SECONDS or not 0 < share < 1:
+            return
+        self._last = now
+        left = tqdm.format_interval((now - self._started) * (1 - share) / share)
+        print(f"  {what}: {100 * share:.0f} %, {left} left", flush=True)
+
+
+@contextlib.contextmanager
+def progress(what: str, shown: bool = True) -> Iterator[Watch | None]:
+    """Give a function for the length of the block that shows how much of ``what`` is done; None unless ``shown``. The
+    bar is on stderr and leaves nothing behind."""
+    if not shown:
+        yield None
+    elif sys.stderr.isatty():
+        form = "  {desc}: {percentage:3.0f} %|{bar}| {elapsed}<{remaining}"
+        with tqdm(total=1.0, desc=what, bar_format=form, leave=False, dynamic_ncols=True) as bar:
+            yield lambda share: bar.update(share - bar.n) and None
+    else:
+        lines = Lines()
+        yield lambda share: lines.show(what, share)
+
+
+def part(watch: Watch | None, first: float, size: float) -> Watch | None:
+    """What watches a part of the work that begins at the share ``first`` and is ``size`` of the whole."""
+    return None if watch is None else lambda share: watch(first + size * share)

@@ -1,0 +1,87 @@
+"""Whoever waits sees how much is done, and what is computed does not depend on it."""
+
+import io
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from control.cli import progress as module
+from control.cli.progress import part, progress
+from control.commands.choose_proxy import _returns
+from control.evolution.inner_loop import InnerLoop, Outcome
+from models.agents.ddqn.config import Config as AgentConfig
+from models.proxies.search import SearchConfig
+from models.proxies.synthetic.config import Config
+from models.streams import Streams
+
+
+def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LINE_SECONDS", 0.0)
+    with progress("agents") as watch:
+        second = part(watch, 0.5, 0.5)
+        assert watch and second
+        watch(0.25)
+        second(0.5)
+        second(1.0)  # what comes next says so
+    shown = capsys.readouterr()
+    assert [line.split(",")[0] for line in shown.out.splitlines()] == ["  agents: 25 %", "  agents: 75 %"]
+    assert not shown.err
+    monkeypatch.setattr(module, "LINE_SECONDS", 60.0)
+    with progress("agents") as watch:
+        assert watch
+        watch(0.5)
+    with progress("agents", shown=False) as watch:
+        assert watch is None and part(watch, 0.0, 1.0) is None
+    assert not capsys.readouterr().out
+
+
+def test_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress("agents") as watch:
+        assert watch
+        watch(0.5)
+    assert "agents:   0 %" in terminal.getvalue() and not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("how", [{}, {"inner_rule": "plateau", "early_out_num": 2}, {"test_every": 40}])
+def test_who_watches_agents_changes_nothing(how: dict[str, Any]) -> None:
+    config = Config(proxy_hidden_size=7, max_steps=25, inner_steps=300, test_episodes=3, compiled=False, **how)
+    agent = AgentConfig(hidden_size=8, batch_size=5, vary_hp=True, vary=("hidden_layer",))
+    loop = InnerLoop(config, "DDQN", agent, "cartpole")
+    shares: list[float] = []
+    proxies = loop.stages.parameters.initial(Streams([1, 2, 3, 4]))
+    alone, watched = loop.run(proxies, [5, 6, 7, 8]), loop.run(proxies, [5, 6, 7, 8], watch=shares.append)
+    for name in ("returns", "curve", "steps", "episodes"):
+        assert torch.equal(getattr(alone, name), getattr(watched, name))
+    assert shares == sorted(shares) and shares[0] == 0 and shares[-1] == pytest.approx(1) and len(shares) > 3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_means_that_cannot_win_get_fewer_agents_and_the_winner_is_the_same(seed: int) -> None:
+    means, count = 5, 20
+    table = 500 - 40 * torch.rand(means, count, generator=torch.Generator().manual_seed(seed)).pow(4) * (seed % 3)
+    trained = []
+
+    def run(proxies: Tensor, seeds: list[int], **how: Any) -> Outcome:
+        trained.extend(seeds)
+        returns = table[proxies[:, 0].long(), torch.tensor(seeds)][:, None]
+        ones = torch.ones(len(seeds), dtype=torch.int64)
+        return Outcome(returns, torch.zeros(len(seeds), 0), ones, ones, 0, 0.0, 0.0)
+
+    search: Any = SimpleNamespace(
+        config=SearchConfig(), outcome=None, workers=SimpleNamespace(run=run), seeds_of=lambda _, n: list(range(n)),
+        settings=SimpleNamespace(proxy=SearchConfig(compiled=True), run=SimpleNamespace(gamename="cartpole")),
+    )  # fmt: skip
+    scores, tested = _returns(search, torch.arange(means)[:, None].float(), count, "")
+    able = [float(score) if agents == count else 0.0 for score, agents in zip(scores, tested, strict=True)]
+    assert able.index(max(able)) == int(table.mean(1).argmax())
+    assert len(trained) == sum(tested) and tested[0] == count
+    assert seed % 3 or max(tested[1:]) < count  # where all are perfect, none is better than the first
+    for mean, agents in enumerate(tested):
+        assert scores[mean] == table[mean, :agents].mean()
