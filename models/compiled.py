@@ -20,13 +20,16 @@ from typing import Any, NamedTuple, TypeVar
 
 import numba
 import numpy as np
+from torch import Tensor
 
 from models.mlp import Mlp
+from models.optim import MemberAdam
+from models.vectors import LANES, load, splat, spread, store, total, totals, where_less
 
 F = TypeVar("F", bound=Callable[..., Any])
 Array = np.ndarray[Any, Any]
 # Files that compiled functions, or constants in them, stand in; and how many states of them stay compiled.
-_COMPILED, _KEPT = ("compiled.py", "synthetic.py"), 8
+_COMPILED, _KEPT = ("compiled.py", "vectors.py", "synthetic.py"), 8
 ACTIVATIONS = {"identity": 0, "relu": 1, "leakyrelu": 2, "tanh": 3, "prelu": 4}
 RELU, LEAKY, TANH, PRELU = 1, 2, 3, 4
 # Counting references to arrays would take most of the time, so compiled functions neither count nor make any.
@@ -35,6 +38,7 @@ INLINE: dict[str, Any] = {"forceinline": True}
 # Sums may be reordered for the processor's vectors. NaN and infinities stay what they are: members are judged by them.
 FAST: dict[str, Any] = EXACT | {"fastmath": {"reassoc", "contract", "arcp", "nsz"}}
 ZERO, ONE = np.float32(0), np.float32(1)
+_MOST = np.float32(7.9053111)  # whose tanh is 1
 
 
 @functools.cache
@@ -112,15 +116,19 @@ NOTHING = net(Mlp([1, 1], "identity"))  # where there is none
 
 
 def layers_of(net: Net, batch: int) -> Array:
-    """Memory for `forward` and `backward` of so many columns: ``[L + 1, widest, batch]``."""
-    return np.empty((len(net.sizes), net.widest, batch), np.float32)
+    """Memory for `forward` and `backward` of so many columns: ``[L + 1, widest, columns]``, whole vectors in lines of
+    the processor's cache. The columns that fill up the last vector are 0 in inputs and in gradients."""
+    shape = len(net.sizes), net.widest, -(-batch // LANES) * LANES
+    whole = np.zeros(shape[0] * shape[1] * shape[2] + LANES, np.float32)
+    first = -whole.ctypes.data % (4 * LANES) // 4
+    return whole[first : first + len(whole) - LANES].reshape(shape)
 
 
 @compiled
 def _tanh(x):
-    """`torch.tanh` within two units in the last place, as the rational function of Eigen, which vectorises."""
-    x = np.float32(-7.9053111) if x < np.float32(-7.9053111) else x
-    x = np.float32(7.9053111) if x > np.float32(7.9053111) else x
+    """`torch.tanh` of a number or a vector within two units in the last place: the rational function of Eigen."""
+    x = where_less(x, -_MOST, -_MOST, x)
+    x = where_less(_MOST, x, _MOST, x)
     s = x * x
     p = s * np.float32(-2.76076847742355e-16) + np.float32(2.00018790482477e-13)
     p = s * p + np.float32(-8.60467152213735e-11)
@@ -143,58 +151,59 @@ def better(x, y):
 @compiled
 def _activate(x, kept, width, kind, leak):
     """The activation of ``x [., B]`` in place (`Columns.activated`); ``kept`` takes what prelu's derivative needs."""
-    batch = x.shape[1]
     for n in range(width):
         if kind == RELU:
-            for j in range(batch):
-                x[n, j] = ZERO if x[n, j] < ZERO else x[n, j]
+            for j in range(0, x.shape[1], LANES):
+                value = load(x, n, j)
+                store(x, n, j, where_less(value, ZERO, ZERO, value))
         elif kind == TANH:
-            for j in range(batch):
-                x[n, j] = _tanh(x[n, j])
+            for j in range(0, x.shape[1], LANES):
+                store(x, n, j, _tanh(load(x, n, j)))
         else:
-            for j in range(batch):
-                kept[n, j] = x[n, j]
-            for j in range(batch):
-                x[n, j] = x[n, j] if x[n, j] > ZERO else leak * x[n, j]
+            for j in range(0, x.shape[1], LANES):
+                value = load(x, n, j)
+                store(kept, n, j, value)
+                store(x, n, j, where_less(ZERO, value, value, leak * value))
 
 
 @compiled
 def _affine(x, y, flat, weight, bias, count, stride_in, stride_out, outputs):
     """``y = W x + b`` of columns (`Columns.affine`): weight (o, i) lies at ``weight + o stride_out + i stride_in``; a
     negative ``bias`` is none."""
-    batch = y.shape[1]
-    for o in range(outputs):
-        at, i, start = weight + o * stride_out, 0, flat[bias + o] if bias >= 0 else ZERO
-        if count >= 4:
-            a, b = flat[at], flat[at + stride_in]
-            c, d = flat[at + 2 * stride_in], flat[at + 3 * stride_in]
-            for j in range(batch):
-                y[o, j] = (start + a * x[0, j] + b * x[1, j]) + (c * x[2, j] + d * x[3, j])
-            i = 4
-        elif count >= 2:
-            a, b = flat[at], flat[at + stride_in]
-            for j in range(batch):
-                y[o, j] = start + a * x[0, j] + b * x[1, j]
-            i = 2
-        else:
-            for j in range(batch):
-                y[o, j] = start
-        at += i * stride_in
-        while i + 8 <= count:  # eight at once, for every pass over y costs a load and a store
-            a, b = flat[at], flat[at + stride_in]
-            c, d = flat[at + 2 * stride_in], flat[at + 3 * stride_in]
-            e, f = flat[at + 4 * stride_in], flat[at + 5 * stride_in]
-            g, h = flat[at + 6 * stride_in], flat[at + 7 * stride_in]
-            for j in range(batch):
-                first = (a * x[i, j] + b * x[i + 1, j]) + (c * x[i + 2, j] + d * x[i + 3, j])
-                second = (e * x[i + 4, j] + f * x[i + 5, j]) + (g * x[i + 6, j] + h * x[i + 7, j])
-                y[o, j] += first + second
-            at, i = at + 8 * stride_in, i + 8
-        while i < count:
-            a = flat[at]
-            for j in range(batch):
-                y[o, j] += a * x[i, j]
-            at, i = at + stride_in, i + 1
+    for j in range(0, y.shape[1], LANES):
+        o = 0
+        while o + 4 <= outputs:  # four at once, for every pass over x costs its loads
+            at = weight + o * stride_out
+            a, b, c, d = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
+            if bias >= 0:
+                a, b = spread(flat, bias + o), spread(flat, bias + o + 1)
+                c, d = spread(flat, bias + o + 2), spread(flat, bias + o + 3)
+            for i in range(count):
+                value = load(x, i, j)
+                a += spread(flat, at) * value
+                b += spread(flat, at + stride_out) * value
+                c += spread(flat, at + 2 * stride_out) * value
+                d += spread(flat, at + 3 * stride_out) * value
+                at += stride_in
+            store(y, o, j, a)
+            store(y, o + 1, j, b)
+            store(y, o + 2, j, c)
+            store(y, o + 3, j, d)
+            o += 4
+        while o < outputs:
+            at, i = weight + o * stride_out, 0
+            a, b, c, d = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
+            while i + 4 <= count:  # four sums, for each waits for its last
+                a += spread(flat, at) * load(x, i, j)
+                b += spread(flat, at + stride_in) * load(x, i + 1, j)
+                c += spread(flat, at + 2 * stride_in) * load(x, i + 2, j)
+                d += spread(flat, at + 3 * stride_in) * load(x, i + 3, j)
+                at, i = at + 4 * stride_in, i + 4
+            while i < count:
+                a += spread(flat, at) * load(x, i, j)
+                at, i = at + stride_in, i + 1
+            store(y, o, j, ((a + b) + (c + d)) + (spread(flat, bias + o) if bias >= 0 else splat(ZERO)))
+            o += 1
 
 
 @compiled
@@ -218,50 +227,50 @@ def _outer(below, gradient, grad, weight, bias, inputs, outputs, stride_in, stri
     """The gradient of a layer's weight and bias (`Columns.outer`)."""
     batch = gradient.shape[1]
     for o in range(outputs):
-        total = ZERO
-        for j in range(batch):
-            total += gradient[o, j]
-        grad[bias + o] = total
+        a = splat(ZERO)
+        for j in range(0, batch, LANES):
+            a += load(gradient, o, j)
+        grad[bias + o] = total(a)
         at, i = weight + o * stride_out, 0
         while i + 4 <= inputs:
-            a, b, c, d = ZERO, ZERO, ZERO, ZERO
-            for j in range(batch):
-                g = gradient[o, j]
-                a += g * below[i, j]
-                b += g * below[i + 1, j]
-                c += g * below[i + 2, j]
-                d += g * below[i + 3, j]
-            grad[at], grad[at + stride_in] = a, b
-            grad[at + 2 * stride_in], grad[at + 3 * stride_in] = c, d
+            a, b, c, d = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
+            for j in range(0, batch, LANES):
+                value = load(gradient, o, j)
+                a += value * load(below, i, j)
+                b += value * load(below, i + 1, j)
+                c += value * load(below, i + 2, j)
+                d += value * load(below, i + 3, j)
+            sums = totals(a, b, c, d)
+            grad[at], grad[at + stride_in] = sums[0], sums[1]
+            grad[at + 2 * stride_in], grad[at + 3 * stride_in] = sums[2], sums[3]
             at, i = at + 4 * stride_in, i + 4
         while i < inputs:
-            a = ZERO
-            for j in range(batch):
-                a += gradient[o, j] * below[i, j]
-            grad[at] = a
+            a = splat(ZERO)
+            for j in range(0, batch, LANES):
+                a += load(gradient, o, j) * load(below, i, j)
+            grad[at] = total(a)
             at, i = at + stride_in, i + 1
 
 
 @compiled
 def _derive(gradient, below, kept, width, kind, leak):
     """``gradient`` times the activation's derivative (`products.derivative`); gives what prelu's slope gets."""
-    batch, total = gradient.shape[1], ZERO
+    batch, slope = gradient.shape[1], splat(ZERO)
     for i in range(width):
-        if kind == RELU:
-            for j in range(batch):
-                gradient[i, j] = gradient[i, j] if below[i, j] > ZERO else ZERO
-        elif kind == TANH:
-            for j in range(batch):
-                gradient[i, j] *= ONE - below[i, j] * below[i, j]
-        elif kind == LEAKY:
-            for j in range(batch):
-                gradient[i, j] *= ONE if below[i, j] > ZERO else leak
-        elif kind == PRELU:
-            for j in range(batch):
-                total += gradient[i, j] * (kept[i, j] if kept[i, j] < ZERO else ZERO)
-            for j in range(batch):
-                gradient[i, j] *= ONE if kept[i, j] > ZERO else leak
-    return total
+        for j in range(0, batch, LANES):
+            down, value = load(gradient, i, j), load(below, i, j)
+            if kind == RELU:
+                down = where_less(ZERO, value, down, ZERO)
+            elif kind == TANH:
+                down *= ONE - value * value
+            elif kind == LEAKY:
+                down *= where_less(ZERO, value, ONE, leak)
+            elif kind == PRELU:
+                value = load(kept, i, j)
+                slope += down * where_less(value, ZERO, value, ZERO)
+                down *= where_less(ZERO, value, ONE, leak)
+            store(gradient, i, j, down)
+    return total(slope)
 
 
 @compiled
@@ -326,9 +335,27 @@ def single(net, flat, rows, at):
     return at
 
 
+class Learner(NamedTuple):
+    """The weights ``[M, D]`` of M members, those of their targets, and the memory of `MemberAdam`."""
+
+    online: Array
+    target: Array
+    mean: Array
+    square: Array
+    counts: Array  # [M]
+    lr: Array  # [M]
+
+
+def learner(online: Tensor, target: Tensor, optimizer: MemberAdam) -> Learner:
+    own = online, target, optimizer.mean, optimizer.square, optimizer.count, optimizer.lr
+    return Learner._make(each.numpy() for each in own)
+
+
 @compiled
-def adam(param, grad, mean, square, lr, count):
-    """`MemberAdam.update` of one member, whose ``count``-th update it is."""
+def adam(own, m, grad):
+    """`MemberAdam.update` of member m."""
+    own.counts[m] += 1
+    count, lr, param, mean, square = own.counts[m], own.lr[m], own.online[m], own.mean[m], own.square[m]
     first = np.float32(1 / (1 - 0.9**count))
     root2 = np.float32((1 - 0.999**count) ** 0.5)
     size, one, two, eps = lr * first, np.float32(1 - 0.9), np.float32(1 - 0.999), np.float32(1e-8)
@@ -340,10 +367,17 @@ def adam(param, grad, mean, square, lr, count):
 
 
 @compiled
-def follow(target, online, tau):
-    """`Tensor.lerp_` of one member."""
+def follow(own, m, tau):
+    """`Tensor.lerp_` of member m's target."""
+    target, online = own.target[m], own.online[m]
     for k in range(len(target)):
         target[k] += tau * (online[k] - target[k])
+
+
+@exact
+def epsilon(a, m, t):
+    """`Agent.epsilon` of member m at step t of the block."""
+    return a.by_step[t] if len(a.by_step) else a.by_episode[a.episodes[m]]
 
 
 @compiled

@@ -14,14 +14,17 @@ from models.agents.ddqn.networks import Dueling
 from models.compiled import (
     FAST,
     NOTHING,
+    Learner,
     Net,
     adam,
     backward,
     better,
     compiled,
+    epsilon,
     follow,
     forward,
     layers_of,
+    learner,
     net,
     row_of,
     single,
@@ -42,12 +45,7 @@ class Members(NamedTuple):
     body: Net  # the network, or the features of a dueling one
     value: Net
     advantage: Net
-    online: Array  # [M, D]
-    target: Array
-    mean: Array
-    square: Array
-    updates: Array  # [M], of Adam
-    lr: Array  # [M]
+    own: Learner
     episodes: Array  # [M]
     loss: Array  # [M]
     table: Array  # [rows, M, 2 O + 3]
@@ -95,12 +93,11 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
     dueling = isinstance(network, Dueling)
     by_episode, by_step = agent._epsilon.ahead(agent.episodes, agent.steps, steps, envs, agent.budget)
     return Members._make((
-        dueling, isinstance(network, Dueling) and network.over_batch, *_nets(network), agent.online.numpy(),
-        agent.target.numpy(),
-        agent.optimizer.mean.numpy(), agent.optimizer.square.numpy(), agent.optimizer.count.numpy(),
-        agent.optimizer.lr.numpy(), agent.episodes.numpy(), loss.numpy(), table.numpy(), replay.position, replay.size,
-        replay.capacity, *(numbers[name].numpy() for name in NUMBERS), by_episode, by_step, agent.obs_size,
-        agent.actions, np.float32(config.discount), np.float32(config.tau), config.init_episodes, max(1, config.fill),
+        dueling, isinstance(network, Dueling) and network.over_batch, *_nets(network),
+        learner(agent.online, agent.target, agent.optimizer), agent.episodes.numpy(), loss.numpy(), table.numpy(),
+        replay.position, replay.size, replay.capacity, *(numbers[name].numpy() for name in NUMBERS), by_episode,
+        by_step, agent.obs_size, agent.actions, np.float32(config.discount), np.float32(config.tau),
+        config.init_episodes, max(1, config.fill),
     ))  # fmt: skip
 
 
@@ -140,7 +137,7 @@ def work(a: Members) -> Work:
     layers = [layers_of(each, batch) for each in (a.body, a.value, a.advantage) for _ in range(3)]
     q, best, goal = np.empty((a.actions, batch), np.float32), np.empty(batch, np.int64), np.empty(batch, np.float32)
     return Work._make(
-        (rows, vector, *layers, q, best, goal, np.empty_like(best), np.zeros(a.online.shape[1], np.float32))
+        (rows, vector, *layers, q, best, goal, np.empty_like(best), np.zeros(a.own.online.shape[1], np.float32))
     )
 
 
@@ -169,10 +166,9 @@ def best_of(net, flat, obs, rows):
 
 def choose(a, w, m, t, e, obs):
     """`Agent.act`."""
-    epsilon = a.by_step[t] if len(a.by_step) else a.by_episode[a.episodes[m]]
-    if a.explore[m, t, e] < epsilon:
+    if a.explore[m, t, e] < epsilon(a, m, t):
         return a.action[m, t, e]
-    return best_of(a, a.online[m], obs, w.rows)
+    return best_of(a, a.own.online[m], obs, w.rows)
 
 
 def remember(a, w, m, t, e, obs, action, after, reward, discount, done):
@@ -253,7 +249,7 @@ def improve(a, w, m, t):
     filled = min(a.filled + (t + 1) * a.explore.shape[2], a.capacity)
     if a.episodes[m] < a.init_episodes or filled < a.fill:
         return
-    size, online, target = a.obs_size, a.online[m], a.target[m]
+    size, online, target = a.obs_size, a.own.online[m], a.own.target[m]
     for u in range(updates):
         for j in range(batch):
             row = row_of(a.replay[m, t, u, j], filled)
@@ -281,9 +277,8 @@ def improve(a, w, m, t):
             for k in range(a.actions):
                 w.q[k, j] = np.float32(2) * (error * share) if k == w.best[j] else np.float32(0)
         _down(a, w, online)
-        a.updates[m] += 1
-        adam(online, w.grad, a.mean[m], a.square[m], a.lr[m], a.updates[m])
-        follow(target, online, a.tau)
+        adam(a.own, m, w.grad)
+        follow(a.own, m, a.tau)
         a.loss[m] = loss
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from models.agents.tabular.agent import Agent, Greedy
-from models.compiled import EXACT, INLINE, better, exact
+from models.compiled import EXACT, INLINE, better, epsilon, exact
 
 Array = np.ndarray[Any, Any]
 BACKUPS = {"max": 0, "redrawn": 1, "executed": 2}
@@ -116,18 +116,12 @@ def _best(online, actions, ties, m, t, e, cell):
     return best
 
 
-@exact
-def _epsilon(by_step, by_episode, t, episodes):
-    """`Agent.epsilon`."""
-    return by_step[t] if len(by_step) else by_episode[episodes]
-
-
 def choose(a, w, m, t, e, obs):
     """`Agent.act`."""
     w.cell[e] = _cell(obs, w.numbers)
     if a.backup == EXECUTED and a.planned[m, e] < a.actions:
         return a.planned[m, e]
-    if a.explore[m, t, e] < _epsilon(a.by_step, a.by_episode, t, a.episodes[m]):
+    if a.explore[m, t, e] < epsilon(a, m, t):
         return a.action[m, t, e]
     return _best(a.online, a.actions, a.ties, m, t, e, w.cell[e])
 
@@ -152,7 +146,7 @@ def improve(a, w, m, t):
         if a.backup == MAX:
             action = _best(a.online, a.actions, a.next_ties, m, t, e, cell)
         else:
-            explores = a.next_explore[m, t, e] < _epsilon(a.by_step, a.by_episode, t, a.episodes[m])
+            explores = a.next_explore[m, t, e] < epsilon(a, m, t)
             action = a.next_action[m, t, e] if explores else _best(a.online, a.actions, a.next_ties, m, t, e, cell)
             if a.backup == EXECUTED:
                 a.planned[m, e] = a.actions if w.done[e] else action

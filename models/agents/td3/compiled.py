@@ -10,7 +10,21 @@ import numpy as np
 import torch
 
 from models.agents.td3.agent import Agent
-from models.compiled import FAST, Net, adam, backward, compiled, follow, forward, layers_of, net, row_of, single
+from models.compiled import (
+    FAST,
+    Learner,
+    Net,
+    adam,
+    backward,
+    compiled,
+    follow,
+    forward,
+    layers_of,
+    learner,
+    net,
+    row_of,
+    single,
+)
 from models.off_policy import Play
 from models.spaces import Continuous
 
@@ -26,18 +40,8 @@ class Members(NamedTuple):
     actor: Net
     first: Net  # critics, in the parameters of both
     second: Net
-    online: Array  # [M, D]
-    target: Array
-    mean: Array
-    square: Array
-    updates: Array  # [M], of Adam
-    lr: Array  # [M]
-    critics: Array  # [M, 2 D]
-    critic_targets: Array
-    critic_mean: Array
-    critic_square: Array
-    critic_count: Array
-    critic_lr: Array
+    own: Learner
+    critics: Learner
     episodes: Array  # [M]
     loss: Array  # [M]
     table: Array  # [rows, M, 2 O + A + 2]
@@ -87,17 +91,15 @@ class Work(NamedTuple):
 
 def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
     """``numbers [M, T, ...]`` are those of the next T = ``steps``."""
-    config, replay, critics, optimizer = agent.config, agent.replay, agent.critics, agent.optimizer
+    config, replay, critics = agent.config, agent.replay, agent.critics
     (table,) = replay.reserve(steps * agent.envs)
     one = critics.twins.one
-    moments = [each.numpy() for each in (optimizer.mean, optimizer.square, optimizer.count, optimizer.lr)]
-    other = critics.optimizer
-    others = [each.numpy() for each in (other.mean, other.square, other.count, other.lr)]
     bounds = [each.numpy() for each in (agent.centre, agent.reach, agent.low, agent.high)]
     floats = (config.discount, config.tau, config.action_std, config.policy_std, config.policy_std_clip)
     return Members._make((
-        net(agent.network), net(one), net(one, one.size), agent.online.numpy(), agent.target.numpy(), *moments,
-        critics.online.numpy(), critics.target.numpy(), *others, agent.episodes.numpy(), loss.numpy(), table.numpy(),
+        net(agent.network), net(one), net(one, one.size),
+        learner(agent.online, agent.target, agent.optimizer),
+        learner(critics.online, critics.target, critics.optimizer), agent.episodes.numpy(), loss.numpy(), table.numpy(),
         replay.position, replay.size, replay.capacity, *(numbers[name].numpy() for name in NUMBERS), agent.obs_size,
         agent.action_size, *bounds, *(np.float32(each) for each in floats), config.policy_delay, config.init_episodes,
         max(1, config.fill),
@@ -110,7 +112,7 @@ def work(a: Members) -> Work:
     layers = [layers_of(each, batch) for each in (a.actor, a.first, a.second) for _ in range(3)]
     row, vectors = np.empty((2, a.actor.widest), np.float32), np.empty((envs, a.vector), np.float32)
     numbers = np.empty(batch, np.float32), np.empty(batch, np.int64)
-    grads = np.zeros(a.online.shape[1], np.float32), np.zeros(a.critics.shape[1], np.float32)
+    grads = np.zeros(a.own.online.shape[1], np.float32), np.zeros(a.critics.online.shape[1], np.float32)
     return Work._make((row, np.empty(a.vector, np.float32), vectors, *layers, *numbers, *grads))
 
 
@@ -172,7 +174,7 @@ def choose(a, w, m, t, e, obs):
     """`OffPolicy.act`, with the noise of `Agent._explore`."""
     envs = a.explore.shape[2]
     able = _able(a, m, min(a.filled + t * envs, a.capacity))
-    at = _outputs(a, a.online[m], obs, w.rows) if able else 0
+    at = _outputs(a, a.own.online[m], obs, w.rows) if able else 0
     for k in range(a.vector):
         if able:
             x = _bound(np.tanh(w.rows[at, k]) + a.explore[m, t, e, k] * a.action_std, _ONE)
@@ -204,7 +206,7 @@ def _goals(a, w, m, t, u):
         row = w.batch[j]
         for k in range(size):
             w.actor[0, k, j] = a.table[row, m, pair + k]
-    forward(a.actor, a.target[m], w.actor, w.actor_kept)
+    forward(a.actor, a.own.target[m], w.actor, w.actor_kept)
     outputs = w.actor[len(a.actor.sizes) - 1]
     for k in range(size):
         for j in range(batch):
@@ -216,7 +218,7 @@ def _goals(a, w, m, t, u):
             x = _bound(np.tanh(outputs[k, j]) + noise, _ONE)
             w.first[0, size + k, j] = x
             w.second[0, size + k, j] = x
-    targets = a.critic_targets[m]
+    targets = a.critics.target[m]
     forward(a.first, targets, w.first, w.first_kept)
     forward(a.second, targets, w.second, w.second_kept)
     for j in range(batch):
@@ -248,19 +250,19 @@ def _climb(a, w, m):
     for k in range(size):
         for j in range(batch):
             w.actor[0, k, j] = w.first[0, k, j]
-    forward(a.actor, a.online[m], w.actor, w.actor_kept)
+    forward(a.actor, a.own.online[m], w.actor, w.actor_kept)
     for k in range(a.vector):
         for j in range(batch):
             w.first[0, size + k, j] = np.tanh(w.actor[last, k, j])
-    forward(a.first, a.critics[m], w.first, w.first_kept)
+    forward(a.first, a.critics.online[m], w.first, w.first_kept)
     for j in range(batch):
         w.first_back[depth, 0, j] = np.float32(1 / batch)
-    backward(a.first, a.critics[m], w.first, w.first_kept, w.first_back, w.critic_grad, False, True)
+    backward(a.first, a.critics.online[m], w.first, w.first_kept, w.first_back, w.critic_grad, False, True)
     for k in range(a.vector):
         for j in range(batch):
             x = w.first[0, size + k, j]
             w.actor_back[last, k, j] = -w.first_back[0, size + k, j] * (_ONE - x * x)
-    backward(a.actor, a.online[m], w.actor, w.actor_kept, w.actor_back, w.grad, True, False)
+    backward(a.actor, a.own.online[m], w.actor, w.actor_kept, w.actor_back, w.grad, True, False)
 
 
 def improve(a, w, m, t):
@@ -272,18 +274,16 @@ def improve(a, w, m, t):
         for j in range(len(w.batch)):
             w.batch[j] = row_of(a.replay[m, t, u, j], filled)
         _goals(a, w, m, t, u)
-        critics = a.critics[m]
+        critics = a.critics.online[m]
         loss = _descend(a.first, critics, w.first, w.first_kept, w.first_back, w.critic_grad, w.goal)
         loss += _descend(a.second, critics, w.second, w.second_kept, w.second_back, w.critic_grad, w.goal)
         a.loss[m] = loss
-        a.critic_count[m] += 1
-        adam(critics, w.critic_grad, a.critic_mean[m], a.critic_square[m], a.critic_lr[m], a.critic_count[m])
-        if a.critic_count[m] % a.policy_delay == 0:
+        adam(a.critics, m, w.critic_grad)
+        if a.critics.counts[m] % a.policy_delay == 0:
             _climb(a, w, m)
-            a.updates[m] += 1
-            adam(a.online[m], w.grad, a.mean[m], a.square[m], a.lr[m], a.updates[m])
-            follow(a.target[m], a.online[m], a.tau)
-            follow(a.critic_targets[m], critics, a.tau)
+            adam(a.own, m, w.grad)
+            follow(a.own, m, a.tau)
+            follow(a.critics, m, a.tau)
 
 
 def decide(p, m, obs, rows, vector):

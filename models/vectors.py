@@ -1,0 +1,169 @@
+"""Vectors of 16 numbers in compiled code: the columns of a batch that are computed together.
+
+Loops over arrays must ask first whether these overlap, and end with what fills no vector. At the sizes of small agents
+both cost more than the work. A `Vector` is a number to compiled functions, held in registers. Importing this takes
+Numba.
+"""
+
+import operator
+from typing import Any
+
+from llvmlite import ir
+from numba import extending
+from numba.core import cgutils, types
+from numba.extending import models, overload, register_model
+
+LANES = 16
+intrinsic: Any = extending.intrinsic
+_VECTOR, _FAST = ir.VectorType(ir.FloatType(), LANES), ("contract", "nsz", "reassoc")
+
+
+class Vector(types.Type):
+    """16 float32."""
+
+    def __init__(self) -> None:
+        super().__init__(name="Vector")
+
+
+VECTOR = Vector()
+
+
+@register_model(Vector)
+class _Model(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, _VECTOR)
+
+
+def _place(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    array, row, column = arguments[:3]
+    kind = signature.args[0]
+    own = context.make_array(kind)(context, builder, array)
+    place = cgutils.get_item_pointer(context, builder, kind, own, [row, column], wraparound=False)
+    return builder.bitcast(place, _VECTOR.as_pointer())
+
+
+@intrinsic
+def load(typing: Any, array: Any, row: Any, column: Any) -> Any:
+    """``array[row, column : column + 16]``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(_place(context, builder, signature, arguments), align=4)
+
+    return VECTOR(array, types.intp, types.intp), generate
+
+
+@intrinsic
+def store(typing: Any, array: Any, row: Any, column: Any, value: Any) -> Any:
+    """``array[row, column : column + 16] = value``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store(arguments[3], _place(context, builder, signature, arguments), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp, VECTOR), generate
+
+
+@intrinsic
+def splat(typing: Any, x: Any) -> Any:
+    """The number, 16 times; a vector as it is."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return arguments[0] if signature.args[0] == VECTOR else _splat(builder, arguments[0])
+
+    return VECTOR(x if x == VECTOR else types.float32), generate
+
+
+def _splat(builder: Any, value: Any) -> Any:
+    one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, ir.IntType(32)(0))
+    zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    return builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), zeros)
+
+
+@intrinsic
+def spread(typing: Any, array: Any, at: Any) -> Any:
+    """``array[at]``, 16 times, without a look at whether ``at`` counts from the end."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = signature.args[0]
+        own = context.make_array(kind)(context, builder, arguments[0])
+        place = cgutils.get_item_pointer(context, builder, kind, own, [arguments[1]], wraparound=False)
+        return _splat(builder, builder.load(place))
+
+    return VECTOR(array, types.intp), generate
+
+
+@intrinsic
+def total(typing: Any, x: Any) -> Any:
+    """The sum of a vector."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(ir.FloatType(), [ir.FloatType(), _VECTOR])
+        add = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.fadd.v{LANES}f32")
+        return builder.call(add, [ir.FloatType()(0.0), arguments[0]], fastmath=_FAST)
+
+    return types.float32(VECTOR), generate
+
+
+@intrinsic
+def totals(typing: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """The sums of four vectors, for little more than one takes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def halves(pair: Any, size: int, end: int) -> Any:
+            """Of every ``size`` numbers, up to the ``end``-th of both vectors, the sum of the first half and second."""
+            parts = []
+            for first in (0, size // 2):
+                picked = [k for at in range(first, end, size) for k in range(at, at + size // 2)]
+                order = ir.Constant(ir.VectorType(ir.IntType(32), len(picked)), picked)
+                parts.append(builder.shuffle_vector(pair[0], pair[1], order))
+            return builder.fadd(*parts, flags=_FAST)
+
+        pairs = [halves(arguments[k : k + 2], LANES, 2 * LANES) for k in (0, 2)]
+        whole, size = halves(pairs, LANES // 2, 2 * LANES), LANES // 4
+        while size > 1:
+            whole, size = halves((whole, whole), size, 4 * size), size // 2
+        found = [builder.extract_element(whole, ir.IntType(32)(k)) for k in range(4)]
+        return context.make_tuple(builder, signature.return_type, found)
+
+    return types.UniTuple(types.float32, 4)(VECTOR, VECTOR, VECTOR, VECTOR), generate
+
+
+@intrinsic
+def _less(typing: Any, x: Any, y: Any, then: Any, other: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.select(builder.fcmp_ordered("<", *arguments[:2]), *arguments[2:])
+
+    return VECTOR(VECTOR, VECTOR, VECTOR, VECTOR), generate
+
+
+def where_less(x, y, then, other):  # type: ignore[no-untyped-def]
+    """``then`` where x < y, and ``other`` where not or where one is NaN; of numbers or vectors."""
+
+
+@overload(where_less)
+def _where_less(x, y, then, other):  # type: ignore[no-untyped-def]
+    if VECTOR in (x, y, then, other):
+        return lambda x, y, then, other: _less(splat(x), splat(y), splat(then), splat(other))
+    return lambda x, y, then, other: then if x < y else other
+
+
+def _operator(symbol: Any, name: str) -> None:
+    """Make the operator one of vectors, and of vectors with numbers."""
+
+    @intrinsic
+    def both(typing: Any, x: Any, y: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return getattr(builder, name)(*arguments, flags=_FAST)
+
+        return VECTOR(VECTOR, VECTOR), generate
+
+    @overload(symbol)
+    def of(x, y):  # type: ignore[no-untyped-def]
+        if VECTOR in (x, y):
+            return lambda x, y: both(splat(x), splat(y))
+        return None
+
+
+for _name in ("add", "sub", "mul", "truediv"):
+    for _symbol in (_name, f"i{_name}"):
+        _operator(getattr(operator, _symbol), "fdiv" if _name == "truediv" else f"f{_name}")
