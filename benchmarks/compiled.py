@@ -1,15 +1,18 @@
-"""Speed of inner loops in machine code, one thread: against torch and against plain loops, by size and by members.
+"""Speed of inner loops in machine code: against torch and plain loops, by size, by members, by threads.
 
     python benchmarks/compiled.py [--json] [--quick]
 
-Seconds are CPU time of this process, in the middle of trainings. What is compared takes turns in one run. Compiling
-comes before.
+Seconds are CPU time of one thread of this process, in the middle of trainings; where threads are compared, of the
+clock, so that other jobs count. What is compared takes turns in one run. Compiling comes before.
 """
 
 import contextlib
 import dataclasses
+import os
 import statistics
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -34,6 +37,7 @@ CASES = {
         "RN --gamename mountaincar-continuous --action_repeat 2 --agent TD3 --mode 2", "TD3 2-64-1, batch 32", None,
     ),
 }  # fmt: skip
+THREADED = ("cartpole_mdp", "cartpole_mdp_paper")
 FLAT = "cartpole_mdp"  # whose cost per member is measured for several numbers of members
 PLAIN = {"recipe": 100.0, "paper": 40.0}  # the plain loop's presets
 
@@ -57,7 +61,7 @@ QUICK = Size(2, 8, 8, 1, 2, 1, (1, 2))
 class Training:
     """Members in the middle of a training on random proxies."""
 
-    def __init__(self, argv: str, members: int, size: Size, fast: bool):
+    def __init__(self, argv: str, members: int, size: Size, fast: bool, threads: int = 1):
         settings = parse.parse(["--implementation", *argv.split()])
         agent = dataclasses.replace(
             settings.agent, **({"vary_hp": False} if hasattr(settings.agent, "vary_hp") else {})
@@ -65,13 +69,14 @@ class Training:
         loop = InnerLoop(settings.proxy, settings.run.agent, agent, settings.run.gamename)
         seeds = list(range(members))
         self.loop = loop.begin(loop.stages.parameters.initial(Streams(seeds)), seeds)
-        self.members, self.advance = members, compiled.advance if fast else StepLoop.advance
+        self.members = members
+        self.advance = partial(compiled.advance, threads=threads) if fast else StepLoop.advance
         self.cost(size.before)
 
-    def cost(self, steps: int) -> float:
+    def cost(self, steps: int, seconds_of: Callable[[Callable[[], object]], float] = cpu_seconds) -> float:
         """CPU microseconds of a step of a member."""
         ticks = -(-steps // self.loop.agent.envs)
-        seconds = cpu_seconds(lambda: train(self.loop, ticks, advance=self.advance))
+        seconds = seconds_of(lambda: train(self.loop, ticks, advance=self.advance))
         return 1e6 * seconds / (ticks * self.loop.agent.envs * self.members)
 
 
@@ -110,12 +115,31 @@ def by_members(size: Size) -> dict[str, Result]:
     }
 
 
+def clock_seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def two_threads(size: Size) -> dict[str, Result]:
+    results = {}
+    for name in THREADED:
+        argv, what, _ = CASES[name]
+        trainings = {count: Training(argv, size.members, size, True, count) for count in (1, 2)}
+        ways = {f"{count}": partial(each.cost, size.steps, clock_seconds) for count, each in trainings.items()}
+        costs, load = interleave(ways, size.rounds), os.getloadavg()[0]
+        times = median_ratio(costs["1"], costs["2"])
+        against = f"by the clock, one; at a load of {load:.1f} on {os.cpu_count()} cores; {what}"
+        results[f"{name}_two_threads"] = Result(times, "times", against, (">=", 1.7))
+    return results
+
+
 def main() -> None:
     options = common.parser(__doc__.splitlines()[0]).parse_args()
     size = QUICK if options.quick else Size()
     torch.set_num_threads(1)
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
-        results = against_torch(size) | against_plain_loops(size) | by_members(size)
+        results = against_torch(size) | against_plain_loops(size) | by_members(size) | two_threads(size)
     common.report("Inner loops in machine code", results, options.json)
 
 

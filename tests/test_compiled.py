@@ -1,8 +1,10 @@
 """Compiled inner loops against torch's, for every option; members by themselves; tests; what has no machine code."""
 
 import dataclasses
+import threading
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from control.cli import parse
 from control.evolution.inner_loop import InnerLoop, train
 from control.loops.rollout import rollout
 from control.loops.steps import StepLoop
+from control.loops.threads import for_members
 from envs.make import make_environment
 from models.agents.ddqn.config import Config as DDQN
 from models.agents.tabular.config import Config as Tables
@@ -168,6 +171,53 @@ def test_alone_as_in_company_to_the_bit(argv: str) -> None:
         train(alone, 140, advance=compiled.advance)
         for one, other in zip(weights(company), weights(alone), strict=True):
             assert torch.equal(one[row : row + 1], other)
+
+
+@pytest.mark.parametrize("argv", [DDQNS["tanh, three layers"], TD3S["relu"], TABLES["SARSA"]])
+@pytest.mark.parametrize("rule", ["budget", "train_episodes"])
+def test_threads_change_no_bit(argv: str, rule: str) -> None:
+    leave = 6 if rule == "train_episodes" else None
+    inner, seeds = loop_of(argv, inner_steps=200, inner_rule="budget", train_episodes=leave), list(range(7))
+    inner.agent_config = dataclasses.replace(inner.agent_config, vary_hp=False)
+    found: list[list[Tensor]] = []
+    for threads in (1, 2, 3):
+        inner.threads = threads
+        ended = inner.finish(inner.begin(2 * inner.stages.parameters.initial(Streams(seeds)), seeds))
+        policy: Any = ended.policy
+        online = torch.from_numpy(policy.rows) if hasattr(policy, "rows") else policy.online
+        found.append([online, ended.steps, ended.episodes, inner.test(policy, seeds)[0]])
+    assert found[0][0].unique().numel() > 20 and len(found[0][1]) == 7
+    for other in found[1:]:
+        assert all(torch.equal(one, each) for one, each in zip(found[0], other, strict=True))
+
+
+def test_every_thread_rounds_denormal_numbers_to_zero() -> None:
+    loop_of(DDQNS["relu"])  # this one's settings
+    all_at_once, found = threading.Barrier(3), []
+
+    def work(memory: None, first: int, last: int) -> None:
+        all_at_once.wait(10)
+        found.append((threading.get_ident(), first, last, float(np.float32(1e-39) * np.float32(0.5))))
+
+    for_members(work, 3, [None] * 3)
+    assert len({thread for thread, *_ in found}) == 3
+    assert sorted(each[1:] for each in found) == [(0, 1, 0.0), (1, 2, 0.0), (2, 3, 0.0)]
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_what_a_thread_raises_comes_out_when_all_have_stopped(mine: bool) -> None:
+    here, both, stopped = threading.get_ident(), threading.Barrier(2), []
+
+    def work(memory: None, first: int, last: int) -> None:
+        if first < 2:
+            both.wait(10)
+            if (threading.get_ident() == here) == mine:
+                raise ValueError("of a member")
+            stopped.append(first)
+
+    with pytest.raises(ValueError, match="of a member"):
+        for_members(work, 8, [None] * 2)
+    assert len(stopped) == 1
 
 
 @pytest.mark.parametrize("argv", [DDQNS["relu"], TD3S["relu"]])

@@ -35,7 +35,9 @@ class RunConfig:
     )
     accelerator: str = _run("cpu", "device for agents that can use it; gpu is CUDA's first", choices=("cpu", "gpu"))
     num_threads: int = _count(
-        1, "threads of a tensor operation; above 1 numbers may differ in the last digit from run to run"
+        1,
+        "threads of a tensor operation, above 1 numbers may differ in the last digit from run to run; with SE and RN "
+        "of agents in machine code in this process, and no number differs",
     )
     matmul_precision: str = _run(
         "highest",

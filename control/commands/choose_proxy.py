@@ -80,7 +80,7 @@ def _film(module: PopulationModule, winner: Tensor, path: Path) -> str:
     """Train one more agent on the winner alone and record it on the real environment."""
     settings, game = module.settings, module.settings.run.gamename
     config = dataclasses.replace(module.config, inner_steps=module.config.steps_in_use)
-    loop = InnerLoop(config, settings.run.agent, settings.agent, game)
+    loop = InnerLoop(config, settings.run.agent, settings.agent, game, settings.run.num_threads)
     trained = loop.finish(loop.begin(winner[None], module.seeds_of("video", 1)))
     try:
         total = record(trained.policy, game, path, Streams.named(module.seeds, "video").episode_seeds(1))

@@ -172,7 +172,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         """Train, test, and print the row; and how soon agents solve the game, where all train for as long."""
         started = time.perf_counter()
         job = (config, agent_name, agent_config, proxy.game)
-        with contextlib.closing(make_workers(*job, run.num_workers, run.ray_address)) as workers:
+        with contextlib.closing(make_workers(*job, run.num_workers, run.ray_address, run.num_threads)) as workers:
             limit = run.time_limit or config.test_limit
             every = config.test_every if rule == "budget" else None
             how: dict[str, Any] = {"test_limit": limit, "inner_rule": rule, "test_every": every}

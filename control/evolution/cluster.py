@@ -220,11 +220,12 @@ Workers = InnerLoop | RayWorkers
 
 
 def make_workers(
-    config: SearchConfig, agent: str, agent_config: Any, game: str, num_workers: int = 1, ray_address: str | None = None
-) -> Workers:
-    """Workers for agents of that kind: this process for one, else `RayWorkers`."""
+    config: SearchConfig, agent: str, agent_config: Any, game: str, num_workers: int = 1,
+    ray_address: str | None = None, num_threads: int = 1,
+) -> Workers:  # fmt: skip
+    """Workers for agents of that kind: for one this process, with `num_threads` in machine code; else `RayWorkers`."""
     job = (config, agent, agent_config, game)
-    return InnerLoop(*job) if num_workers == 1 else RayWorkers(*job, num_workers, ray_address)
+    return InnerLoop(*job, num_threads) if num_workers == 1 else RayWorkers(*job, num_workers, ray_address)
 
 
 def _work(job: tuple[Any, ...], call: tuple[Tensor | None, list[int], dict[str, Any]] | None) -> Outcome | None:

@@ -6,6 +6,7 @@ All are members of one tensor program, which they leave when their training ends
 import contextlib
 import copy
 import dataclasses
+import functools
 import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -153,13 +154,14 @@ class InnerLoop:
     """Trains and tests agents of one kind on proxies of one kind around one real environment, all in this process.
 
     ``agent`` is the agents' implementation, or several of one family with commas between them, of which an agent's seed
-    chooses (`fresh_seeds`); ``game`` is the real environment. Sets torch to one thread and to round denormal numbers to
-    zero: else the same agent would come out differently in another process.
+    chooses (`fresh_seeds`); ``game`` is the real environment. ``threads`` share the agents where these train in machine
+    code, and change no number. Sets torch to one thread and to round denormal numbers to zero: else the same agent
+    would come out differently in another process.
     """
 
-    def __init__(self, config: SearchConfig, agent: str, agent_config: Any, game: str):
+    def __init__(self, config: SearchConfig, agent: str, agent_config: Any, game: str, threads: int = 1):
         configure_torch()
-        self.config, self.agent_config, self.game = config, agent_config, game
+        self.config, self.agent_config, self.game, self.threads = config, agent_config, game, threads
         self.kinds = named_agents(agent)
         self.agent_class: type[InnerAgent] = agent_class(self.kinds[0])
         self.stages = stages_of(config, game)
@@ -244,7 +246,8 @@ class InnerLoop:
         code, rule, episodes = self.compiled, self._rule(loop.agent.members), self.config.train_episodes
         if code is None or not code.able(loop):
             return train(loop, steps, rule, episodes, test, every, watch=watch)
-        return train(loop, steps, rule, episodes, test, every, code.advance, code.LOOK, watch)
+        advance = functools.partial(code.advance, threads=self.threads)
+        return train(loop, steps, rule, episodes, test, every, advance, code.LOOK, watch)
 
     @contextlib.contextmanager
     def _tests_on_the_way(self, seeds: Sequence[int]) -> Iterator[Callable[[Policy, int], Tensor] | None]:
@@ -275,7 +278,7 @@ class InnerLoop:
 
     def _rollout(self, policy: Policy, real: Environment, seeds: Tensor) -> Episodes:
         """Greedy episodes from ``seeds [M, K]``, in the quickest way there is."""
-        played = None if self.compiled is None else self.compiled.play(policy, real, seeds)
+        played = None if self.compiled is None else self.compiled.play(policy, real, seeds, self.threads)
         return played or self._by_table(policy) or rollout(policy, real, seeds, keep=False)
 
     def _by_table(self, policy: Policy) -> Episodes | None:

@@ -275,7 +275,8 @@ def build(settings: Settings) -> PopulationModule:
 
     check_memory(needed, [settings.proxy, run, settings.agent])
     settings = settings.replace(compiled=_compiled(settings))
-    workers = make_workers(settings.proxy, run.agent, settings.agent, run.gamename, run.num_workers, run.ray_address)
+    job = (settings.proxy, run.agent, settings.agent, run.gamename)
+    workers = make_workers(*job, run.num_workers, run.ray_address, run.num_threads)
     return PopulationModule(settings, workers, stages)
 
 

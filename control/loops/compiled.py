@@ -15,6 +15,7 @@ from torch import Tensor
 
 from control.loops.rollout import Episodes
 from control.loops.steps import Ended, StepLoop
+from control.loops.threads import for_members
 from envs import compiled as envs
 from envs.base import Environment
 from envs.make import make_environment
@@ -28,7 +29,6 @@ from models.registry import agent_class, default_config
 from models.streams import Streams
 
 Array = np.ndarray[Any, Any]
-_TOGETHER = 16  # members in a call
 LOOK = 64  # steps after which members that are done leave their program
 KINDS: dict[type, Any] = {ddqn.Agent: ddqn, tabular.Agent: tabular, td3.Agent: td3}
 _POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, tabular.Greedy: tabular, td3.Play: td3}
@@ -151,8 +151,9 @@ def able(loop: StepLoop) -> bool:
     return kind is not None and plain and envs.able(loop.environment)
 
 
-def advance(loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
-    """``count`` steps of the members ``running [M]`` bool, and the episodes that ended in them, some at a time.
+def advance(loop: StepLoop, count: int, running: Tensor, pause: bool, threads: int = 1) -> Iterator[Ended]:
+    """``count`` steps of the members ``running [M]`` bool, and the episodes that ended in them, some at a time. The
+    numbers do not depend on the ``threads`` that share the members.
 
     With ``pause`` no member goes on after a step that ended an episode before that episode is given; whoever takes it
     may end the member's training by ``running``.
@@ -164,11 +165,13 @@ def advance(loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterato
     while count and running.any():
         numbers = noise.ahead(count)
         steps = next(iter(numbers.values())).shape[1]
-        yield from _block(loop, numbers, steps, running, pause)
+        yield from _block(loop, numbers, steps, running, pause, threads)
         count -= steps
 
 
-def _block(loop: StepLoop, numbers: dict[str, Tensor], steps: int, running: Tensor, pause: bool) -> Iterator[Ended]:
+def _block(
+    loop: StepLoop, numbers: dict[str, Tensor], steps: int, running: Tensor, pause: bool, threads: int
+) -> Iterator[Ended]:
     agent, environment, obs = loop.agent, loop.environment, loop.obs
     real = envs.beneath(environment)
     assert isinstance(agent, InnerAgent) and isinstance(real, TensorEnvironment) and obs is not None
@@ -187,11 +190,14 @@ def _block(loop: StepLoop, numbers: dict[str, Tensor], steps: int, running: Tens
     kind, world = KINDS[type(agent)], envs.world(environment)
     assert world is not None
     members = kind.members(agent, numbers, steps, loop.loss)
-    work, before, rows = kind.work(members), np.zeros(agent.envs, np.float32), envs.memory(world)
+    memories = [(kind.work(members), np.zeros(agent.envs, np.float32), envs.memory(world)) for _ in range(threads)]
+
+    def some(memory: Any, first: int, last: int) -> None:
+        work, before, rows = memory
+        _steps(members, work, world, block, before, rows, first, last)
+
     while True:
-        for first in range(0, agent.members, _TOGETHER):  # so that a signal is heard between
-            last = min(first + _TOGETHER, agent.members)
-            _steps(members, work, world, block, before, rows, first, last)
+        for_members(some, agent.members, memories)
         where = ended.nonzero(as_tuple=True)
         if len(where[0]):
             found = Ended(where[0], gave[where], took[where], loop.steps + where[1] + 1)
@@ -212,10 +218,10 @@ def _block(loop: StepLoop, numbers: dict[str, Tensor], steps: int, running: Tens
 
 
 @exact
-def _episodes(p, world, start, state, rows, mine, vector, returns, lengths):
-    """One episode from each state of ``start [M, E, K]``; returns and lengths ``[M, E]``."""
+def _episodes(p, world, start, state, rows, mine, vector, returns, lengths, first, last):
+    """One episode of some members from each state of ``start [M, E, K]``; returns and lengths ``[M, E]``."""
     obs = rows[2, : world.obs_size]
-    for m in range(start.shape[0]):
+    for m in range(first, last):
         for e in range(start.shape[1]):
             for k in range(len(state)):
                 state[k] = start[m, e, k]
@@ -230,7 +236,7 @@ def _episodes(p, world, start, state, rows, mine, vector, returns, lengths):
             returns[m, e], lengths[m, e] = total, steps
 
 
-def play(policy: Policy, environment: Environment, seeds: Tensor) -> Episodes | None:
+def play(policy: Policy, environment: Environment, seeds: Tensor, threads: int = 1) -> Episodes | None:
     """`rollout` without a trajectory; None where a compiled function is missing, or an episode may never end."""
     kind = _POLICIES.get(type(policy))
     if kind is None or not isinstance(environment, TensorEnvironment) or environment.spaces.max_episode_steps is None:
@@ -238,11 +244,20 @@ def play(policy: Policy, environment: Environment, seeds: Tensor) -> Episodes | 
     player, world = kind.player(policy), envs.world(environment)
     if player is None or world is None:
         return None
-    start = environment.dynamics.initial(seeds).double().contiguous()
+    start = environment.dynamics.initial(seeds).double().contiguous().numpy()
     returns, lengths = torch.zeros(seeds.shape), torch.zeros(seeds.shape, dtype=torch.int64)
-    rows, mine = envs.memory(world), np.empty((4, player.widest), np.float32)
-    state, vector = np.empty(start.shape[2]), np.empty(player.vector, np.float32)
-    _episodes(player, world, start.numpy(), state, rows, mine, vector, returns.numpy(), lengths.numpy())
+    found = returns.numpy(), lengths.numpy()
+    memories = [
+        (np.empty(start.shape[2]), envs.memory(world), np.empty((4, player.widest), np.float32),
+         np.empty(player.vector, np.float32))
+        for _ in range(threads)
+    ]  # fmt: skip
+
+    def some(memory: tuple[Array, ...], first: int, last: int) -> None:
+        state, rows, mine, vector = memory
+        _episodes(player, world, start, state, rows, mine, vector, *found, first, last)
+
+    for_members(some, len(start), memories)
     return Episodes(returns, lengths)
 
 
