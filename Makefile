@@ -49,8 +49,9 @@ $(STAMP)%: pyproject.toml constraints.txt $(BROKEN)
 train: trainer  ## first landing: UDRL on LunarLander, ten minutes at most, then a figure and a video
 	@$(RUN) trainer.py --exp_name first-landing --epochs 600 --record $(ARGS)
 
-demo: trainer  ## learn a synthetic CartPole, train an agent on it alone, test it on the real one: three minutes
-	@$(RUN) trainer.py --implementation SE --gamename cartpole --proxy bandit --exp_name demo --seed 2 --generations 60 --record $(ARGS)
+demo: trainer  ## learn a synthetic CartPole, train an agent on it alone, test it on the real one: a minute
+	@$(RUN) trainer.py --implementation SE --gamename cartpole --proxy bandit --exp_name demo --seed 2 --generations 30 --keep_best 3 \
+		--retest_agents 16 --record $(ARGS)
 
 test: setup  ## the quick test suite
 	@$(RUN) -m pytest -n auto --maxprocesses 4 $(ARGS)
