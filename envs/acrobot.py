@@ -33,6 +33,8 @@ class Acrobot(Dynamics):
 
     def __init__(self, max_episode_steps: int = 500) -> None:
         self.spaces = Spaces((6,), Discrete(3), torch.float32, max_episode_steps)
+        self._torques, self._turn, self._turn_back = _TORQUES, _TURN, _TURN_BACK
+        self._slowest, self._fastest = _SLOWEST, _FASTEST
 
     def initial(self, seeds: Tensor) -> Tensor:
         """Uniform on [-0.1, 0.1) in each of the four numbers."""
@@ -44,14 +46,14 @@ class Acrobot(Dynamics):
         return torch.cat((sides, speeds), -1).float()
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        torque = torch.take(_TORQUES, actions)
+        torque = torch.take(self._torques, actions)
         k1 = _rates(state, torque)
         k2 = _rates(state + k1 * (_SECONDS / 2), torque)
         k3 = _rates(state + k2 * (_SECONDS / 2), torque)
         k4 = _rates(state + k3 * _SECONDS, torque)
         state = state + (k1 + (k2 + k3) * 2 + k4) * (_SECONDS / 6)
-        state = state - (state / _TURN).round() * _TURN_BACK
-        state = torch.clamp(state, _SLOWEST, _FASTEST)
+        state = state - (state / self._turn).round() * self._turn_back
+        state = torch.clamp(state, self._slowest, self._fastest)
         first, second = state[..., 0], state[..., 1]
         terminated = first.cos() + (first + second).cos() < -1.0
         return state, terminated.float() - 1.0, terminated, None

@@ -31,6 +31,7 @@ class CartPole(Dynamics):
 
     def __init__(self, max_episode_steps: int = 500) -> None:
         self.spaces = Spaces((4,), Discrete(2), torch.float32, max_episode_steps, float(max_episode_steps))
+        self._pushes, self._bounds = _PUSHES, _BOUNDS
 
     def initial(self, seeds: Tensor) -> Tensor:
         """Uniform on [-0.05, 0.05) in each of the four numbers."""
@@ -42,8 +43,8 @@ class CartPole(Dynamics):
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         _, speed, angle, spin = state.unbind(-1)
         cos, sin = angle.cos(), angle.sin()
-        push = torch.take(_PUSHES, actions) + spin * spin * sin * _SHARE
+        push = torch.take(self._pushes, actions) + spin * spin * sin * _SHARE
         turn = (sin * _GRAVITY - cos * push) / (_HALF_LENGTH * 4 / 3 - cos * cos * (_HALF_LENGTH * _POLE_MASS / _MASS))
         rates = torch.stack((speed, push - turn * cos * _SHARE, spin, turn), -1)
         state = state + rates * _SECONDS
-        return state, torch.ones(actions.shape), (state.abs() > _BOUNDS).any(-1), None
+        return state, torch.ones_like(speed, dtype=torch.float32), (state.abs() > self._bounds).any(-1), None

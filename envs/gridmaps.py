@@ -52,7 +52,7 @@ class CellTable(Dynamics):
         raise NotImplementedError
 
     def initial(self, seeds: Tensor) -> Tensor:
-        return torch.full((*seeds.shape, 1), self._cells.index(START))
+        return torch.full((*seeds.shape, 1), self._cells.index(START), device=seeds.device)
 
     def observe(self, state: Tensor) -> Tensor:
         return torch.embedding(self._seen, state.squeeze(-1))

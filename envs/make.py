@@ -11,7 +11,7 @@ from envs.base import Environment
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.names import Game, resolve
 from envs.probes import ProbeEnvironment
-from envs.tensor import CPU, ChanceDynamics, Dynamics, TensorEnvironment
+from envs.tensor import CPU, Dynamics, TensorEnvironment
 from envs.workers import ParallelEnvironment
 from models.proxies.contract import Parameters, Trainee
 from models.proxies.search import SearchConfig
@@ -38,13 +38,13 @@ def make_environment(
     always stepped in this process, and so are environments made to ``render``. Those have ``frame(member, env)`` and
     are always Gymnasium's, where the same seed starts another episode than in a tensor program. ``time_limit``
     replaces the environment's own limit in steps, 0 means no limit; probes keep theirs. A ``device`` other than the CPU
-    needs `envs.tensor.ChanceDynamics`. Raises SettingError for an unknown name, or for an environment whose packages
+    needs `envs.tensor.Dynamics`. Raises SettingError for an unknown name, or for an environment whose packages
     are missing or that does not take its arguments. One that does not answer for ``step_timeout`` seconds is a fault;
     then even one process is another one than this.
     """
     game = _limited(name, time_limit)
     dynamics = None if render else _dynamics(game)
-    if device != CPU and not isinstance(dynamics, ChanceDynamics):
+    if device != CPU and dynamics is None:
         raise SettingError(f"gamename is {name!r}: it is played on the CPU only, not on {device}", "gamename")
     if game.is_probe and not render:
         return ProbeEnvironment(game.name, members, envs)

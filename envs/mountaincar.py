@@ -34,7 +34,7 @@ class MountainCar(RepeatedDynamics):
         position, speed = state.unbind(-1)
         push = (actions - 1).double() * _FORCE - (position * 3).cos() * _GRAVITY
         state, terminated = driven(position, speed + push, _GOAL)
-        return state, torch.full(actions.shape, -1.0), terminated
+        return state, torch.full_like(position, -1.0, dtype=torch.float32), terminated
 
 
 def valley(seeds: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ class Pendulum(RepeatedDynamics):
 
     def first(self, seeds: Tensor) -> Tensor:
         """Uniform on [-pi, pi) and [-1, 1)."""
-        return (uniform(seeds, 2) * 2 - 1) * _START
+        return (uniform(seeds, 2) * 2 - 1) * _START.to(seeds.device)
 
     def seen(self, state: Tensor) -> Tensor:
         angle, speed = state.unbind(-1)
@@ -43,4 +43,4 @@ class Pendulum(RepeatedDynamics):
         speed = speed + (angle.sin() * _WEIGHT + torque * _INERTIA) * _SECONDS
         speed = speed.clamp(-_FASTEST, _FASTEST)
         state = torch.stack((angle + speed * _SECONDS, speed), -1)
-        return state, -cost, torch.zeros(cost.shape, dtype=torch.bool)
+        return state, -cost, torch.zeros_like(cost, dtype=torch.bool)

@@ -97,6 +97,11 @@ class RewardedEnvironment:
         kept._before = None if self._before is None else self._before[members]
         return kept
 
+    def replaced(self) -> list[tuple[object, str]]:
+        """As `envs.tensor.TensorEnvironment.replaced`."""
+        own = [(self, name) for name in ("_obs", "_before") if getattr(self, name) is not None]
+        return [*own, *self.real.replaced()]
+
     def snapshot(self) -> dict[str, Any]:
         return {"real": self.real.snapshot(), "obs": self._obs}
 
@@ -175,6 +180,7 @@ class Stages:
         return fit(self.parameters, drawn, states, wanted)
 
     def stage(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
-        real = make_environment(self.game, agent.members, agent.envs, time_limit=self.config.test_limit)
-        phi, mode = self.parameters.program(flat), self.parameters.mode
+        limit, device = self.config.test_limit, agent.device
+        real = make_environment(self.game, agent.members, agent.envs, time_limit=limit, device=device)
+        phi, mode = self.parameters.program(flat.to(device)), self.parameters.mode
         return RewardedEnvironment(real, phi, mode, agent.discounts(), self.config.rn_terminal == "zero")

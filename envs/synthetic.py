@@ -11,7 +11,7 @@ from torch import Tensor
 from envs import seeded
 from envs.base import Environment
 from envs.make import make_environment
-from envs.tensor import Dynamics, TensorEnvironment
+from envs.tensor import CPU, Dynamics, TensorEnvironment
 from models.proxies.contract import Trainee
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks, Program
@@ -63,6 +63,9 @@ class SyntheticDynamics(Dynamics):
     def select(self, members: Tensor) -> Self:
         return type(self)(self.program.select(members), self.spaces, self.starts)
 
+    def to(self, device: torch.device) -> Self:
+        return type(self)(self.program.to(device), self.spaces, self.starts)
+
 
 class Stages:
     """`envs.make.Stages` of synthetic environments."""
@@ -84,7 +87,7 @@ class Stages:
 
     def stage(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
         dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.starts)
-        return TensorEnvironment(dynamics, agent.members, agent.envs)
+        return TensorEnvironment(dynamics, agent.members, agent.envs, device=agent.device)
 
 
 def starts_of(environment: Environment, draws: int = 4096) -> Starts:
@@ -93,10 +96,16 @@ def starts_of(environment: Environment, draws: int = 4096) -> Starts:
     Of a tensor program, its own; of any other, one of ``draws`` observations collected by resetting it beforehand.
     """
     if isinstance(environment, TensorEnvironment):
-        dynamics = environment.dynamics
-        return lambda seeds: dynamics.observe(dynamics.initial(seeds))
+        dynamics, moved = environment.dynamics, functools.cache(environment.dynamics.to)
+
+        def first(seeds: Tensor) -> Tensor:
+            own = dynamics if seeds.device == CPU else moved(seeds.device)
+            return own.observe(own.initial(seeds))
+
+        return first
     members, envs = environment.members, environment.envs
     rounds = -(-draws // (members * envs))
     seeds = torch.arange(rounds * members * envs).view(rounds, members, envs)
     bank = torch.cat([environment.reset(round_).flatten(0, 1) for round_ in seeds])
-    return lambda seeds: bank[(seeded.uniform(seeds, 1)[..., 0] * len(bank)).long()]
+    banks = functools.cache(bank.to)
+    return lambda seeds: banks(seeds.device)[(seeded.uniform(seeds, 1)[..., 0] * len(bank)).long()]

@@ -44,6 +44,15 @@ class Dynamics(Protocol):
         """The same for some of the members, ``members [M']`` int64; without parameters of members, itself."""
         return self
 
+    def to(self, device: torch.device) -> Self:
+        """A copy whose `initial`, `observe` and `step` take tensors on ``device`` and take no number back to the
+        host."""
+        twin = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(twin, name, value.to(device))
+        return twin
+
 
 class ChanceDynamics(Dynamics):
     """Base of dynamics whose chance may be given from outside, on any device. They show bits and have no parameters of
@@ -76,15 +85,6 @@ class ChanceDynamics(Dynamics):
         seed, time = state[..., SEED : SEED + 1], state[..., TIME : TIME + 1]
         return self.advance(state, actions, self.chance_at(seed, time) if self.chances else state[..., :0])
 
-    def to(self, device: torch.device) -> Self:
-        """A copy that steps and observes states on ``device``. Episodes still start on the CPU: `initial` is for the
-        dynamics that were not moved."""
-        twin = copy.copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                setattr(twin, name, value.to(device))
-        return twin
-
 
 class TensorEnvironment:
     """``[M, E]`` episodes of one `Dynamics`; see `envs.base.Environment` for the contract.
@@ -93,9 +93,9 @@ class TensorEnvironment:
     reaches it is truncated even where it also terminates. ``state [M, E, K]`` and ``age [M, E]`` int64, the steps since
     the reset, are replaced at every step and never written into. Rewards and states are not checked for NaN.
 
-    Episodes are on ``device``, as are actions, masks of `step` and all that it returns; another than the CPU needs
-    `ChanceDynamics`. ``dynamics`` stays on the CPU, where it draws starts; `reset` and `set_state`
-    move what they are given.
+    Episodes are on ``device``, as are actions, masks of `step` and all that it returns. ``dynamics`` stays where it was
+    made, and draws starts of seeds on the CPU; `reset` and `set_state` move what they are given. Seeds on ``device``
+    start there, but for `ChanceDynamics`, whose starts may need a look at values.
     """
 
     def __init__(
@@ -104,7 +104,6 @@ class TensorEnvironment:
         self.dynamics, self.members, self.envs, self.device = dynamics, members, envs, device
         self.on_device = dynamics
         if device != CPU:
-            assert isinstance(dynamics, ChanceDynamics)
             self.on_device = dynamics.to(device)
         self.spaces = dynamics.spaces
         if time_limit is not None:
@@ -117,7 +116,7 @@ class TensorEnvironment:
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
         """Start episodes from ``seeds [M, E]``, only those in ``where [M, E]``; the observations of all."""
-        return self.set_state(self.dynamics.initial(seeds), where)
+        return self.set_state(self.starts(seeds), where)
 
     def set_state(self, state: Tensor, where: Tensor | None = None) -> Tensor:
         """`reset` to given states ``[M, E, K]``, such as a tick of a block that ``dynamics.initial`` drew beforehand.
@@ -159,9 +158,15 @@ class TensorEnvironment:
 
     def starts(self, seeds: Tensor) -> Tensor:
         """States ``[B, M, E, K]`` that ``seeds [B, M, E]`` start in."""
-        return self.dynamics.initial(seeds)
+        if seeds.device == CPU or isinstance(self.dynamics, ChanceDynamics):
+            return self.dynamics.initial(seeds.to(CPU))
+        return self.on_device.initial(seeds)
 
     start = set_state
+
+    def replaced(self) -> list[tuple[object, str]]:
+        """Attributes that hold another tensor after each step, with whose they are."""
+        return [(self, "state"), (self, "age")]
 
     def snapshot(self) -> dict[str, Any]:
         return {"state": self.state, "age": self.age, "started": self._started}

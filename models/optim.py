@@ -1,5 +1,6 @@
 """Adam and gradient clipping on flat parameters ``[M, D]``, each member by itself."""
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -55,12 +56,31 @@ class Adam(Optimizer):
 
 
 def _direction(
-    grad: Tensor, mean: Tensor, square: Tensor, betas: tuple[float, float], root2: float | Tensor, eps: float
+    grad: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    betas: tuple[float, float],
+    root2: float | Tensor,
+    eps: float,
+    keep: tuple[float | Tensor, float | Tensor] | None = None,
 ) -> Tensor:
-    """The moments brought up to date in place, and the step they call for before its size and first correction."""
-    mean.mul_(betas[0]).add_(grad * (1 - betas[0]))
-    square.mul_(betas[1]).add_(grad.square().mul_(1 - betas[1]))
+    """The moments brought up to date in place, and the step they call for before its size and first correction.
+    ``keep`` is the share of both moments that stays, where that is not ``betas``."""
+    keep = keep or betas
+    mean.mul_(keep[0]).add_(grad * (1 - betas[0]))
+    square.mul_(keep[1]).add_(grad.square().mul_(1 - betas[1]))
     return mean / square.sqrt().div_(root2).add_(eps)
+
+
+@functools.cache
+def _corrections(betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """Bias corrections by count, from floats: 1 / (1 - beta1**count) and sqrt(1 - beta2**count), from 0 (where both are
+    1) to the first count from which on they are 1 in float32."""
+    first, root2 = [1.0], [1.0]
+    while len(first) == 1 or max(betas) ** (len(first) - 1) > 2e-8:  # less than half a unit in the last place of 1
+        first.append(1 / (1 - betas[0] ** len(first)))
+        root2.append((1 - betas[1] ** len(root2)) ** 0.5)
+    return torch.tensor(first), torch.tensor(root2)
 
 
 class MemberAdam:
@@ -74,27 +94,26 @@ class MemberAdam:
     def __init__(self, param: Tensor, lr: Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8):
         self.param, self.lr, self.betas, self.eps = param, lr, betas, eps
         self.mean, self.square = torch.zeros_like(param), torch.zeros_like(param)
-        self.count = torch.zeros(param.shape[0], dtype=torch.int64)
-        # Bias corrections by count: 1 / (1 - beta1**count) and sqrt(1 - beta2**count), of floats.
-        self._first, self._root2 = torch.ones(1), torch.ones(1)
+        self.count = torch.zeros(param.shape[0], dtype=torch.int64, device=param.device)
+        self._first, self._root2 = (table.to(param.device) for table in _corrections(betas))
 
     @torch.no_grad()
     def update(self, grad: Tensor, learning: Tensor | None = None) -> None:
         """One step by ``grad [M, D]`` of the members in ``learning [M]`` bool (None: all of them); the others keep
-        weights and moments to the bit."""
-        moved = (self.param, self.mean, self.square)
-        before = [] if learning is None else [tensor.clone() for tensor in moved]
-        self.count += 1 if learning is None else learning
-        if (most := int(self.count.max())) >= len(self._first):
-            powers = range(1, 2 * most + 1024)
-            self._first = torch.tensor([1.0] + [1 / (1 - self.betas[0] ** k) for k in powers])
-            self._root2 = torch.tensor([1.0] + [(1 - self.betas[1] ** k) ** 0.5 for k in powers])
-        first, root2 = self._first[self.count].unsqueeze(1), self._root2[self.count].unsqueeze(1)
-        update = _direction(grad, self.mean, self.square, self.betas, root2, self.eps)
-        self.param.sub_(update.mul_(self.lr.unsqueeze(1) * first))
-        if learning is not None:
-            for now, then in zip(moved, before, strict=True):
-                now[~learning] = then[~learning]
+        weights and moments to the bit. It takes no number back to the host."""
+        keep: tuple[float | Tensor, float | Tensor] = self.betas
+        rate = self.lr.unsqueeze(1)
+        if learning is None:
+            self.count += 1
+        else:  # the others get no gradient, all of their moments stay, and their step is 0
+            self.count += learning
+            moves = learning.unsqueeze(1)
+            grad, rate = grad.masked_fill(~moves, 0.0), rate * moves
+            keep = (torch.where(moves, self.betas[0], 1.0), torch.where(moves, self.betas[1], 1.0))
+        at = self.count.clamp(max=len(self._first) - 1)
+        first, root2 = self._first[at].unsqueeze(1), self._root2[at].unsqueeze(1)
+        update = _direction(grad, self.mean, self.square, self.betas, root2, self.eps, keep)
+        self.param.sub_(update.mul_(rate * first))
 
     def select(self, param: Tensor, members: Tensor) -> None:
         """Keep ``members`` only; their parameters are now ``param``."""
@@ -106,7 +125,8 @@ class MemberAdam:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         like(self.state_dict(), state, "optimizer")
-        self.mean, self.square, self.count = state["mean"], state["square"], state["count"]
+        at = self.param.device
+        self.mean, self.square, self.count = (state[name].to(at) for name in ("mean", "square", "count"))
 
 
 class AdamW:

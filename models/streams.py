@@ -32,6 +32,8 @@ class Streams:
     on the company a member keeps (a rollout lasts as long as its longest episode) draws from a `fork`.
     """
 
+    device = torch.device("cpu")  # where what they draw lies
+
     def __init__(self, seeds: Sequence[int]):
         self.generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
 
@@ -101,6 +103,11 @@ def random_actions(actions: Discrete | Continuous, streams: Streams, envs: int) 
         return streams.integers(actions.n, envs)
     low, high = torch.tensor(actions.low), torch.tensor(actions.high)
     return low + (high - low) * streams.uniform(envs, actions.size)
+
+
+def uniforms(streams: Streams, steps: int, count: int) -> Tensor:
+    """A draw of `NoiseBlocks`: uniform numbers, of streams of any kind."""
+    return streams.uniform(steps, count)
 
 
 def integers_below(n: int) -> Callable[[Streams, int, int], Tensor]:

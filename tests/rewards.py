@@ -60,6 +60,7 @@ class Learners:
     discount: list[float]
     envs: int = 1
     config: Any = None
+    device = torch.device("cpu")
 
     @property
     def members(self) -> int:

@@ -141,6 +141,8 @@ def test_resume_after_a_kill_is_exact(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("more", "said"), [
     ("--gamename pendulum", "actions are continuous; DDQN takes discrete actions"),
     ("--num_seeds 2", "num_seeds is 2; allowed with SE: 1"),
+    ("--accelerator gpu", "accelerator is 'gpu', but torch "),
+    ("--accelerator gpu --agent TD3", "accelerator is 'gpu'; allowed for TD3: cpu"),
 ])  # fmt: skip
 def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, more: str, said: str, capsys) -> None:
     refused(trainer.main, search(tmp_path, *more.split()), said, capsys)

@@ -19,7 +19,7 @@ from control.commands.process import prepare
 from control.commands.run import ENVS, with_weights
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import fresh_seeds
-from control.loops.build import check_spaces, spaces_of
+from control.loops.build import check_accelerator, check_spaces, device_of, spaces_of
 from control.loops.loop import Loop
 from control.loops.memory import check_memory, of_fresh_agents
 from control.loops.recording import check_recording, film
@@ -29,6 +29,7 @@ from control.reports.statistics import interval, iqm
 from control.reports.tables import aligned, with_interval
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
+from models.hashed import CPU
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
 from models.registry import agent_class, family, named_agents
@@ -159,7 +160,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     here = dataclasses.replace(run, gamename=proxy.game, agent=agent_name)
     for name in named_agents(agent_name):
         check_spaces(here, agent_class(name), real_spaces, name)
-    check_memory(needed, [here, agent, config])
+    check_accelerator(dataclasses.replace(here, implementation=proxy.implementation))
+    check_memory(needed, [here, agent, config], run.accelerator)
     learned, real_name = ("reward network", "real reward") if config.proxy == "reward" else ("synthetic", "real")
     by = {"reward": "reward network", "bandit": "synthetic bandit"}.get(config.proxy, "synthetic environment")
     print(f"{proxy.game} by a {by}: {proxy.path}")
@@ -172,7 +174,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         """Train, test, and print the row; and how soon agents solve the game, where all train for as long."""
         started = time.perf_counter()
         job = (config, agent_name, agent_config, proxy.game)
-        with contextlib.closing(make_workers(*job, run.num_workers, run.ray_address, run.num_threads)) as workers:
+        device = CPU if proxies is None else device_of(run)  # the real environment may be no tensor program
+        how_many = (run.num_workers, run.ray_address, run.num_threads)
+        with contextlib.closing(make_workers(*job, *how_many, device)) as workers:
             limit = run.time_limit or config.test_limit
             every = config.test_every if rule == "budget" else None
             how: dict[str, Any] = {"test_limit": limit, "inner_rule": rule, "test_every": every}

@@ -38,7 +38,7 @@ TRAINER = Path(__file__).parents[2] / "trainer.py"
 CHANGEABLE = (
     "epochs", "generations", "target_return", "checkpoint_every", "no_checkpoint", "recording_epoch_interval",
     "record_n_rollouts_per_epoch", "record", "logger", "print_statements", "num_workers", "resume", "display",
-    "accelerator", "num_threads", "step_timeout", *BY_FLAG,
+    "num_threads", "step_timeout", *BY_FLAG,
 )  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, after: Callbacks 
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
         max_epochs=max(module.epochs, done),
-        accelerator=run.accelerator, devices=1,
+        accelerator=module.accelerator or run.accelerator, devices=1,
         logger=_loggers(run, folder), callbacks=[*callbacks, log, *saving, *after],
         plugins=[AtomicCheckpointIO()],
         enable_checkpointing=bool(saving or after), enable_progress_bar=False, enable_model_summary=False,

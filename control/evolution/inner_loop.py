@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from control.cli.progress import Watch, part
-from control.loops.memory import MOST_MEMBERS
+from control.loops.device import LOOK, DeviceLoop
+from control.loops.memory import MOST_MEMBERS, MOST_ON_GPU
 from control.loops.process import configure_torch
 from control.loops.rollout import Episodes, rollout
 from control.loops.steps import Ended, StepLoop
@@ -26,6 +27,7 @@ from envs.base import Environment
 from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment, stages_of
 from models.contract import InnerAgent, Policy
+from models.hashed import CPU, streams_on
 from models.proxies.search import SearchConfig
 from models.registry import agent_class, as_implementation, named_agents
 from models.streams import Streams, derive_seed, numbered_seed
@@ -89,13 +91,13 @@ def train(
     episodes: int | None = None,
     test: Callable[[Policy, int], Tensor] | None = None,
     test_every: int = 1,
-    advance: Advance = StepLoop.advance,
+    advance: Advance | None = None,
     look: int = 1,
     watch: Watch | None = None,
 ) -> Trained:
     """Up to ``steps`` steps of every environment; fewer of a member where ``rule`` says so, or after ``episodes``.
     ``test(policy, k) -> [M]`` says how good all members are, each as it is or as it ended, after every ``test_every``
-    steps, the k-th time. ``advance`` makes the steps, in torch or in compiled code; members that are done leave the
+    steps, the k-th time. ``advance`` makes the steps in place of the loop's own; members that are done leave the
     program after every ``look`` of them. ``watch`` is told how much is done.
 
     What a member learns does not depend on when others leave.
@@ -119,7 +121,7 @@ def train(
         if watch is not None:
             watch(1 - int(running.sum()) / members * (1 - made / steps))
             due = min(due, _WATCHED)
-        for ended in advance(loop, due, running, stops):
+        for ended in (advance or type(loop).advance)(loop, due, running, stops):
             if not stops:  # nobody leaves
                 counts.index_add_(0, ended.members, torch.ones_like(ended.members))
                 continue
@@ -133,20 +135,21 @@ def train(
             done = torch.zeros_like(who, dtype=torch.bool) if rule is None else rule(loop, ended)
             if episodes is not None:
                 done |= counts[at[who]] >= episodes
-            for m, last in zip(who[done].tolist(), torch.as_tensor(step).expand(len(who))[done].tolist(), strict=True):
-                result[at[m]], spent[at[m]], running[m] = agent.online[m], last * envs, False
+            gone, last = who[done], torch.as_tensor(step).expand(len(who))[done]
+            result[at[gone]], spent[at[gone]], running[gone] = agent.online[gone], last * envs, False
         made = loop.steps - begun
         if test is not None and made % test_every == 0:
             now: Tensor = agent.online
             if len(at) < members or not running.all():
                 now = result.clone()
                 now[at[running]] = agent.online[running]
-            curve.append(test(agent.with_weights(now), made // test_every - 1)[:, None])
+            curve.append(test(agent.with_weights(now.cpu()), made // test_every - 1)[:, None])
         if running.any() and running.sum() < _COMPACT * len(running) and loop.select(kept := running.nonzero()[:, 0]):
             if rule is not None:
                 rule.select(kept)
             at, running = at[kept], running[kept]
     result[at[running]] = agent.online[running]
+    result = result.cpu()
     return Trained(agent.with_weights(result), result.isfinite().all(1), spent, counts, torch.cat(curve, 1))
 
 
@@ -155,13 +158,18 @@ class InnerLoop:
 
     ``agent`` is the agents' implementation, or several of one family with commas between them, of which an agent's seed
     chooses (`fresh_seeds`); ``game`` is the real environment. ``threads`` share the agents where these train in machine
-    code, and change no number. Sets torch to one thread and to round denormal numbers to zero: else the same agent
-    would come out differently in another process.
+    code, and change no number. They train on ``device``: elsewhere than on the CPU with other random numbers, and to
+    the end of a block of steps (`DeviceLoop`). Tests are on the CPU. Sets torch to one thread and to round denormal
+    numbers to zero: else the same agent would come out differently in another process.
     """
 
-    def __init__(self, config: SearchConfig, agent: str, agent_config: Any, game: str, threads: int = 1):
+    def __init__(
+        self, config: SearchConfig, agent: str, agent_config: Any, game: str, threads: int = 1,
+        device: torch.device = CPU,
+    ):  # fmt: skip
         configure_torch()
         self.config, self.agent_config, self.game, self.threads = config, agent_config, game, threads
+        self.device = device
         self.kinds = named_agents(agent)
         self.agent_class: type[InnerAgent] = agent_class(self.kinds[0])
         self.stages = stages_of(config, game)
@@ -195,8 +203,9 @@ class InnerLoop:
             mine = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == number]
             loop.agent_config = shared if len(self.kinds) == 1 else as_implementation(shared, kind)
             for group in self.agent_class.groups(loop.agent_config, [seeds[i] for i in mine]) if mine else ():
-                for first in range(0, len(group), MOST_MEMBERS):
-                    piece = [mine[i] for i in group[first : first + MOST_MEMBERS]]
+                most = MOST_MEMBERS if self.device == CPU else MOST_ON_GPU
+                for first in range(0, len(group), most):
+                    piece = [mine[i] for i in group[first : first + most]]
                     pieces += piece
                     own = None if proxies is None else proxies[piece]
                     done, size = (len(pieces) - len(piece)) / len(seeds), len(piece) / len(seeds)
@@ -231,12 +240,16 @@ class InnerLoop:
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
         """Fresh agents of ``seeds [N]``, of one shape, before their first step; ``proxies`` as for `run`."""
-        agent = self.agent_class(self.agent_config, self.stages.spaces, seeds)
+        device, at = self.device, {} if self.device == CPU else {"device": self.device}
+        agent = self.agent_class(self.agent_config, self.stages.spaces, seeds, **at)
         if proxies is None:
-            stage = make_environment(self.game, agent.members, agent.envs, time_limit=self._training_limit)
+            limit = self._training_limit
+            stage = make_environment(self.game, agent.members, agent.envs, time_limit=limit, device=device)
         else:
             stage = self.stages.stage(proxies, agent)
-        return StepLoop(agent, stage, Streams.named(seeds, "episodes"))
+        kind: Any = StepLoop if device == CPU else DeviceLoop
+        loop: StepLoop = kind(agent, stage, streams_on(device, seeds, "episodes"))
+        return loop
 
     def finish(
         self, loop: StepLoop, test: Callable[[Policy, int], Tensor] | None = None, watch: Watch | None = None
@@ -244,6 +257,8 @@ class InnerLoop:
         """Train agents that have just begun to the end, with a ``test`` every ``test_every`` steps."""
         steps, every = (-(-each // loop.agent.envs) for each in (self.config.inner_steps, self.config.test_every or 1))
         code, rule, episodes = self.compiled, self._rule(loop.agent.members), self.config.train_episodes
+        if isinstance(loop, DeviceLoop):
+            return train(loop, steps, rule, episodes, test, every, look=LOOK, watch=watch)
         if code is None or not code.able(loop):
             return train(loop, steps, rule, episodes, test, every, watch=watch)
         advance = functools.partial(code.advance, threads=self.threads)
@@ -306,11 +321,12 @@ class InnerLoop:
         """Mean test return of ``members`` as they are now, ``[N]``; other tests after every episode."""
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
-        policy = agent.with_weights(agent.online[members])
+        policy = agent.with_weights(agent.online[members].cpu())
         if (played := self._by_table(policy)) is not None:
             self._rule_steps += int(played.lengths.sum())
             return played.returns[:, 0]
-        seeds = [numbered_seed(agent.seeds[m], int(agent.episodes[m])) for m in members.tolist()]
+        finished = agent.episodes.tolist()
+        seeds = [numbered_seed(agent.seeds[m], finished[m]) for m in members.tolist()]
         returns, steps = self.test(policy, seeds)
         self._rule_steps += steps
         return returns.mean(1)

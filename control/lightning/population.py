@@ -14,10 +14,11 @@ from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import STRATEGIES, Archive
 from control.lightning.module import RunModule
-from control.loops.build import check_spaces
+from control.loops.build import check_spaces, device_of
 from control.loops.memory import check_memory, of_search
 from control.reports.tags import FITNESS, MEAN_RETURN
 from envs.make import Stages, stages_of
+from models.hashed import CPU
 from models.proxies.files import first_parameters
 from models.proxies.search import HAS_NUMBA, SearchConfig
 from models.registry import agent_class, named_agents
@@ -37,6 +38,7 @@ class PopulationModule(RunModule):
     """
 
     unit = "generation"
+    accelerator = "cpu"  # of the mean; that of the run is the agents'
 
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
         super().__init__(settings, [settings.run.seed])
@@ -273,10 +275,12 @@ def build(settings: Settings) -> PopulationModule:
         own = stages if search is settings.proxy else stages_of(search, run.gamename)
         return of_search(search, run, agent, own.spaces, own.parameters.size)
 
-    check_memory(needed, [settings.proxy, run, settings.agent])
+    check_memory(needed, [settings.proxy, run, settings.agent], run.accelerator)
     settings = settings.replace(compiled=_compiled(settings))
-    job = (settings.proxy, run.agent, settings.agent, run.gamename)
-    workers = make_workers(*job, run.num_workers, run.ray_address, run.num_threads)
+    job, device = (settings.proxy, run.agent, settings.agent, run.gamename), device_of(run)
+    if device != CPU:  # SettingError where the real environment cannot be played there
+        InnerLoop(*job, device=device).begin(stages.parameters.initial(Streams([0])), [0])
+    workers = make_workers(*job, run.num_workers, run.ray_address, run.num_threads, device)
     return PopulationModule(settings, workers, stages)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from control.cli.settings import RunConfig, Settings
+from control.loops.device import DeviceLoop
 from control.loops.episodes import EpisodeLoop
 from control.loops.loop import Loop
 from control.loops.memory import check_memory, of_training
@@ -16,7 +17,8 @@ from envs.make import make_dynamics, make_environment
 from envs.names import GAMES
 from envs.tensor import TensorEnvironment
 from models.contract import Agent
-from models.registry import agent_class, family
+from models.hashed import CPU, streams_on
+from models.registry import agent_class, family, named_agents
 from models.settings import SettingError
 from models.spaces import Spaces
 from models.state import StateError, like
@@ -75,13 +77,22 @@ def check_spaces(run: RunConfig, agent: type[Agent], spaces: Spaces, name: str =
         )
 
 
+def device_of(run: RunConfig) -> torch.device:
+    """The device that a run's ``accelerator`` means."""
+    return torch.device("cuda") if run.accelerator == "gpu" else CPU
+
+
 def check_accelerator(run: RunConfig) -> None:
     """SettingError where the run's agents cannot learn on its accelerator, or the machine has none."""
     if run.accelerator == "cpu":
         return
-    able = family(run.implementation).accelerators
-    if run.accelerator not in able:
-        raise SettingError(f"accelerator is {run.accelerator!r}; allowed for {run.implementation}: cpu", "accelerator")
+    searches = family(run.implementation).learns_from == "evolution"
+    for name in (run.implementation, *(named_agents(run.agent) if searches else ())):
+        if run.accelerator not in family(name).accelerators:
+            raise SettingError(f"accelerator is {run.accelerator!r}; allowed for {name}: cpu", "accelerator")
+    if searches and run.num_workers > 1:
+        line = f"num_workers is {run.num_workers}; allowed with accelerator {run.accelerator!r}: 1"
+        raise SettingError(line, "num_workers")
     if not torch.cuda.is_available():
         line = f"accelerator is {run.accelerator!r}, but torch {torch.__version__} finds no GPU; allowed here: cpu"
         raise SettingError(line, "accelerator")
@@ -107,7 +118,7 @@ def _episodes(settings: Settings) -> EpisodeLoop:
 def _steps(settings: Settings) -> StepGroups:
     run, config, schedule = settings.run, settings.agent, settings.schedule
     kind, seeds = agent_class(run.implementation), list(range(run.seed, run.seed + run.num_seeds))
-    device = torch.device("cuda" if run.accelerator == "gpu" else "cpu")
+    device = device_of(run)
     limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
     chosen, groups = kind.groups(config, seeds), []
     for positions in chosen:
@@ -121,8 +132,13 @@ def _steps(settings: Settings) -> StepGroups:
             able = ", ".join(game.name for game in GAMES.values() if game.dynamics)
             cannot = f"gamename is {run.gamename!r}, whose states cannot be copied"
             raise SettingError(f"{cannot}; allowed for {run.implementation}: {able}", "gamename")
-        world = {"dynamics": dynamics, "device": device} if kind.knows_dynamics else {}
-        loop = StepLoop(kind(config, training.spaces, mine, **world), training, Streams.named(mine, "episodes"))
+        loop: StepLoop
+        if device == CPU or kind.knows_dynamics:
+            world = {"dynamics": dynamics, "device": device} if kind.knows_dynamics else {}
+            loop = StepLoop(kind(config, training.spaces, mine, **world), training, Streams.named(mine, "episodes"))
+        else:
+            agent = kind(config, training.spaces, mine, device)
+            loop = DeviceLoop(agent, training, streams_on(device, mine, "episodes"))
         evaluation = environment(schedule.eval_episodes, time_limit=min(limits, default=None))
         groups.append(Group(torch.tensor(positions), loop, evaluation))
     return StepGroups(groups, seeds, schedule, settings.epochs, run.gamename)

@@ -16,7 +16,8 @@ from models.spaces import Spaces
 
 _GYMNASIUM = 8_000  # bytes of a simple environment
 _WORKER = 40_000_000  # of a process beside this one
-MOST_MEMBERS = 512  # fresh agents in one program; more take turns, for the sake of memory and cache
+# Fresh agents in one program; more take turns, for the sake of memory and cache. A GPU is fast with many.
+MOST_MEMBERS, MOST_ON_GPU = 512, 16_384
 _EPISODE = 1000  # steps that an episode is taken to have at most; a limit far off is often none
 _LOSS = 200  # of what a step leaves until the end of its epoch, beside its numbers
 
@@ -96,8 +97,8 @@ def of_training(spaces: Spaces, dynamics: Any, run: RunConfig, agent: Any) -> in
 
 
 def of_fresh_agents(search: Any, run: RunConfig, agent: Any, spaces: Spaces, size: int, count: int) -> int:
-    """Bytes of ``count`` fresh agents on proxies of ``size`` parameters; `MOST_MEMBERS` of a worker train at a time."""
-    members = min(MOST_MEMBERS, -(-count // run.num_workers))
+    """Bytes of ``count`` fresh agents on proxies of ``size`` parameters; of a worker `MOST_MEMBERS` train at a time."""
+    members = min(MOST_MEMBERS if run.accelerator == "cpu" else MOST_ON_GPU, -(-count // run.num_workers))
     tests = search.test_episodes * (_of_environment(run.gamename, spaces) + 12)
     inner = agent_class(named_agents(run.agent)[0]).memory_bytes(agent, spaces, members, search.steps_in_use)
     rule = 16 * search.early_out_num * (search.inner_rule != "budget")

@@ -47,7 +47,7 @@ class StepLoop:
         self.returns = torch.zeros(shape, device=device)
         self.lengths = torch.zeros(shape, dtype=torch.int64, device=device)
         self._ones = torch.ones(shape, device=device)
-        self.seeds = torch.zeros(shape, dtype=torch.int64)  # of the episodes under way
+        self.seeds = torch.zeros(shape, dtype=torch.int64, device=streams.device)  # of the episodes under way
         self.loss = torch.full((agent.members,), torch.nan, device=device)
         self._all_learn = False
         self._block = -1
@@ -101,9 +101,16 @@ class StepLoop:
                 counts.index_add_(0, ended.members, torch.ones_like(ended.returns, dtype=torch.float64))
                 returns.index_add_(0, ended.members, ended.returns.double())
                 lengths.index_add_(0, ended.members, ended.lengths.double())
+        return self._row(torch.stack(losses, 1), waited, counts, returns, lengths)
+
+    def _row(
+        self, losses: Tensor, waited: Tensor, counts: Tensor, returns: Tensor, lengths: Tensor
+    ) -> dict[str, Tensor]:
+        """What `epoch` gives, from the losses ``[M, T]`` of its steps, how many came before a member could learn, and
+        how many episodes ended, with the sums of their returns and lengths, ``[M]`` each."""
         # Members lead and stay contiguous: a sum over the leading axis rounds by how many members there are.
-        table = torch.stack(losses, 1).double()
-        waiting = torch.arange(steps, device=device) < waited.unsqueeze(1)
+        table, steps = losses.double(), losses.shape[1]
+        waiting = torch.arange(steps, device=losses.device) < waited.unsqueeze(1)
         updated = steps - waited
         row = {
             "loss": table.masked_fill(waiting, 0.0).sum(1) / updated, "return": returns / counts,
@@ -139,7 +146,7 @@ class StepLoop:
         while self._block < self.steps // BLOCK:
             self._draw()
         seeds, start = self._by_step[self.steps % BLOCK]
-        self.seeds = seeds if where is None else torch.where(where.cpu(), seeds, self.seeds)
+        self.seeds = seeds if where is None else torch.where(where.to(seeds.device), seeds, self.seeds)
         return self.environment.start(start, where)
 
     def _draw(self) -> None:
@@ -185,8 +192,8 @@ class StepLoop:
             if name == "obs" or name == "shown" and value is not None:
                 own = obs
             like(own, value, name)
-            moves = isinstance(value, Tensor) and name != "seeds"  # which stay where they are drawn
-            setattr(self, name, value.to(self.agent.device) if moves else value)
+            home = self.streams.device if name == "seeds" else self.agent.device
+            setattr(self, name, value.to(home) if isinstance(value, Tensor) else value)
         block, last = state["block"], self.steps // BLOCK
         demand(block in range(-1, last + 1), "a block of starts", f"is {block}", f"-1 to {last}")
         self.streams.set_state(state["streams"])

@@ -9,6 +9,7 @@ environment. D is the number of parameters of one proxy.
 
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from models.streams import Streams
@@ -35,6 +36,7 @@ class Trainee(Protocol):
     """The agents that train on proxies: M members with E = ``envs`` environments each, and their settings."""
 
     envs: int
+    device: torch.device
 
     @property
     def members(self) -> int: ...

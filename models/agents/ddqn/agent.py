@@ -1,6 +1,6 @@
 """Double deep Q-learning, plain or dueling, for M members in lock-step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,19 +8,20 @@ from torch import Tensor, nn
 
 from models.agents.ddqn.config import Config
 from models.agents.ddqn.networks import Dueling
-from models.contract import Policy
+from models.contract import Policy, TickingAgent
 from models.curiosity import curiosity_bytes, curiosity_of
 from models.epsilon import Epsilon
+from models.hashed import BLOCK, CPU, streams_on
 from models.mlp import Mlp, parameters
 from models.optim import MemberAdam
 from models.replay import ReplayBuffer
 from models.replaying import Replaying
 from models.spaces import Discrete, Spaces
-from models.streams import NoiseBlocks, Streams, integers_below
+from models.streams import NoiseBlocks, Streams, integers_below, uniforms
 from models.varied import draw_all, groups
 
 
-class Agent(Replaying):
+class Agent(Replaying, TickingAgent):
     """``act / observe / learn``, one step of all members after another. E is ``config.num_envs``.
 
     Target: ``r + discount * Q_target(s', argmax_a Q(s', a))``, r alone after termination; a time limit is no
@@ -32,10 +33,10 @@ class Agent(Replaying):
     action_kinds = (Discrete,)
     groups = staticmethod(groups)
 
-    def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
+    def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int], device: torch.device = CPU):
         super().__init__()
         assert isinstance(spaces.actions, Discrete)
-        self.config, self.spaces, self.seeds = config, spaces, list(seeds)
+        self.config, self.spaces, self.seeds, self.device = config, spaces, list(seeds), device
         self.own = draw_all(config, seeds)
         first = self.own[0]
         self.obs_size, self.actions = spaces.obs_shape[0], spaces.actions.n
@@ -43,26 +44,29 @@ class Agent(Replaying):
         self.network: Mlp | Dueling = Mlp(sizes, config.activation_fn)
         if config.head == "dueling":
             self.network = Dueling(config, sizes)
-        start = self.network.initial(Streams.named(seeds, "weights"))
+        start = self.network.initial(Streams.named(seeds, "weights")).to(device)
         self.online = nn.Parameter(start, requires_grad=False)
         self.target = nn.Parameter(start.clone(), requires_grad=False)
-        self.optimizer = MemberAdam(self.online, torch.tensor([own.lr for own in self.own]))
+        self.optimizer = MemberAdam(self.online, torch.tensor([own.lr for own in self.own], device=device))
         vector, number = ((self.obs_size,), torch.float32), ((), torch.float32)
         columns = {"obs": vector, "next_obs": vector, "action": number, "reward": number, "discount": number}
-        self.replay = ReplayBuffer(columns, config.rb_size, len(seeds), grows=True)
-        self.curiosity = curiosity_of(config, spaces, seeds)
+        self.replay = ReplayBuffer(columns, config.rb_size, len(seeds), device, grows=True)
+        self.curiosity = curiosity_of(config, spaces, seeds, device)
         self.envs, self.updates_per_step = config.num_envs, config.updates_per_step
         self.noise = NoiseBlocks(
-            Streams.named(seeds, "exploration and replay"),
+            streams_on(device, seeds, "exploration and replay"),
             [
-                (Streams.uniform, {"explore": (self.envs,)}),
+                (uniforms, {"explore": (self.envs,)}),
                 (integers_below(self.actions), {"action": (self.envs,)}),
-                (Streams.uniform, {"replay": (config.updates_per_step, first.batch_size)}),
+                (uniforms, {"replay": (config.updates_per_step, first.batch_size)}),
             ],
+            NoiseBlocks.STEPS if device == CPU else BLOCK,
+            device,
         )
         self.numbers: dict[str, Tensor] = {}  # of the step under way
-        self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # finished
+        self.episodes = torch.zeros(len(seeds), dtype=torch.int64, device=device)  # finished
         self.steps = 0
+        self._each = torch.arange(self.actions, device=device).view(1, -1, 1)
         self._epsilon = Epsilon(config)
         self._views()
 
@@ -91,7 +95,10 @@ class Agent(Replaying):
     def act(self, obs: Tensor) -> Tensor:
         self.numbers = self.noise.next()
         self.steps += 1
-        explore = self.numbers["explore"] < self.epsilon().unsqueeze(1)
+        return self._explored(obs, self.epsilon())
+
+    def _explored(self, obs: Tensor, epsilon: Tensor) -> Tensor:
+        explore = self.numbers["explore"] < epsilon.unsqueeze(1)
         return torch.where(explore, self.numbers["action"], self._policy.act(obs))
 
     def epsilon(self) -> Tensor:
@@ -114,6 +121,20 @@ class Agent(Replaying):
             loss = self.update(uniform, learning)
         return loss if learning is None else loss.masked_fill(~able, torch.nan)
 
+    @torch.no_grad()
+    def tick(self, obs: Tensor, numbers: Mapping[str, Tensor], steps: Tensor) -> Tensor:
+        self.numbers = dict(numbers)
+        return self._explored(obs, self._epsilon.now(self.episodes, steps * self.envs, self.budget))
+
+    @torch.no_grad()
+    def tock(self, done: Tensor, **row: Tensor) -> tuple[Tensor, Tensor]:
+        self.replay.put(**row)
+        self.episodes += done.sum(1)
+        able = (self.episodes >= self.config.init_episodes) & self.replay.holds(max(1, self.config.fill))
+        for uniform in self.numbers["replay"].unbind(1):
+            loss = self.update(uniform, able)
+        return loss.masked_fill(~able, torch.nan), able
+
     def update(self, uniform: Tensor, learning: Tensor | None = None) -> Tensor:
         """Loss ``[M]`` of a gradient step of the members ``learning [M]`` (None: all) on rows by ``uniform [M, B]``."""
         batch = self.replay.sample(uniform)
@@ -125,15 +146,16 @@ class Agent(Replaying):
         later = self.network.forward(self._target, next_obs)[-1].gather(1, best).squeeze(1)
         goal = torch.addcmul(reward, batch["discount"], later, value=self.config.discount)
         trace = self.network.forward(self._online, obs)
-        chosen = (batch["action"].unsqueeze(1) == torch.arange(self.actions).view(1, -1, 1)).float()
+        chosen = (batch["action"].unsqueeze(1) == self._each).float()
         error = (trace[-1] * chosen).sum(1) - goal
         weighted = error * (1 / uniform.shape[1])
         gradient = chosen * (2 * weighted).unsqueeze(1)
-        before = None if learning is None else self.target[~learning]
         self.optimizer.update(self.network.backward(self._online, obs, trace, gradient)[0], learning)
-        self.target.lerp_(self.online, self.config.tau)
-        if learning is not None and before is not None:
-            self.target[~learning] = before
+        if learning is None:
+            self.target.lerp_(self.online, self.config.tau)
+        else:
+            followed = self.target.lerp(self.online, self.config.tau)
+            self.target.copy_(torch.where(learning.unsqueeze(1), followed, self.target))
         return (weighted * error).sum(1)
 
     def select(self, members: Tensor) -> None:

@@ -81,4 +81,5 @@ FAMILY = Family(
     validate=validate,
     ineffective=ineffective,
     trains_on_proxies=True,
+    accelerators=("cpu", "gpu"),
 )

@@ -207,8 +207,8 @@ def preset_game(preset: str) -> str | None:
 
 
 def changeable(config: Config) -> tuple[str, ...]:
-    """What a resumed run may change: when it ends."""
-    return ("num_steps",)
+    """What a resumed run may change: when it ends, and the device, for random numbers are the CPU's everywhere."""
+    return ("num_steps", "accelerator")
 
 
 def ineffective(config: Config) -> dict[str, str]:

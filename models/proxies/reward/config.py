@@ -152,5 +152,6 @@ def validate(config: Config) -> str | None:
 
 
 FAMILY = Family(
-    config=Config, implementations={"RN": {}}, learns_from="evolution", proxy_defaults=proxy_defaults, validate=validate
-)
+    config=Config, implementations={"RN": {}}, learns_from="evolution", proxy_defaults=proxy_defaults,
+    validate=validate, accelerators=("cpu", "gpu"),
+)  # fmt: skip

@@ -52,7 +52,7 @@ class Networks:
 
     def scaled(self, flat: Tensor) -> Tensor:
         """The factor on the output ``[M]``."""
-        factor = torch.full((len(flat),), self.config.rn_output_scale)
+        factor = torch.full((len(flat),), self.config.rn_output_scale, device=flat.device)
         return factor * flat[:, -1].exp() if self.config.rn_evolve_scale else factor
 
     def named(self, flat: Tensor) -> dict[str, Tensor]:
@@ -77,10 +77,12 @@ class Phi:
         self._mlp = networks.parts["reward"]
         self._layers = None if networks.linear else self._mlp.layers(flat[:, : networks.inner])
         self._scale = networks.scaled(flat).unsqueeze(1)
-        self._center, self._spread = torch.tensor(config.rn_input_center), torch.tensor(config.rn_input_spread)
+        self._center, self._spread = (
+            torch.tensor(each, device=flat.device) for each in (config.rn_input_center, config.rn_input_spread)
+        )
         self.table: Tensor | None = None  # [M, S], of every cell
         if networks.spaces.one_hot and networks.mode.state and not networks.mode.info:
-            cells = torch.eye(networks.spaces.obs_shape[0]).expand(len(flat), -1, -1)
+            cells = torch.eye(networks.spaces.obs_shape[0], device=flat.device).expand(len(flat), -1, -1)
             self.table = self._of(cells)
 
     @torch.no_grad()

@@ -127,5 +127,6 @@ def validate(config: Config) -> str | None:
 
 
 FAMILY = Family(
-    config=Config, implementations={"SE": {}}, learns_from="evolution", proxy_defaults=proxy_defaults, validate=validate
-)
+    config=Config, implementations={"SE": {}}, learns_from="evolution", proxy_defaults=proxy_defaults,
+    validate=validate, accelerators=("cpu", "gpu"),
+)  # fmt: skip

@@ -82,6 +82,7 @@ class Program:
 
     def __init__(self, networks: Networks, flat: Tensor):
         self.networks, self.flat = networks, flat
+        self._each = torch.arange(networks.action_size, device=flat.device)
         own = networks.split(flat)
         self.names = [name for name in networks.parts if name != "initial"]
         self.layers = {name: part.layers(own[name]) for name, part in networks.parts.items()}
@@ -109,7 +110,7 @@ class Program:
         """``state [M, E, S]``, ``action [M, E]`` int64 or ``[M, E, A]`` -> `Outcome`. A bandit's state stays as it is
         and its done is 1."""
         if isinstance(self.networks.actions, Discrete):
-            action = (action.unsqueeze(-1) == torch.arange(self.networks.action_size)).float()
+            action = (action.unsqueeze(-1) == self._each).float()
         x = torch.cat([action, state], 2).transpose(1, 2)
         if self.folded:
             out = self._one.forward(self._both, x)[-1]
@@ -129,3 +130,6 @@ class Program:
     def select(self, members: Tensor) -> "Program":
         """The same for ``members`` (indices ``[M']``) only."""
         return Program(self.networks, self.flat[members])
+
+    def to(self, device: torch.device) -> "Program":
+        return Program(self.networks, self.flat.to(device))
