@@ -154,14 +154,17 @@ def compared(
 TESTING = ("inner_steps", "test_every", "test_episodes", "test_limit", "solved_reward", "inner_rule", "train_episodes")
 
 
-def row_of(outcome: Outcome, config: Any) -> dict[str, Any]:
-    """Numbers of one reward; those of the curve are means and quartiles over agents at each test."""
+def row_of(outcome: Outcome, config: Any, late: int) -> dict[str, Any]:
+    """Numbers of one reward; those of the curve are means and quartiles over agents at each test. ``late``: steps."""
     curve, every, solved = outcome.curve.double(), config.test_every, config.solved_reward
+    last = curve[:, max(0, -(-late // every) - 1) :]
     bounds = interval(curve.mean(1).numpy(), iqm)
     return {
         "agents": len(curve), "first": quartiles(first(curve, solved), curve, every),
         "stays": quartiles(stays(curve, solved), curve, every),
         "staying": float(staying(curve, solved).double().mean()),
+        "late": {"from": late, "mean": float(last.mean()), "lowest": float(last.mean(0).min()),
+                 "solved": float((last >= solved).double().mean())},
         "average": float(curve.mean()), "average_iqm": float(iqm(curve.mean(1).numpy())),
         "average_interval": None if bounds is None else [float(each) for each in bounds],
         "mean_reaches": steps_to(curve.mean(0), solved, every),
@@ -199,6 +202,7 @@ def cells(name: str, row: dict[str, Any]) -> list[str]:
     at = [row["mean"][max(0, round(share * len(row["mean"])) - 1)] for share in SHOWN]
     reaches = "never" if row["mean_reaches"] is None else f"{row['mean_reaches']:,}"
     return [name, steps("first"), steps("stays"), f"{100 * row['staying']:.0f} %", reaches,
+            f"{row['late']['mean']:.1f}", f"{100 * row['late']['solved']:.0f} %",
             *(f"{value:.1f}" for value in at)]  # fmt: skip
 
 
@@ -210,6 +214,7 @@ def main() -> None:
     flags.add_argument("--agent", help="another kind of agent than the game's")
     flags.add_argument("--steps", type=int, help="training steps")
     flags.add_argument("--every", type=int, help="steps between tests")
+    flags.add_argument("--late", type=int, help="steps after which tests count as late; the second half by itself")
     flags.add_argument("--seed", type=int, default=1000)
     flags.add_argument("--set", nargs="*", default=[], help="settings of the agents: lr=0.001 vary_hp=true")
     flags.add_argument(
@@ -237,15 +242,15 @@ def main() -> None:
     named = (one.partition("=") for one in given.reward)
     learned = [(name, {"proxy": opened(path, given.use)}) for name, _, path in named]
     others = [("native", {})] if given.only else list(rewards(settings, given, loop))
-    head = ["reward", "first: quartiles, last", "stays: quartiles, last", "2nd half", "mean solved",
+    head = ["reward", "first: quartiles, last", "stays: quartiles, last", "2nd half", "mean solved", "late", "solved",
             *(f"at {round(share * steps):,}" for share in SHOWN)]  # fmt: skip
-    widths = (22, 28, 28, 8, 11, *(9 for _ in SHOWN))
+    widths = (22, 28, 28, 8, 11, 7, 6, *(9 for _ in SHOWN))
     print(*aligned([head], widths))
     found: dict[str, Any] = {}
     for name, how in [*learned, *others]:
         started = time.process_time()
         outcome = compared(settings, seeds, **how)
-        found[name] = row_of(outcome, settings.proxy) | {"cpu_seconds": round(time.process_time() - started, 1)}
+        found[name] = row_of(outcome, settings.proxy, given.late or steps // 2) | {"cpu_seconds": round(time.process_time() - started, 1)}
         print(*aligned([cells(name, found[name])], widths), flush=True)
     if given.json:
         known = json.loads(given.json.read_text()) if given.json.exists() else {}

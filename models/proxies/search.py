@@ -152,7 +152,8 @@ def validate(config: SearchConfig) -> str | None:
         return f"test_every is {config.test_every}, but inner_rule is {config.inner_rule!r}; allowed: budget"
     if config.test_every is not None and config.train_episodes is not None:
         return f"test_every is {config.test_every}, but train_episodes is {config.train_episodes}; allowed: null"
-    shortest = min(config.inner_steps, config.second_steps or config.inner_steps, config.steps_in_use)
+    second = None if config.second_phase is None else config.second_steps
+    shortest = min(config.inner_steps, second or config.inner_steps, config.steps_in_use)
     if config.test_every is not None and not config.average_from + config.test_every <= shortest:
         return (
             f"average_from + test_every is {config.average_from + config.test_every}; allowed: at most {shortest}, the "
