@@ -51,6 +51,7 @@ GAMES: dict[str, tuple[str, int, int, int]] = {
     "cartpole-200": ("DDQN", 3000, 25, 8),
     "mountaincar-continuous,action_repeat=2": ("TD3", 10_000, 250, 4),
     "pendulum": ("TD3", 8000, 250, 4),
+    "halfcheetah": ("TD3", 24_000, 2000, 1),
 }
 WEIGHTS = (0.01, 0.1, 0.3, 3.0, 10.0)
 SHOWN = (0.02, 0.1, 0.2, 0.5, 1.0)  # shares of the training at which mean returns stand in the table
