@@ -237,6 +237,8 @@ def main() -> None:
     for name, _, value in (one.partition("=") for one in given.set):
         argv += [f"--{name}", *value.split(",")]
     settings = parse.parse(argv)
+    if settings.proxy.solved_reward is None:
+        flags.error(f"{given.gamename} has no return from which it is solved; give one: --set solved_reward=-300")
     torch.set_num_threads(1)
     loop = InnerLoop(settings.proxy, settings.run.agent, settings.agent, settings.run.gamename)
     seeds = fresh_seeds(given.seed, "compare", given.agents, len(loop.kinds))
