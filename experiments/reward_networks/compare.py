@@ -253,7 +253,8 @@ def main() -> None:
     for name, how in [*learned, *others]:
         started = time.process_time()
         outcome = compared(settings, seeds, **how)
-        found[name] = row_of(outcome, settings.proxy, given.late or steps // 2) | {"cpu_seconds": round(time.process_time() - started, 1)}
+        found[name] = row_of(outcome, settings.proxy, given.late or steps // 2)
+        found[name]["cpu_seconds"] = round(time.process_time() - started, 1)
         print(*aligned([cells(name, found[name])], widths), flush=True)
     if given.json:
         known = json.loads(given.json.read_text()) if given.json.exists() else {}
