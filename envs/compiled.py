@@ -112,7 +112,7 @@ def world(environment: Environment) -> World | None:
             begin += part.size
         nets.pop("initial", None)
         found |= nets | {
-            "flat": program.flat.numpy(), "bandit": dynamics.bandit, "raw_done": dynamics.raw_done,
+            "flat": program.flat.contiguous().numpy(), "bandit": dynamics.bandit, "raw_done": dynamics.raw_done,
             "one_hot": dynamics.spaces.one_hot,
         }  # fmt: skip
     return World(**(found | _pay(rewarded)))

@@ -294,6 +294,18 @@ def test_the_best_is_torch_s_with_nan_too(values: list[float]) -> None:
     assert best == int(torch.tensor(values).argmax())
 
 
+@pytest.mark.parametrize("argv", ["SE --gamename cartpole --proxy bandit", "RN --gamename cartpole-200 --mode 2"])
+def test_members_that_share_a_proxy_s_memory_are_no_other_kind(argv: str) -> None:
+    """Each kind compiled anew may round otherwise, until a later process finds both on disk."""
+    loop = loop_of(argv, inner_steps=120, inner_rule="budget", train_episodes=None)
+    shared = loop.stages.parameters.initial(Streams(range(1))).expand(3, -1)
+    own, again = (loop.begin(flat, [3, 1, 4]) for flat in (shared.clone(), shared))
+    loop.finish(own)
+    kinds = len(compiled._steps.signatures)
+    loop.finish(again)
+    assert torch.equal(own.agent.online, again.agent.online) and len(compiled._steps.signatures) == kinds
+
+
 def test_each_kind_is_compiled_once() -> None:
     """Another layout of one array would be another minute of compiling."""
     kinds = {str(signature[0]).partition("(")[0] for signature in compiled._steps.signatures}

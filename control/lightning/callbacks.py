@@ -39,6 +39,7 @@ class Progress(Callback):
 
     def __init__(self) -> None:
         self.bar: tqdm | None = None
+        self._shown = 0.0  # when the bar last told how much of an epoch is done
         self._steps, self._time, self._first, self._started = 0, 0.0, 0, 0.0
         self._within = Lines()
 
@@ -64,9 +65,9 @@ class Progress(Callback):
         what = f"{unit} {number}/{count}" if number else f"before the first {unit}"
         if self.bar is None:
             self._within.show(what, share)
-        elif time.time() - self.bar.last_print_t >= self.bar.mininterval:
+        elif time.perf_counter() - self._shown >= self.bar.mininterval:
             self.bar.set_postfix_str(f"{what}: {100 * share:.0f} %")
-            self.bar.last_print_t = time.time()
+            self._shown = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         if self.bar is not None:

@@ -55,9 +55,10 @@ def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
         ) from error
 
 
-def spaces_of(game: str) -> Spaces:
-    """What a game shows and takes, without an environment that stays open."""
-    environment = make_environment(game, 1, 1)
+def spaces_of(game: str, time_limit: int | None = None) -> Spaces:
+    """What a game shows and takes, and what it pays at most, without an environment that stays open. ``time_limit`` in
+    steps replaces its own."""
+    environment = make_environment(game, 1, 1, time_limit=time_limit)
     environment.close()
     return environment.spaces
 

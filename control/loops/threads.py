@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
 import torch
@@ -43,5 +43,6 @@ def for_members(work: Callable[[Memory, int, int], object], members: int, memori
     finally:
         for _ in turns:
             pass
+        wait(others)
         for each in others:
             each.result()
