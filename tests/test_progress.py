@@ -62,11 +62,8 @@ def test_who_watches_agents_changes_nothing(how: dict[str, Any]) -> None:
     assert shares == sorted(shares) and shares[0] == 0 and shares[-1] == pytest.approx(1) and len(shares) > 3
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_means_that_cannot_win_get_fewer_agents_and_the_winner_is_the_same(seed: int) -> None:
-    means, count = 5, 20
-    table = 500 - 40 * torch.rand(means, count, generator=torch.Generator().manual_seed(seed)).pow(4) * (seed % 3)
-    trained = []
+def returns_again(table: Tensor, trained: list[int], **changes: Any) -> tuple[Tensor, list[int]]:
+    """The re-test of means whose agents return ``table [N, count]``; ``trained`` gets the agents."""
 
     def run(proxies: Tensor, seeds: list[int], **how: Any) -> Outcome:
         trained.extend(seeds)
@@ -75,10 +72,29 @@ def test_means_that_cannot_win_get_fewer_agents_and_the_winner_is_the_same(seed:
         return Outcome(returns, torch.zeros(len(seeds), 0), ones, ones, 0, 0.0, 0.0)
 
     search: Any = SimpleNamespace(
-        config=SearchConfig(), outcome=None, workers=SimpleNamespace(run=run), seeds_of=lambda _, n: list(range(n)),
-        settings=SimpleNamespace(proxy=SearchConfig(compiled=True), run=SimpleNamespace(gamename="cartpole")),
+        config=SearchConfig(**changes), outcome=None, workers=SimpleNamespace(run=run),
+        seeds_of=lambda _, n: list(range(n)),
+        settings=SimpleNamespace(
+            proxy=SearchConfig(compiled=True), run=SimpleNamespace(gamename="cartpole", accelerator="cpu")
+        ),
     )  # fmt: skip
-    scores, tested = _returns(search, torch.arange(means)[:, None].float(), count, "")
+    return _returns(search, torch.arange(len(table))[:, None].float(), table.shape[1], "")
+
+
+def test_a_longer_test_may_still_bring_the_winner() -> None:
+    """CartPole's own limit is 500 steps."""
+    table = torch.full((2, 32), 480.0)
+    table[1, :8], table[1, 8:] = 100.0, 1000.0
+    scores, tested = returns_again(table, [], test_limit=1000)
+    assert tested == [32, 32] and scores.tolist() == [480, 775]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_means_that_cannot_win_get_fewer_agents_and_the_winner_is_the_same(seed: int) -> None:
+    means, count = 5, 20
+    table = 500 - 40 * torch.rand(means, count, generator=torch.Generator().manual_seed(seed)).pow(4) * (seed % 3)
+    trained: list[int] = []
+    scores, tested = returns_again(table, trained)
     able = [float(score) if agents == count else 0.0 for score, agents in zip(scores, tested, strict=True)]
     assert able.index(max(able)) == int(table.mean(1).argmax())
     assert len(trained) == sum(tested) and tested[0] == count

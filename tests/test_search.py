@@ -195,7 +195,6 @@ def test_a_damaged_proxy_and_what_it_cannot_use_are_one_line(tmp_path: Path, cap
         ("cartpole-bandit", "--record", "--record has no effect with a proxy"),
         ("cartpole-bandit", "--command.return 4", "--command has no effect with a proxy"),
         ("cartpole-bandit", "--rb_size 10", "batch_size is 32, but rb_size is 10"),
-        ("cartpole-bandit", "--real_steps 9 --no_real_baseline", "real_steps is 9, but real_baseline is false"),
     ):
         refused(trainer.main, ["--eval_agent", proxy, "--num_agents", "1", *more.split()], said, capsys)
 

@@ -154,8 +154,6 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     def needed(run: RunConfig, agent: Any, search: Any) -> int:
         return of_fresh_agents(search, run, agent, proxy.spaces, len(proxy.parameters), run.num_agents)
 
-    if "real_steps" in settings.given and not run.real_baseline:
-        raise SettingError(f"real_steps is {run.real_steps}, but real_baseline is false; allowed with it: null")
     share = max(1, min(run.num_eval_episodes, 1000) // run.num_agents)
     tests = share if "num_eval_episodes" in settings.given else 10
     config = dataclasses.replace(proxy.config, test_episodes=tests)
