@@ -36,8 +36,8 @@ class RunConfig:
     accelerator: str = _run("cpu", "device for agents that can use it; gpu is CUDA's first", choices=("cpu", "gpu"))
     num_threads: int = _count(
         1,
-        "threads of a tensor operation, above 1 numbers may differ in the last digit from run to run; with SE and RN "
-        "of agents in machine code in this process, and no number differs",
+        "threads of a tensor operation: above 1, numbers may differ in the last digit from run to run. Agents that a "
+        "search trains in machine code are shared between so many threads, and their numbers stay the same",
     )
     matmul_precision: str = _run(
         "highest",
@@ -80,8 +80,8 @@ class RunConfig:
     real_baseline: bool = _evaluation(True, "train as many on the real environment, to compare")
     real_steps: int | None = _evaluation(
         None,
-        "of each of these, with one environment and an update a step until it solves the environment, at most; null: "
-        "the training is that on the proxy",
+        "steps that each of these trains for at most: it has one environment and an update a step, and ends when it "
+        "solves the environment. null: it trains as those on the proxy do",
         minimum=1,
     )
     evaluation: str = _evaluation("both", "how --eval_agent acts", choices=("greedy", "sampled", "both"))

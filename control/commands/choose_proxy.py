@@ -144,9 +144,9 @@ def _outcome(
     module: PopulationModule, means: Tensor, name: str, count: int, doing: str, sample_all: bool = False,
     some: tuple[int, int] | None = None,
 ) -> Outcome:  # fmt: skip
-    """``count`` fresh agents on each of ``means [N, D]``, the same for all, or ``some`` of them, from a first to before
-    a last; trained as in use (``deploy_steps``). What is ``doing`` is printed with the minutes that it may take, by
-    those of the last generation, and how much of it is done."""
+    """Train and test ``count`` fresh agents on each of ``means [N, D]``, the same for all; of these agents only
+    ``some``, as a slice has first and last. They train as in use (``deploy_steps``). Where ``doing`` says what this is,
+    that is printed, with the minutes it may take by the last generation's, and later how much is done."""
     steps, last = module.config.steps_in_use, module.outcome
     own = module.seeds_of(name, count)[slice(*some or (0, count))]
     if doing:

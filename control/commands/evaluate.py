@@ -201,8 +201,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         return
     if run.real_steps is None and rule == "budget" and config.train_episodes is None:
         show(real_name, agent, None, config.steps_in_use, rule)
-        note = "both trainings are the same; with --real_steps N that on the real environment is one that suits it"
-        print(f"\n{note}" if config.proxy != "reward" else "", end="" if config.proxy == "reward" else "\n")
+        if config.proxy != "reward":
+            note = "both trainings are the same; with --real_steps N that on the real environment is one that suits it"
+            print(f"\n{note}")
         return
     # One environment, one update per step, and everything is remembered.
     first = max(1, agent.init_episodes)
