@@ -254,14 +254,15 @@ def made_up(mean: float, error: float) -> Any:
 def test_the_table_says_who_is_close() -> None:
     rows = parity.compare("B", "CategoricalLatent", parity.original("B", "CategoricalLatent"), made_up(0.317, 0.02))
     assert [(row["step"], row["within"]) for row in rows] == [(2000, True), (3500, False)]
-    assert rows[0]["difference"] == pytest.approx(1.0) and rows[1]["ours_se"] is None
+    assert rows[0]["difference"] == pytest.approx(0.037 / (0.037**2 + 0.02**2) ** 0.5), "both have errors"
+    assert rows[1]["ours_se"] is None and rows[1]["difference"] == pytest.approx((0.417 - 0.361) / 0.017)
     rows += parity.compare("B", "ER", parity.original("B", "ER"), made_up(0.2, 0.02))
     lines = [line.split() for line in parity.table(rows).splitlines()]
     assert lines[0] == "B: PanFlute, 3 pipes step original ours difference / SE within 2".split()
-    assert lines[1] == "CategoricalLatent 2,000 0.280 (0.037) 0.317 (0.020) +1.0 yes".split()
+    assert lines[1] == "CategoricalLatent 2,000 0.280 (0.037) 0.317 (0.020) +0.9 yes".split()
     assert lines[2][-2:] == ["+3.3", "NO"] and lines[2][-4:-2] == ["(one", "seed)"]
     assert lines[3][:5] == ["ER", "2,000", "0.212", "(~0.037)", "0.200"]
-    assert lines[-1] == "3 of 4 points within 2 standard errors of the original".split()
+    assert lines[-1] == "3 of 4 points within 2 standard errors".split()
 
 
 @pytest.mark.draws

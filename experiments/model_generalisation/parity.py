@@ -11,6 +11,7 @@ than two of the original's standard errors, because ours have errors too. Furthe
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from experiments.comparison import run_script  # noqa: E402
 from models.settings import SettingError, nearest  # noqa: E402
 
 FIXTURES: dict[str, Any] = json.loads(Path(__file__).with_name("parity.json").read_text(encoding="utf-8"))["fixtures"]
-CLOSE = 2.0  # standard errors of the original
+CLOSE = 2.0  # standard errors of the difference
 
 
 @dataclass(frozen=True)
@@ -96,13 +97,13 @@ def ours(folder: Path, tag: str) -> Curve:
 
 def compare(fixture: str, agent: str, theirs: Curve, own: Curve) -> list[dict[str, Any]]:
     """A row a point of the fixture that ours came to. ``difference`` is ours less the original's, in standard errors
-    of the original."""
+    of that difference; where ours is one seed, in those of the original."""
     rows = []
     for step in FIXTURES[fixture]["points"]:
         found, wanted = own.at(step), theirs.at(step)
         if found is None or wanted is None:
             continue
-        difference = (found[0] - wanted[0]) / wanted[1]
+        difference = (found[0] - wanted[0]) / math.hypot(wanted[1], np.nan_to_num(found[1]))
         rows.append({
             "fixture": fixture, "agent": agent, "step": step, "original": wanted[0], "original_se": wanted[1],
             "typical": "typical_se" in FIXTURES[fixture]["agents"][agent], "ours": found[0],
@@ -128,7 +129,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
                               f"{row['difference']:+.1f}", verdict])  # fmt: skip
         lines += [*aligned(shown), ""]
     close = sum(row["within"] for row in rows)
-    return "\n".join([*lines, f"{close} of {len(rows)} points within {CLOSE:g} standard errors of the original"])
+    return "\n".join([*lines, f"{close} of {len(rows)} points within {CLOSE:g} standard errors"])
 
 
 def draw(curves: dict[tuple[str, str], tuple[Curve, Curve]], out: Path) -> None:
