@@ -67,3 +67,16 @@ def test_a_bandit_shows_the_states_that_agents_are_paid_for() -> None:
     assert states.shape == (400, 4)
     pays = [program.step(states[None], torch.full((1, 400), action)).reward[0] for action in (0, 1)]
     assert torch.stack([(rewards[:, 0] - pay).abs() for pay in pays]).amin(0).max() < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["mdp", "bandit"])
+def test_agents_without_a_replay_buffer_are_seen_in_episodes_after_their_training(kind: str) -> None:
+    """PPO's keeps nothing of what it saw. The states of a bandit are its first ones, those of an MDP come after."""
+    argv = f"--agent PPO --hidden_size 8 --num_envs 2 --rollout_steps 8 --batch_size 8 --inner_steps 32 --proxy {kind}"
+    settings = config.parse(["--implementation", "SE", "--gamename", "cartpole", "--max_steps", "5", *argv.split()])
+    loop = InnerLoop(settings.proxy, "PPO", settings.replace(vary_hp=False).agent, "cartpole")
+    flat = loop.stages.parameters.initial(Streams([8]))[0]
+    found = behaviour(Proxy(Path("drawn"), settings.proxy, loop.stages.spaces, "cartpole", flat, {}), settings)
+    steps = len(found["synthetic"])
+    assert steps == 20 if kind == "bandit" else 20 < steps <= 100, "two episodes of each of ten agents"
+    assert found["synthetic"].shape == (steps, 5) and len(found["real"]) > 100

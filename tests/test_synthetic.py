@@ -88,6 +88,16 @@ def test_the_time_limit(max_steps: int | None, length: int) -> None:
         assert step.truncated.item() == (age == length) and not step.terminated.any()
 
 
+def test_a_low_bias_leaves_ends_to_the_time_limit() -> None:
+    """Nothing else of the first parameters changes."""
+    free, bound = (config(done_bias=bias, max_steps=7, proxy_init="normal") for bias in (0.0, -5.0))
+    states, action = torch.randn(20, 50, 4), torch.zeros(20, 50).long()
+    first, second = (dynamics_of(settings, 20).program.step(states, action) for settings in (free, bound))
+    assert torch.equal(first.next_state, second.next_state) and torch.equal(first.reward, second.reward)
+    assert torch.allclose(first.done - 5, second.done, atol=1e-5)
+    assert (first.done > 0.5).any() and not (second.done > 0.5).any()
+
+
 def test_nothing_is_clipped_and_the_next_state_is_absolute() -> None:
     there = torch.tensor([[1e9, -1e9, 0.5, 0.0]])
     out = constant(config(), "state", there).program.step(torch.randn(1, 2, 4), torch.zeros(1, 2).long())

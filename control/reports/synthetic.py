@@ -11,7 +11,9 @@ from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop
 from control.loops.rollout import rollout
 from control.reports.panels import COLOURS, grid, sheet
+from envs.base import Environment
 from envs.make import make_environment
+from models.contract import Policy
 from models.proxies.files import Proxy
 from models.proxies.synthetic.networks import Networks
 
@@ -23,7 +25,8 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     ``[N, S + 1]``.
 
     Ten agents train on the synthetic environment: its next states (of a bandit, its only ones) and rewards; where
-    trainings end early, of the agents that ended last. Then each plays ten greedy episodes on the real environment. The
+    trainings end early, of the agents that ended last; of agents without a replay buffer, greedy episodes after their
+    training. Then each plays ten greedy episodes on the real environment. The
     third is what the synthetic one would have answered there. As in figure 4 of Ferreira et al. 2022.
     """
     # One shape for all agents, so that one program holds them. Where trainings may end early, in torch: there agents
@@ -36,8 +39,12 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     interaction = loop.begin(parameters, list(range(_AGENTS)))
     trained = loop.finish(interaction)
     agent: Any = interaction.agent
-    rows = agent.replay.rows()
-    seen = rows["next_obs" if proxy.config.proxy == "mdp" else "obs"]
+    what = "next_obs" if proxy.config.proxy == "mdp" else "obs"
+    if hasattr(agent, "replay"):
+        rows = agent.replay.rows()
+        seen, rewards = rows[what].flatten(0, -2), rows["reward"].flatten()
+    else:
+        seen, rewards = _played(trained.policy, interaction.environment, what)
     real = make_environment(proxy.game, _AGENTS, _EPISODES)
     played = rollout(trained.policy, real, torch.arange(_AGENTS * _EPISODES).view(_AGENTS, _EPISODES))
     real.close()
@@ -46,11 +53,18 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     answers = [program.step(obs, action) for obs, action in zip(played.obs, played.action, strict=True)]
     answered, paid = (torch.stack([getattr(answer, name) for answer in answers]) for name in ("next_state", "reward"))
     samples = {
-        "synthetic": (seen.flatten(0, -2), rows["reward"].flatten()),
+        "synthetic": (seen, rewards),
         "real": (states[valid], played.reward[valid]),
         "synthetic on real": (answered[valid], paid[valid]),
     }
     return {what: torch.cat([state, reward[:, None]], 1).numpy() for what, (state, reward) in samples.items()}
+
+
+def _played(policy: Policy, stage: Environment, what: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Observations, or those that follow them, ``[N, S]``, and rewards ``[N]`` of greedy episodes on ``stage``."""
+    played = rollout(policy, stage, torch.arange(stage.members * stage.envs).view(stage.members, stage.envs))
+    seen = played.obs if what == "obs" else torch.cat([played.obs[1:], played.final_obs[None]])
+    return seen[played.valid], played.reward[played.valid]
 
 
 _NAMES = {

@@ -49,6 +49,12 @@ class Synthetic:
     max_steps: int | None = _proxy(
         None, "largest number of steps of an episode; null is the real environment's limit [F]", minimum=1
     )
+    done_bias: float = _proxy(
+        0.0,
+        "mdp: added to the done network's output when the search begins; -5 makes episodes that only max_steps ends",
+        minimum=-1000,
+        maximum=1000,
+    )
     raw_done: bool = _proxy(
         False,
         "bootstrap by 1 - d with d the done network's raw output, as published [F]; off: by whether d is over 0.5",

@@ -56,7 +56,11 @@ class Networks:
             for layer in [layer for part in self.parts.values() for layer in part.dense]:
                 parts.append(streams.normal(layer.outputs * layer.inputs) / layer.inputs**0.5)
                 parts.append(torch.zeros(len(streams), layer.outputs))
-        return torch.cat(parts, 1)
+        flat = torch.cat(parts, 1)
+        if "done" in self.parts:
+            _, bias = self.parts["done"].layers(self.split(flat)["done"])[-1]
+            bias += self.config.done_bias
+        return flat
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Each network's own parameters, views of ``flat [M, size]``."""
