@@ -64,7 +64,7 @@ class Ours:
 
     def __init__(self, case: Case, members: int, size: Size):
         self.case, self.meter, seeds = case, Meter(), range(members)
-        values = {"hidden_size": case.units, "hidden_layer": 2, "batch_size": case.batch}
+        values = {"hidden_sizes": (case.units, case.units), "batch_size": case.batch}
         if case is ON_POLICY:
             values |= {"rollout_steps": size.rollout, "ppo_epochs": size.passes}
         else:

@@ -36,8 +36,8 @@ from models.settings import SettingError
 CURVE = 24_000  # steps
 FIXTURE: dict[str, Any] = {
     "implementation": "PerfectModel", "gamename": "procmaze,grid_size=3", "seed": 0, "num_seeds": 10,
-    "num_hidden_layers": 2, "num_hidden_units": 64, "batch_size": 8, "rollout_length": 10, "buffer_size": 20_000,
-    "target_update_frequency": 50, "Q_alpha": 1e-3, "softmax_temp": 0.4,
+    "hidden_sizes": (64, 64), "batch_size": 8, "rollout_length": 10, "buffer_size": 20_000,
+    "target_update_frequency": 50, "lr": 1e-3, "softmax_temp": 0.4,
 }  # fmt: skip
 COMPILED = ("ER", "PerfectModel")  # measured with the setting `compile` too, at the first number of threads
 
@@ -62,7 +62,7 @@ class Size:
 
 QUICK = Size(
     block=0.002, rounds=1, seeds=(1, 3), threads=(1,), rows=20, wait=10, square=32, fixture=20, fixture_rounds=1,
-    compiled=False, changes={"num_hidden_layers": 1, "num_hidden_units": 8, "batch_size": 4},
+    compiled=False, changes={"hidden_sizes": (8,), "batch_size": 4},
     latent={"num_features": 4, "feature_width": 4},
 )  # fmt: skip
 

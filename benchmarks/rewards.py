@@ -87,7 +87,7 @@ def cartpole(size: Size) -> dict[str, Result]:
     search = Search("--gamename cartpole-200 --mode 1 --no_vary_hp", size.agents)
     tests, every = search.config.test_episodes, min(search.config.test_every, size.steps)
     recipe = ddqn.PRESETS["recipe"]
-    assert (search.agent.hidden_size, search.agent.batch_size, search.agent.lr) == (
+    assert (search.agent.hidden_sizes[0], search.agent.batch_size, search.agent.lr) == (
         recipe.hidden,
         recipe.batch,
         recipe.lr,

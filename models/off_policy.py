@@ -37,20 +37,20 @@ class OffPolicy(Replaying):
         super().__init__()
         self.config, self.spaces, self.seeds, self.own = config, spaces, list(seeds), draw_all(config, seeds)
         first = self.own[0]
-        self.batch, hidden = first.batch_size, [first.hidden_size] * first.hidden_layer
+        self.batch, hidden = first.batch_size, first.hidden_sizes
         self.obs_size, self.action_size = spaces.obs_shape[0], _vector(spaces)
         streams = Streams.named(seeds, "weights")
-        self.network = Mlp([self.obs_size, *hidden, self._outputs(self.action_size)], config.activation_fn)
+        self.network = Mlp([self.obs_size, *hidden, self._outputs(self.action_size)], config.activation)
         self.online = nn.Parameter(self._initial(streams), requires_grad=False)
         rates = torch.tensor([own.lr for own in self.own])
         self.optimizer = MemberAdam(self.online, rates)
         pair = self.obs_size + self.action_size
-        self.critics = TwinCritics([pair, *hidden, 1], config.activation_fn, streams, rates)
+        self.critics = TwinCritics([pair, *hidden, 1], config.activation, streams, rates)
         columns = {
             "pair": ((pair,), torch.float32), "next_obs": ((self.obs_size,), torch.float32),
             "reward": ((), torch.float32), "discount": ((), torch.float32),
         }  # fmt: skip
-        self.replay = ReplayBuffer(columns, config.rb_size, len(seeds), grows=True)
+        self.replay = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
         self.curiosity = curiosity_of(config, spaces, seeds)
         self.envs, self.updates_per_step = config.num_envs, config.updates_per_step
         self.noise = NoiseBlocks(Streams.named(seeds, "exploration and replay"), self._draws())
@@ -70,10 +70,10 @@ class OffPolicy(Replaying):
     @staticmethod
     def memory_bytes(config: Any, spaces: Spaces, members: int, steps: int | None, dynamics: Any = None) -> int:
         obs, vector, batch = spaces.obs_shape[0], _vector(spaces), config.batch_size
-        hidden = [config.hidden_size] * config.hidden_layer
+        hidden = list(config.hidden_sizes)
         actor = 28 * parameters([obs, *hidden, 2 * vector]) + batch * 12 * (sum(hidden) + 2 * vector)
         critics = critic_bytes(parameters([obs + vector, *hidden, 1]), hidden, obs + vector, batch)
-        kept, row = config.rb_size if steps is None else min(config.rb_size, steps), 4 * (2 * obs + vector + 2)
+        kept, row = config.buffer_size if steps is None else min(config.buffer_size, steps), 4 * (2 * obs + vector + 2)
         drawn = NoiseBlocks.STEPS * (config.updates_per_step * batch * (1 + vector) + 2 * config.num_envs * vector)
         curious = curiosity_bytes(config, spaces, batch)
         return members * (actor + critics + 2 * kept * row + 8 * drawn + 3 * batch * row + curious)

@@ -56,6 +56,12 @@ def named_agents(names: str) -> list[str]:
     return found
 
 
+def families_of(name: str, agent: str) -> list[str]:
+    """The folders of the families whose settings a run of ``name`` has, with that ``agent`` where it learns a proxy."""
+    own = [family(name)] + ([family(named_agents(agent)[0])] if family(name).learns_from == "evolution" else [])
+    return [one.package.rpartition(".")[2] for one in own]
+
+
 def as_implementation(config: Any, name: str) -> Any:
     """``config`` with what implementation ``name`` changes, and without what others of its family do."""
     own = family(name)

@@ -10,19 +10,29 @@ from typing import Any
 
 from models.settings import setting
 
-VARIED = ("lr", "batch_size", "hidden_size", "hidden_layer")
+SHAPE = ("width", "depth")  # units of every hidden layer, and how many of these there are: `hidden_sizes`
+VARIED = ("lr", "batch_size", *SHAPE)
 
 
 def vary_hp() -> Any:
     """The setting of that name."""
     return setting(
-        False, "sample what `vary` names for each agent: lr, batch size and width log-uniformly in [x/3, 3x]"
+        False,
+        "sample what `vary` names for each agent: lr, batch size and width of layers log-uniformly in [x/3, 3x]",
     )
 
 
 def vary(source: str = "") -> Any:
     """The setting of that name, with the ``source`` that its family cites."""
     return setting(VARIED, f"hyperparameters that vary_hp samples{source}", choices=VARIED)
+
+
+def validate(config: Any) -> str | None:
+    """What is wrong with settings that are drawn, as one line; None where nothing is."""
+    if config.vary_hp and set(SHAPE) & set(config.vary) and len(set(config.hidden_sizes)) > 1:
+        given = f"hidden_sizes is {list(config.hidden_sizes)}, but vary_hp draws width or depth"
+        return f"{given}; allowed: hidden layers of one width, or a vary without width and depth"
+    return None
 
 
 def draw(config: Any, seed: int) -> Any:
@@ -37,8 +47,8 @@ def draw(config: Any, seed: int) -> Any:
         lambda u: {
             "lr": config.lr / 3 * 9 ** u[0],
             "batch_size": _log_uniform(config.batch_size, u[1]),
-            "hidden_size": _log_uniform(config.hidden_size, u[2]),
-            "hidden_layer": max(1, config.hidden_layer - 1 + int(3 * u[3])),
+            "width": _log_uniform(config.hidden_sizes[0], u[2]),
+            "depth": max(1, len(config.hidden_sizes) - 1 + int(3 * u[3])),
         },
     )  # fmt: skip
 
@@ -54,7 +64,12 @@ def sampled(config: Any, seed: int, values: Callable[[list[float]], Mapping[str,
 
     generator = torch.Generator().manual_seed(derive_seed(seed, "hyperparameters"))
     drawn = values(torch.rand(4, generator=generator, dtype=torch.float64).tolist())
-    return dataclasses.replace(config, **{name: drawn[name] for name in config.vary})
+    changes: dict[str, Any] = {name: drawn[name] for name in config.vary if name not in SHAPE}
+    if set(SHAPE) & set(config.vary):
+        own = {"width": config.hidden_sizes[0], "depth": len(config.hidden_sizes)}
+        width, depth = (int(drawn[name]) if name in config.vary else own[name] for name in SHAPE)
+        changes["hidden_sizes"] = (width,) * depth
+    return dataclasses.replace(config, **changes)
 
 
 def _log_uniform(base: int, u: float) -> int:
@@ -70,14 +85,14 @@ def draw_all(config: Any, seeds: Sequence[int]) -> list[Any]:
     return own
 
 
-def shape_of(own: Any) -> tuple[int, int, int]:
-    """What members of one tensor program have in common: width, batch size and depth."""
-    return own.hidden_size, own.batch_size, own.hidden_layer
+def shape_of(own: Any) -> tuple[tuple[int, ...], int]:
+    """What members of one tensor program have in common: hidden layers and batch size."""
+    return own.hidden_sizes, own.batch_size
 
 
 def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
     """Positions in ``seeds`` of the agents that can share a tensor program: those of one shape."""
-    found: dict[tuple[int, int, int], list[int]] = {}
+    found: dict[tuple[tuple[int, ...], int], list[int]] = {}
     for position, seed in enumerate(seeds):
         found.setdefault(shape_of(draw(config, seed)), []).append(position)
     return list(found.values())

@@ -38,11 +38,12 @@ TINY: dict[str, Any] = {
     "last_few": 4, "value_hidden_sizes": (11, 7), "conv_channels": (4, 8), "random_action_epochs": 0,
 }  # fmt: skip
 STEP_TINY: dict[str, Any] = {
-    "batch_size": 9, "hidden_size": 11, "feature_dim": 13, "rb_size": 700, "num_hidden_layers": 2,
-    "num_hidden_units": 11, "rollout_length": 3, "num_features": 3, "feature_width": 5, "buffer_size": 23,
-    "training_start_time": 3, "eval_frequency": 5, "target_update_frequency": 7, "Q_alpha": 3e-3, "model_alpha": 3e-3,
-    "init_episodes": 1,
+    "batch_size": 9, "feature_dim": 13, "buffer_size": 700, "init_episodes": 1,
     "rollout_steps": 19, "ppo_epochs": 2, "num_envs": 1,
+}  # fmt: skip
+MODEL_TINY: dict[str, Any] = STEP_TINY | {
+    "hidden_sizes": (11, 11), "rollout_length": 3, "num_features": 3, "feature_width": 5, "buffer_size": 23,
+    "training_start_time": 3, "eval_frequency": 5, "target_update_frequency": 7, "lr": 3e-3, "model_lr": 3e-3,
 }  # fmt: skip
 # Families' other networks and ways, tested beside every implementation: id -> (implementation, settings).
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -52,7 +53,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "RCP-A-lambda": ("RCP-A", {"advantage_target": "lambda", "advantage_command": "quantile", "sample_by": "episode"}),
     "AAC-shared": ("AAC", {"shared_trunk": True}),
     "AAC-improved": ("AAC", {"gae_lambda": 0.9, "bootstrap_truncation": True, "normalize_advantage": True,
-                             "grad_clip_val": 0.5, "reward_scale": 0.5, "anneal_lr": True, "value_lr": 5e-3}),
+                             "max_grad_norm": 0.5, "reward_scale": 0.5, "anneal_lr": True, "value_lr": 5e-3}),
     "DDQN-three-envs": ("DDQN", {"num_envs": 3, "updates_per_step": 2, "eps_fraction": 0.5}),
     "DDQN-own-lr-and-batch": ("DDQN", {"vary_hp": True, "vary": ("lr", "batch_size")}),
     "DDQN-icm": ("DDQN", {"intrinsic": "icm"}),
@@ -62,7 +63,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "QLearning-own": ("QLearning", {"vary_hp": True}),
     "SARSA-executed": ("SARSA", {"backup": "executed", "random_ties": True, "num_envs": 2}),
     "PPO-published": ("PPO", {"form": "published", "update_episodes": None, "test_noise": True,
-                              "activation_fn": "prelu", "orthogonal": False, "max_grad_norm": None}),
+                              "activation": "prelu", "orthogonal": False, "max_grad_norm": None}),
     "PPO-normalised": ("PPO", {"normalize_obs": True, "normalize_reward": True, "clip_range_vf": 0.1,
                                "ent_coef": 0.01, "anneal_lr": True}),
     "PPO-icm": ("PPO", {"intrinsic": "icm", "form": "published", "update_episodes": None}),
@@ -72,11 +73,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "TD3-icm": ("TD3", {"intrinsic": "icm"}),
     "SAC-rnd": ("SAC", {"intrinsic": "rnd"}),
     "TD3Discrete-icm": ("TD3Discrete", {"intrinsic": "icm"}),
-    "TD3-three-envs": ("TD3", {"num_envs": 3, "updates_per_step": 5, "hidden_layer": 1, "activation_fn": "tanh"}),
+    "TD3-three-envs": ("TD3", {"num_envs": 3, "updates_per_step": 5, "hidden_sizes": (11,), "activation": "tanh"}),
     "TD3-own-lr-and-batch": ("TD3", {"vary_hp": True, "vary": ("lr", "batch_size"), "policy_delay": 1,
-                                     "activation_fn": "tanh"}),
+                                     "activation": "tanh"}),
     "SAC-fixed-temperature": ("SAC", {"learn_temperature": False, "entropy_temperature": 0.1, "num_envs": 2,
-                                      "updates_per_step": 2, "hidden_layer": 1, "vary_hp": True, "vary": ("lr",)}),
+                                      "updates_per_step": 2, "hidden_sizes": (11,), "vary_hp": True, "vary": ("lr",)}),
     "TD3-ornstein-uhlenbeck": ("TD3", {"noise_type": "ornstein-uhlenbeck", "action_std": 3.0, "num_envs": 2,
                                        "updates_per_step": 2}),
     "SAC-ornstein-uhlenbeck": ("SAC", {"noise_type": "ornstein-uhlenbeck"}),
@@ -84,12 +85,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "TD3Discrete-annealed": ("TD3Discrete", {"gumbel_temperature": "annealed", "num_envs": 2, "policy_delay": 3}),
     "ER-silu": ("ER", {"activation": "silu", "updates_per_step": 2, "double_DQN": True}),
     "ER-epsilon-greedy": ("ER", {"exploration_strat": "epsilon_greedy", "activation": "relu", "batch_size": 1}),
-    "perfect-relu": ("PerfectModel", {"activation": "relu", "use_target": False, "num_hidden_units": 7}),
-    "simple-silu": ("SimpleModel", {"activation": "silu", "rollout_batch_size": 5, "num_hidden_units": 17}),
+    "perfect-relu": ("PerfectModel", {"activation": "relu", "use_target": False, "hidden_sizes": (7, 7)}),
+    "simple-silu": ("SimpleModel", {"activation": "silu", "rollout_batch_size": 5, "hidden_sizes": (17, 17)}),
     "simple-faithful": ("SimpleModel", {"faithful_to_paper": True, "activation": "relu", "batch_size": 1}),
     "simple-no-bits": ("SimpleModel", {"binary_obs": False, "double_DQN": True}),
     "categorical-silu": ("CategoricalLatent", {"activation": "silu", "posterior_entropy_weight": 0.3}),
-    "categorical-wide": ("CategoricalLatent", {"num_hidden_units": 33, "feature_width": 17, "rollout_batch_size": 1}),
+    "categorical-wide": ("CategoricalLatent", {"hidden_sizes": (33, 33), "feature_width": 17, "rollout_batch_size": 1}),
     "gaussian-softplus": ("GaussianLatent", {"std_act": "softplus", "posterior_entropy_weight": 0.3}),
     "gaussian-deviations": ("GaussianLatent", {"binary_obs": False, "learn_obs_variance": True, "num_features": 7}),
     "tanh-sigmoid": ("GaussianLatent", {"latent_type": "tanh_gaussian", "std_act": "sigmoid", "activation": "silu"}),
@@ -132,9 +133,10 @@ def config_of(case: str, game: str = "", **changes: Any) -> Any:
 
 def tiny(case: str, game: str = "", **changes: Any) -> Any:
     """The smallest settings that still learn something."""
-    if case in STEP_CASES:
-        return config_of(case, game, **(STEP_TINY | changes))
     plain = default_config(ALL[case][0], game)
+    if case in STEP_CASES:
+        hidden = {"hidden_sizes": (11,) * len(getattr(plain, "hidden_sizes", ()))}
+        return config_of(case, game, **((MODEL_TINY if hasattr(plain, "model") else hidden | STEP_TINY) | changes))
     hidden = tuple(11 + 4 * i for i in range(len(getattr(plain, "hidden_sizes", ()))))
     few = {"batch_size": 4} if plain.schedule.on_policy else {}  # episodes of an epoch
     return config_of(case, game, **({"hidden_sizes": hidden} | TINY | few | changes))
@@ -218,12 +220,12 @@ SMALL_POLICY_RUN = {
     "eval_every": 2, "eval_episodes": 2, "checkpoint_every": 2, "max_episodes": 14,
 }  # fmt: skip
 SMALL_STEP_RUN = {
-    "implementation": "DDQN", "gamename": "cartpole", "hidden_size": 12, "batch_size": 9, "rb_size": 300,
+    "implementation": "DDQN", "gamename": "cartpole", "hidden_sizes": "12", "batch_size": 9, "buffer_size": 300,
     "steps_per_epoch": 37, "eval_every": 2, "eval_episodes": 2, "checkpoint_every": 2, "epochs": 5,
 }  # fmt: skip
 SMALL_SEARCH = {
     "implementation": "SE", "gamename": "cartpole", "population": 4, "generations": 3, "inner_steps": 60,
-    "hidden_size": 8, "batch_size": 8, "proxy_hidden_size": 6, "test_episodes": 2, "test_limit": 30,
+    "hidden_sizes": "8", "batch_size": 8, "proxy_hidden_size": 6, "test_episodes": 2, "test_limit": 30,
     "center_agents": 2, "center_every": 2, "retest_agents": 2, "report_agents": 3, "seed": 1,
 }  # fmt: skip
 

@@ -35,13 +35,13 @@ _EPISODES = (
 _POLICY = "--num_seeds 2 --running_mean_len 20 --eval_every 2 --eval_episodes 2 --checkpoint_every 1"
 _STEPS = "--num_seeds 2 --eval_every 2 --eval_episodes 2 --checkpoint_every 1"
 _MODEL = (
-    "--gamename procmaze --grid_size 3 --num_seeds 2 --num_hidden_units 20 --training_start_time 100 "
+    "--gamename procmaze --grid_size 3 --num_seeds 2 --hidden_sizes 20,20,20 --training_start_time 100 "
     "--eval_frequency 100 --eval_batch_size 4 --buffer_size 500 --checkpoint_every 1"
 )
 _LATENT = _MODEL + " --num_features 5"
 _SEARCH = (
     "--population 4 --inner_steps 200 --test_episodes 2 --center_agents 2 --center_every 1 --keep_best 2 "
-    "--retest_agents 2 --report_agents 3 --proxy_hidden_size 8 --hidden_size 9"
+    "--retest_agents 2 --report_agents 3 --proxy_hidden_size 8 --hidden_sizes 9"
 )
 # Name -> the command lines of one run folder, one after another.
 RUNS: dict[str, list[str]] = {

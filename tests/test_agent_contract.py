@@ -167,8 +167,7 @@ LEARNING_ON_POLICY = {
     "lr": 3e-2, "value_lr": 3e-2, "batch_size": 30, "max_episodes": 6000, "value_hidden_sizes": (16, 16),
 }  # fmt: skip
 LEARNING_BY_STEPS = {
-    "lr": 5e-3, "batch_size": 32, "hidden_size": 16, "feature_dim": 16, "tau": 0.05, "rb_size": 2000,
-    "Q_alpha": 5e-3, "model_alpha": 5e-3, "num_hidden_layers": 1, "num_hidden_units": 16, "buffer_size": 2000,
+    "lr": 5e-3, "batch_size": 32, "feature_dim": 16, "tau": 0.05, "buffer_size": 2000, "model_lr": 5e-3,
     "training_start_time": 0, "target_update_frequency": 20, "rollout_length": 1, "num_features": 2,
     "eval_frequency": 500,
 }  # fmt: skip
@@ -217,7 +216,8 @@ def trained(case: str, game: str) -> Any:
         learning = LEARNING_BY_STEPS
         if ALL[case][0] == "PPO":
             learning, steps = LEARNING_BY_ROLLOUTS, 10 * steps
-        config = config_of(case, game, discount=discount, gamma=discount, **learning)
+        depth = 1 if hasattr(tiny(case), "model") else len(getattr(tiny(case), "hidden_sizes", ()))
+        config = config_of(case, game, discount=discount, hidden_sizes=(16,) * depth, **learning)
         loop = loop_of(case, game, 1, 2, config, steps_per_epoch=steps, epochs=3)
         loop.epoch()
         return loop
@@ -248,7 +248,7 @@ def test_learns_the_probe(case: str, game: str) -> None:
     states = {"sign": [-1.0, 1.0], "age": [0.0, 1.0][: probe.length], "zero": [0.0]}[probe.shows]
     for agent in loop.agents:
         obs = torch.tensor(states).view(1, -1, 1).expand(agent.members, -1, -1)
-        true = probe.value(obs[..., 0], getattr(agent.config, "gamma", getattr(agent.config, "discount", 1.0)))
+        true = probe.value(obs[..., 0], getattr(agent.config, "discount", 1.0))
         torch.testing.assert_close(best_values(agent, obs), true, rtol=0, atol=0.1 if case in STEP_CASES else 0.05)
 
 

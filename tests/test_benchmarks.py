@@ -109,12 +109,13 @@ both_presets = pytest.mark.parametrize("preset", ["paper", "recipe"])
 @both_presets
 def test_the_plain_ddqn_has_the_settings_of_ours(preset: str) -> None:
     plain, (agent, config) = plain_ddqn.PRESETS[preset], settings_of(preset)
-    assert plain.activation.__name__ == {"tanh": "Tanh", "relu": "ReLU"}[agent.activation_fn]
-    ours = (agent.hidden_size, agent.batch_size, agent.lr, agent.discount, agent.tau, agent.eps_init, agent.eps_min,
-            agent.eps_decay, config.proxy_hidden_size, config.raw_done, agent.rb_size, agent.init_episodes)  # fmt: skip
+    assert plain.activation.__name__ == {"tanh": "Tanh", "relu": "ReLU"}[agent.activation]
+    ours = (agent.hidden_sizes[0], agent.batch_size, agent.lr, agent.discount, agent.tau, agent.eps_init,
+            agent.eps_min, agent.eps_decay, config.proxy_hidden_size, config.raw_done, agent.buffer_size,
+            agent.init_episodes)  # fmt: skip
     hidden, _, *rest = dataclasses.astuple(plain)
     assert (hidden, *rest) == ours and plain_ddqn.EPISODE_STEPS == config.max_steps
-    assert (config.proxy_hidden_layer, config.proxy_activation_fn, agent.hidden_layer) == (1, "leakyrelu", 1)
+    assert (config.proxy_hidden_layer, config.proxy_activation_fn, len(agent.hidden_sizes)) == (1, "leakyrelu", 1)
 
 
 @both_presets
@@ -205,7 +206,7 @@ def model_agent(name: str, **changes: Any) -> Any:
     """Two seeds on mazes of 4 x 4 after thirty steps, so that memory holds ends too."""
     values = {
         "implementation": name, "gamename": "procmaze", "num_seeds": 2, "seed": 3, "buffer_size": 50,
-        "num_hidden_layers": 2, "num_hidden_units": 16, "batch_size": 4,
+        "hidden_sizes": (16, 16), "batch_size": 4,
     }  # fmt: skip
     loop: Any = build_loop(from_dict(values | changes))
     loop.groups[0].loop.epoch(30)
@@ -249,4 +250,4 @@ def test_the_plain_replay_learns_like_ours() -> None:
     for member, plain in enumerate(agents):
         theirs = flat_of(plain.values)  # ours has a tail that fills up a vector block
         torch.testing.assert_close(theirs, online.flat[member, : len(theirs)].detach(), atol=1e-6, rtol=0)
-    assert (online.flat - before).abs().max() > 2 * agent.config.Q_alpha
+    assert (online.flat - before).abs().max() > 2 * agent.config.lr

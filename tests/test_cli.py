@@ -56,7 +56,7 @@ def test_help_shows_every_setting_with_its_default(name: str, capsys: pytest.Cap
     for field in config.as_dict(settings):
         assert f"--{field}" in shown
     assert f"hyperparameters of {name if settings.proxy is None else settings.run.agent}:" in shown
-    if rate := getattr(settings.agent, "lr", None) or getattr(settings.agent, "Q_alpha", None):
+    if rate := getattr(settings.agent, "lr", None):
         what = "Adam's learning rate" if family(name).package != "models.agents.tabular" else "alpha, the share"
         line = rf"{what} [\w ()]*\[\w+\] \(default: {rate}; allowed: number, greater than 0"
         assert re.search(line, shown)

@@ -27,22 +27,22 @@ from models.compiled import better  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("compiled")  # which compiles once
 
-SMALL = "--hidden_size 7 --batch_size 5 --lr 0.01 --eps_decay 0.8"
+SMALL = "--hidden_sizes 7 --batch_size 5 --lr 0.01 --eps_decay 0.8"
 DDQNS = {
     "relu": "SE --gamename cartpole",
-    "leakyrelu, two layers": "SE --gamename cartpole --activation_fn leakyrelu --hidden_layer 2",
-    "tanh, three layers": "SE --gamename acrobot --activation_fn tanh --hidden_layer 3 --proxy_hidden_layer 2",
-    "prelu": "SE --gamename cartpole --activation_fn prelu --proxy_activation_fn prelu",
-    "identity": "SE --gamename acrobot --activation_fn identity --proxy_activation_fn tanh --proxy_hidden_size 9",
-    "wide, large batch": "RN --gamename cartpole-200 --mode 1 --hidden_size 33 --batch_size 40",
+    "leakyrelu, two layers": "SE --gamename cartpole --activation leakyrelu --hidden_sizes 7,7",
+    "tanh, three layers": "SE --gamename acrobot --activation tanh --hidden_sizes 7,7,7 --proxy_hidden_layer 2",
+    "prelu": "SE --gamename cartpole --activation prelu --proxy_activation_fn prelu",
+    "identity": "SE --gamename acrobot --activation identity --proxy_activation_fn tanh --proxy_hidden_size 9",
+    "wide, large batch": "RN --gamename cartpole-200 --mode 1 --hidden_sizes 33 --batch_size 40",
     "dueling": "SE --gamename acrobot --agent DuelingDDQN --feature_dim 6",
-    "dueling, two layers": "RN --gamename cartpole-200 --mode 2 --agent DuelingDDQN --feature_dim 5 --hidden_layer 2",
+    "dueling, two layers": "RN --gamename cartpole-200 --mode 2 --agent DuelingDDQN --feature_dim 5 --hidden_sizes 7,7",
     "mean over the batch": "SE --gamename cartpole --agent DuelingDDQN --feature_dim 6 --dueling_mean batch",
     "raw done": "SE --gamename cartpole --raw_done --max_steps 20",
     "learned reset": "SE --gamename acrobot --learned_reset --max_steps 15",
     "bandit, ten environments": "SE --gamename cartpole --proxy bandit --fill 20",
     "epsilon by steps": "RN --gamename acrobot --mode 6 --eps_fraction 0.5 --eps_min 0.1",
-    "several updates, small memory": "RN --gamename cartpole-200 --mode 5 --updates_per_step 3 --rb_size 30",
+    "several updates, small memory": "RN --gamename cartpole-200 --mode 5 --updates_per_step 3 --buffer_size 30",
     "late start": "RN --gamename mountaincar --mode 2 --init_episodes 0 --fill 40 --tau 0.3 --discount 0.7",
     "repeated": "RN --gamename mountaincar --action_repeat 3 --mode 2 --agent DDQN --time_limit 40",
     "potential 0 at the end": "RN --gamename cartpole-200 --mode 2 --rn_terminal zero --rn_output_scale 3",
@@ -51,16 +51,16 @@ DDQNS = {
     "a map": "RN --gamename cliff --agent DDQN --mode 2 --no_vary_hp",
     "several environments": "RN --gamename cartpole-200 --mode 1 --num_envs 3",
 }
-CAR = "RN --gamename mountaincar-continuous --mode 2 --agent TD3 --fill 20 --hidden_size 7 --batch_size 5"
+CAR = "RN --gamename mountaincar-continuous --mode 2 --agent TD3 --fill 20 --hidden_sizes 7 --batch_size 5"
 TD3S = {
     "relu": f"{CAR} --action_repeat 2",
-    "tanh, two layers": f"{CAR} --activation_fn tanh --hidden_layer 2 --rn_evolve_scale",
-    "leakyrelu, several environments": f"{CAR} --activation_fn leakyrelu --num_envs 2 --updates_per_step 2",
-    "prelu, repeated unevenly": f"{CAR} --activation_fn prelu --action_repeat 3 --policy_delay 3 --tau 0.2",
-    "identity, on the pendulum": "RN --gamename pendulum --mode 6 --agent TD3 --fill 20 --hidden_size 7 --batch_size 5 "
-    "--activation_fn identity --hidden_layer 1 --policy_std 1 --policy_std_clip 0.3 --action_std 0.7 --discount 0.5",
-    "a learned environment": "SE --gamename pendulum --agent TD3 --fill 20 --hidden_size 7 --batch_size 5 "
-    "--max_steps 9 --init_episodes 2 --rb_size 50",
+    "tanh, two layers": f"{CAR} --activation tanh --hidden_sizes 7,7 --rn_evolve_scale",
+    "leakyrelu, several environments": f"{CAR} --activation leakyrelu --num_envs 2 --updates_per_step 2",
+    "prelu, repeated unevenly": f"{CAR} --activation prelu --action_repeat 3 --policy_delay 3 --tau 0.2",
+    "identity, on the pendulum": "RN --gamename pendulum --mode 6 --agent TD3 --fill 20 --hidden_sizes 7 "
+    "--batch_size 5 --activation identity --policy_std 1 --policy_std_clip 0.3 --action_std 0.7 --discount 0.5",
+    "a learned environment": "SE --gamename pendulum --agent TD3 --fill 20 --hidden_sizes 7,7 --batch_size 5 "
+    "--max_steps 9 --init_episodes 2 --buffer_size 50",
 }
 CLIFF = "RN --gamename cliff --mode 2 --agent"
 TABLES = {
@@ -257,8 +257,18 @@ def test_plays_the_same_episodes(game: str) -> None:
 def test_every_setting_is_in_machine_code_or_asks_for_torch() -> None:
     """A setting that is added to a family must be added here, to its kernel, and to the tables above."""
     drawn, curious = {"vary_hp", "vary"}, {field.name for field in dataclasses.fields(Intrinsic)}
-    networks = {"hidden_size", "hidden_layer", "activation_fn"}
-    loop = {"num_envs", "updates_per_step", "init_episodes", "fill", "rb_size", "batch_size", "lr", "discount", "tau"}
+    networks = {"hidden_sizes", "activation"}
+    loop = {
+        "num_envs",
+        "updates_per_step",
+        "init_episodes",
+        "fill",
+        "buffer_size",
+        "batch_size",
+        "lr",
+        "discount",
+        "tau",
+    }
     epsilon = {"eps_init", "eps_min", "eps_decay", "eps_fraction"}
     tables = {"lr", "discount", "num_envs", "init_episodes", "backup", "count_bonus", "truncation_ends", "random_ties"}
     known = {

@@ -223,7 +223,7 @@ def test_goes_on_from_its_state_and_without_members_that_left(kind: str) -> None
 
 
 def agent(**changes: Any) -> Agent:
-    config = Config(hidden_size=7, batch_size=BATCH, init_episodes=0, icm_feature_dim=4, icm_hidden_size=6,
+    config = Config(hidden_sizes=(7,), batch_size=BATCH, init_episodes=0, icm_feature_dim=4, icm_hidden_size=6,
                     rnd_feature_dim=4, rnd_hidden_size=6, **changes)  # fmt: skip
     return Agent(config, SPACES["three"], [0, 1])
 

@@ -18,7 +18,7 @@ from models.varied import draw
 
 ACTIONS, OBS = 3, 4
 SPACES = Spaces((OBS,), Discrete(ACTIONS))
-NOW = Config(hidden_size=9, batch_size=7, init_episodes=0, feature_dim=6)  # learns from its first step
+NOW = Config(hidden_sizes=(9,), batch_size=7, init_episodes=0, feature_dim=6)  # learns from its first step
 
 
 def made(config: Config = NOW, seeds: Any = (0, 1, 2), spaces: Spaces = SPACES) -> Agent:
@@ -74,7 +74,7 @@ def test_an_update_worked_by_hand() -> None:
     of the first bias and of the first weight's column of state 0. For member 1: (4, 0), 4, (-4, 2).
     """
     config = Config(
-        hidden_size=2, activation_fn="identity", batch_size=5, init_episodes=0, discount=0.5, lr=0.125, tau=0.25
+        hidden_sizes=(2,), activation="identity", batch_size=5, init_episodes=0, discount=0.5, lr=0.125, tau=0.25
     )
     agent = made(config, (0, 1), Spaces((2,), Discrete(2)))
     table(agent, agent.online.data, [[[1, 2], [5, 3]], [[0, -1], [4, 0.5]]])
@@ -143,7 +143,7 @@ HEADS = {
 @pytest.mark.parametrize("activation", ["relu", "tanh", "prelu", "leakyrelu"])
 @pytest.mark.parametrize("head", HEADS)
 def test_the_gradient_is_that_of_the_whole_loss(head: str, activation: str) -> None:
-    agent = made(dataclasses.replace(NOW, activation_fn=activation, hidden_layer=2, **HEADS[head]))
+    agent = made(dataclasses.replace(NOW, activation=activation, hidden_sizes=(9, 9), **HEADS[head]))
     agent.target.data += 0.3 * torch.randn(agent.target.shape, generator=torch.Generator().manual_seed(0))
     live(agent, 30, learns=False)
     flats = [agent.online.data[m].clone().requires_grad_() for m in range(3)]
@@ -253,7 +253,7 @@ def test_updates_for_each_step() -> None:
 # -- varied members ----------------------------------------------------------------------------------------------------
 
 
-VARIED = dataclasses.replace(NOW, vary_hp=True, hidden_layer=2, activation_fn="tanh", lr=1e-2)
+VARIED = dataclasses.replace(NOW, vary_hp=True, hidden_sizes=(9, 9), activation="tanh", lr=1e-2)
 
 
 @pytest.mark.parametrize("head", HEADS)

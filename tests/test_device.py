@@ -30,7 +30,7 @@ from models.streams import Streams
 
 CPU, CUDA = torch.device("cpu"), torch.device("lazy", 0)
 NOT_QUITE = torch.device("cpu", 0)  # the CPU, but taken for another device
-AGENT = Config(hidden_size=8, batch_size=5, lr=1e-2, eps_decay=0.8, init_episodes=1, rb_size=30)
+AGENT = Config(hidden_sizes=(8,), batch_size=5, lr=1e-2, eps_decay=0.8, init_episodes=1, buffer_size=30)
 SYNTHETIC = Synthetic(proxy_hidden_size=7, max_steps=9)
 WORLDS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "mdp": (SYNTHETIC, "cartpole", {}),
@@ -38,7 +38,7 @@ WORLDS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "learned starts": (dataclasses.replace(SYNTHETIC, learned_reset=True), "cartpole", {"num_envs": 3, "fill": 9}),
     "bandit": (dataclasses.replace(SYNTHETIC, proxy="bandit"), "cartpole", {"num_envs": 2, "updates_per_step": 2}),
     "cells": (SYNTHETIC, "emptyroom33", {"head": "dueling", "eps_fraction": 0.5}),
-    "reward": (Reward(mode=1, test_limit=12), "cartpole-200", {"activation_fn": "tanh"}),
+    "reward": (Reward(mode=1, test_limit=12), "cartpole-200", {"activation": "tanh"}),
     "reward of cells": (Reward(mode=2, test_limit=12), "emptyroom33", {"intrinsic": "icm", "icm_hidden_size": 6}),
     "reward and novelty": (Reward(mode=5, test_limit=12), "acrobot", {"intrinsic": "rnd", "rnd_hidden_size": 6}),
 }
@@ -167,7 +167,7 @@ def test_a_search_on_another_device(argv: str, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(memory, "available_memory", lambda accelerator: 10**10 if accelerator == "gpu" else 1)
     monkeypatch.setattr(population, "device_of", lambda run: NOT_QUITE if run.accelerator == "gpu" else CPU)
     tiny = "--population 2 --generations 2 --inner_steps 40 --test_episodes 1 --test_limit 9 --proxy_hidden_size 5"
-    few = "--center_agents 1 --keep_best 1 --retest_agents 1 --report_agents 1 --hidden_size 6 --batch_size 4"
+    few = "--center_agents 1 --keep_best 1 --retest_agents 1 --report_agents 1 --hidden_sizes 6 --batch_size 4"
     words = ["--implementation", *argv.split(), *tiny.split(), *few.split(), "--accelerator", "gpu"]
     words += ["--logdir", str(tmp_path), "--logger", "none", "--no_vary_hp"]
     refused(trainer.main, [*words, "--num_workers", "2"], "num_workers is 2; allowed with accelerator 'gpu': 1", capsys)

@@ -204,7 +204,7 @@ def test_what_belongs_in_no_figure_is_one_line(
     (parity, "--fixture A --agents GaussianLatent", "agents is GaussianLatent; none of them is in fixture A"),
     (parity, "--fixture A --figure x.jpg", "figure is 'x.jpg'; allowed: "),
     (parity, "--fixture A --json /dev/null/x", "json is '/dev/null/x', which cannot be written"),
-    (parity, "--fixture A --agents ER --model_alpha 1", "--model_alpha has no effect: model is 'none'"),
+    (parity, "--fixture A --agents ER --model_lr 1", "--model_lr has no effect: model is 'none'"),
     (parity, "--seed -1", "seed is -1; allowed: integer, at least 0"),
 ])  # fmt: skip
 def test_a_call_that_cannot_work_is_one_line(
@@ -235,16 +235,16 @@ def test_ours_are_trained_with_the_originals_settings(fixture: str, agent: str) 
     settings = parse(parity.flags_of(fixture, agent, 5, ["--num_threads", "2"]))
     run, own = settings.run, settings.agent
     assert (run.seed, run.num_threads, own.faithful_to_paper) == (5, 2, True)
-    assert own.gamma == 0.9 and own.training_start_time == 1000
+    assert own.discount == 0.9 and own.training_start_time == 1000
     if fixture == "untrained":
-        assert (run.num_seeds, own.num_steps, own.num_hidden_units, run.gamename) == (30, 1, 200, "procmaze")
+        assert (run.num_seeds, own.num_steps, own.hidden_sizes, run.gamename) == (30, 1, (200,) * 3, "procmaze")
         return
     step, buffer = (1e-3, 20_000) if fixture == "A" else (5e-4, 10_000)
-    assert (run.num_seeds, own.num_hidden_layers, own.num_hidden_units) == (10, 2, 64)
-    assert (own.Q_alpha, own.buffer_size, own.target_update_frequency) == (step, buffer, 50)
+    assert (run.num_seeds, own.hidden_sizes) == (10, (64, 64))
+    assert (own.lr, own.buffer_size, own.target_update_frequency) == (step, buffer, 50)
     assert own.batch_size == (80 if agent == "ER" else 8) and own.episodic_env == (fixture == "A")
     assert own.softmax_temp == (0.4 if fixture == "A" and agent != "ER" else 0.1)
-    assert own.model_alpha == (step if agent not in ("ER", "PerfectModel") else 2e-4)
+    assert own.model_lr == (step if agent not in ("ER", "PerfectModel") else 2e-4)
 
 
 def made_up(mean: float, error: float) -> Any:
@@ -275,7 +275,7 @@ def test_ours_is_read_over_its_seeds_and_drawn_over_theirs(logdir: Path, tmp_pat
 
 
 def test_a_short_comparison_from_nothing(tmp_path: Path, logdir: Path, capsys: Shown) -> None:
-    small = ["--num_hidden_units", "8", "--eval_steps", "3", "--logdir", str(logdir)]
+    small = ["--hidden_sizes", "8,8,8", "--eval_steps", "3", "--logdir", str(logdir)]
     argv = ["--fixture", "untrained", "--agents", "ER", "PerfectModel", "--json", str(tmp_path / "rows.json"), *small]
     assert parity.main(argv) == 0
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]

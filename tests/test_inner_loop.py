@@ -17,7 +17,7 @@ from models.proxies.synthetic.config import Config
 from models.streams import Streams, numbered_seed
 from models.varied import groups
 
-AGENT = AgentConfig(hidden_size=8, batch_size=5, lr=1e-2, eps_decay=0.8)
+AGENT = AgentConfig(hidden_sizes=(8,), batch_size=5, lr=1e-2, eps_decay=0.8)
 TABLES = TableConfig(lr=1.0, discount=0.8, eps_init=0.3, eps_min=0.3, eps_decay=1.0)
 SMALL = Config(proxy_hidden_size=7, max_steps=25, inner_steps=160, test_episodes=3, test_limit=60)
 PLATEAU: dict[str, Any] = {"inner_rule": "plateau", "early_out_num": 2, "early_out_virtual_diff": 0.1}
@@ -90,14 +90,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "dueling": ({"inner_steps": 40},
                 {"head": "dueling", "dueling_mean": "batch", "vary_hp": True, "feature_dim": 6}),
     "bandits": ({"proxy": "bandit", "inner_steps": 400},
-                {"num_envs": 10, "fill": 30, "init_episodes": 0, "rb_size": 200, "eps_fraction": 0.5, "vary_hp": True,
-                 "vary": ("lr",)}),
+                {"num_envs": 10, "fill": 30, "init_episodes": 0, "buffer_size": 200, "eps_fraction": 0.5,
+                 "vary_hp": True, "vary": ("lr",)}),
     "plateau": (PLATEAU, {}),
     "plateau with a floor": (PLATEAU | {"plateau_floor": 100}, {"num_envs": 2}),
     "episodes": ({"train_episodes": 15}, {}),
     "learned reset, raw done": (PLATEAU | {"learned_reset": True, "raw_done": True}, {}),
-    "two layers": (PLATEAU | {"proxy_hidden_layer": 2}, {"activation_fn": "tanh", "hidden_layer": 2}),
-    "varied": (PLATEAU, {"vary_hp": True, "vary": ("lr", "hidden_layer"), "hidden_layer": 2}),
+    "two layers": (PLATEAU | {"proxy_hidden_layer": 2}, {"activation": "tanh", "hidden_sizes": (8, 8)}),
+    "varied": (PLATEAU, {"vary_hp": True, "vary": ("lr", "depth"), "hidden_sizes": (8, 8)}),
     "waiting": (PLATEAU, {"init_episodes": 4, "fill": 50}),
     "tests": ({"inner_rule": "tests", "solved_reward": 12.0, "early_out_num": 3, "test_limit": 15, "inner_steps": 60},
               {}),

@@ -19,7 +19,7 @@ from models.proxies.synthetic.config import Config as ProxyConfig
 from models.proxies.synthetic.networks import Networks
 from models.streams import Streams
 
-SMALL = Config(hidden_size=8, batch_size=5, init_episodes=1, lr=1e-2)
+SMALL = Config(hidden_sizes=(8,), batch_size=5, init_episodes=1, lr=1e-2)
 
 
 def synthetic(members: int, envs: int, bandit: bool = False) -> TensorEnvironment:

@@ -78,7 +78,7 @@ train -> 'train' is not a flag; flags start with --
 --implementation ER --eval_episodes 3 -> --eval_episodes has no effect with ER; did you mean '--eval_batch_size'?
 --implementation ER --model simple -> --model has no effect with ER; did you mean '--implementation'?
 --implementation ER --rollout_length 3 -> --rollout_length has no effect: model is 'none', so nothing is imagined
---implementation ER --model_alpha 1 -> --model_alpha has no effect: model is 'none', so no model is learned
+--implementation ER --model_lr 1 -> --model_lr has no effect: model is 'none', so no model is learned
 --implementation ER --latent_type gaussian
     -> --latent_type has no effect: model is 'none', so there are no latent states
 --implementation ER --exploration_strat epsilon_greedy --softmax_temp 1

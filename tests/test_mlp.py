@@ -19,7 +19,7 @@ MODULES = {
     "relu": nn.ReLU, "leakyrelu": lambda: nn.LeakyReLU(0.01), "tanh": nn.Tanh, "prelu": nn.PReLU,
     "identity": nn.Identity, "elu": nn.ELU, "silu": nn.SiLU,
 }  # fmt: skip
-CASES = [("columns", name) for name in DdqnConfig.__dataclass_fields__["activation_fn"].metadata["choices"]]
+CASES = [("columns", name) for name in DdqnConfig.__dataclass_fields__["activation"].metadata["choices"]]
 CASES += [("rows", name) for name in (*ModelConfig.__dataclass_fields__["activation"].metadata["choices"], "tanh")]
 SHAPES = (
     [4, 33, 2],

@@ -47,7 +47,7 @@ def fixture(name: str) -> dict[str, Any]:
 def test_every_published_cell(name: str, game: str, regime: str) -> None:
     values = CELLS[game][NAMES.index(name)]
     step, temperature = values[:2] if regime == "high" else values[2:]
-    wanted = {"Q_alpha": pytest.approx(step * 1e-6), "softmax_temp": temperature, "episodic_env": game == "procmaze"}
+    wanted = {"lr": pytest.approx(step * 1e-6), "softmax_temp": temperature, "episodic_env": game == "procmaze"}
     wanted |= (HIGH if regime == "high" else LOW) | {"preset": f"{game}_{regime}"}
     chosen = default_config(name, game, {"preset": f"{game}_{regime}"})
     assert {key: getattr(chosen, key) for key in wanted} == wanted
@@ -61,7 +61,7 @@ def test_presets_are_complete_and_change_nothing_else() -> None:
     for preset, name in product(PRESETS, NAMES):
         plain, changed = (dataclasses.asdict(default_config(name, "", given)) for given in ({}, {"preset": preset}))
         different = {key for key in plain if changed[key] != plain[key]}
-        assert different <= {"Q_alpha", "softmax_temp", "episodic_env", "preset", *LOW}
+        assert different <= {"lr", "softmax_temp", "episodic_env", "preset", *LOW}
 
 
 def test_presets_of_environments_with_parameters() -> None:
@@ -112,7 +112,7 @@ MEANINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     # Whole files: absent keys have the values of the original's scripts.
     ({"environment": "ProcMaze", "alpha_adam": 1e-3},
      {"implementation": "ER", "preset": "shipped", "gamename": "procmaze,grid_size=10", "double_DQN": False,
-      "episodic_env": False, "updates_per_step": 1, "Q_alpha": 1e-3, "checkpoint_every": 10}),
+      "episodic_env": False, "updates_per_step": 1, "lr": 1e-3, "checkpoint_every": 10}),
     (FLUTE | {"latent_type": "gaussian"}, {"min_std": 0.0, "std_act": "softplus", "gamename": "panflute"}),
     (FLUTE | {"agent_type": "perfect_model"}, {"implementation": "PerfectModel"}),
     (FLUTE | {"agent_type": "latent_model"}, {"implementation": "CategoricalLatent", "rollout_batch_size": None}),
@@ -148,7 +148,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("ER", {"environment": "ProcMase"}, "environment is 'ProcMase'; allowed: ProcMaze, OpenGrid, ButtonGrid"),
     ("ER", {"env_config": {"num_steps": 4}}, "env_config: num_steps is unknown; allowed for ProcMaze: grid_size"),
     ("ER", {"env_config": 4}, "env_config is 4; allowed: a mapping"),
-    ("ER", {"gamma": {"value": 1}}, "gamma is {'value': 1}; allowed: number, at least 0, at most 1"),
+    ("ER", {"gamma": {"value": 1}}, "discount is {'value': 1}; allowed: number, at least 0, at most 1"),
     ("ER", {"save_final_params": False}, "save_final_params is not what save_params is; allowed: the same"),
     ("ER", {"save_frequency": 0}, "save_frequency is 0, eval_frequency 500; allowed: integers, at least 1"),
 ]

@@ -24,8 +24,8 @@ from models.spaces import Discrete, Spaces
 OBS, ACTIONS, SEEDS, ME = 6, 3, [3, 4], 1  # of worlds that are random bits; the oracle is the second member
 # Steps large enough to see, a memory that goes round, copies to the target network in the midst of learning.
 SMALL: dict[str, Any] = {
-    "num_hidden_layers": 2, "num_hidden_units": 11, "batch_size": 9, "buffer_size": 8, "rollout_length": 4,
-    "num_features": 3, "feature_width": 4, "Q_alpha": 2e-3, "model_alpha": 3e-3, "wd_adam": 1e-3, "softmax_temp": 0.3,
+    "hidden_sizes": (11, 11), "batch_size": 9, "buffer_size": 8, "rollout_length": 4,
+    "num_features": 3, "feature_width": 4, "lr": 2e-3, "model_lr": 3e-3, "weight_decay": 1e-3, "softmax_temp": 0.3,
     "training_start_time": 9, "eval_frequency": 5, "target_update_frequency": 3,
 }  # fmt: skip
 FIRST, TICKS = 10, 14  # the first update comes with the 11th step, the last with the 14th
@@ -102,11 +102,11 @@ class Oracle:
         grads = torch.autograd.grad(loss, params, allow_unused=True)
         for (name, i, j), x, maybe in zip(parts, params, grads, strict=True):
             grad = torch.zeros_like(x) if maybe is None else maybe
-            mean = c.b1_adam * self.means[name][i][j] + (1 - c.b1_adam) * grad
-            square = c.b2_adam * self.squares[name][i][j] + (1 - c.b2_adam) * grad**2
+            mean = c.adam_beta1 * self.means[name][i][j] + (1 - c.adam_beta1) * grad
+            square = c.adam_beta2 * self.squares[name][i][j] + (1 - c.adam_beta2) * grad**2
             self.means[name][i][j], self.squares[name][i][j] = mean, square
-            m, v = mean / (1 - c.b1_adam**count), square / (1 - c.b2_adam**count)
-            x.data = x.data - step_size * m / (v.sqrt() + c.eps_adam) - c.wd_adam * x.data
+            m, v = mean / (1 - c.adam_beta1**count), square / (1 - c.adam_beta2**count)
+            x.data = x.data - step_size * m / (v.sqrt() + c.adam_eps) - c.weight_decay * x.data
 
     # -- acting ------------------------------------------------------------------------------------------------------
 
@@ -196,9 +196,9 @@ class Oracle:
         with torch.no_grad():
             target = self._through(self.target if c.use_target else self.nets["values"], later)
             best = self.net("values", later).argmax(1) if c.double_DQN else target.argmax(1)
-            goal = reward + c.gamma * going * target[torch.arange(len(x)), best]
+            goal = reward + c.discount * going * target[torch.arange(len(x)), best]
         loss = (weight * (self.net("values", x)[torch.arange(len(x)), action] - goal) ** 2).sum() / len(x)
-        self.descend(["values"], loss, c.Q_alpha)
+        self.descend(["values"], loss, c.lr)
         return loss.detach()
 
     def heads(self, x: Tensor, batch: Rows) -> Rows:
@@ -212,7 +212,7 @@ class Oracle:
         c = self.config
         weights = {"reward": c.reward_weight, "termination": c.termination_weight, "obs": c.obs_prediction_weight}
         total = sum(weight * losses[name] for name, weight in (weights | more).items() if weight)
-        self.descend([name for name in self.nets if name != "values"], total, c.model_alpha)
+        self.descend([name for name in self.nets if name != "values"], total, c.model_lr)
         return {name: loss.detach() for name, loss in losses.items() if name != "kl_posterior"}
 
     def fit_simple(self, batch: Rows, now: Rows) -> Rows:

@@ -25,10 +25,10 @@ class Plain:
         self.policy = self._copy(network.policy, m)
         self.critic = self._copy(network.critic, m) if network.critic else None
         config = self.config
-        self.optimizers = [torch.optim.Adam(self.policy.parameters(), config.lr, eps=config.eps)]
+        self.optimizers = [torch.optim.Adam(self.policy.parameters(), config.lr, eps=config.adam_eps)]
         if self.critic:
             rate = config.value_lr or config.lr
-            self.optimizers.append(torch.optim.Adam(self.critic.parameters(), rate, eps=config.eps))
+            self.optimizers.append(torch.optim.Adam(self.critic.parameters(), rate, eps=config.adam_eps))
         self.rates = [optimizer.param_groups[0]["lr"] for optimizer in self.optimizers]
         self.updates = 0
 
@@ -99,8 +99,8 @@ class Plain:
             optimizer.zero_grad()
         loss.backward()
         for optimizer in optimizers:
-            if self.config.grad_clip_val is not None:
-                nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], self.config.grad_clip_val)
+            if self.config.max_grad_norm is not None:
+                nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], self.config.max_grad_norm)
             optimizer.step()
 
 
@@ -110,7 +110,7 @@ def test_updates_are_those_of_plain_torch(case: str) -> None:
     gradients are next to nothing."""
     more = {"value_steps": 3} if case == "AAC-more-value-steps" else {}
     case = "AAC-improved" if more else case
-    agent = agent_of(case, members=2, eps=1e-3, lr=1e-2, max_episodes=5, batch_size=1, discount=0.97, **more)
+    agent = agent_of(case, members=2, adam_eps=1e-3, lr=1e-2, max_episodes=5, batch_size=1, discount=0.97, **more)
     plain = [Plain(agent, m) for m in range(2)]
     for i in range(3):
         trajectory = played([[250, 250, 200], [10, 20, 30]], seed=i)

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.xdist_group("workers")  # one Ray for all: it takes sec
 GAME = "cartpole-200"
 CONFIG = Config(inner_steps=60, test_episodes=2, max_steps=20, proxy_hidden_size=17)
 # Two batch sizes, so that a part holds programs of several shapes.
-AGENT = AgentConfig(batch_size=9, hidden_size=11, vary_hp=True, vary=("lr", "batch_size"))
+AGENT = AgentConfig(batch_size=9, hidden_sizes=(11,), vary_hp=True, vary=("lr", "batch_size"))
 SEEDS = [11, 12, 11, 12, 13]
 
 
@@ -121,7 +121,7 @@ def test_a_worker_that_dies_again_and_again_is_one_line(two: RayWorkers, proxies
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        with pytest.raises(UserError, match="^worker [12] of 2 died 3 times over the same agents.*memory.*rb_size"):
+        with pytest.raises(UserError, match="^worker [12] of 2 died 3 times over the same agents.*memory.*buffer_size"):
             two.run(proxies, SEEDS, inner_steps=100_000, inner_rule="budget")
     finally:
         ended.set()

@@ -21,7 +21,7 @@ SPACES = {
     "discrete": Spaces((4,), Discrete(3), max_episode_steps=10),
     "continuous": Spaces((4,), Continuous((-1.0, 0.0), (1.0, 2.0)), max_episode_steps=10),
 }
-SMALL = Config(hidden_size=5, rollout_steps=12, batch_size=7, ppo_epochs=1, num_envs=2)
+SMALL = Config(hidden_sizes=(5, 5), rollout_steps=12, batch_size=7, ppo_epochs=1, num_envs=2)
 
 
 def lived(config: Config, kind: str, steps: int, seeds: Any = (0, 1), learns: bool = False) -> Agent:

@@ -52,7 +52,7 @@ def test_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: py
 @pytest.mark.parametrize("how", [{}, {"inner_rule": "plateau", "early_out_num": 2}, {"test_every": 40}])
 def test_who_watches_agents_changes_nothing(how: dict[str, Any]) -> None:
     config = Config(proxy_hidden_size=7, max_steps=25, inner_steps=300, test_episodes=3, compiled=False, **how)
-    agent = AgentConfig(hidden_size=8, batch_size=5, vary_hp=True, vary=("hidden_layer",))
+    agent = AgentConfig(hidden_sizes=(8,), batch_size=5, vary_hp=True, vary=("depth",))
     loop = InnerLoop(config, "DDQN", agent, "cartpole")
     shares: list[float] = []
     proxies = loop.stages.parameters.initial(Streams([1, 2, 3, 4]))

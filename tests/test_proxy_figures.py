@@ -18,7 +18,7 @@ from models.streams import Streams
 
 pytestmark = pytest.mark.draws
 
-SEARCH = "--implementation SE --gamename cartpole --hidden_size 8 --batch_size 8 --proxy_hidden_size 7 --max_steps 25"
+SEARCH = "--implementation SE --gamename cartpole --hidden_sizes 8 --batch_size 8 --proxy_hidden_size 7 --max_steps 25"
 EARLY = "--inner_rule plateau --early_out_num 2 --early_out_virtual_diff 0.1 --inner_steps 160"
 
 

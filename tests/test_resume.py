@@ -25,9 +25,9 @@ CASES: dict[str, dict[str, Any]] = {
     "UDRL": UDRL,
     "RCP-A, two seeds": {"implementation": "RCP-A", "num_seeds": 2, "hidden_sizes": "16,16", "buffer_size": 150},
     "AAC": {"implementation": "AAC", "num_seeds": 2, "gae_lambda": 0.9, "bootstrap_truncation": True,
-            "grad_clip_val": 0.5, "value_lr": 1e-2, "anneal_lr": True},
+            "max_grad_norm": 0.5, "value_lr": 1e-2, "anneal_lr": True},
     "DDQN, two groups, three environments, linear epsilon": {
-        "implementation": "DDQN", "num_seeds": 4, "vary_hp": "true", "hidden_size": 6, "num_envs": 3,
+        "implementation": "DDQN", "num_seeds": 4, "vary_hp": "true", "hidden_sizes": "6", "num_envs": 3,
         "eps_fraction": 0.6,
     },
     "replayed": {"implementation": "DDQN", "gamename": "lunarlander", "steps_per_epoch": 130, "num_envs": 2},

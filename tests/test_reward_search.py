@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = {
     "test_episodes": 1, "solved_reward": 0.8, "second_phase": 2, "second_noise_std": 0.5, "second_agents": 2,
     "second_steps": 60, "choose_by": "stays", "lr": 1.0, "discount": 0.8, "eps_init": 0.3, "eps_min": 0.3,
 }  # fmt: skip
-OF_OTHERS = ("hidden_size", "batch_size", "test_limit")
+OF_OTHERS = ("hidden_sizes", "batch_size", "test_limit")
 
 
 def search(folder: Path, *more: str, **changes: Any) -> list[str]:

@@ -132,7 +132,7 @@ def test_a_longer_resumed_run_does_not_explore_anew(logdir: Path) -> None:
 
 
 def test_a_checkpoint_is_evaluated_greedily_and_filmed(logdir: Path, capsys: Shown) -> None:
-    folder = trained(logdir, "--record", "--vary_hp", implementation="DDQN", num_seeds=3, hidden_size=6, epochs=2)
+    folder = trained(logdir, "--record", "--vary_hp", implementation="DDQN", num_seeds=3, hidden_sizes="6", epochs=2)
     assert (folder / "videos" / "final.mp4").stat().st_size > 1000
     capsys.readouterr()
     assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "5", "--record"]) == 0
@@ -146,7 +146,7 @@ def test_a_checkpoint_is_evaluated_greedily_and_filmed(logdir: Path, capsys: Sho
 
 
 def test_a_run_that_ends_before_it_learns_says_so(tmp_path: Path, capsys: Shown) -> None:
-    run = ["--implementation", "ER", "--gamename", "panflute", "--logdir", str(tmp_path), "--num_hidden_units", "4"]
+    run = ["--implementation", "ER", "--gamename", "panflute", "--logdir", str(tmp_path), "--hidden_sizes", "4,4,4"]
     for steps, told in (("20", True), ("40", False)):
         flags = ["--num_steps", steps, "--eval_frequency", "20", "--training_start_time", "20", "--eval_steps", "2"]
         assert trainer.main([*run, *flags, "--exp_name", steps]) == 0

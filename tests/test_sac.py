@@ -16,7 +16,7 @@ from models.spaces import Continuous, Spaces
 from models.streams import Streams
 from test_td3 import OBS, apart, leave, live, numbers_of, rows_of, torch_critics
 
-NOW = Config(hidden_size=9, batch_size=7, fill=0)
+NOW = Config(hidden_sizes=(9, 9), batch_size=7, fill=0)
 SPACES = Spaces((OBS,), Continuous((-2.0, 0.0), (2.0, 10.0)))
 
 
@@ -67,7 +67,7 @@ def test_outside_its_bounds_the_deviation_gets_no_gradient() -> None:
 
 CASES = {
     "learned": dataclasses.replace(NOW, entropy_temperature=0.4),
-    "one layer, own target": dataclasses.replace(NOW, hidden_layer=1, activation_fn="tanh", target_entropy=0.7),
+    "one layer, own target": dataclasses.replace(NOW, hidden_sizes=(9,), activation="tanh", target_entropy=0.7),
     "fixed": dataclasses.replace(NOW, learn_temperature=False, entropy_temperature=0.2),
 }
 

@@ -106,7 +106,7 @@ def test_the_paper_preset_stops_by_its_plateau(tmp_path: Path, game: str, episod
     metrics = read_metrics(folder / "metrics.csv")
     assert np.isfinite(metrics["es/center_return"]).all() and min(metrics["es/steps_per_agent"]) < 400
     settings = config.parse(search(tmp_path, **own))
-    found = settings.proxy.raw_done, settings.proxy.score_transform, settings.agent.activation_fn
+    found = settings.proxy.raw_done, settings.proxy.score_transform, settings.agent.activation
     assert found == ((True, 3, "tanh") if game == "cartpole" else (True, 7, "relu"))
     said = files.load(folder / "proxy.safetensors").description["command"]
     assert f"--gamename {game}" in said and "--preset paper" in said and "logdir" not in said
@@ -165,7 +165,7 @@ def test_a_proxy_is_evaluated_beside_the_real_environment(tmp_path: Path, capsys
     assert "33" in row and "at most 33 steps" in said
     assert trainer.main(["--eval_agent", str(folder), "--num_agents", "2", "--vary_hp", "--no_real_baseline"]) == 0
     said = capsys.readouterr().out
-    assert "sampled for each agent: lr, batch_size, hidden_size, hidden_layer" in said and "\nreal " not in said
+    assert "sampled for each agent: lr, batch_size, width, depth" in said and "\nreal " not in said
 
 
 def drawn(folder: Path, **changes: object) -> Path:
@@ -194,7 +194,7 @@ def test_a_damaged_proxy_and_what_it_cannot_use_are_one_line(tmp_path: Path, cap
         (str(path), "", str(path)),
         ("cartpole-bandit", "--record", "--record has no effect with a proxy"),
         ("cartpole-bandit", "--command.return 4", "--command has no effect with a proxy"),
-        ("cartpole-bandit", "--rb_size 10", "batch_size is 32, but rb_size is 10"),
+        ("cartpole-bandit", "--buffer_size 10", "batch_size is 32, but buffer_size is 10"),
     ):
         refused(trainer.main, ["--eval_agent", proxy, "--num_agents", "1", *more.split()], said, capsys)
 

@@ -34,16 +34,16 @@ TOO_LARGE = [
     ("--implementation RCP-A --value_hidden_sizes 65536,65536", "value_hidden_sizes"),
     ("--implementation AAC --hidden_sizes 65536,65536", "hidden_sizes"),
     ("--implementation CPG --running_mean_len 1000000 --num_seeds 30", "num_seeds"),
-    (f"--implementation DDQN {POLE} --hidden_size 65536 --hidden_layer 2", "hidden_size"),
-    (f"--implementation DDQN {POLE} --rb_size 1000000000 --epochs 1000000", "rb_size"),
-    (f"--implementation DDQN {POLE} --steps_per_epoch 1000000000 --rb_size 100", "steps_per_epoch"),
+    (f"--implementation DDQN {POLE} --hidden_sizes 65536,65536", "hidden_sizes"),
+    (f"--implementation DDQN {POLE} --buffer_size 1000000000 --epochs 1000000", "buffer_size"),
+    (f"--implementation DDQN {POLE} --steps_per_epoch 1000000000 --buffer_size 100", "steps_per_epoch"),
     (f"--implementation PerfectModel {MAZE} --buffer_size 1000000000", "buffer_size"),
     (f"--implementation SimpleModel {MAZE} --rollout_batch_size 1000000", "rollout_batch_size"),
-    (f"--implementation CategoricalLatent {MAZE} --num_hidden_units 65536", "num_hidden_units"),
+    (f"--implementation CategoricalLatent {MAZE} --hidden_sizes 65536,65536,65536", "hidden_sizes"),
     (f"{SEARCH} --population 1000000000", "population"),
     (f"{SEARCH} --proxy bandit --initial_draws 100000000", "initial_draws"),
-    ("--eval_agent cartpole-bandit --hidden_size 60000 --hidden_layer 2", "hidden_size"),
-    ("--eval_agent cartpole-bandit --num_agents 100000 --hidden_size 200", "num_agents"),
+    ("--eval_agent cartpole-bandit --hidden_sizes 60000,60000", "hidden_sizes"),
+    ("--eval_agent cartpole-bandit --num_agents 100000 --hidden_sizes 200", "num_agents"),
 ]
 
 
@@ -94,9 +94,9 @@ def test_an_estimate_has_room_for_weights_and_moments_and_little_else(name: str)
     assert 1e5 < needs(f"--gamename {game}")(settings.run, settings.agent) < 5e8
     endless = dataclasses.replace(settings.run, time_limit=10**9)  # which episodes do not reach
     assert needs(f"--gamename {game}")(endless, settings.agent) < 1e9
-    widths: dict[str, Any] = {"hidden_sizes": (600, 600), "hidden_size": 600, "num_hidden_units": 600}
-    own = {n: value for n, value in widths.items() if hasattr(settings.agent, n)}
-    least = {n: 1 for n in ("batch_size", "buffer_size", "rb_size", "num_grad_steps") if hasattr(settings.agent, n)}
+    depth = max(2, len(getattr(settings.agent, "hidden_sizes", ())))
+    own: dict[str, Any] = {"hidden_sizes": (600,) * depth} if hasattr(settings.agent, "hidden_sizes") else {}
+    least = {n: 1 for n in ("batch_size", "buffer_size", "num_grad_steps") if hasattr(settings.agent, n)}
     config = dataclasses.replace(settings.agent, **own, **least)
     spaces, kind = spaces_of(game), agent_class(name)
     dynamics = make_dynamics(game)

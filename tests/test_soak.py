@@ -57,7 +57,7 @@ class Setup:
 
 
 MODEL = {
-    "gamename": "procmaze", "grid_size": 3, "num_seeds": 2, "num_hidden_units": 20, "training_start_time": 100,
+    "gamename": "procmaze", "grid_size": 3, "num_seeds": 2, "hidden_sizes": "20,20,20", "training_start_time": 100,
     "eval_frequency": 100, "eval_steps": 20, "eval_batch_size": 4, "buffer_size": 500, "checkpoint_every": 2,
 }  # fmt: skip
 SEARCH = {"implementation": "SE", "generations": 6, "inner_steps": 400, "checkpoint_every": 2, "proxy": "bandit"}
@@ -67,10 +67,10 @@ SETUPS = {
     "RCP-A, two seeds": Setup(20, {
         "implementation": "RCP-A", "num_seeds": 2, "hidden_sizes": "16,16", "buffer_size": 150, "epochs": 40}),
     "AAC, two seeds": Setup(20, {
-        "implementation": "AAC", "num_seeds": 2, "gae_lambda": 0.9, "bootstrap_truncation": True, "grad_clip_val": 0.5,
+        "implementation": "AAC", "num_seeds": 2, "gae_lambda": 0.9, "bootstrap_truncation": True, "max_grad_norm": 0.5,
         "value_lr": 1e-2, "anneal_lr": True, "max_episodes": 150}),
     "DDQN, four seeds in groups": Setup(25, {
-        "implementation": "DDQN", "num_seeds": 4, "vary_hp": "true", "hidden_size": 6, "num_envs": 3,
+        "implementation": "DDQN", "num_seeds": 4, "vary_hp": "true", "hidden_sizes": "6", "num_envs": 3,
         "eps_fraction": 0.6, "epochs": 25}),
     "ER": Setup(12, MODEL | {"implementation": "ER", "num_steps": 1000}),
     "CategoricalLatent": Setup(13, MODEL | {

@@ -18,7 +18,7 @@ from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 
 OBS, LOW, HIGH = 4, (-2.0, 0.0), (2.0, 10.0)
-SMALL: dict[str, Any] = {"hidden_size": 9, "batch_size": 7, "init_episodes": 0, "fill": 0}
+SMALL: dict[str, Any] = {"hidden_sizes": (9, 9), "batch_size": 7, "init_episodes": 0, "fill": 0}
 NOW, DISCRETE = Config(**SMALL), DiscreteConfig(**SMALL)
 
 
@@ -104,13 +104,13 @@ def torch_losses(agent: Any, critics: Tensor, actor: Tensor, m: int) -> Tensor:
 
 
 GRADIENTS = {
-    "continuous": dataclasses.replace(NOW, hidden_layer=2, policy_std=0.4, policy_std_clip=0.3),
-    "continuous-prelu": dataclasses.replace(NOW, hidden_layer=2, activation_fn="prelu"),
-    "continuous-one-layer": dataclasses.replace(NOW, hidden_layer=1, activation_fn="tanh"),
-    "continuous-narrow": dataclasses.replace(NOW, hidden_layer=1, activation_fn="leakyrelu", hidden_size=5),
-    "soft": dataclasses.replace(DISCRETE, gumbel_softmax_temp=0.7, activation_fn="tanh"),
+    "continuous": dataclasses.replace(NOW, hidden_sizes=(9, 9), policy_std=0.4, policy_std_clip=0.3),
+    "continuous-prelu": dataclasses.replace(NOW, hidden_sizes=(9, 9), activation="prelu"),
+    "continuous-one-layer": dataclasses.replace(NOW, hidden_sizes=(9,), activation="tanh"),
+    "continuous-narrow": dataclasses.replace(NOW, hidden_sizes=(5,), activation="leakyrelu"),
+    "soft": dataclasses.replace(DISCRETE, gumbel_softmax_temp=0.7, activation="tanh"),
     "hard": dataclasses.replace(DISCRETE, gumbel_softmax_hard=True, gumbel_softmax_temp=1.4),
-    "learned": dataclasses.replace(DISCRETE, gumbel_temperature="learned", gumbel_softmax_temp=0.6, hidden_layer=1),
+    "learned": dataclasses.replace(DISCRETE, gumbel_temperature="learned", gumbel_softmax_temp=0.6, hidden_sizes=(9,)),
 }  # fmt: skip
 
 
@@ -136,7 +136,7 @@ def test_the_gradients_are_those_of_the_losses(case: str) -> None:
 
 
 def test_the_smaller_critic_and_its_gradient() -> None:
-    agent = made(dataclasses.replace(NOW, activation_fn="tanh"))
+    agent = made(dataclasses.replace(NOW, activation="tanh"))
     g = torch.Generator().manual_seed(3)
     agent.critics.online.data.normal_(generator=g)  # so that each is the smaller one somewhere
     pairs = torch.randn(3, OBS + 2, 40, generator=g)
@@ -193,7 +193,7 @@ def test_acts_at_random_until_it_learns() -> None:
 
 
 def test_noise_is_in_shares_of_half_the_range_and_actions_keep_to_it() -> None:
-    agent = made(dataclasses.replace(NOW, num_envs=4000, rb_size=20_000, action_std=0.3))
+    agent = made(dataclasses.replace(NOW, num_envs=4000, buffer_size=20_000, action_std=0.3))
     agent.online.data.zero_()  # the middle of the range
     live(agent, 1, learns=False)
     action = agent.act(torch.zeros(3, 4000, OBS))

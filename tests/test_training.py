@@ -153,7 +153,7 @@ def test_no_checkpoint_writes_none(logdir: Path, capsys: Shown) -> None:
 
 
 @pytest.mark.parametrize("changes", [
-    {"num_seeds": 3}, {"implementation": "DDQN", "num_seeds": 4, "vary_hp": "true", "hidden_size": 6, "lr": 0.01}
+    {"num_seeds": 3}, {"implementation": "DDQN", "num_seeds": 4, "vary_hp": "true", "hidden_sizes": "6", "lr": 0.01}
 ])  # fmt: skip
 def test_several_seeds_in_one_program_are_each_alone(changes: dict[str, Any], logdir: Path, tmp_path: Path) -> None:
     """All the way through Lightning, also where networks of different shapes are trained in several groups."""
@@ -182,7 +182,7 @@ def test_stops_at_the_target_return(name: str, target: float, epochs: int, logdi
 
 
 @pytest.mark.parametrize(("name", "which", "other"), [
-    ("UDRL", "last", {"hidden_sizes": "8,8"}), ("DDQN", "best", {"hidden_size": 8}),
+    ("UDRL", "last", {"hidden_sizes": "8,8"}), ("DDQN", "best", {"hidden_sizes": "8"}),
     ("AAC", "last", {"value_hidden_sizes": "8,8"}),
 ])  # fmt: skip
 def test_reload_takes_the_weights_and_nothing_else(

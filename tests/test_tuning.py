@@ -93,7 +93,7 @@ def test_the_published_spaces() -> None:
     for name, own in implementations().items():
         if any((ROOT / "experiments").glob(f"{own.package.rpartition('.')[2]}/search_*.yaml")):
             space = search_space(settings("--implementation", name))
-            assert {"lr", "Q_alpha"} & space.dimensions.keys() and "/" in space.source
+            assert "lr" in space.dimensions and "/" in space.source
     space = search_space(settings())
     assert {"lr", "batch_size"} <= space.dimensions.keys()
     assert not {"lr", "batch_size"} & search_space(settings("--lr", "0.1", "--batch_size", "8")).dimensions.keys()
@@ -106,10 +106,10 @@ def test_the_published_spaces() -> None:
 def test_every_published_value_lies_in_the_search_space(name: str) -> None:
     space = search_space(settings("--implementation", name))
     learned = name not in ("ER", "PerfectModel")
-    assert list(space.dimensions) == ["Q_alpha", *["model_alpha"] * learned, "softmax_temp"]
-    low, high = space.dimensions["Q_alpha"].values
+    assert list(space.dimensions) == ["lr", *["model_lr"] * learned, "softmax_temp"]
+    low, high = space.dimensions["lr"].values
     for values in model_generalisation.PRESETS.values():
-        assert low < values[name]["Q_alpha"] < high
+        assert low < values[name]["lr"] < high
         assert values[name]["softmax_temp"] in space.dimensions["softmax_temp"].values
 
 

@@ -11,7 +11,7 @@ from models.agents.ddqn.config import Config
 from models.spaces import Discrete, Spaces
 from models.varied import draw, groups, shape_of
 
-VARIED = Config(vary_hp=True, lr=1e-3, batch_size=128, hidden_size=128, hidden_layer=2)
+VARIED = Config(vary_hp=True, lr=1e-3, batch_size=128, hidden_sizes=(128, 128))
 SPACES = Spaces((4,), Discrete(2))
 
 
@@ -26,20 +26,22 @@ def test_ranges_and_distributions_as_published() -> None:
     assert 0 <= rates.min() < 0.01 and 0.99 < rates.max() <= 1
     assert stats.kstest(rates, "uniform").pvalue > 1e-3
     spread = np.random.default_rng(0)
-    for name in ("batch_size", "hidden_size"):
-        drawn = np.array([getattr(own, name) for own in found])
+    for whole in ([own.batch_size for own in found], [own.hidden_sizes[0] for own in found]):
+        drawn = np.array(whole)
         assert drawn.min() == 42 and 380 <= drawn.max() <= 384
         # An integer k stands for all numbers in [k, k + 1): spread over them, the drawn ones are log-uniform again.
         smooth = drawn * ((drawn + 1) / drawn) ** spread.random(len(drawn))
         assert stats.kstest(np.log(smooth / 42) / math.log(385 / 42), "uniform").pvalue > 1e-3
-    depths = np.bincount([own.hidden_layer for own in found], minlength=4)
+    depths = np.bincount([len(own.hidden_sizes) for own in found], minlength=4)
     assert depths[0] == 0 and len(depths) == 4 and stats.chisquare(depths[1:]).pvalue > 1e-3
-    from_one = [own.hidden_layer for own in draws(Config(vary_hp=True, hidden_layer=1))]  # 0 counts as 1
+    from_one = [len(own.hidden_sizes) for own in draws(Config(vary_hp=True, hidden_sizes=(64,)))]  # 0 counts as 1
     assert set(from_one) == {1, 2} and from_one.count(2) / len(from_one) == pytest.approx(1 / 3, abs=0.04)
 
 
 def test_the_four_are_drawn_independently() -> None:
-    table = [[math.log(o.lr), math.log(o.batch_size), math.log(o.hidden_size), o.hidden_layer] for o in draws()]
+    table = [
+        [math.log(o.lr), math.log(o.batch_size), math.log(o.hidden_sizes[0]), len(o.hidden_sizes)] for o in draws()
+    ]
     assert np.abs(np.corrcoef(np.transpose(table)) - np.eye(4)).max() < 0.07
 
 
@@ -51,11 +53,11 @@ def test_small_numbers_stay_within_a_third_and_thrice(base: int) -> None:
 
 def test_a_draw_is_of_the_seed_and_of_what_varies_alone() -> None:
     assert draw(VARIED, 5) == draw(VARIED, 5) != draw(VARIED, 6)
-    only = Config(vary_hp=True, vary=("lr",), hidden_size=70)
+    only = Config(vary_hp=True, vary=("lr",), hidden_sizes=(70,))
     for seed in range(20):
         own = draw(only, seed)
         assert own.lr == draw(Config(vary_hp=True), seed).lr != only.lr
-        assert (own.batch_size, own.hidden_size, own.hidden_layer) == (only.batch_size, 70, only.hidden_layer)
+        assert (own.batch_size, own.hidden_sizes) == (only.batch_size, (70,))
     assert draw(Config(), 5) is not None and draw(Config(), 5) == Config()
 
 

@@ -35,7 +35,7 @@ class PlainReplay:
 
     def __init__(self, config: Config, obs_size: int, actions: int):
         self.config = config
-        widths = [obs_size, *[config.num_hidden_units] * config.num_hidden_layers]
+        widths = [obs_size, *config.hidden_sizes]
         layers: list[nn.Module] = []
         for inputs, outputs in pairwise(widths):
             layers += [nn.Linear(inputs, outputs), _ACTIVATIONS[config.activation]()]
@@ -43,8 +43,8 @@ class PlainReplay:
         self.target = copy.deepcopy(self.values)
         # AdamW's decay is a multiple of the step size, the original's is not.
         self.optimizer = torch.optim.AdamW(
-            self.values.parameters(), config.Q_alpha, (config.b1_adam, config.b2_adam), config.eps_adam,
-            weight_decay=config.wd_adam / config.Q_alpha,
+            self.values.parameters(), config.lr, (config.adam_beta1, config.adam_beta2), config.adam_eps,
+            weight_decay=config.weight_decay / config.lr,
         )  # fmt: skip
         self.rows: tuple[Tensor, ...] = ()
 
@@ -61,7 +61,7 @@ class PlainReplay:
     def update(self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, continues: Tensor) -> Tensor:
         """One update from a batch, float32 and as in `remember`; the loss."""
         with torch.no_grad():
-            goal = reward + self.config.gamma * continues * self.target(next_obs).amax(1)
+            goal = reward + self.config.discount * continues * self.target(next_obs).amax(1)
         value = self.values(obs).gather(1, action.unsqueeze(1)).squeeze(1)
         loss = F.mse_loss(value, goal)
         self.optimizer.zero_grad()

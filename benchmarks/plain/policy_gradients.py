@@ -57,7 +57,7 @@ class PlainTraining:
         groups: list[dict[str, Any]] = [{"params": self.policy.parameters()}]
         if self.critic is not None:
             groups.append({"params": self.critic.parameters(), "lr": config.value_lr or config.lr})
-        self.optimizer = torch.optim.Adam(groups, lr=config.lr, eps=config.eps)
+        self.optimizer = torch.optim.Adam(groups, lr=config.lr, eps=config.adam_eps)
 
     def update(self) -> int:
         """Play a batch and learn from it; returns environment steps."""

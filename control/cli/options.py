@@ -6,18 +6,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from control.cli.settings import COMMAND, COMMANDS, RunConfig
-from models.registry import default_configs, family, implementations, inner_agents
+from models.registry import default_configs, families_of, family, implementations, inner_agents
 from models.settings import Kind, SettingError, kinds
+from models.vocabulary import DEPTHS, HINTS, WIDTHS, vocabulary
 
 FLAG_ONLY = ("config", "help", "import", "version")
-# What people type who come from other projects.
-SYNONYMS = {
-    "learning_rate": "lr", "learn_rate": "lr", "gamma": "discount", "hidden_layers": "hidden_sizes",
-    "layers": "hidden_sizes", "env": "gamename", "env_id": "gamename", "environment": "gamename",
-    "game": "gamename", "algorithm": "implementation", "workers": "num_workers",
-    "num_epochs": "epochs", "output_dir": "logdir", "log_dir": "logdir", "checkpoint": "eval_agent",
-    "return": "command.return", "lambda": "td_lambda",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -104,7 +97,9 @@ def unknown(name: str, known: Mapping[str, Flag], implementation: str, prefix: s
     if name == "command" or name.startswith("command."):
         return SettingError(f"{prefix}{name} is unknown; allowed: {', '.join(f'command.{key}' for key in COMMANDS)}")
     switches = [f"no_{other}" for other, flag in known.items() if flag.default is True]
-    meanings = {alias: to for alias, to in SYNONYMS.items() if to in known}
+    families = families_of(implementation, RunConfig.agent)
+    meanings = {other: to for other, to in (HINTS | vocabulary(families, known)).items() if to in known}
+    meanings |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes") if "hidden_sizes" in known else {}
     meanings |= {other: other for other in [*known, *switches, *(FLAG_ONLY if prefix == "--" else ())]}
     close = difflib.get_close_matches(name.lower(), meanings, n=1, cutoff=0.6)
     dashes = "--" if prefix == "--" else ""

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 from control.cli.errors import absent
 from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_fresh_agents, parameters, unknown
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, from_dict, to_yaml
-from control.cli.words import NULL, named, one_word, read_value, split, word
-from models.registry import family
+from control.cli.words import NULL, Pair, named, one_word, read_value, split, word
+from models.registry import families_of, family
 from models.settings import SettingError, nearest, shown
+from models.vocabulary import DEPTHS, WIDTHS, translate, vocabulary
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml"]
 
@@ -35,6 +36,7 @@ REPLACED: dict[str, dict[str, str]] = {
     "steps": {"agent": "implementation"},
 }  # fmt: skip
 PER_CORE = 4  # threads or processes; more only get in each other's way
+FIRST = ("implementation", "gamename")  # which settings there are depends on them
 MUST_EXIST = ("eval_agent", "reload", "search_space", "plot")
 
 
@@ -56,14 +58,17 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         from control.cli.files import read_config  # with PyYAML, which most command lines need not load
 
         written = read_config(file)
-    in_file = dict(written)
+    _import([word for name, words in typed if name == "import" for word in words or [""]], ())
+    asked, _ = translate(asked, (), FIRST, _no_value)
+    with _naming(file, dict(written), ()):
+        in_file, _ = translate(dict(written), (), FIRST, _no_value)
     for name in sorted(in_file.keys() & BY_FLAG):
         value, default = " ".join(in_file[name]), getattr(RunConfig, name)
         if name not in asked and value != default and not (default is None and value.lower() in NULL):
             line = f"is {shown(value)}; a file may not choose what is written or joined: give it as --{name}"
             raise SettingError(f"{file}: {name} {line}", name)
-    written = [(name, words) for name, words in written if name not in BY_FLAG]
-    _import([word for name, words in typed if name == "import" for word in words or [""]], asked.get("gamename", ()))
+    in_file = {name: words for name, words in in_file.items() if name not in BY_FLAG}
+    _import((), asked.get("gamename", ()))
     with _naming(file, in_file, asked):
         choice = _choose(in_file | asked, asked)
     for name in ("implementation", "preset"):  # what a file holds is meant for those that it names
@@ -78,9 +83,14 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
 
         print(help_text(choice.known, choice.implementation))
         raise SystemExit(0)
-    typed, known = [(name, words) for name, words in typed if name not in FLAG_ONLY], choice.known
-    from_flags = named(typed, known, choice.implementation, "--", choice.game)
-    words = named(written, known, choice.implementation, f"{file}: ", choice.game) | from_flags
+    known = choice.known
+    with _naming(file, in_file, ()):
+        in_file, _ = _by_our_names(in_file, choice, {})
+    asked = {name: words for name, words in asked.items() if name not in FLAG_ONLY}
+    asked, _ = _by_our_names(asked, choice, in_file)
+    _tell(typed, asked, choice)
+    from_flags = named(asked.items(), known, choice.implementation, "--", choice.game)
+    words = named(in_file.items(), known, choice.implementation, f"{file}: ", choice.game) | from_flags
     if choice.evaluating:
         kept = parameters(choice.game) if "gamename" in words else {}
         words = {n: words[n] for n in words if n in from_flags or n in kept or known[n].section in FOR_EVALUATION}
@@ -93,13 +103,45 @@ def settings_from(**values: Any) -> Settings:
     """The settings of these names and values, as flags of the same names give them, with Python's values: numbers,
     text or paths, None, lists or tuples, ``command={"return": 250}``. Raises SettingError as `parse` does."""
     values |= {f"command.{name}": value for name, value in (values.pop("command", None) or {}).items()}
+    values, _ = translate(values, (), FIRST, _no_value)
     words = {name: [word(value)] for name, value in values.items() if value is not None}
     _import((), words.get("gamename", ()))
     choice = _choose(words, values)
+    values, _ = _by_our_names(values, choice, {})
     for name in values:
         if name not in choice.known:
             raise unknown(name, choice.known, choice.implementation, "", choice.game)
     return _settings(values, choice, frozenset(values))
+
+
+def _by_our_names(
+    given: Mapping[str, Any], choice: "_Choice", before: Mapping[str, list[str]]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """What is ``given`` by the names of the settings there are, and which name became which. Half of a setting changes
+    what was given ``before`` for all of it, or else its default; of a checkpoint's settings nothing is known here."""
+
+    def usual(name: str) -> Any:
+        flag = choice.known[name]
+        return read_value(flag, before[name]) if name in before else flag.default
+
+    return translate(given, choice.families, choice.known, _no_value if choice.evaluating else usual)
+
+
+def _tell(typed: Sequence[Pair], ours: Mapping[str, list[str]], choice: "_Choice") -> None:
+    """Print what flags under other names are here, a line for each setting."""
+    words = vocabulary(choice.families, {*choice.known, *FIRST})
+    parts = [name for name in (*WIDTHS, *DEPTHS) if name not in choice.known]
+    said: dict[str, list[str]] = {}
+    for name, values in dict(typed).items():
+        meant = words.get(name, "hidden_sizes" if name in parts else name)
+        if meant != name and meant in ours:
+            said.setdefault(meant, []).append(" ".join([f"--{name}", *values]))
+    for meant, given in said.items():
+        print(f"{' '.join(given)} is {' '.join([f'--{meant}', *ours[meant]])} here", file=sys.stderr)
+
+
+def _no_value(name: str) -> None:
+    return None
 
 
 def _import(modules: Sequence[str], game: Sequence[str]) -> None:
@@ -129,6 +171,7 @@ class _Choice(NamedTuple):
     game: str
     evaluating: bool
     known: Mapping[str, Flag]
+    families: Sequence[str]
 
 
 def _choose(words: Mapping[str, list[str]], asked: Container[str]) -> _Choice:
@@ -149,10 +192,11 @@ def _choose(words: Mapping[str, list[str]], asked: Container[str]) -> _Choice:
         )
     evaluating = " ".join(words.get("eval_agent", [])).lower() not in NULL
     if evaluating and "help" not in words:
-        return _Choice(implementation, game.name, True, flags_of_all(game.name))
+        return _Choice(implementation, game.name, True, flags_of_all(game.name), ())
     choosing = CHOOSING if family(implementation).learns_from == "evolution" else CHOOSING[:1]
     chosen = {name: one_word(name, words[name]) for name in choosing if name in words}
-    return _Choice(implementation, game.name, evaluating, flags(implementation, game.name, chosen))
+    families = families_of(implementation, chosen.get("agent", RunConfig.agent))
+    return _Choice(implementation, game.name, evaluating, flags(implementation, game.name, chosen), families)
 
 
 def _settings(values: dict[str, Any], choice: _Choice, asked: Container[str]) -> Settings:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.family import StepSchedule
-from models.registry import default_configs, family, named_agents
+from models.registry import default_configs, families_of, family, named_agents
 from models.settings import Kind, SettingError, check, check_value, kinds, nearest, setting
+from models.vocabulary import translate
 
 _run = functools.partial(setting, section="run")
 _count = functools.partial(_run, minimum=1, maximum=4096)
@@ -171,10 +172,15 @@ def as_dict(settings: Settings) -> dict[str, Any]:
 
 def from_dict(values: Mapping[str, Any]) -> Settings:
     """Settings of the written form. What is missing takes its default. Raises SettingError."""
-    values = dict(values)
+    first = ("implementation", "gamename", "agent")  # they say which settings there are
+    values, _ = translate(values, (), first, lambda name: None)
     command = values.pop("command", None) or {}
-    run = _with_own(RunConfig(), values)
+    run = build(RunConfig(), {name: values[name] for name in first if name in values})
     agent, proxy = default_configs(run.implementation, run.gamename, values, run.agent)
+    known = {name for config in (run, proxy, agent) if config is not None for name in kinds(type(config))}
+    families = families_of(run.implementation, run.agent)
+    values, _ = translate(values, families, known, lambda name: getattr(agent, name, None))
+    run = _with_own(run, values)
     if proxy is not None and run.target_return is not None:
         solved = values.get("solved_reward")
         if solved not in (None, run.target_return):

@@ -35,6 +35,7 @@ from models.proxies.files import Proxy, ProxyError
 from models.registry import agent_class, family, named_agents
 from models.settings import SettingError, kinds
 from models.spaces import Spaces
+from models.vocabulary import translate
 from understudy.files import IN_RUN, SUFFIX, pretrained
 
 _FROM_NOW = ("num_workers", "step_timeout", "num_eval_episodes", "evaluation", "record", "accelerator", "num_threads")
@@ -207,7 +208,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         return
     # One environment, one update per step, and everything is remembered.
     first = max(1, agent.init_episodes)
-    changes = {"num_envs": 1, "fill": 0, "init_episodes": first, "rb_size": 100_000, "eps_fraction": None}
+    changes = {"num_envs": 1, "fill": 0, "init_episodes": first, "buffer_size": 100_000, "eps_fraction": None}
     known = kinds(type(agent))
     real = dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in known})
     solved, most = config.solved_reward, run.real_steps or REAL_STEPS
@@ -235,7 +236,8 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
     ``vary_hp`` samples everything it can, unless ``vary`` says what."""
     try:
         foreign = for_fresh_agents() - kinds(family(named_agents(name)[0]).config).keys()
-        search = {key: value for key, value in proxy.description.get("settings", {}).items() if key not in foreign}
+        own, _ = translate(proxy.description.get("settings", {}), (), for_fresh_agents(), lambda name: None)
+        search = {key: value for key, value in own.items() if key not in foreign}
         search |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
         from_dict(search)
     except Exception as error:  # of a file anything can come

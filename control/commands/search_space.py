@@ -12,8 +12,9 @@ from control.cli.options import Flag, flags
 from control.cli.settings import RunConfig, Settings, as_dict, from_dict
 from control.cli.words import named, read_value, word
 from envs.names import games_with
-from models.registry import family
-from models.settings import SettingError, nearest
+from models.registry import families_of, family
+from models.settings import INTEGER, LONGEST, SettingError, kinds, nearest, setting, width
+from models.vocabulary import translate
 
 KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "choice": ("a list", ()),
@@ -27,6 +28,13 @@ KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
 
 # A published space is found by its file: experiments/FAMILY/search_IMPLEMENTATION.yaml, where "RCP-R" may share "rcp".
 _EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
+
+
+SHAPE = {
+    "width": width(1, "units of every hidden layer"),
+    "depth": setting(1, "number of hidden layers", minimum=1, maximum=LONGEST),
+}
+"""Parts of ``hidden_sizes`` that may vary apart."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +93,16 @@ def search_space(settings: Settings) -> Space:
     given = settings.run.search_space
     path = given or str(_published(settings.run.implementation))
     known = flags(settings.run.implementation, settings.run.gamename)
+    if "hidden_sizes" in known:
+        whole = known["hidden_sizes"].section
+        known |= {name: Flag(name, INTEGER, field.metadata, None, whole) for name, field in SHAPE.items()}
     entries = read_mapping("search_space", path, "name: choices or range")
     try:
+        entries = _by_our_names(entries, settings, known)
         dimensions = {
             name: _dimension(name, entry, settings, known)
-            for name, entry in entries.items() if given or name not in settings.given
+            for name, entry in entries.items()
+            if given or not {name, "hidden_sizes" if name in SHAPE else name} & settings.given
         }  # fmt: skip
     except SettingError as error:
         raise SettingError(f"{path}: {error}") from None
@@ -103,7 +116,20 @@ def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
     the values do not go together."""
     fields = dataclasses.fields(RunConfig)
     tuning = {field.name: field.default for field in fields if field.metadata["section"] == "tuning"}
-    return from_dict(as_dict(settings) | tuning | dict(values))
+    return from_dict(as_dict(settings) | tuning | _whole(values, settings))
+
+
+def _whole(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """``values`` with ``hidden_sizes`` for width and depth. Raises SettingError where both are there."""
+    return translate(values, (), kinds(type(settings.agent)), lambda name: getattr(settings.agent, name))[0]
+
+
+def _by_our_names(entries: Mapping[str, Any], settings: Settings, known: Mapping[str, Flag]) -> dict[str, Any]:
+    """A file's entries under the names of the settings that are ``known``."""
+    found, _ = translate(
+        entries, families_of(settings.run.implementation, settings.run.agent), known, lambda name: None
+    )
+    return found
 
 
 def _published(implementation: str) -> Path:
@@ -134,8 +160,9 @@ def _dimension(name: str, entry: Any, settings: Settings, known: Mapping[str, Fl
     if not isinstance(arguments, list):
         raise SettingError(f"{name}: {kind} is {arguments!r}; allowed: {KINDS[kind][0]}")
     values, count = (_choices(known[name], arguments), 0) if kind == "choice" else _range(known[name], kind, arguments)
-    trials = [settings.replace(**{name: value}) for value in values]
-    checked = dict.fromkeys(getattr(trial.run if name == "seed" else trial.agent, name) for trial in trials)
+    trials = [settings.replace(**_whole({name: value}, settings)) for value in values]
+    own = [trial.run if name == "seed" else trial.agent for trial in trials]
+    checked = dict.fromkeys(values if name in SHAPE else [getattr(config, name) for config in own])
     return Dimension(name, "loguniform" if kind == "logspace" else kind, tuple(checked), count)
 
 

@@ -27,8 +27,8 @@ _FROM_CHECKPOINTS = ("bohb", "pbt")  # trials of these are paused, or go on from
 # What PBT may change while training goes on: nothing that the shapes of networks, the replay buffer or the meaning of
 # its contents depend on.
 PERTURBED = (
-    "lr", "value_lr", "Q_alpha", "model_alpha", "softmax_temp",
-    "batch_size", "num_grad_steps", "grad_clip_val", "last_few", "training_rollouts_per_worker",
+    "lr", "value_lr", "model_lr", "softmax_temp",
+    "batch_size", "num_grad_steps", "max_grad_norm", "last_few", "training_rollouts_per_worker",
     "action_noise", "beta", "max_weight", "td_lambda", "advantage_quantile", "advantage_spread",
 )  # fmt: skip
 

@@ -269,5 +269,5 @@ def _one_line(error: Any, worker: str, starting: bool) -> Exception:
         return UserError(f"a worker cannot start: {str(error).strip().splitlines()[-1].strip()}")
     return UserError(
         f"{worker} died {_DEATHS} times over the same agents, most likely because memory ran out; smaller values of "
-        "num_workers, population or rb_size need less"
+        "num_workers, population or buffer_size need less"
     )

@@ -37,7 +37,7 @@ ALL = ("num_hidden_layers", "num_hidden_units", "activation", "b1_adam", "b2_ada
        "training_start_time", "exploration_strat", "softmax_temp", "epsilon", "episodic_env", "num_steps",
        "eval_frequency", "eval_steps", "eval_batch_size", "num_seeds", "seed", "environment", "env_config",
        "agent_type", "save_params", "save_frequency", "save_final_params")  # fmt: skip
-LEARNED = (*ALL, "rollout_length", "Q_alpha", *OF_LEARNED)
+LEARNED = (*ALL, "rollout_length", "Q_alpha", "model_alpha", *OF_LEARNED[1:])
 # What each script reads, by the agent_type that it writes into its results.
 KEYS: dict[str, tuple[str, ...]] = {
     "ER": (*ALL, "alpha_adam"),

@@ -25,7 +25,7 @@ from control.reports.search import describe  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
 from models.streams import derive_seed  # noqa: E402
 
-WIDE = {"hidden_size": 128, "batch_size": 128, "hidden_layer": 2}  # the published ranges: 42 to 384, 1 to 3 layers
+WIDE = {"hidden_sizes": (128, 128), "batch_size": 128}  # the published ranges: 42 to 384, 1 to 3 layers
 EXAMS = {
     "DDQN, drawn": ("DDQN", 64, {"vary_hp": True}),
     "DuelingDDQN, drawn": ("DuelingDDQN", 32, {"vary_hp": True, "feature_dim": 64}),

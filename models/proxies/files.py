@@ -16,6 +16,7 @@ from models.proxies.search import SearchConfig
 from models.registry import implementations
 from models.settings import SettingError, check, kinds, nearest
 from models.spaces import Continuous, Discrete, Spaces
+from models.vocabulary import translate
 from understudy import ProxyError
 from understudy.files import refused
 
@@ -89,10 +90,14 @@ def load(name_or_path: str | Path) -> Proxy:
     file = understudy.load(name_or_path)
     own = implementations()[searching(file.kind)]
     known = kinds(own.config)
-    for name in file.config:
+    try:
+        given, _ = translate(file.config, (), known, lambda name: None)
+    except SettingError as error:
+        raise ProxyError(f"proxy {str(file.path)!r}: {error}") from error
+    for name in given:
         if name not in known:
             raise refused(file.path, f"its setting {name!r} is unknown{nearest(name, known)}", "settings of a search")
-    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in file.config.items()}
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     config = own.config(**plain)
     actions, limits = file.spaces["actions"], (file.spaces["max_episode_steps"], file.spaces["max_return"])
     kind = Discrete(actions["n"]) if "n" in actions else Continuous(tuple(actions["low"]), tuple(actions["high"]))

@@ -14,7 +14,7 @@ from models.settings import kinds
 
 # What makes a run last a second, beside those of the helpers.
 MODEL_RUN = {"gamename": "procmaze", "num_steps": 40, "eval_frequency": 20, "eval_steps": 10, "eval_batch_size": 4,
-             "training_start_time": 10, "batch_size": 4, "num_hidden_units": 8, "buffer_size": 50}  # fmt: skip
+             "training_start_time": 10, "batch_size": 4, "hidden_sizes": "8,8,8", "buffer_size": 50}  # fmt: skip
 
 UNICODE = ["é", "日本語", "🦜", "\u202egnp", "a\u0301", "\ufeff", "ﬁ", "Ⅷ", "٣", "½", "\u200b", "\udcff"]
 ODD = ["", " ", "-", "--", "---", "=", "--=", "null", "None", "~", "true", "no", "[]", "()", "{}", "[[1]]", "1,2",

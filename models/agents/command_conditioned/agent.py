@@ -157,7 +157,7 @@ class Agent(EpisodeAgent):
             loss, plain = loss_of(slots)
             optimizer.zero_grad()
             loss.sum().backward()
-            clip_gradients(optimizer.param_groups[0]["params"], config.grad_clip_val)
+            clip_gradients(optimizer.param_groups[0]["params"], config.max_grad_norm)
             optimizer.step()
             losses.append(plain)
         return torch.stack(losses).mean(0)

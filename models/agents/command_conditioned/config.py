@@ -62,7 +62,7 @@ class Config:
     lr: float = setting(3.5e-4, "Adam's learning rate [C]", above=0)
     batch_size: int = setting(768, "steps in a batch [C]", minimum=1, maximum=1_000_000)
     num_grad_steps: int = setting(100, "gradient steps per epoch [C]", minimum=1)
-    grad_clip_val: float = setting(100.0, "largest norm of a member's gradient [C]", above=0)
+    max_grad_norm: float = setting(100.0, "largest norm of a member's gradient [C]", above=0)
     sample_by: str = setting(
         "step",
         "every step equally likely [C], or an episode first and then a step of it [U]",

@@ -40,8 +40,8 @@ class Agent(Replaying, TickingAgent):
         self.own = draw_all(config, seeds)
         first = self.own[0]
         self.obs_size, self.actions = spaces.obs_shape[0], spaces.actions.n
-        sizes = [self.obs_size, *[first.hidden_size] * first.hidden_layer, self.actions]
-        self.network: Mlp | Dueling = Mlp(sizes, config.activation_fn)
+        sizes = [self.obs_size, *first.hidden_sizes, self.actions]
+        self.network: Mlp | Dueling = Mlp(sizes, config.activation)
         if config.head == "dueling":
             self.network = Dueling(config, sizes)
         start = self.network.initial(Streams.named(seeds, "weights")).to(device)
@@ -50,7 +50,7 @@ class Agent(Replaying, TickingAgent):
         self.optimizer = MemberAdam(self.online, torch.tensor([own.lr for own in self.own], device=device))
         vector, number = ((self.obs_size,), torch.float32), ((), torch.float32)
         columns = {"obs": vector, "next_obs": vector, "action": number, "reward": number, "discount": number}
-        self.replay = ReplayBuffer(columns, config.rb_size, len(seeds), device, grows=True)
+        self.replay = ReplayBuffer(columns, config.buffer_size, len(seeds), device, grows=True)
         self.curiosity = curiosity_of(config, spaces, seeds, device)
         self.envs, self.updates_per_step = config.num_envs, config.updates_per_step
         self.noise = NoiseBlocks(
@@ -73,12 +73,12 @@ class Agent(Replaying, TickingAgent):
     @staticmethod
     def memory_bytes(config: Config, spaces: Spaces, members: int, steps: int | None, dynamics: Any = None) -> int:
         assert isinstance(spaces.actions, Discrete)
-        hidden = [config.hidden_size] * config.hidden_layer
+        hidden = list(config.hidden_sizes)
         sizes, numbers, batch = [*spaces.obs_shape, *hidden, spaces.actions.n], sum(hidden), config.batch_size
         weights = parameters(sizes)
         if config.head == "dueling":
             weights, numbers = Dueling(config, sizes).size, numbers + 3 * config.feature_dim
-        kept, row = config.rb_size if steps is None else min(config.rb_size, steps), 4 * (2 * sizes[0] + 3)
+        kept, row = config.buffer_size if steps is None else min(config.buffer_size, steps), 4 * (2 * sizes[0] + 3)
         drawn = NoiseBlocks.STEPS * (config.updates_per_step * batch + 2 * config.num_envs)
         curious = curiosity_bytes(config, spaces, batch)
         return members * (28 * weights + 2 * kept * row + 8 * drawn + batch * (2 * row + 12 * numbers) + curious)

@@ -23,9 +23,8 @@ class Config(Intrinsic):
         "plain: one network; dueling: features, then a value and an advantage [W]",
         choices=("plain", "dueling"),
     )
-    hidden_size: int = width(64, "units of each hidden layer [F]")
-    hidden_layer: int = setting(1, "hidden layers [F]", minimum=1, maximum=16)
-    activation_fn: str = setting(
+    hidden_sizes: tuple[int, ...] = width((64,), "units of each hidden layer [F]")
+    activation: str = setting(
         "relu", "activation of the hidden layers", choices=("relu", "leakyrelu", "tanh", "prelu", "identity")
     )
     feature_dim: int = width(128, "width of features and of both streams, dueling only [F]")
@@ -42,7 +41,7 @@ class Config(Intrinsic):
     tau: float = setting(
         0.01, "share of the online network mixed into the target network per update", minimum=0, maximum=1
     )
-    rb_size: int = setting(100_000, "capacity of the replay buffer, in transitions", minimum=1)
+    buffer_size: int = setting(100_000, "capacity of the replay buffer, in transitions", minimum=1)
     fill: int = setting(0, "transitions in the replay buffer before the first update", minimum=0)
     init_episodes: int = setting(1, "episodes before the first update [F]", minimum=0)
     updates_per_step: int = setting(1, "gradient steps per step of the environments", minimum=1, maximum=10_000)
@@ -65,12 +64,12 @@ class Config(Intrinsic):
 
 
 def validate(config: Config) -> str | None:
-    limits = {"batch_size": "rb_size", "fill": "rb_size", "num_envs": "rb_size", "eps_min": "eps_init"}
+    limits = {"batch_size": "buffer_size", "fill": "buffer_size", "num_envs": "buffer_size", "eps_min": "eps_init"}
     for name, limit in limits.items():
         if getattr(config, name) > getattr(config, limit):
             given = f"{name} is {getattr(config, name)}, but {limit} is {getattr(config, limit)}"
             return f"{given}; allowed: {name} up to {limit}"
-    return None
+    return varied.validate(config)
 
 
 # One set of defaults for all environments. What agents on a proxy need is in the presets of that proxy's config.

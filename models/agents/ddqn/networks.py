@@ -21,9 +21,9 @@ class Dueling:
     def __init__(self, config: Config, sizes: list[int]):
         width = config.feature_dim
         self.over_batch = config.dueling_mean == "batch"
-        self.features = Mlp([*sizes[:-1], width], config.activation_fn)
-        self.value = Mlp([width, width, 1], config.activation_fn)
-        self.advantage = Mlp([width, width, sizes[-1]], config.activation_fn)
+        self.features = Mlp([*sizes[:-1], width], config.activation)
+        self.value = Mlp([width, width, 1], config.activation)
+        self.advantage = Mlp([width, width, sizes[-1]], config.activation)
         self.parts = (self.features, self.value, self.advantage)
         self.size = sum(part.size for part in self.parts)
 

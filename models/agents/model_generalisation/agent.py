@@ -37,7 +37,7 @@ class Agent(StepAgent):
 
     action_kinds = (Discrete,)
     knows_dynamics = True
-    advice = "smaller Q_alpha and model_alpha may help"
+    advice = "smaller lr and model_lr may help"
 
     def __init__(
         self, config: Config, spaces: Spaces, seeds: Sequence[int], dynamics: Any = None, device: torch.device = CPU
@@ -99,7 +99,7 @@ class Agent(StepAgent):
     def memory_bytes(config: Config, spaces: Spaces, members: int, steps: int | None, dynamics: Any = None) -> int:
         assert isinstance(spaces.actions, Discrete)
         seen, actions = spaces.obs_shape[0], spaces.actions.n
-        hidden = [config.num_hidden_units] * config.num_hidden_layers
+        hidden = list(config.hidden_sizes)
         perfect = config.model == "perfect" and dynamics is not None
         bits = _has_bits(config, spaces)
         row = row_bytes(States.layout(dynamics) if perfect else Transitions.layout(seen, actions, bits))

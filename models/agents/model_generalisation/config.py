@@ -53,19 +53,18 @@ class Config:
         "simple: a learned model of observations; latent: a learned model of latent states [Y]",
         choices=("none", "perfect", "simple", "latent"),
     )
-    num_hidden_layers: int = setting(3, "hidden layers of each network [Y]", minimum=1, maximum=16)
-    num_hidden_units: int = width(200, "units of each hidden layer [Y]")
+    hidden_sizes: tuple[int, ...] = width((200, 200, 200), "units of each hidden layer of each network [Y]")
     activation: str = setting("elu", "activation of the hidden layers [Y]", choices=("relu", "silu", "elu"))
 
     # Values
-    Q_alpha: float = setting(_USUAL["ER"]["Q_alpha"], "Adam's learning rate for the action values [Y]", above=0)
-    b1_adam: float = setting(0.9, "Adam's decay rate for the gradient's mean [Y]", minimum=0, below=1)
-    b2_adam: float = setting(0.99, "Adam's decay rate for the gradient's square [Y]", minimum=0, below=1)
-    eps_adam: float = setting(1e-5, "Adam's epsilon, added outside the square root [Y]", above=0)
-    wd_adam: float = setting(
+    lr: float = setting(_USUAL["ER"]["lr"], "Adam's learning rate for the action values [Y]", above=0)
+    adam_beta1: float = setting(0.9, "Adam's decay rate for the gradient's mean [Y]", minimum=0, below=1)
+    adam_beta2: float = setting(0.99, "Adam's decay rate for the gradient's square [Y]", minimum=0, below=1)
+    adam_eps: float = setting(1e-5, "Adam's epsilon, added outside the square root [Y]", above=0)
+    weight_decay: float = setting(
         1e-6, "share of each weight subtracted per update, independent of the learning rate [Y]", minimum=0, maximum=1
     )
-    gamma: float = setting(0.9, "discount of later rewards [Y]", minimum=0, maximum=1)
+    discount: float = setting(0.9, "discount of later rewards [Y]", minimum=0, maximum=1)
     double_DQN: bool = setting(False, "target: the target network's value of the online network's best action [Y]")
     use_target: bool = setting(True, "use a target network; off: targets come from the online network [Y]")
     target_update_frequency: int = setting(100, "environment steps between copies to the target network [Y]", minimum=1)
@@ -102,7 +101,7 @@ class Config:
     )
 
     # Models that are learned
-    model_alpha: float = setting(2e-4, "Adam's learning rate for the model [Y]", above=0)
+    model_lr: float = setting(2e-4, "Adam's learning rate for the model [Y]", above=0)
     binary_obs: bool | None = setting(None, "observations are bits, 0 or 1; null: as the environment declares [Y]")
     reward_weight: float = setting(1.0, "weight of the reward loss [Y]", minimum=0)
     termination_weight: float = setting(1.0, "weight of the termination loss [Y]", minimum=0)
@@ -188,7 +187,7 @@ _OWN: dict[str, dict[str, object]] = {
 IMPLEMENTATIONS = {name: own | _USUAL[name] for name, own in _OWN.items()}
 
 # Settings that only a learned model has a use for, and only one of latent states.
-OF_LEARNED = ("model_alpha", "binary_obs", "reward_weight", "termination_weight", "obs_prediction_weight")
+OF_LEARNED = ("model_lr", "binary_obs", "reward_weight", "termination_weight", "obs_prediction_weight")
 OF_LATENT = (
     "latent_type",
     "num_features",

@@ -153,7 +153,7 @@ class Simple(_Learned):
     def __init__(self, config: Config, spec: ModelSpec):
         super().__init__(config, spec, spec.obs_size)
         self.following = self.net("next observation", self.size + spec.actions, self.size)
-        self.optimizer = adam(config, list(self.parameters()), config.model_alpha)
+        self.optimizer = adam(config, list(self.parameters()), config.model_lr)
         self.draw = Streams.uniform if spec.bits else Streams.normal
         self.noise = {"step": (spec.starts, self.size)}
 
@@ -185,7 +185,7 @@ class Latent(_Learned):
         self.encoder = self.net("encoder", spec.obs_size, self.latents.outputs)
         self.following = self.net("next latent", self.size + spec.actions, self.latents.outputs)
         self.decoder = self.net("decoder", self.size, spec.obs_size * (2 if config.learn_obs_variance else 1))
-        self.optimizer = adam(config, list(self.parameters()), config.model_alpha)
+        self.optimizer = adam(config, list(self.parameters()), config.model_lr)
         self.draw = Streams.normal if self.latents.normal else Streams.uniform
         rows = {"fit": config.batch_size, "begin": spec.starts, "step": spec.starts, "encode": 1}
         self.noise = {name: (count, self.latents.features) for name, count in rows.items()}
@@ -256,7 +256,7 @@ def imagined(values: ActionValues, model: Imagination, start: Any, numbers: dict
     chosen = torch.cat(actions, 1)
     reward, continues = model.outcomes(before, chosen, kept)
     following = values.bootstrap_value(torch.cat(every_seen[1:], 1))
-    goal = torch.addcmul(reward, continues, following, value=config.gamma)
+    goal = torch.addcmul(reward, continues, following, value=config.discount)
     weight = None
     # The environment itself also ends episodes that ``episodic_env`` says have no end.
     if config.episodic_env or config.model == "perfect":

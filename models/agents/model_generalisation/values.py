@@ -23,13 +23,13 @@ def network(config: Config, inputs: int, outputs: int, streams: Streams, device:
     Rows of parameters are whole vector blocks: Adam's kernel rounds the last elements of an array otherwise than those
     before, and a member's last elements lie elsewhere in company.
     """
-    hidden = [config.num_hidden_units] * config.num_hidden_layers
+    hidden = list(config.hidden_sizes)
     return MlpNetwork((inputs, *hidden, outputs), config.activation, streams, Truncated, BLOCK).to(device)
 
 
 def adam(config: Config, params: Sequence[Tensor], lr: float) -> AdamW:
     """The family's optimiser of ``params``."""
-    return AdamW(params, lr, (config.b1_adam, config.b2_adam), config.eps_adam, config.wd_adam)
+    return AdamW(params, lr, (config.adam_beta1, config.adam_beta2), config.adam_eps, config.weight_decay)
 
 
 def one_hot(action: Tensor, actions: int) -> Tensor:
@@ -45,7 +45,7 @@ class ActionValues(nn.Module):
         self.config, self.actions = config, actions
         self.online = network(config, size, actions, Streams.named(seeds, "weights of values"), device)
         self.target = nn.Parameter(self.online.flat.detach().clone(), requires_grad=False)
-        self.optimizer = adam(config, [self.online.flat], config.Q_alpha)
+        self.optimizer = adam(config, [self.online.flat], config.lr)
 
     def forward(self, seen: Tensor) -> Tensor:
         return self.online(seen)
@@ -92,7 +92,7 @@ def replayed(values: ActionValues, batch: Batch) -> tuple[Tensor, Tensor]:
     """Loss ``[M]`` and gradient ``[M, D]`` for goals ``r + gamma * Q_target(s', best)``, r alone after termination
     (Young et al. 2023, "experience replay"). As in `imagination.imagined` nothing changes and shapes are fixed."""
     following = values.bootstrap_value(batch.next_obs)
-    goal = torch.addcmul(batch.reward, batch.continues, following, value=values.config.gamma)
+    goal = torch.addcmul(batch.reward, batch.continues, following, value=values.config.discount)
     return values.td_update(goal, batch.obs, values.online.trace(batch.obs), batch.action)
 
 

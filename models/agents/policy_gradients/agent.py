@@ -39,9 +39,9 @@ class Agent(EpisodeAgent):
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
         self.network = ActorCritic(config, spaces, Streams.named(seeds, "initial weights"))
         trained = [*self.network.policy.parameters(), *self.network.trunk.parameters()]
-        self.optimizers = [Adam(trained, config.lr, eps=config.eps)]
+        self.optimizers = [Adam(trained, config.lr, eps=config.adam_eps)]
         if self.network.critic:
-            self.optimizers.append(Adam([self.network.critic.flat], config.value_lr or config.lr, eps=config.eps))
+            self.optimizers.append(Adam([self.network.critic.flat], config.value_lr or config.lr, eps=config.adam_eps))
         self.batch: Batch | None = None
 
     @staticmethod
@@ -131,8 +131,8 @@ class Agent(EpisodeAgent):
 
     def _step(self, optimizer: Adam) -> None:
         (group,) = optimizer.param_groups
-        if self.config.grad_clip_val is not None:
-            clip_gradients(group["params"], self.config.grad_clip_val)
+        if self.config.max_grad_norm is not None:
+            clip_gradients(group["params"], self.config.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
 

@@ -50,7 +50,7 @@ class Config:
     value_lr: float | None = setting(
         None, "AAC: Adam's learning rate for the separate value network; null takes lr", above=0
     )
-    eps: float = setting(1e-8, "Adam's epsilon [N]", above=0)
+    adam_eps: float = setting(1e-8, "Adam's epsilon [N]", above=0)
     batch_size: int = setting(32, "episodes per update, side by side, each to its end [N]", minimum=1, maximum=4096)
 
     # The end
@@ -75,7 +75,7 @@ class Config:
     )
     value_steps: int = setting(0, "AAC: further gradient steps of the separate value network on each batch", minimum=0)
     reward_scale: float = setting(1.0, "factor on rewards before anything is learned from them", above=0)
-    grad_clip_val: float | None = setting(None, "largest norm of a network's gradient; null: any", above=0)
+    max_grad_norm: float | None = setting(None, "largest norm of a network's gradient; null: any", above=0)
     anneal_lr: bool = setting(False, "lower the learning rates linearly to 0 over max_episodes")
 
     @property

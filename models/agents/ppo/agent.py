@@ -68,7 +68,7 @@ class Agent(InnerAgent):
         members, self.envs = len(seeds), config.num_envs
         self.network = ActorCritic(config, self.own[0], spaces)
         self.online = nn.Parameter(self.network.initial(Streams.named(seeds, "weights")), requires_grad=False)
-        self.optimizer = LockstepAdam(self.online, [own.lr for own in self.own], eps=config.eps)
+        self.optimizer = LockstepAdam(self.online, [own.lr for own in self.own], eps=config.adam_eps)
         self.length = rollout_length(config, spaces)
         self.rows = self.length * self.envs
         self.rollout = ReplayBuffer(columns_of(config, spaces), self.rows, members)
@@ -92,7 +92,7 @@ class Agent(InnerAgent):
     def memory_bytes(config: Config, spaces: Spaces, members: int, steps: int | None, dynamics: Any = None) -> int:
         network, rows = ActorCritic(config, config, spaces), rollout_length(config, spaces) * config.num_envs
         kept, row = rows if steps is None else min(rows, steps), row_bytes(columns_of(config, spaces))
-        hidden = config.hidden_size * config.hidden_layer
+        hidden = sum(config.hidden_sizes)
         drawn = NoiseBlocks.STEPS * config.num_envs * network.actions.outputs
         curious = curiosity_bytes(config, spaces, min(rows, config.batch_size))
         return members * (24 * sum(network.counts) + 4 * kept * (row + hidden) + 8 * drawn + curious)

@@ -27,9 +27,8 @@ class Config(Intrinsic):
     )
 
     # Network
-    hidden_size: int = width(64, "units of each hidden layer, of the policy and of the values [B]")
-    hidden_layer: int = setting(2, "hidden layers of each of these two networks [B]", minimum=1, maximum=16)
-    activation_fn: str = setting(
+    hidden_sizes: tuple[int, ...] = width((64, 64), "units of each hidden layer, of the policy and of the values [B]")
+    activation: str = setting(
         "tanh",
         "activation of the hidden layers [B]",
         choices=("relu", "leakyrelu", "tanh", "prelu", "identity"),
@@ -58,7 +57,7 @@ class Config(Intrinsic):
     # Learning
     lr: float = setting(3e-4, "Adam's learning rate [B]", above=0)
     anneal_lr: bool = setting(False, "lower the learning rate linearly to 0 over the run as it was begun [H]")
-    eps: float = setting(1e-5, "Adam's epsilon [H]", above=0)
+    adam_eps: float = setting(1e-5, "Adam's epsilon [H]", above=0)
     ppo_epochs: int = setting(10, "passes over the steps that were collected [B]", minimum=1, maximum=10_000)
     batch_size: int = setting(
         64, "steps in a minibatch, of all environments; all of them where there are fewer [B]", minimum=1,
@@ -114,6 +113,7 @@ FAMILY = Family(
     implementations={"PPO": {}},
     learns_from="steps",
     environment_presets={("PPO", game): values for game, values in _PRESETS.items()},
+    validate=varied.validate,
     ineffective=ineffective,
     trains_on_proxies=True,
 )

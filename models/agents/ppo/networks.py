@@ -42,11 +42,11 @@ class ActorCritic:
 
     def __init__(self, config: Config, own: Config, spaces: Spaces):
         self.actions = actions_of(config, spaces)
-        inputs, hidden = spaces.obs_shape[0], [own.hidden_size] * own.hidden_layer
+        inputs, hidden = spaces.obs_shape[0], own.hidden_sizes
         self.orthogonal = config.orthogonal
         layer = Orthogonal if config.orthogonal else Dense
-        self.actor = Mlp([inputs, *hidden, self.actions.outputs], config.activation_fn, layer=layer)
-        self.critic = Mlp([inputs, *hidden, 1], config.activation_fn, layer=layer)
+        self.actor = Mlp([inputs, *hidden, self.actions.outputs], config.activation, layer=layer)
+        self.critic = Mlp([inputs, *hidden, 1], config.activation, layer=layer)
         self.counts = [self.actor.size, self.critic.size, self.actions.scales, *[inputs * config.normalize_obs] * 2]
         self.trained = sum(self.counts[:3])
         self.rest = sum(self.counts[3:])

@@ -20,9 +20,8 @@ class Config(Intrinsic):
     """Hyperparameters of SAC."""
 
     # Networks
-    hidden_size: int = width(256, "units of each hidden layer of actor and critics [H]")
-    hidden_layer: int = setting(2, "hidden layers [H]", minimum=1, maximum=16)
-    activation_fn: str = setting(
+    hidden_sizes: tuple[int, ...] = width((256, 256), "units of each hidden layer of actor and critics [H]")
+    activation: str = setting(
         "relu", "activation of the hidden layers [H]", choices=("relu", "leakyrelu", "tanh", "prelu", "identity")
     )
 
@@ -33,7 +32,7 @@ class Config(Intrinsic):
     tau: float = setting(
         0.005, "share of the critics mixed into their target networks per update [H]", minimum=0, maximum=1
     )
-    rb_size: int = setting(1_000_000, "capacity of the replay buffer, in transitions [H]", minimum=1)
+    buffer_size: int = setting(1_000_000, "capacity of the replay buffer, in transitions [H]", minimum=1)
     fill: int = setting(
         100, "transitions in the replay buffer before the first update; until then actions are random", minimum=0
     )
@@ -73,8 +72,8 @@ def ineffective(config: Config) -> dict[str, str]:
 
 # A fixed temperature keeps the deviation wide while nothing is found; one hidden layer makes large batches cheap.
 _MOUNTAIN_CAR: dict[str, object] = {
-    "noise_type": "ornstein-uhlenbeck", "learn_temperature": False, "entropy_temperature": 0.1, "hidden_layer": 1,
-    "hidden_size": 64, "lr": 3e-3, "tau": 0.01, "rb_size": 200_000, "fill": 1000, "num_envs": 4,
+    "noise_type": "ornstein-uhlenbeck", "learn_temperature": False, "entropy_temperature": 0.1,
+    "hidden_sizes": (64,), "lr": 3e-3, "tau": 0.01, "buffer_size": 200_000, "fill": 1000, "num_envs": 4,
 }  # fmt: skip
 
 FAMILY = Family(

@@ -22,9 +22,8 @@ class Config(Intrinsic):
     """Hyperparameters of TD3."""
 
     # Networks
-    hidden_size: int = width(128, "units of each hidden layer of actor and critics [F]")
-    hidden_layer: int = setting(2, "hidden layers [F]", minimum=1, maximum=16)
-    activation_fn: str = setting(
+    hidden_sizes: tuple[int, ...] = width((128, 128), "units of each hidden layer of actor and critics [F]")
+    activation: str = setting(
         "relu", "activation of the hidden layers", choices=("relu", "leakyrelu", "tanh", "prelu", "identity")
     )
 
@@ -42,7 +41,7 @@ class Config(Intrinsic):
         0.2, "noise on the target's action, a standard deviation in shares of half the range [T]", minimum=0
     )
     policy_std_clip: float = setting(0.5, "largest size of that noise [T]", minimum=0)
-    rb_size: int = setting(1_000_000, "capacity of the replay buffer, in transitions [T]", minimum=1)
+    buffer_size: int = setting(1_000_000, "capacity of the replay buffer, in transitions [T]", minimum=1)
     fill: int = setting(
         100, "transitions in the replay buffer before the first update; until then actions are random", minimum=0
     )
@@ -69,12 +68,12 @@ class Config(Intrinsic):
 
 def validate(config: Any) -> str | None:
     for name in ("batch_size", "fill", "num_envs"):
-        if getattr(config, name) > config.rb_size:
-            given = f"{name} is {getattr(config, name)}, but rb_size is {config.rb_size}"
-            return f"{given}; allowed: {name} up to rb_size"
+        if getattr(config, name) > config.buffer_size:
+            given = f"{name} is {getattr(config, name)}, but buffer_size is {config.buffer_size}"
+            return f"{given}; allowed: {name} up to buffer_size"
     if config.test_noise and config.noise_type != "normal":
         return f"test_noise is on, but noise_type is {config.noise_type!r}; allowed with test_noise: normal"
-    return None
+    return varied.validate(config)
 
 
 def ineffective(config: Config) -> dict[str, str]:
@@ -84,8 +83,8 @@ def ineffective(config: Config) -> dict[str, str]:
 
 # Wide noise finds the goal before anything is learned; one hidden layer makes large batches cheap.
 _MOUNTAIN_CAR: dict[str, object] = {
-    "noise_type": "ornstein-uhlenbeck", "action_std": 1.5, "hidden_layer": 1, "hidden_size": 64, "lr": 3e-3,
-    "tau": 0.01, "policy_std": 0.05, "policy_std_clip": 0.1, "rb_size": 200_000, "init_episodes": 0, "fill": 1000,
+    "noise_type": "ornstein-uhlenbeck", "action_std": 1.5, "hidden_sizes": (64,), "lr": 3e-3,
+    "tau": 0.01, "policy_std": 0.05, "policy_std_clip": 0.1, "buffer_size": 200_000, "init_episodes": 0, "fill": 1000,
     "num_envs": 4,
 }  # fmt: skip
 

@@ -70,7 +70,7 @@ _PAPER: dict[str, object] = {
 }  # fmt: skip
 _TABULAR: dict[str, object] = {"lr": 1.0, "discount": 0.8, "eps_init": 0.1, "eps_min": 0.1, "eps_decay": 1.0}
 _Q: dict[str, object] = {  # the agents of a search for a reward of CartPole
-    "hidden_size": 64, "hidden_layer": 1, "batch_size": 32, "lr": 1e-3, "tau": 0.01, "discount": 0.99,
+    "hidden_sizes": (64,), "batch_size": 32, "lr": 1e-3, "tau": 0.01, "discount": 0.99,
     "eps_init": 1.0, "eps_min": 0.01, "eps_decay": 0.9, "init_episodes": 1,
 }  # fmt: skip
 # What presets and games change of the defaults: (preset, game) -> settings of the reward, the search and its agents.
@@ -95,14 +95,14 @@ _BY_GAME: dict[tuple[str, str], dict[str, object]] = {
     },
     ("paper", "cartpole-200"): {
         "solved_reward": 195.0, "batch_size": 192, "lr": 0.003, "eps_init": 0.8, "eps_min": 0.03, "eps_decay": 0.95,
-        "activation_fn": "leakyrelu", "hidden_size": 64, "hidden_layer": 1, "tau": 0.01, "discount": 0.99,
+        "activation": "leakyrelu", "hidden_sizes": (64,), "tau": 0.01, "discount": 0.99,
     },
     ("recipe", "mountaincar-continuous"): {
         "rn_init": "hand", "rn_output_scale": 5.0, "rn_evolve_scale": True,
         "rn_input_center": (-0.3, 0.0), "rn_input_spread": (0.5, 0.03), "population": 24, "agents_per_proxy": 2,
         "rank_apart": True, "inner_steps": 5000, "test_every": 250, "test_episodes": 4, "average_from": 1500,
         "noise_std": 0.07, "step_size": 0.04, "generations": 40, "solved_reward": 90.0, "deploy_steps": 10_000,
-        "retest_agents": 32, "hidden_size": 64, "hidden_layer": 1, "batch_size": 32, "lr": 2e-3, "tau": 0.005,
+        "retest_agents": 32, "hidden_sizes": (64,), "batch_size": 32, "lr": 2e-3, "tau": 0.005,
         "init_episodes": 0, "fill": 500,
         "discount": 0.98, "policy_std": 0.05, "policy_std_clip": 0.1, "action_std": 0.3, "policy_delay": 2,
     },

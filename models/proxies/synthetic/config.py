@@ -73,7 +73,7 @@ _PRESETS: dict[tuple[str, str], dict[str, object]] = {
         "proxy_hidden_size": 32, "proxy_activation_fn": "relu", "proxy_init": "normal",
         "strategy": "snes", "step_size": 1.0, "initial_draws": 32, "deploy_steps": 10_000,
         "vary_hp": True, "vary": ("lr",),
-        "num_envs": 10, "fill": 300, "init_episodes": 0, "rb_size": 2000, "eps_fraction": 0.5,
+        "num_envs": 10, "fill": 300, "init_episodes": 0, "buffer_size": 2000, "eps_fraction": 0.5,
     },
     ("paper", "mdp"): {
         "raw_done": True, "strategy": "nes", "population": 32, "common_random_numbers": False,
@@ -91,13 +91,13 @@ _BY_GAME: dict[tuple[str, str, str], dict[str, object]] = {
         "proxy_hidden_size": 83, "noise_std": 0.0124, "step_size": 0.148, "score_transform": 3, "generations": 200,
         "quit_when_solved": False, "max_steps": 200, "test_limit": 200, "solved_reward": 195.0,
         "batch_size": 199, "discount": 0.988, "lr": 0.000304, "tau": 0.00848, "eps_init": 0.809, "eps_min": 0.0371,
-        "eps_decay": 0.961, "activation_fn": "tanh", "hidden_size": 57, "hidden_layer": 1, "init_episodes": 1,
+        "eps_decay": 0.961, "activation": "tanh", "hidden_sizes": (57,), "init_episodes": 1,
     },
     ("paper", "mdp", "acrobot"): {
         "proxy_hidden_size": 167, "proxy_activation_fn": "prelu", "noise_std": 0.0114, "step_size": 0.727,
         "score_transform": 3, "generations": 200, "quit_when_solved": False, "max_steps": 500,
         "batch_size": 149, "discount": 0.991, "lr": 0.00222, "tau": 0.0209, "eps_init": 0.904, "eps_min": 0.0471,
-        "eps_decay": 0.899, "activation_fn": "leakyrelu", "hidden_size": 112, "hidden_layer": 1, "init_episodes": 20,
+        "eps_decay": 0.899, "activation": "leakyrelu", "hidden_sizes": (112,), "init_episodes": 20,
     },
     ("paper_varied", "mdp", "cartpole"): {"max_steps": 200, "test_limit": 200, "solved_reward": 195.0},
     ("paper_varied", "mdp", "acrobot"): {"max_steps": 500},
@@ -106,7 +106,7 @@ _BY_GAME: dict[tuple[str, str, str], dict[str, object]] = {
 for _game in ("cartpole", "acrobot"):
     _BY_GAME["paper_varied", "mdp", _game] |= {
         "noise_std": 0.05, "step_size": 1.0, "score_transform": 7, "vary_hp": True,
-        "batch_size": 128, "hidden_size": 128, "hidden_layer": 2, "init_episodes": 10,
+        "batch_size": 128, "hidden_sizes": (128, 128), "init_episodes": 10,
     }  # fmt: skip
 SOLVED = {"cartpole": 475.0, "cartpole-200": 195.0, "acrobot": -100.0}  # Gymnasium's reward thresholds
 

@@ -1,0 +1,157 @@
+"""Other names for settings: what the originals and other libraries call them, and what they are called here.
+
+A setting has one name in all families (``lr``, ``discount``, ``buffer_size``, ``hidden_sizes``, ...). These tables are
+the one place that knows others. They hold for flags, files, keywords, search spaces and the settings in old
+checkpoints alike. Imports no torch.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from models.settings import LONGEST, SettingError, shown
+
+# Sources: [Y] Young et al. 2023, [F] Ferreira et al. 2022 and [C] the command-conditioned family's original, each the
+# public code; SB3 is stable-baselines3, CleanRL that library, RLlib Ray's.
+_OTHERS = {
+    "implementation": "algo algorithm",  # SB3's zoo
+    "gamename": "env env_id env_name environment game",
+    "exp_name": "experiment experiment_name",
+    "logdir": "log_dir output_dir",
+    "num_workers": "workers n_workers",
+    "num_seeds": "n_seeds",
+    "epochs": "num_epochs max_epochs",
+    "total_steps": "total_timesteps n_timesteps num_timesteps num_steps num_env_steps",  # SB3, CleanRL, [Y]
+    "eval_every": "center_every",
+    "eval_episodes": "n_eval_episodes num_test_episodes eval_batch_size",  # SB3, [Y]
+    "target_return": "target_reward",
+    "lr": "learning_rate learn_rate alpha_adam Q_alpha",  # SB3, [Y]
+    "model_lr": "model_alpha",
+    "discount": "gamma discount_factor",
+    "buffer_size": "rb_size replay_size memory_size",  # [F]
+    "hidden_sizes": "net_arch hidden_layer_sizes",  # SB3
+    "activation": "activation_fn act_fn",  # SB3, [F]
+    "batch_size": "minibatch_size train_batch_size",
+    "tau": "soft_update_tau",
+    "max_grad_norm": "grad_clip_val grad_clip clip_grad_norm gradient_clip_val",  # [C], RLlib
+    "adam_eps": "eps_adam eps adam_epsilon",  # [Y]
+    "adam_beta1": "b1_adam",
+    "adam_beta2": "b2_adam",
+    "weight_decay": "wd_adam",
+    "gae_lambda": "lam gae_lam",
+    "ent_coef": "entropy_coef entropy_coeff",
+    "vf_coef": "value_coef vf_loss_coeff",
+    "clip_range": "clip_coef clip_param",
+    "num_envs": "n_envs",
+    "eps_init": "exploration_initial_eps eps_start",
+    "eps_min": "exploration_final_eps eps_end",
+    "eps_fraction": "exploration_fraction",
+    "fill": "learning_starts",
+    "anneal_lr": "lr_decay linear_lr_schedule",
+}  # fmt: skip
+# Where a family's original means something else by a word, or nobody else means it.
+_OF_FAMILY = {
+    "model_generalisation": {"eval_frequency": "steps_per_epoch", "learning_starts": "training_start_time"},
+    "ppo": {"num_steps": "rollout_steps", "n_steps": "rollout_steps", "n_epochs": "ppo_epochs",
+            "num_epochs": "ppo_epochs", "update_epochs": "ppo_epochs"},
+    "sac": {"alpha": "entropy_temperature"},
+    "tabular": {"alpha": "lr", "epsilon": "eps_init"},
+}  # fmt: skip
+HINTS = {
+    "layers": "hidden_sizes", "hidden_layers": "hidden_sizes", "checkpoint": "eval_agent", "return": "command.return",
+    "lambda": "td_lambda",
+}  # fmt: skip
+"""Words that nothing accepts, but that say which setting was meant."""
+WIDTHS = ("width", "hidden_size", "num_hidden_units", "hidden_dim")
+DEPTHS = ("depth", "hidden_layer", "num_hidden_layers", "num_layers")
+"""Names for one number of ``hidden_sizes``: the units of every hidden layer, and how many layers there are."""
+_SUPERSEDED = {
+    "eval_frequency": ("steps_per_epoch", "eval_every"), "eval_batch_size": ("eval_episodes",),
+    "target_reward": ("target_return",), "center_every": ("eval_every",), "num_steps": ("total_steps",),
+}  # fmt: skip
+"""Names that had no effect beside another in what earlier versions wrote, which was every setting of a run."""
+_COMPLETE = {"implementation", "gamename", "epochs", "steps_per_epoch", "eval_every", "display"}
+_VALUES = {"vary": {"hidden_size": "width", "hidden_layer": "depth"}}  # values that have another name now
+
+_GENERAL = {other: ours for ours, others in _OTHERS.items() for other in others.split()}
+
+
+def vocabulary(families: Iterable[str], known: Collection[str]) -> dict[str, str]:
+    """Other name -> the one of the ``known`` settings that it means for ``families``, the names of their folders."""
+    found = _GENERAL | {other: ours for family in families for other, ours in _OF_FAMILY.get(family, {}).items()}
+    return {other: ours for other, ours in found.items() if ours in known and other not in known}
+
+
+def others(name: str, families: Iterable[str] = ()) -> list[str]:
+    """The other names of a setting, for families of these names."""
+    found = vocabulary(families, (name,))
+    parts = [*WIDTHS[1:], *DEPTHS[1:]] if name == "hidden_sizes" else []
+    return [other for other, ours in found.items() if ours == name] + parts
+
+
+def translate(
+    values: Mapping[str, Any], families: Iterable[str], known: Collection[str], usual: Callable[[str], Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """``values`` (Python's, or lists of words) by the names of the ``known`` settings, and other name -> ours, of those
+    that were given by another. ``usual(name)`` is the value that a part of one changes, None where there is none.
+    Raises SettingError where a setting is given by two names."""
+    if values.keys() >= _COMPLETE:
+        idle = {name for old, names in _SUPERSEDED.items() if old in values and old not in known for name in names}
+        values = {name: value for name, value in values.items() if name not in idle}
+    words = vocabulary(families, known)
+    words |= {name: part for names in (WIDTHS, DEPTHS) for name in names if (part := names[0]) in known}
+    found: dict[str, Any] = {}
+    renamed: dict[str, str] = {}
+    for name, value in values.items():
+        ours = words.get(name, name)
+        if ours == name and name not in known and "hidden_sizes" in known and name in WIDTHS + DEPTHS:
+            continue  # a part, of which the whole is made below
+        if ours in found or ours != name and ours in values:
+            other = next((old for old, new in renamed.items() if new == ours), ours)
+            raise SettingError(f"{other} and {name if ours != name else ours} are one setting; give {ours}", name)
+        found[ours] = _renamed(_VALUES.get(ours, {}), value)
+        if ours != name:
+            renamed[name] = ours
+    if "hidden_sizes" in known and "width" not in known:
+        _put_together(values, known, found, renamed, usual)
+    return found, renamed
+
+
+def _renamed(names: Mapping[str, str], value: Any) -> Any:
+    """``value`` with its words called as now."""
+    if isinstance(value, list | tuple):
+        return type(value)(_renamed(names, each) for each in value)
+    return ",".join(names.get(part, part) for part in value.split(",")) if names and isinstance(value, str) else value
+
+
+def _put_together(
+    values: Mapping[str, Any], known: Collection[str], found: dict[str, Any], renamed: dict[str, str],
+    usual: Callable[[str], Any],
+) -> None:  # fmt: skip
+    """Make ``hidden_sizes`` of width and depth, where these were given."""
+    widths, depths = ([name for name in names if name in values and name not in known] for names in (WIDTHS, DEPTHS))
+    given = widths + depths
+    if not given:
+        return
+    if "hidden_sizes" in found or len(widths) > 1 or len(depths) > 1:
+        two = ("hidden_sizes", given[0]) if "hidden_sizes" in found else (widths if len(widths) > 1 else depths)[:2]
+        raise SettingError(f"{' and '.join(two)} are one setting; give hidden_sizes", given[0])
+    before = usual("hidden_sizes")
+    if before is None and not (widths and depths):
+        raise SettingError(
+            f"{given[0]} does not say all of hidden_sizes; give that, such as hidden_sizes 64,64", given[0]
+        )
+    width = _whole(widths[0], values[widths[0]], 65_536) if widths else before[0]
+    depth = _whole(depths[0], values[depths[0]], LONGEST) if depths else len(before)
+    sizes = (width,) * depth
+    worded = isinstance(values[given[0]], list)
+    found["hidden_sizes"] = [",".join(map(str, sizes))] if worded else sizes
+    renamed |= dict.fromkeys(given, "hidden_sizes")
+
+
+def _whole(name: str, value: Any, most: int) -> int:
+    one = value[0] if isinstance(value, list) and len(value) == 1 else value
+    text = str(one) if isinstance(one, int | str) and not isinstance(one, bool) else ""
+    if not (text.isdecimal() and len(text) < 9 and 1 <= int(text) <= most):
+        said = " ".join(map(str, value)) if isinstance(value, list) else value
+        raise SettingError(f"{name} is {shown(said)}; allowed: integer, at least 1, at most {most}", name)
+    return int(text)
