@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Train, evaluate, tune and plot: the command (``python trainer.py --help`` says how) and the same from Python.
+"""Train, evaluate, tune, plot and film: the command (``python trainer.py --help`` says how) and the same from Python.
 
     import trainer
 
@@ -112,6 +112,10 @@ def _work(settings: config.Settings) -> Callable[[], int]:
 
         folders, out = [Path(folder) for folder in settings.run.plot], settings.run.plot_out
         return lambda: plot(folders, Path(out) if out else None)
+    if settings.run.film:
+        from control.commands.films import film_beside
+
+        return lambda: film_beside(settings)
     if settings.run.eval_agent:
         from control.commands.evaluate import evaluate as evaluate_here
 

@@ -119,6 +119,17 @@ class GymnasiumEnvironment(Replayed):
         further = torch.from_numpy(told).view(*shape, -1) if names else None
         return Step(self._observations(), torch.from_numpy(reward).view(shape), *flags, info=further)
 
+    @property
+    def frames_per_second(self) -> float:
+        """How many of its pictures show a second, between 1 and 240; 30 where the environment does not say."""
+        told = getattr(self._envs[0], "metadata", None) or {}
+        try:
+            per_second = float(told.get("render_fps") or 30)
+        except (TypeError, ValueError, AttributeError):
+            per_second = 30.0
+        per_second /= self.game.kwargs.get("action_repeat", 1)
+        return min(max(per_second, 1.0), 240.0) if per_second == per_second else 30.0
+
     def frame(self, member: int, env: int) -> np.ndarray:
         """The picture of one environment, ``[H, W, 3]`` uint8. Needs ``render=True`` and an episode begun."""
         instance = self._envs[member * self.envs + env]

@@ -43,6 +43,11 @@ class Policy(Protocol):
         """Its actions ``[M, S]`` in each of S cells, where they depend on the cell alone; None for any other."""
         return None
 
+    def told(self) -> Mapping[str, Tensor]:
+        """What each episode was last asked for by the names that users know, ``[M, E]`` each in raw units; empty where
+        the policy follows no command."""
+        return {}
+
     def advance(self, reward: Tensor) -> None:
         """Take in what the last action brought, ``[M, E]``; nothing for a policy without memory."""
         return None

@@ -36,7 +36,7 @@ ALLOWED = {
     "trainer": ("control", "envs", "models"),
 }
 # The rooms of control/: each imports only from rooms before it.
-ROOMS = ("cli", "storage", "loops", "evolution", "reports", "lightning", "commands")
+ROOMS = ("cli", "storage", "loops", "films", "evolution", "reports", "lightning", "commands")
 # Module -> beginnings of the only paths that may import it; of ray, only inside functions.
 HOMES = {
     "ray": ("control/commands/tune.py", "control/evolution/cluster.py"),

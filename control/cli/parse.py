@@ -6,24 +6,27 @@ import dataclasses
 import os
 import sys
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from control.cli.errors import absent
 from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_fresh_agents, parameters, unknown
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, from_dict, to_yaml
-from control.cli.words import NULL, Pair, named, one_word, read_value, split, word
+from control.cli.words import NULL, WORDS, Pair, named, one_word, read_value, split, word
 from models.registry import families_of, family
 from models.settings import SettingError, nearest, shown
 from models.vocabulary import DEPTHS, WIDTHS, translate, vocabulary
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml"]
 
-CONFLICTS = [("eval_agent", "use_tune"), ("eval_agent", "plot"), ("use_tune", "plot"), ("resume", "reload"),
-             ("eval_agent", "resume"), ("eval_agent", "reload"), ("use_tune", "resume"),
-             ("use_tune", "reload")]  # fmt: skip
+MODES = ("eval_agent", "use_tune", "plot", "film")  # what is done instead of training one run
+CONFLICTS = [*combinations(MODES, 2), ("resume", "reload"),
+             *product(("eval_agent", "use_tune", "film"), ("resume", "reload"))]  # fmt: skip
 # A flag of these sections does nothing unless the one named here is given too.
-SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot"}
+SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot", "films": "film"}
+# All that is heard beside such a flag.
+HEARD = {"film": ("film_out", "record_episodes", "seed", "time_limit", "logdir", "num_threads", "import")}
 FOR_EVALUATION = ("run", "evaluation")
 # Words that choose other defaults: of an agent the first, of a proxy and its agent all.
 CHOOSING = ("preset", "proxy", "agent", "mode")
@@ -37,7 +40,7 @@ REPLACED: dict[str, dict[str, str]] = {
 }  # fmt: skip
 PER_CORE = 4  # threads or processes; more only get in each other's way
 FIRST = ("implementation", "gamename")  # which settings there are depends on them
-MUST_EXIST = ("eval_agent", "reload", "search_space", "plot")
+MUST_EXIST = ("eval_agent", "reload", "search_space", "plot", "film")
 
 
 def parse(argv: Sequence[str] | None = None) -> Settings:
@@ -253,6 +256,8 @@ def _check_together(settings: Settings, typed: Collection[str], known: Mapping[s
     replaced = {} if run.eval_agent else {**REPLACED[own.learns_from], **own.replaced}
     ineffective = {} if run.eval_agent else own.ineffective(settings.agent)
     for name in typed:
+        if name == "record_episodes" and not (run.record or run.film):
+            raise SettingError("--record_episodes has no effect without --record", name)
         if name in replaced:
             near = f"; did you mean '--{replaced[name]}'?" if replaced[name] else ""
             raise SettingError(f"--{name} has no effect with {run.implementation}{near}", name)
@@ -261,6 +266,9 @@ def _check_together(settings: Settings, typed: Collection[str], known: Mapping[s
         switch = SWITCHES.get(known[name].section)
         if switch and not getattr(run, switch) and not name.startswith("command."):
             raise SettingError(f"--{name} has no effect without --{switch}")
+        for mode, heard in HEARD.items():
+            if getattr(run, mode) and name not in (mode, *heard):
+                raise SettingError(f"--{name} has no effect with --{mode}", name)
         if run.eval_agent and known[name].section not in FOR_EVALUATION and name not in fresh:
             raise SettingError(f"--{name} has no effect with --eval_agent: the checkpoint holds it")
     for name in MUST_EXIST:
@@ -269,9 +277,9 @@ def _check_together(settings: Settings, typed: Collection[str], known: Mapping[s
             if os.path.exists(path):
                 continue
             shipped: Collection[str] = ()
-            if name == "eval_agent":
+            if name in ("eval_agent", "film"):
                 from understudy import pretrained  # with Gymnasium, which most command lines need not load
 
-                shipped = pretrained()
+                shipped = [*pretrained(), *(WORDS if name == "film" else ())]
             if path not in shipped:
                 raise SettingError(f"{name} is {path!r}: {absent(path)}{nearest(path, shipped)}", name)

@@ -19,6 +19,7 @@ _training = functools.partial(setting, section="training")
 _evaluation = functools.partial(setting, section="evaluation")
 _tuning = functools.partial(setting, section="tuning")
 _figure = functools.partial(setting, section="figures")
+_films = functools.partial(setting, section="films")
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class RunConfig:
     )
     print_statements: int = _run(0, "above 0 prints more while training", minimum=0)
     record: bool = _run(False, "write a video at the end, of the trained agent or of the one that --eval_agent names")
+    record_episodes: int = _run(3, "episodes in that video, and in that of --film", minimum=1, maximum=100)
     display: bool = _run(False, "accepted for old scripts and without effect: nothing needs a display")
 
     epochs: int = _training(2000, "epochs to train, each some gradient steps and then some episodes", minimum=1)
@@ -98,8 +100,17 @@ class RunConfig:
     plot: tuple[str, ...] | None = _figure(None, "draw and tabulate these run folders, and end", longest=10_000)
     plot_out: str | None = _figure(None, "file of the figure; null is beside the runs")
 
+    film: tuple[str, ...] | None = _films(
+        None,
+        "film these side by side in the same episodes, and end: run folders, checkpoints, proxies (an agent trains on "
+        "each first); `untrained` is the agent before as it was when new, `real` one that trains on the real "
+        "environment as long as on the proxy before",
+        longest=4,
+    )
+    film_out: str | None = _films(None, "file of that film (.mp4); null is a new one in logdir/films")
 
-BY_FLAG = {"logdir", "ray_address", "eval_agent", "plot", "plot_out"}
+
+BY_FLAG = {"logdir", "ray_address", "eval_agent", "plot", "plot_out", "film", "film_out"}
 """What is written, and whom this machine joins: flags and keywords say so. A file may come from elsewhere."""
 
 COMMANDS = {

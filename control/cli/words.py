@@ -13,6 +13,7 @@ Pair = tuple[str, list[str]]
 """The name of a setting and the words given for it, none for a bare flag."""
 
 NULL = ("null", "none", "~", "")
+WORDS = ("untrained", "real")  # of --film, for agents that no file holds
 
 
 def split(argv: Sequence[str]) -> list[Pair]:

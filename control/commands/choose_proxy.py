@@ -18,9 +18,9 @@ from control.cli.settings import as_dict
 from control.cli.words import command_line
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.evolution.objectives import average, staying
+from control.films.recording import Actor, record, returns_text
 from control.lightning.population import PopulationModule
 from control.loops.build import spaces_of
-from control.loops.recording import record
 from control.reports.search import describe, iqm_text, search_figure, speed_text
 from control.storage import run_dir
 from models.proxies import files
@@ -32,8 +32,9 @@ from understudy.files import IN_RUN
 _ROUND = 8  # agents of the re-evaluation after which means are left out
 # Where things are written and what is shown has no part in what was found.
 NOT_TOLD = (
-    "logdir", "resume", "exp_name", "num_workers", "ray_address", "print_statements", "record", "command", "epochs",
-    "eval_every", "checkpoint_every", "recording_epoch_interval", "record_n_rollouts_per_epoch", "display",
+    "logdir", "resume", "exp_name", "num_workers", "ray_address", "print_statements", "record", "record_episodes",
+    "command", "epochs", "eval_every", "checkpoint_every", "recording_epoch_interval", "record_n_rollouts_per_epoch",
+    "display",
 )  # fmt: skip
 
 
@@ -82,11 +83,12 @@ def _film(module: PopulationModule, winner: Tensor, path: Path) -> str:
     config = dataclasses.replace(module.config, inner_steps=module.config.steps_in_use)
     loop = InnerLoop(config, settings.run.agent, settings.agent, game, settings.run.num_threads)
     trained = loop.finish(loop.begin(winner[None], module.seeds_of("video", 1)))
+    seeds = Streams.named(module.seeds, "video").episode_seeds(settings.run.record_episodes)[0].tolist()
     try:
-        total = record(trained.policy, game, path, Streams.named(module.seeds, "video").episode_seeds(1))
+        (returns,) = record([Actor(lambda: trained.policy)], game, path, seeds, small=True)
     except UserError as error:
         return f"none: {error}"
-    return f"{path} (an agent trained on the proxy only, in the real environment; return {total:.0f})"
+    return f"{path}, .gif (an agent trained on the proxy only, in the real environment: {returns_text(returns)})"
 
 
 def _reevaluate(module: PopulationModule, verbose: bool) -> tuple[int, Tensor, list[dict[str, Any]]]:

@@ -19,10 +19,10 @@ from control.commands.process import prepare
 from control.commands.run import ENVS, with_weights
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import fresh_seeds
+from control.films.recording import check_recording, film, returns_text
 from control.loops.build import check_accelerator, check_spaces, device_of, spaces_of
 from control.loops.loop import Loop
 from control.loops.memory import check_memory, of_fresh_agents
-from control.loops.recording import check_recording, film
 from control.loops.rollout import Episodes
 from control.reports.search import describe, iqm_text, speed_text
 from control.reports.statistics import interval, iqm
@@ -38,7 +38,16 @@ from models.spaces import Spaces
 from models.vocabulary import translate
 from understudy.files import IN_RUN, SUFFIX, pretrained
 
-_FROM_NOW = ("num_workers", "step_timeout", "num_eval_episodes", "evaluation", "record", "accelerator", "num_threads")
+_FROM_NOW = (
+    "num_workers",
+    "step_timeout",
+    "num_eval_episodes",
+    "evaluation",
+    "record",
+    "record_episodes",
+    "accelerator",
+    "num_threads",
+)
 HEADER = ("trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps", "episodes", "seconds")
 WIDTHS = (14, 7, 6, 22, 6, 8, 8, 7)
 REAL_STEPS = 50_000  # at most, of an agent whose training on the real environment ends by a rule
@@ -58,7 +67,7 @@ def evaluate(settings: Settings) -> int:
 
 def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     """Play `num_eval_episodes` episodes for each member of the checkpoint and print a table; with ``--record`` also a
-    video of one episode. Episode seeds come from ``--seed`` (25 by default), not from the run's."""
+    video of some episodes. Episode seeds come from ``--seed`` (25 by default), not from the run's."""
     now, then = settings.run, checkpoint.settings
     of_proxies = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.given
     for name in sorted(of_proxies | settings.changed.keys()):
@@ -94,8 +103,10 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             folder = folder.parent / "videos" if folder.name == "checkpoints" else folder
             paths = (folder / f"eval_{checkpoint.path.stem}_{number}.mp4" for number in itertools.count())
             path = next(path for path in paths if not path.exists())
-            total = film(loop, here.run, path, f"video {now.seed}", sample=modes == ("sampled",))
-            print(f"\nvideo: {path} (return {total:.0f})")
+            sample, name = modes == ("sampled",), f"video {now.seed}"
+            returns = film(loop, here.run, path, name, sample, now.record_episodes, small=True)
+            acting = "drawn actions" if sample else "greedy"
+            print(f"\nvideo: {path} ({acting}: {returns_text(returns)})\nGIF:   {path.with_suffix('.gif')}")
 
 
 def _followed(loop: Loop, settings: Settings) -> str:
@@ -143,7 +154,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     """Train ``num_agents`` fresh agents on the proxy and as many on the real environment, and print a table of their
     real returns. Seeds of the agents come from ``--seed``."""
     run = settings.run
-    for name in ("record", "evaluation", "command", "implementation", "gamename", "step_timeout"):
+    for name in ("record", "record_episodes", "evaluation", "command", "implementation", "gamename", "step_timeout"):
         if name in settings.given:
             raise SettingError(f"--{name} has no effect with a proxy for --eval_agent", name)
     real_spaces = _real_spaces(proxy)

@@ -15,13 +15,13 @@ from control.cli.ending import ending
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, to_yaml
 from control.commands.choose_proxy import conclude
 from control.commands.process import prepare
+from control.films.recording import check_recording, film, returns_text
 from control.lightning.agent import AgentModule
 from control.lightning.callbacks import AtomicCheckpointIO, Checkpoints, Progress, Recorder, RunLog, StopOnSignal
 from control.lightning.module import RunModule
 from control.lightning.population import PopulationModule
 from control.lightning.population import build as build_search
 from control.loops.build import check_accelerator
-from control.loops.recording import check_recording, film
 from control.reports.figures import learning_curve
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
@@ -37,8 +37,8 @@ TRAINER = Path(__file__).parents[2] / "trainer.py"
 # Families add their own (`changeable`).
 CHANGEABLE = (
     "epochs", "generations", "target_return", "checkpoint_every", "no_checkpoint", "recording_epoch_interval",
-    "record_n_rollouts_per_epoch", "record", "logger", "print_statements", "num_workers", "resume", "display",
-    "num_threads", "step_timeout", *BY_FLAG,
+    "record_n_rollouts_per_epoch", "record", "record_episodes", "logger", "print_statements", "num_workers",
+    "resume", "display", "num_threads", "step_timeout", *BY_FLAG,
 )  # fmt: skip
 
 
@@ -222,7 +222,8 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
         if best.exists():
             module.take_weights(checkpoints.load(best))
         try:
-            total = film(module.loop, module.settings.run, video, "final video")
-            yield "video", f"{video} (the best agent, greedy; return {total:.0f})"
+            run = module.settings.run
+            returns = film(module.loop, run, video, "final video", episodes=run.record_episodes, small=True)
+            yield "video", f"{video}, .gif (the best agent, greedy: {returns_text(returns)})"
         except UserError as error:
             print(f"warning: no video: {error}")

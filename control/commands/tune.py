@@ -16,7 +16,7 @@ from control.cli.settings import Settings
 from control.commands.search_space import Dimension, Space, search_space, trial_settings
 from control.commands.trials import METRIC, Search, TrialFailed, run_trial
 from control.evolution.cluster import connected
-from control.loops.recording import check_recording
+from control.films.recording import check_recording
 from control.storage import run_dir
 from envs.names import import_module
 from models.settings import SettingError

@@ -21,9 +21,9 @@ from tqdm import tqdm
 from control.cli.ending import SIGNALS, ending, say
 from control.cli.progress import Lines
 from control.cli.settings import as_dict
+from control.films.recording import film
 from control.lightning.agent import AgentModule
 from control.lightning.module import RunModule
-from control.loops.recording import film
 from control.reports.figures import command_figure
 from control.reports.runs import read_runs
 from control.reports.tags import tags

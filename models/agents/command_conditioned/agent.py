@@ -296,5 +296,8 @@ class CommandedPolicy(Policy):
         # A member that has diverged must not end the others' run by an action that no environment takes.
         return self.agent.middle + self.agent.half_width * outputs.nan_to_num(0.0).clamp(-1.0, 1.0)
 
+    def told(self) -> dict[str, Tensor]:
+        return self.commands.by_name(self.command)
+
     def advance(self, reward: Tensor) -> None:
         self.commands.count_down(self.command, reward)

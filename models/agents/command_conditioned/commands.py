@@ -77,6 +77,10 @@ class Commands(nn.Module):
         """Means of the present exploration command by the names that users know, ``[M]`` each."""
         return {_CALLED[name]: (self.horizon if name == "horizon" else self.mean).clone() for name in self.names}
 
+    def by_name(self, command: Tensor) -> dict[str, Tensor]:
+        """The parts of ``command [M, E, C]`` by the names that users know, ``[M, E]`` each."""
+        return {_CALLED[name]: command[..., column].clone() for name, column in self.column.items()}
+
     def follow_returns(self, memory: EpisodeMemory, fresh_returns: Tensor, lengths: Tensor) -> None:
         """Mean, spread and horizon of the next commands, from ``fresh_returns`` and ``lengths [M, E]`` of the latest
         episodes and all in memory.

@@ -1,0 +1,135 @@
+"""`--film`: agents side by side in the same episodes. A checkpoint's agent plays as it is; of a proxy, one that trains
+on it first. Two words stand for agents that no file holds: `untrained`, and `real` for one that trains on the real
+environment as long as on the proxy."""
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from control.cli.settings import RunConfig, Settings
+from control.cli.words import WORDS
+from control.commands.evaluate import agent_settings, proxy_or_checkpoint
+from control.commands.process import prepare
+from control.commands.run import with_weights
+from control.evolution.inner_loop import InnerLoop, fresh_seeds
+from control.films.recording import Actor, check_film, record, returns_text
+from control.loops.build import build_loop
+from control.loops.loop import Loop
+from control.reports.figures import check_writable
+from control.storage.checkpoints import Checkpoint
+from control.storage.run_dir import safe_name
+from models.contract import InnerAgent
+from models.proxies.files import Proxy
+from models.registry import named_agents
+from models.settings import SettingError
+from models.streams import Streams
+
+UNTRAINED, REAL = WORDS
+Source = Proxy | Checkpoint
+
+
+def film_beside(settings: Settings) -> int:
+    """Write the film that the flags ask for, mp4 and GIF, and say what is in it. Returns 0."""
+    run = settings.run
+    prepare(run)
+    sources = _sources(run.film or ())
+    (first, leading), game = sources[0], _game(sources[0][1])
+    for word, source in sources:
+        if _game(source) != game:
+            both = f"{first!r} is of {game}, {word!r} of {_game(source)}"
+            raise SettingError(f"film: {both}; allowed: one environment", "film")
+    limit = run.time_limit
+    if limit is None:
+        limit = leading.config.test_limit if isinstance(leading, Proxy) else leading.settings.run.time_limit
+    check_film(game, limit, "film")
+    path = _path(run, game)
+    seeds = Streams.named([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
+    with contextlib.ExitStack() as stack:
+        actors = [_actor(run, word, source, stack) for word, source in sources]
+        played = record(actors, game, path, seeds, limit, small=True)
+    for actor, returns in zip(actors, played, strict=True):
+        print(f"{actor.caption}: {returns_text(returns)}")
+    print(f"\nvideo: {path}\nGIF:   {path.with_suffix('.gif')}")
+    return 0
+
+
+def _sources(words: Sequence[str]) -> list[tuple[str, Source]]:
+    """Each of the words with the file that it, or the one before it, names. Words in front go by the first file."""
+    found = {word: proxy_or_checkpoint(word) for word in words if not _is_word(word)}
+    if not found:
+        line = f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {' or '.join(WORDS)}"
+        raise SettingError(line, "film")
+    latest, sources = next(iter(found.values())), []
+    for word in words:
+        latest = found.get(word, latest)
+        if word not in found and word == REAL and not isinstance(latest, Proxy):
+            line = f"film: {word!r} goes with a proxy, and {str(latest.path)!r} is a run"
+            raise SettingError(f"{line}; allowed: {UNTRAINED}, or another run", "film")
+        sources.append((word, latest))
+    return sources
+
+
+def _is_word(word: str) -> bool:
+    return word in WORDS and not Path(word).exists()
+
+
+def _game(source: Source) -> str:
+    return source.game if isinstance(source, Proxy) else source.settings.run.gamename
+
+
+def _path(run: RunConfig, game: str) -> Path:
+    """The mp4 to write: the one asked for, or the first that is not there yet."""
+    if run.film_out:
+        path = Path(run.film_out)
+        if path.suffix.lower() != ".mp4" or path.is_dir():
+            raise SettingError(f"film_out is {run.film_out!r}; allowed: a file ending in .mp4", "film_out")
+    else:
+        named = (Path(run.logdir, "films", f"{safe_name(game)}_{number}.mp4") for number in itertools.count())
+        path = next(path for path in named if not path.exists())
+    check_writable("film_out" if run.film_out else "logdir", path, path.with_suffix(".gif"))
+    return path
+
+
+def _actor(run: RunConfig, word: str, source: Source, stack: contextlib.ExitStack) -> Actor:
+    """Who plays for a word. Loops that stay open are closed by ``stack``."""
+    if isinstance(source, Proxy):
+        return _on_proxy(run, word, source)
+    then = source.settings.replace(num_workers=1, eval_episodes=1)
+    loop = with_weights(source, then, run.seed)
+    stack.callback(loop.close)
+    what = f"{then.run.implementation} ({then.run.exp_name}, seed {then.run.seed})"
+    if not _is_word(word):
+        return _playing(loop, run.seed, f"{what}, {int(source.run_state['env_steps'][0]):,} steps")
+    asked = {name: float(value.mean()) for name, value in loop.agents[0].commands_now().items()}  # the same of both
+    new = build_loop(then.replace(command=asked | then.command), training=False)
+    stack.callback(new.close)
+    return _playing(new, run.seed, f"{then.run.implementation}, untrained")
+
+
+def _playing(loop: Loop, seed: int, caption: str) -> Actor:
+    streams = Streams.named([seed] * len(loop.seeds), "film, actions")
+    return Actor(lambda: loop.policy(streams.fork()), caption)
+
+
+def _on_proxy(run: RunConfig, word: str, proxy: Proxy) -> Actor:
+    """An agent as `--eval_agent` trains its first: on the proxy, on the real environment, or not at all."""
+    word = word if _is_word(word) else ""
+    names = proxy.description.get("settings", {}).get("agent", "DDQN")
+    agent, name, steps = agent_settings(proxy, names, {}), named_agents(names)[0], proxy.config.steps_in_use
+    rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule
+    config = dataclasses.replace(proxy.config, inner_steps=steps, inner_rule=rule, test_every=None)
+    loop = InnerLoop(config, names, agent, proxy.game, run.num_threads)
+    parameters = None if word == REAL else proxy.parameters[None]
+    begun = loop.begin(parameters, fresh_seeds(run.seed, "evaluation", 1, len(named_agents(names))))
+    with contextlib.closing(begun.environment):
+        if word == UNTRAINED:
+            assert isinstance(begun.agent, InnerAgent)
+            new = begun.agent.with_weights(begun.agent.online.detach().clone())
+            return Actor(lambda: new, f"{name}, untrained")
+        where = f"the real {proxy.game}" if word == REAL else f"{proxy.path.stem}, which was learned"
+        print(f"training {name} on {where}, for {steps:,} steps at most", flush=True)
+        trained = loop.finish(begun)
+    made = int(trained.steps[0])
+    return Actor(lambda: trained.policy, f"{name}, {made:,} steps on {where.partition(',')[0]}")

@@ -1,0 +1,95 @@
+"""What stands on and under the frames of a film: enlarged pictures, lines of text, cards at the end of an episode.
+Drawn by Pillow in matplotlib's font, which both come with matplotlib."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Frame = NDArray[np.uint8]
+"""A picture, ``[H, W, 3]`` uint8."""
+
+SMALLEST = 400  # pixels of the longer side, below which a picture is enlarged
+GAP = 8  # pixels between pictures side by side
+_LETTER, _PER_LETTER = 16, 52  # smallest height of a letter in pixels; a wide film has one such part of its width
+_BACK, _INK, _STRONG = (24, 26, 30), (206, 210, 216), (255, 255, 255)
+_DIM = 0.3  # of the light that is left behind a card
+
+
+def enlarged(frame: Frame) -> Frame:
+    """The picture by the smallest whole factor that makes its longer side `SMALLEST` pixels, its squares as sharp as
+    they were."""
+    factor = max(1, -(-SMALLEST // max(frame.shape[:2])))
+    return frame.repeat(factor, 0).repeat(factor, 1)
+
+
+def letters(width: int) -> int:
+    """The height of letters in a film of so many pixels, which stay readable where it is shown at half its width."""
+    return max(_LETTER, width // _PER_LETTER)
+
+
+def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Frame:
+    """The picture above ``lines`` of cells of equal width, so that numbers stay where they are; letters have ``height``
+    pixels at most, and fewer where a cell is too long. The first line stands out."""
+    from PIL import Image, ImageDraw
+
+    row, width, margin = round(1.6 * height), frame.shape[1], height // 2
+    strip = Image.new("RGB", (width, row * len(lines) + margin), _BACK)
+    draw = ImageDraw.Draw(strip)
+    for number, cells in enumerate(lines):
+        room = (width - 2 * margin) / max(1, len(cells))
+        middle = margin // 2 + row * number + row // 2
+        for place, text in enumerate(cells):
+            words, letter = _fitting(text, height, room - margin)
+            ink = _INK if number else _STRONG
+            draw.text((margin + round(place * room), middle), words, ink, letter, anchor="lm")
+    return np.concatenate([frame, np.asarray(strip)])
+
+
+def card(frame: Frame, lines: Sequence[str], height: int) -> Frame:
+    """The picture in the dark, with ``lines`` in its middle, letters of ``height`` pixels at most."""
+    from PIL import Image, ImageDraw
+
+    dark = Image.fromarray((frame * _DIM).astype(np.uint8))
+    draw, row = ImageDraw.Draw(dark), round(1.6 * height)
+    top = (frame.shape[0] - row * (len(lines) - 1)) // 2
+    for number, text in enumerate(lines):
+        words, letter = _fitting(text, height, frame.shape[1] - height)
+        draw.text((frame.shape[1] // 2, top + row * number), words, _STRONG, letter, anchor="mm")
+    return np.asarray(dark)
+
+
+def beside(frames: Sequence[Frame]) -> Frame:
+    """Pictures side by side, the lower ones with the background under them, and both sides made even, which video
+    formats want."""
+    height = max(frame.shape[0] for frame in frames)
+    width = sum(frame.shape[1] for frame in frames) + GAP * (len(frames) - 1)
+    sheet = np.full((height + height % 2, width + width % 2, 3), _BACK, np.uint8)
+    left = 0
+    for frame in frames:
+        sheet[: frame.shape[0], left : left + frame.shape[1]] = frame
+        left += frame.shape[1] + GAP
+    return sheet
+
+
+@functools.cache
+def _font(height: int) -> Any:
+    import matplotlib
+    from PIL import ImageFont
+
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")), height)
+
+
+@functools.lru_cache(4096)
+def _fitting(text: str, height: int, room: float) -> tuple[str, Any]:
+    """``text`` and the font in which it takes ``room`` pixels at most; cut where letters would be too small to read."""
+    smallest = min(height, 10)
+    for size in range(height, smallest - 1, -1):
+        if _font(size).getlength(text) <= room:
+            return text, _font(size)
+    while len(text) > 1 and _font(smallest).getlength(f"{text}…") > room:
+        text = text[:-1]
+    return f"{text}…", _font(smallest)

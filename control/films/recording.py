@@ -1,0 +1,155 @@
+"""Films of agents: what they play in an environment that draws itself, alone or side by side. An mp4 at the speed of
+the environment, and on wish a GIF beside it."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from control.cli.settings import RunConfig
+from control.films.encoding import encoder, gif, mp4
+from control.films.pictures import GAP, Frame, beside, captioned, card, enlarged, letters
+from control.loops.loop import Loop
+from envs.make import make_environment
+from models.contract import Policy
+from models.settings import SettingError, UserError
+from models.streams import Streams
+
+_LOOK, _PAUSE = 0.4, 1.4  # seconds for which the last picture of an episode stays as it is, and then behind its card
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who plays: ``begin()`` gives a policy for the next episode, of which the first member is filmed; ``caption``
+    stands below its pictures."""
+
+    begin: Callable[[], Policy]
+    caption: str = ""
+
+
+def check_recording(run: RunConfig) -> None:
+    """Before anything is trained or played, SettingError where the run is to be filmed and cannot be."""
+    wanted = next((name for name in ("record", "recording_epoch_interval") if getattr(run, name) > 0), "")
+    if wanted:
+        check_film(run.gamename, run.time_limit, wanted, f"{str(getattr(run, wanted)).lower()}, but ", "; leave it out")
+
+
+def check_film(game: str, time_limit: int | None, setting: str, before: str = "", after: str = "") -> None:
+    """SettingError, in the name of ``setting``, where a game has no pictures or there is no ffmpeg."""
+    try:
+        environment: Any = make_environment(game, 1, 1, render=True, time_limit=time_limit)
+        with contextlib.closing(environment):
+            environment.reset(torch.zeros(1, 1, dtype=torch.int64))
+            environment.frame(0, 0)
+        encoder()
+    except UserError as error:
+        line = f"{before}{str(error).removeprefix('record: ')}{after}"
+        raise SettingError(f"{setting} is {line}" if before else f"{setting}: {line}", setting) from error
+
+
+def film(
+    loop: Loop, run: RunConfig, path: Path, name: str, sample: bool = False, episodes: int = 1, small: bool = False
+) -> list[float]:
+    """Write a video of ``episodes`` of the first member, and with ``small`` a GIF beside it; their returns. Seeds come
+    from ``name`` alone: a run that records learns the same as one that does not."""
+    streams, forks = Streams.named(loop.seeds, name), Streams.named(loop.seeds, f"{name}, actions")
+    seeds = streams.episode_seeds(episodes)[0].tolist()
+    actor = Actor(lambda: loop.policy(forks.fork(), sample))
+    return record([actor], run.gamename, path, seeds, run.time_limit, small)[0]
+
+
+def record(
+    actors: Sequence[Actor], game: str, path: Path, seeds: Sequence[int], time_limit: int | None = None,
+    small: bool = False,
+) -> list[list[float]]:  # fmt: skip
+    """Write a film of ``actors`` side by side to ``path`` (mp4): one episode after another, each from one of ``seeds``
+    for all of them. Who ends first waits for the others. With ``small`` also a GIF beside it. Returns of each actor's
+    episodes. Raises UserError where ffmpeg is missing or the environment cannot be drawn."""
+    with contextlib.ExitStack() as stack:
+        stages = [_Stage(actor, game, time_limit, len(actors), stack) for actor in actors]
+        speed = stages[0].frames_per_second
+        with mp4(path, speed) as add:
+            for number, seed in enumerate(seeds):
+                heading = f"episode {number + 1} of {len(seeds)}" if len(seeds) > 1 else "one episode"
+                for stage in stages:
+                    stage.start(seed, heading)
+                add(beside([stage.picture() for stage in stages]))
+                left = max(1, round(_LOOK * speed)) + max(1, round(_PAUSE * speed))  # pictures, after the last step
+                while left:
+                    left -= all(stage.done for stage in stages)
+                    for stage in stages:
+                        stage.advance()
+                    add(beside([stage.picture() for stage in stages]))
+    if small:
+        gif(path)
+    return [stage.returns for stage in stages]
+
+
+def returns_text(returns: Sequence[float]) -> str:
+    """What was filmed, in words: that one episode is one, or how many there are."""
+    if len(returns) == 1:
+        return f"one episode, return {returns[0]:.0f}"
+    return f"{len(returns)} episodes, returns {', '.join(f'{each:.0f}' for each in returns)}"
+
+
+class _Stage:
+    """One of ``count`` actors, in an environment of its own with a row for each member of the actor's policy."""
+
+    def __init__(self, actor: Actor, game: str, time_limit: int | None, count: int, stack: contextlib.ExitStack):
+        self.actor, self.returns, self._count = actor, list[float](), count
+        self.policy = actor.begin()
+        members = self.policy.members
+        environment: Any = make_environment(game, members, 1, render=True, time_limit=time_limit)  # it has `frame`
+        stack.callback(environment.close)
+        self.environment = environment
+        self.frames_per_second: float = self.environment.frames_per_second
+        self._first = torch.zeros(members, 1, dtype=torch.bool)
+        self._first[0] = True
+
+    def start(self, seed: int, heading: str) -> None:
+        if self.returns:
+            self.policy = self.actor.begin()
+        seeds = torch.full(self._first.shape, seed, dtype=torch.int64)
+        self._obs: Tensor = self.environment.reset(seeds, self._first)
+        self._frame = enlarged(self.environment.frame(0, 0))
+        self._heading, self._steps, self.done, self._waited = heading, 0, False, 0
+        self.returns.append(0.0)
+        self._told = self.policy.told()
+
+    def advance(self) -> None:
+        """The next step, or one of waiting behind a card where the episode has ended."""
+        if self.done:
+            self._waited += 1
+            if self._waited == max(1, round(_LOOK * self.frames_per_second)):
+                ended = f"after {self._steps:,} step{'s' * (self._steps != 1)}"
+                words = [self._heading, f"return {_number(self.returns[-1])}", ended]
+                self._frame = card(self._frame, words, round(1.5 * self._letters))
+            return
+        action = self.policy.act(self._obs)
+        self._told = self.policy.told()  # what it has acted on
+        step = self.environment.step(action, self._first)
+        self.policy.advance(step.reward)
+        self._obs, self.done = step.obs, bool(step.done[0, 0])
+        self._steps += 1
+        self.returns[-1] += float(step.reward[0, 0])
+        self._frame = enlarged(self.environment.frame(0, 0))
+
+    @property
+    def _letters(self) -> int:
+        return letters((self._frame.shape[1] + GAP) * self._count)
+
+    def picture(self) -> Frame:
+        """The picture of now, with what stands below it."""
+        total = _number(self.returns[-1])
+        lines = [[self._heading, f"step {self._steps:,}", f"return {total}"]]
+        if self._told:
+            lines.append([f"{name} asked {_number(float(value[0, 0]))}" for name, value in self._told.items()])
+        return captioned(self._frame, [[self.actor.caption], *lines] if self.actor.caption else lines, self._letters)
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}" if abs(value) < 1000 else f"{value:,.0f}"

@@ -1,0 +1,234 @@
+"""Films: their speed, their size, what stands in them, and agents side by side."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import imageio_ffmpeg
+import numpy as np
+import pytest
+import torch
+from gymnasium.envs.registration import EnvSpec
+from PIL import Image
+
+import trainer
+from control.films import encoding, pictures
+from control.films.recording import Actor, record, returns_text
+from envs.make import make_environment
+from fake_runs import Shown, refused
+from helpers import flags, trained
+from models.contract import Policy, RandomPolicy
+from models.proxies.search import SearchConfig
+from models.streams import Streams
+
+
+class Stripes(gym.Env):
+    """Pays 1 a step, ends after as many steps as its seed says; its picture of 10 x 9 pixels has two colours."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 7}
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        self.left = seed
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        return np.zeros(2, np.float32), 1.0, self.left == 0, False, {}
+
+    def render(self):
+        picture = np.zeros((9, 10, 3), np.uint8)
+        picture[:, 5:] = 255
+        return picture
+
+
+@pytest.fixture
+def stripes(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setitem(gym.registry, "Stripes-v0", EnvSpec("Stripes-v0", Stripes))
+    return "Stripes-v0"
+
+
+def playing(game: str, seed: int = 0) -> Policy:
+    return RandomPolicy(make_environment(game, 1, 1).spaces, 1, Streams([seed]))
+
+
+def frames(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """What a video says of itself, and its pictures."""
+    reader: Iterator[Any] = imageio_ffmpeg.read_frames(str(path))
+    meta = next(reader)
+    width, height = meta["size"]
+    return meta, [np.frombuffer(each, np.uint8).reshape(height, width, 3) for each in reader]
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+def test_small_pictures_grow_by_whole_factors_and_stay_sharp() -> None:
+    small = np.arange(72 * 48 * 3, dtype=np.uint32).reshape(72, 48, 3).astype(np.uint8)
+    large = pictures.enlarged(small)
+    assert large.shape == (432, 288, 3)
+    assert np.array_equal(large[::6, ::6], small) and np.array_equal(large[5::6, 5::6], small)
+    assert pictures.enlarged(np.zeros((256, 768, 3), np.uint8)).shape == (256, 768, 3)
+
+
+def test_text_stands_below_the_picture_and_fits() -> None:
+    frame = np.full((100, 400, 3), 200, np.uint8)
+    one = pictures.captioned(frame, [["a"]], 16)
+    two = pictures.captioned(frame, [["W" * 300], ["step 1", "return 2.0"]], 16)
+    assert np.array_equal(one[:100], frame) and one.shape[0] < two.shape[0] and one.shape[1] == two.shape[1] == 400
+    below = two[100:].max(2)
+    assert (below > 200).any()  # bright letters
+    assert (below[:, 395:] < 60).all()  # none of them at the edge
+    assert pictures._fitting("return 2.0", 16, 200.0)[0] == "return 2.0"
+    cut, font = pictures._fitting("W" * 300, 16, 200.0)
+    assert cut.endswith("W…") and font.getlength(cut) <= 200
+
+
+def test_pictures_side_by_side_have_even_sides() -> None:
+    sheet = pictures.beside([np.full((3, 5, 3), 7, np.uint8), np.full((4, 6, 3), 9, np.uint8)])
+    assert sheet.shape == (4, 20, 3)
+    assert (sheet[:3, :5] == 7).all() and (sheet[:, 13:19] == 9).all()
+
+
+# -- films -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_film_has_the_speed_of_the_environment_and_every_step(stripes: str, tmp_path: Path) -> None:
+    returns = record([Actor(lambda: playing(stripes))], stripes, tmp_path / "film.mp4", [4, 2], small=True)
+    assert returns == [[4.0, 2.0]]
+    meta, shown = frames(tmp_path / "film.mp4")
+    assert (meta["codec"], meta["pix_fmt"].partition("(")[0], meta["fps"]) == ("h264", "yuv420p", 7.0)
+    waiting = round(0.4 * 7) + round(1.4 * 7)
+    assert len(shown) == (1 + 4 + waiting) + (1 + 2 + waiting)
+    assert shown[0].shape[:2] == (360 + 26 + 8, 400)
+    assert shown[0][:350, :195].max() < 30 and shown[0][:350, 205:].min() > 225  # nothing of the picture is hidden
+    cards = [bool((picture[:350, 205:] < 150).mean() > 0.5) for picture in shown]
+    assert cards == ([False] * (5 + 2) + [True] * (waiting - 2)) + ([False] * (3 + 2) + [True] * (waiting - 2))
+    with Image.open(tmp_path / "film.gif") as gif:
+        assert gif.n_frames > 1 and gif.info["loop"] == 0
+
+
+@pytest.mark.parametrize(("told", "speed"), [
+    (15, 15.0), (None, 30.0), ("fast", 30.0), (float("nan"), 30.0), (0.1, 1.0), (10**9, 240.0),
+])  # fmt: skip
+def test_odd_speeds(told: Any, speed: float, stripes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(Stripes.metadata, "render_fps", told)
+    environment: Any = make_environment(stripes, 1, 1, render=True)
+    assert environment.frames_per_second == speed
+
+
+def test_repeated_actions_show_fewer_pictures_a_second() -> None:
+    environment: Any = make_environment("mountaincar,action_repeat=3", 1, 1, render=True)
+    assert environment.frames_per_second == 10.0
+    environment.close()
+
+
+def test_who_ends_first_waits_for_the_other(stripes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both begin with the same seed. The second actor's environment has been told to end sooner."""
+    steps = iter([8, 2])
+    real = Stripes.reset
+
+    def reset(self, *, seed=None, options=None):
+        assert seed == 9
+        return real(self, seed=next(steps))
+
+    monkeypatch.setattr(Stripes, "reset", reset)
+    actors = [Actor(lambda: playing(stripes), name) for name in ("left", "right")]
+    assert record(actors, stripes, tmp_path / "film.mp4", [9]) == [[8.0], [2.0]]
+    _, shown = frames(tmp_path / "film.mp4")
+    assert shown[0].shape[1] == 2 * 400 + pictures.GAP and not (tmp_path / "film.gif").exists()
+    dark = [[bool(picture[100, at].max() < 150) for at in (300, 408 + 300)] for picture in shown]
+    assert dark[6] == [False, True] and dark[0] == [False, False] and dark[-1] == [True, True]
+
+
+def test_a_gif_is_as_small_as_it_must_be(tmp_path: Path) -> None:
+    chance, path = np.random.default_rng(0), tmp_path / "noise.mp4"
+    with encoding.mp4(path, 20) as add:
+        for _ in range(12):
+            add(chance.integers(0, 255, (100, 200, 3), np.uint8))
+    sizes = [encoding.gif(path, limit).stat().st_size for limit in (400_000, 60_000)]
+    assert sizes[0] <= 400_000 and sizes[1] <= 60_000 < sizes[0]
+
+
+def test_one_episode_is_called_one_episode() -> None:
+    assert returns_text([203.4]) == "one episode, return 203"
+    assert returns_text([203.4, -7.0]) == "2 episodes, returns 203, -7"
+
+
+def test_a_run_is_filmed_and_told(logdir: Path, capsys: Shown) -> None:
+    folder = trained(logdir, "--record", "--record_episodes", "1", epochs=2, time_limit=9)  # UDRL, which has commands
+    said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  video"))
+    assert "the best agent, greedy: one episode, return 9" in said
+    assert {path.name for path in (folder / "videos").iterdir()} == {"final.mp4", "final.gif"}
+    height = frames(folder / "videos" / "final.mp4")[0]["size"][1]
+    assert height == 400 + 2 * 26 + 8  # its command stands in a line of its own
+    error = refused(trainer.main, flags(logdir, "--record_episodes", "2"), "", capsys)
+    assert error == "error: --record_episodes has no effect without --record\n"
+
+
+def test_a_commanded_policy_tells_what_it_is_asked() -> None:
+    from helpers import build
+
+    agent = build("UDRL", make_environment("cartpole", 1, 1).spaces, [1, 2])
+    policy = agent.begin(3, Streams([1, 2]), sample=False, command={"return": 50.0, "horizon": 20.0})
+    policy.act(torch.zeros(2, 3, 4))
+    policy.advance(torch.full((2, 3), 1.5))
+    assert {name: value.tolist() for name, value in policy.told().items()} == {
+        "return": [[48.5] * 3] * 2, "horizon": [[19.0] * 3] * 2
+    }  # fmt: skip
+
+
+# -- side by side ------------------------------------------------------------------------------------------------------
+
+
+def test_trained_beside_untrained(logdir: Path, capsys: Shown) -> None:
+    for name in ("UDRL", "DDQN"):
+        folder = trained(logdir / name, implementation=name, epochs=2, num_seeds=2)
+        capsys.readouterr()
+        argv = ["--film", "untrained", str(folder), "--record_episodes", "2", "--time_limit", "8"]
+        assert trainer.main([*argv, "--logdir", str(logdir), "--film_out", str(logdir / f"{name}.mp4")]) == 0
+        first, second, *_ = capsys.readouterr().out.splitlines()
+        assert first == f"{name}, untrained: 2 episodes, returns 8, 8"
+        assert re.match(rf"{name} \(debug, seed 25\), \d+ steps: ", second) and second.endswith(
+            ": 2 episodes, returns 8, 8"
+        )
+        assert frames(logdir / f"{name}.mp4")[0]["size"][0] == 1208 and (logdir / f"{name}.gif").exists()
+
+
+def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
+    logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SearchConfig, "steps_in_use", 300)
+    argv = ["--film", "cartpole-bandit", "real", "untrained", "--record_episodes", "1", "--time_limit", "5"]
+    for _ in range(2):
+        assert trainer.main([*argv, "--logdir", str(logdir)]) == 0
+    said = capsys.readouterr().out
+    names = ("DDQN, 300 steps on cartpole-bandit", "DDQN, 300 steps on the real cartpole", "DDQN, untrained")
+    assert all(f"\n{name}: one episode, return 5\n" in said for name in names)
+    films = ["cartpole_0.gif", "cartpole_0.mp4", "cartpole_1.gif", "cartpole_1.mp4"]
+    assert sorted(path.name for path in (logdir / "films").iterdir()) == films
+
+
+@pytest.mark.parametrize(("argv", "line"), [
+    ("--film", "--film needs a value"),
+    ("--film untrained real", "film is 'untrained real'; allowed: a run, checkpoint or proxy, and beside it untrained "
+                              "or real"),
+    ("--film cartpole-bandid", "film is 'cartpole-bandid': no such file or folder; did you mean 'cartpole-bandit'?"),
+    ("--film cartpole-bandit acrobot-bandit",
+     "film: 'cartpole-bandit' is of cartpole, 'acrobot-bandit' of acrobot; allowed: one environment"),
+    ("--film cartpole-bandit --film_out a.gif", "film_out is 'a.gif'; allowed: a file ending in .mp4"),
+    ("--film cartpole-bandit --lr 1", "--lr has no effect with --film"),
+    ("--film cartpole-bandit --plot .", "--plot and --film exclude each other"),
+    ("--film_out a.mp4", "--film_out has no effect without --film"),
+    ("--film RUN real", "film: 'real' goes with a proxy, and "),
+])  # fmt: skip
+def test_what_cannot_be_filmed_is_one_line(argv: str, line: str, capsys: Shown, finished: Any) -> None:
+    words = [str(finished(implementation="DDQN")[0]) if word == "RUN" else word for word in argv.split()]
+    error = refused(trainer.main, words, "", capsys)
+    assert error.startswith(f"error: {line}") and error.count("\n") == 1
