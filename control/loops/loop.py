@@ -29,7 +29,7 @@ class Loop(ABC):
     kept: tuple[str, ...] = ("epochs", "env_steps", "gradient_steps")  # attributes in the state, beside all streams
     loss_tag = "train/loss"
     score_tag = "eval/return_greedy"  # what the best checkpoint goes by
-    score_name = "greedy return"  # the same in words
+    score_name = "mean greedy return"  # the same in words
     target: float | None = None  # the score that ends the run, where the agent's own settings give one
     commanded: list[tuple[Tensor, Tensor]] = []  # returns [M, E] asked for and got since the last evaluation
 
