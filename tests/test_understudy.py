@@ -86,6 +86,28 @@ def test_a_request_that_does_not_fit_is_one_line(tmp_path: Path, kind: str, aske
         assert line in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_numbers_are_shown_as_bars(tmp_path: Path) -> None:
+    """Up from the middle where positive, down where negative, the reward last and in a colour of its own."""
+    env = gym.make("understudy/Synthetic-v0", proxy=made(tmp_path, "mdp"), render_mode="rgb_array")
+    with pytest.raises(gym.error.ResetNeeded):
+        env.unwrapped.render()
+    env.reset(seed=3)
+    inner: Any = env.unwrapped
+    inner._state, inner._reward = np.array([[0.5, -2.0, 0.0, 9.0]], np.float32), -0.25
+    picture: Any = env.render()
+    assert picture.dtype == np.uint8 and picture.shape[2] == 3
+    bars = np.split(picture, 11, axis=1)
+    assert all((bar[:, 0] < 255).any(1).sum() == 1 for bar in bars[::2]), "the line in the middle alone"
+    middle, longest = len(picture) // 2, len(picture) * 3 / 8
+    for bar, number in zip(bars[1::2], (0.5, -2.0, 0.0, 9.0, -0.25), strict=True):
+        rows = np.flatnonzero((bar[:, 0] < 255).any(1)) - middle
+        assert len(rows) == pytest.approx(abs(np.tanh(number)) * longest, abs=2)
+        assert not len(rows[rows != 0]) or (np.sign(-rows[rows != 0]) == np.sign(number)).all()
+    assert len({tuple(bar[middle - 1, 0]) for bar in (bars[1], bars[7])}) == 1
+    assert tuple(bars[9][middle + 1, 0]) != tuple(bars[1][middle - 1, 0])
+    assert gym.make("understudy/Synthetic-v0", proxy=made(tmp_path, "mdp")).unwrapped.render() is None
+
+
 def test_names_of_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other names of one fit, and one that nobody has is one line; the known ones are the trainer's."""
     for kind in ("mdp-learned-reset", "mdp-wide"):  # of cartpole-200, of CartPole-v1

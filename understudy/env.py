@@ -16,27 +16,34 @@ from understudy.proxy import Proxy, ProxyError
 
 Source = str | Path | Proxy | None
 """A file, the folder of a search, the name of a shipped one, or a `Proxy`."""
+_BAR = 24  # pixels
+_COLOUR, _REWARD_COLOUR = (0, 114, 178), (230, 159, 0)
 
 
 class SyntheticEnv(gym.Env[np.ndarray, Any]):
     """One synthetic environment, without time limit; `make_synthetic` adds that.
 
-    ``asked`` are ``game`` and ``kind`` (mdp, bandit), which say what ``proxy`` must have been learned for, and
-    ``render_mode``, which must be None. Raises ProxyError where the proxy cannot be loaded or is another.
+    ``asked`` are ``game`` and ``kind`` (mdp, bandit), which say what ``proxy`` must have been learned for. Raises
+    ProxyError where the proxy cannot be loaded or is another. ``render_mode`` rgb_array shows numbers as bars, for
+    there is nothing else to see.
     """
 
-    metadata = {"render_modes": []}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
 
-    def __init__(self, proxy: Source = None, **asked: Any) -> None:
-        self.proxy = _opened(proxy, **asked)
+    def __init__(self, proxy: Source = None, render_mode: str | None = None, **asked: Any) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise ProxyError(f"render_mode is {render_mode!r}; allowed: None, rgb_array")
+        self.proxy, self.render_mode = _opened(proxy, **asked), render_mode
         self.program = Program(self.proxy)
         self.observation_space, self.action_space = self.proxy.observation_space, self.proxy.action_space
         self._episodes: Episodes | None = None
+        self._reward = 0.0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Start an episode; without ``seed`` the next one of the last seed. ``options`` are ignored."""
+        self._reward = 0.0
         super().reset(seed=seed)
         if seed is not None or self._episodes is None:
             self._episodes = Episodes(self.program, self.np_random.integers(SEEDS, size=1))
@@ -50,7 +57,24 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
         self._state, reward, ends = self.program.step(
             self._state, _checked(action, self.action_space, self.action_space)
         )
-        return self._state[0].copy(), float(reward[0]), bool(ends[0]), False, {}
+        self._reward = float(reward[0])
+        return self._state[0].copy(), self._reward, bool(ends[0]), False, {}
+
+    def render(self) -> np.ndarray | None:  # type: ignore[override]  # one picture, not a list
+        """``[H, W, 3]`` uint8: a bar for each number of the observation and, in another colour, one for the last
+        reward, as high as tanh of the number. None without a render mode."""
+        if self.render_mode is None:
+            return None
+        if self._episodes is None:
+            raise gym.error.ResetNeeded("rendered before its first reset")
+        numbers = np.tanh([*self._state[0].tolist(), self._reward])
+        picture = np.full((_BAR * 8, _BAR * (2 * len(numbers) + 1), 3), 255, np.uint8)
+        middle = len(picture) // 2
+        for i, height in enumerate((numbers * (middle - _BAR)).astype(int).tolist()):
+            rows, columns = slice(min(middle, middle - height), max(middle, middle - height)), _BAR * (2 * i + 1)
+            picture[rows, columns : columns + _BAR] = _REWARD_COLOUR if i == len(numbers) - 1 else _COLOUR
+        picture[middle] = 0
+        return picture
 
 
 def make_synthetic(proxy: Source = None, **asked: Any) -> gym.Env:
@@ -76,8 +100,11 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         proxy: Source = None,
         max_episode_steps: int | None = None,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        render_mode: None = None,
         **asked: Any,
     ) -> None:
+        if render_mode is not None:
+            raise ProxyError(f"render_mode is {render_mode!r}; allowed: None, many at once have no picture")
         self.num_envs, self.proxy = num_envs, _opened(proxy, **asked)
         self.program = Program(self.proxy)
         self.single_observation_space, self.single_action_space = self.proxy.observation_space, self.proxy.action_space
@@ -145,10 +172,8 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         return state.copy(), rewards, terminated, truncated, infos
 
 
-def _opened(proxy: Source, game: str = "", kind: str = "", render_mode: str | None = None) -> Proxy:
+def _opened(proxy: Source, game: str = "", kind: str = "") -> Proxy:
     """The learned environment, held against what it must have been learned for. Raises ProxyError."""
-    if render_mode is not None:
-        raise ProxyError(f"render_mode is {render_mode!r}; allowed: None, a synthetic environment has no picture")
     if proxy is None:
         raise ProxyError(f"proxy is None; allowed: a {SUFFIX} file of a synthetic environment")
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)

@@ -101,7 +101,10 @@ def _summed(value: Any) -> Any:
         return [_summed(part) for part in value]
     if not isinstance(value, Tensor):
         return value
-    plain = value.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    plain = value.detach().cpu().contiguous().view(-1)
+    if len(plain) == 1:
+        plain = plain.clone()  # a single number counts as contiguous whatever its stride, but is no bytes then
+    plain = plain.view(torch.uint8)
     return str(value.dtype), tuple(value.shape), zlib.crc32(plain.numpy())  # type: ignore[arg-type]  # an array is a buffer
 
 
