@@ -103,6 +103,14 @@ class Agent(nn.Module):
         """The mean of the present command by name, ``[M]`` each in raw units; empty where the agent follows none."""
         return {}
 
+    def status(self) -> dict[str, Tensor]:
+        """What training goes by at the moment, ``{tag: [M]}``: the learning rate of the policy, or of the values where
+        these act; the steps in a replay buffer."""
+        rates = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
+        return (
+            {"train/learning_rate": torch.full((self.members,), float(rates[0]), dtype=torch.float64)} if rates else {}
+        )
+
     def training_state(self) -> dict[str, Any]:
         """What training goes on from beside weights and ``optimizers``, as plain values and tensors."""
         return {}
@@ -142,6 +150,7 @@ class StepAgent(Agent):
     (`envs.tensor.ChanceDynamics`, or None where it is no tensor program), and ``device``.
     """
 
+    main_loss: ClassVar[str] = "value_loss"  # what the loss of `learn` is called in an epoch's row
     knows_dynamics: ClassVar[bool] = False
     acts_on_stale: bool = False  # whether an episode's last observation is acted on once more after its end
     envs: int = 1

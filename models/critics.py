@@ -30,6 +30,7 @@ class TwinCritics(nn.Module):
         self.online = nn.Parameter(start, requires_grad=False)
         self.target = nn.Parameter(start.clone(), requires_grad=False)
         self.optimizer = MemberAdam(self.online, lr)
+        self.latest: dict[str, Tensor] = {}  # values [M, ., B] and goals of the latest update, looked at now and then
         self._views()
 
     def _views(self) -> None:
@@ -45,6 +46,7 @@ class TwinCritics(nn.Module):
         """A gradient step of the members ``learning [M]`` (None: all) towards ``goal [M, B]``. Gives the loss ``[M]``,
         the sum of both critics' mean squared errors, and the mean of their values ``[M]``, from before the step."""
         run, batch = self.twins.run(self._online, pairs), pairs.shape[2]
+        self.latest |= {"values": run.values, "goal": goal}
         error = run.values - goal.unsqueeze(1)
         self.optimizer.update(run.parameters(error * (2 / batch)), learning)
         return error.square().flatten(1).sum(1) / batch, run.values.flatten(1).mean(1)
@@ -52,6 +54,7 @@ class TwinCritics(nn.Module):
     def first_slope(self, pairs: Tensor) -> Tensor:
         """The gradient of the first critic's mean value over the batch by ``pairs``, shaped as these."""
         trace = self.twins.one.forward(self._first, pairs)
+        self.latest["acted"] = trace[-1]
         share = torch.full_like(trace[-1], 1 / pairs.shape[2])
         return self.twins.one.input_gradient(self._first, trace, share)
 
@@ -73,6 +76,7 @@ class TwinCritics(nn.Module):
         self.online = nn.Parameter(self.online[members], requires_grad=False)
         self.target = nn.Parameter(self.target[members], requires_grad=False)
         self.optimizer.select(self.online, members)
+        self.latest.clear()
         self._views()
 
     def training_state(self) -> dict[str, Any]:

@@ -63,6 +63,18 @@ def entropy_loss(scores: Tensor, beta: float, share: Tensor | None = None) -> Te
     return -beta * mean(entropy / (math.log(scores.shape[-1]) or 1.0), share)
 
 
+def entropy(scores: Tensor) -> Tensor:
+    """Mean entropy of ``softmax(scores)`` in nats, ``[M, B, A] -> [M]``."""
+    return -entropy_loss(scores, math.log(scores.shape[-1]) or 1.0)
+
+
+def explained_variance(values: Tensor, goal: Tensor) -> Tensor:
+    """``1 - Var(goal - values) / Var(goal)`` over the last axis: 1 where values are the goals up to a constant, 0 where
+    they say no more than their mean. NaN where all goals are equal."""
+    whole = goal.var(-1, correction=0)
+    return (1 - (goal - values).var(-1, correction=0) / whole).masked_fill(whole == 0, torch.nan)
+
+
 def value_loss(values: Tensor, returns: Tensor, delta: float, share: Tensor | None = None) -> Tensor:
     """``delta * mean((V - G)^2)``: ``values, returns [M, B] -> [M]``. No gradient flows into the returns."""
     _check_shape("values", values, returns)

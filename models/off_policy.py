@@ -10,6 +10,7 @@ from models.action_noise import OrnsteinUhlenbeck
 from models.contract import Policy
 from models.critics import TwinCritics, critic_bytes
 from models.curiosity import curiosity_bytes, curiosity_of
+from models.losses import explained_variance
 from models.mlp import Layer, Mlp, parameters
 from models.optim import MemberAdam
 from models.replay import ReplayBuffer
@@ -201,7 +202,19 @@ class OffPolicy(Replaying):
         super().select(members)
 
     def measured(self) -> dict[str, Tensor]:
-        return dict(self.seen)
+        latest = dict(self.critics.latest)
+        self.critics.latest.clear()
+        found = {"train/explained_variance": torch.full((self.members,), torch.nan)}
+        found["train/policy_loss"] = found["train/explained_variance"]
+        if "values" in latest:
+            found["train/explained_variance"] = explained_variance(latest["values"][:, 0], latest["goal"])
+        if "acted" in latest:
+            found["train/policy_loss"] = self.policy_loss(latest)
+        return self.seen | self.of_learners(found)
+
+    def policy_loss(self, latest: dict[str, Tensor]) -> Tensor:
+        """The actor's loss ``[M]`` in its latest update, by what `TwinCritics.latest` kept of it."""
+        return latest["acted"].flatten(1).mean(1).neg()
 
     def training_state(self) -> dict[str, Any]:
         own = {} if self.drift is None else {"action noise": self.drift.state_dict()}

@@ -1,8 +1,10 @@
 """What agents that learn from a replay buffer have in common, whatever they learn: who learns, who stays, and what
 training goes on from."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from models.contract import InnerAgent
@@ -11,6 +13,11 @@ from models.optim import MemberAdam
 from models.replay import ReplayBuffer
 from models.state import like
 from models.streams import NoiseBlocks
+
+
+def rates(own: Sequence[Any]) -> Tensor:
+    """The learning rate of each member, ``[M]``, by its hyperparameters."""
+    return torch.tensor([one.lr for one in own], dtype=torch.float64)
 
 
 class Replaying(InnerAgent):
@@ -23,6 +30,15 @@ class Replaying(InnerAgent):
     curiosity: Curiosity | None
     noise: NoiseBlocks
     steps: int
+
+    def of_learners(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        """``found``, NaN for members that do not learn yet."""
+        waiting = ~self.learning()
+        return {tag: numbers.masked_fill(waiting, torch.nan) for tag, numbers in found.items()}
+
+    def status(self) -> dict[str, Tensor]:
+        held = torch.full((self.members,), self.replay.size)
+        return {"train/learning_rate": rates(self.own), "train/buffer_size": held}
 
     def _views(self) -> None:
         """Called when weights have moved to other memory."""

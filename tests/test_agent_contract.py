@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from control.loops.rollout import rollout
+from control.reports.tags import TAGS
 from envs.make import make_environment
 from envs.probes import PROBES
 from helpers import (  # fmt: skip
@@ -84,6 +85,8 @@ def test_a_member_alone_is_the_same_to_the_bit(case: str, game: str) -> None:
         row, mine = together.epoch(), alone.epoch()
         history.append(numbers(together, row, m))
         same_numbers(numbers(alone, mine, 0), history[-1])
+        assert set(mine) <= set(TAGS), "a family logs what control/reports/tags.py explains"
+        assert mine.keys() >= {"train/learning_rate", together.loss_tag, "rollout/return_mean", "rollout/length_mean"}
         assert not any(value.requires_grad for value in mine.values())
         assert case not in CASES or all(value.isfinite().all() for tag, value in mine.items() if "loss" in tag)
         if epoch == 2:

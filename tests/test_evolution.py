@@ -92,7 +92,7 @@ def test_resume_is_exact(tmp_path: Any) -> None:
 def test_failed_members_never_spread_nan() -> None:
     config = replace(SMALL, generations=3)
     lost = search(config, failing=range(8))
-    assert torch.equal(lost.mean[0], START) and float(lost.row["es/failed"]) == 8
+    assert torch.equal(lost.mean[0], START) and float(lost.row["search/failed"]) == 8
     some = search(config, failing=[0, 5]).mean[0]
     assert some.isfinite().all() and not torch.equal(some, START)
 

@@ -26,13 +26,13 @@ def write_gradients(
     logdir: Path, implementation: str, *flags: str, seeds: Sequence[int] = (25, 26), game: str = "beresheet"
 ) -> Path:
     """A run whose running mean rises to ``seed`` over 30 of its 40 batches and ends at half of that."""
-    tags = ["train/loss_p", "train/entropy"]
+    tags = ["train/policy_loss", "train/entropy_share"]
     tags += ["train/baseline"] * (implementation in ("BPG", "CPG", "AAC"))
-    tags += ["train/loss_e"] * (implementation in ("EPG", "CPG", "AAC"))
+    tags += ["train/entropy_loss"] * (implementation in ("EPG", "CPG", "AAC"))
 
     def numbers(batch: int, seed: int) -> dict[str, float]:
         mean = seed * batch / 30 if batch <= 30 else seed / 2
-        return {"train/mean_reward": mean} | {tag: math.exp(-batch / 9) for tag in tags}
+        return {"rollout/return_running_mean": mean} | {tag: math.exp(-batch / 9) for tag in tags}
 
     flags = ("--gamename", game, *flags)
     return fake_runs.write_run(logdir, implementation, numbers, flags=flags, seeds=seeds, game=game, steps=100)
@@ -47,7 +47,7 @@ def write_cell(logdir: Path, implementation: str, *flags: str, seeds: Sequence[i
     def numbers(e: int, seed: int) -> dict[str, float]:
         height = 10 * e + seed
         scores = {"eval/return_greedy": height - 100 * episodic}
-        return {"train/loss": 1 / e} | scores | ({} if episodic else {"eval/reward_rate": height / 100})
+        return {"train/value_loss": 1 / e} | scores | ({} if episodic else {"eval/reward_rate": height / 100})
 
     return fake_runs.write_run(
         logdir, implementation, numbers, flags=("--num_seeds", str(len(seeds)), *flags), seeds=seeds, epochs=20,
@@ -152,7 +152,7 @@ def broken(logdir: Path, script: ModuleType, what: str) -> None:
         case "other config":
             config.write_text(f"- {ours}\n")
         case "no number":
-            metrics.write_text(rows.replace("mean_reward", "mean").replace("return_greedy", "return"))
+            metrics.write_text(rows.replace("return_running_mean", "mean").replace("return_greedy", "return"))
         case "empty":
             metrics.write_text(rows.splitlines()[0] + "\n")
         case "nothing":
@@ -181,7 +181,7 @@ READ = "config.yaml, which says what was trained, cannot be read: "
     (cells, "--grid_size 3", "gamename of these runs is procmaze and procmaze,grid_size=3; allowed: one a panel"),
     (gradients, "--running_mean_len 10", "running_mean_len of these runs is 10 and 100; allowed: one"),
     (cells, "--no_episodic_env", "episodic_env of these runs is true and false; allowed: one a panel"),
-    (gradients, "no number", "is no metrics.csv of CPG: train/mean_reward is missing"),
+    (gradients, "no number", "is no metrics.csv of CPG: rollout/return_running_mean is missing"),
     (cells, "no number", "has no evaluation yet: eval/return_greedy is missing"),
 ])  # fmt: skip
 def test_what_belongs_in_no_figure_is_one_line(

@@ -49,7 +49,8 @@ def test_measured_are_means_since_it_was_last_asked(name: str, expected: str) ->
     for step in range(12):
         once.step(), often.step()
         if step == 8:
-            assert once.agent.measured().keys() == {f"train/model_{part}" for part in expected.split()}
+            losses = {f"model/{part}_loss" for part in expected.split()}
+            assert once.agent.measured().keys() == {"train/q_mean", "train/entropy", *losses}
         if step >= 8:
             single.append(often.agent.measured())
     assert often.agent.measured() == {}

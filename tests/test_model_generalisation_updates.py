@@ -373,9 +373,12 @@ def test_updates_are_those_of_the_oracle(case: str) -> None:
             close(loss[ME], theirs[-1]["loss"], 1e-5)
             close(agent.values.target[ME], flat(agent.values.online, oracle.target), 1e-5)
             ours = agent.measured()
-            assert ours.keys() == {f"train/model_{name}" for name in theirs[0] if name != "loss"}
-            for tag, value in ours.items():
-                mean = torch.stack([losses[tag.removeprefix("train/model_")] for losses in theirs]).mean()
+            of_model = {tag: value for tag, value in ours.items() if tag.startswith("model/")}
+            assert of_model.keys() == {f"model/{name}_loss" for name in theirs[0] if name != "loss"}
+            for tag, value in of_model.items():
+                mean = torch.stack(
+                    [losses[tag.removeprefix("model/").removesuffix("_loss")] for losses in theirs]
+                ).mean()
                 close(value[ME], mean, 1e-5)
     assert learned == (TICKS - FIRST) * agent.config.updates_per_step
     assert (agent.values.online.flat[ME] - start).abs().max() > 4e-3

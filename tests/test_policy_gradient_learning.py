@@ -81,18 +81,18 @@ class Plain:
             for optimizer, rate in zip(self.optimizers, self.rates, strict=True):
                 optimizer.param_groups[0]["lr"] = rate * max(0.0, 1 - self.updates / config.epochs)
         policy = torch.distributions.Categorical(logits=self.policy(states)[:, :4])
-        losses = {"loss_p": -(weight * policy.log_prob(chosen)).mean()}
+        losses = {"policy_loss": -(weight * policy.log_prob(chosen)).mean()}
         entropy = policy.entropy().mean() / math.log(4)
         if config.beta:
-            losses["loss_e"] = -config.beta * entropy
+            losses["entropy_loss"] = -config.beta * entropy
         if config.baseline == "value":
-            losses["loss_v"] = config.delta * (self.values(states) - target).square().mean()
+            losses["value_loss"] = config.delta * (self.values(states) - target).square().mean()
         total = sum(losses.values())
         self._step(total, self.optimizers)
         for _ in range(config.value_steps):
             self._step(config.delta * (self.values(states) - target).square().mean(), self.optimizers[1:])
         self.updates += 1
-        return {name: loss.item() for name, loss in (losses | {"loss_t": total, "entropy": entropy}).items()}
+        return {name: loss.item() for name, loss in (losses | {"total_loss": total, "entropy_share": entropy}).items()}
 
     def _step(self, loss: Any, optimizers: list[Any]) -> None:
         for optimizer in optimizers:

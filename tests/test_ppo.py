@@ -224,7 +224,9 @@ def test_the_learning_rate_falls_over_the_run() -> None:
 
 def test_gradient_steps_are_counted_when_they_are_made() -> None:
     loop = loop_of("PPO", "cartpole", 1, 2, dataclasses.replace(SMALL, ppo_epochs=3), steps_per_epoch=32)
-    counts = [loop.epoch()["gradient_steps"].tolist() for _ in range(3)]  # rollouts end after steps 12, 24, 36 and 48
+    counts = [
+        loop.epoch()["train/gradient_steps"].tolist() for _ in range(3)
+    ]  # rollouts end after steps 12, 24, 36 and 48
     assert counts == [[12, 12], [24, 24], [48, 48]]
 
 

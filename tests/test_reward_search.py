@@ -62,7 +62,7 @@ def test_a_search_in_two_phases_and_one_that_goes_on(tmp_path: Path, monkeypatch
         for generations in stops:
             folder = searched(tmp_path / str(stops), "--resume", generations=generations)
         same_runs(whole, folder, ["last.ckpt"])
-    steps = read_metrics(whole / "metrics.csv")["es/synthetic_steps"]
+    steps = read_metrics(whole / "metrics.csv")["search/synthetic_steps"]
     assert steps == [240, 480, 480 + 10 * 60, 480 + 20 * 60]
     capsys.readouterr()
     assert trainer.main(["--eval_agent", str(whole), "--num_agents", "3"]) == 0

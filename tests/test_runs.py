@@ -45,22 +45,22 @@ def test_the_mean_of_the_latest_episodes(logdir: Path, monkeypatch: pytest.Monke
             latest.extend(batch[m].tolist())
             means.append(sum(latest) / len(latest))
         assert len(rows) == len(returns) == 5  # batches of three have 14 episodes
-        assert [metrics["train/mean_reward"][row] for row in rows] == pytest.approx(means, rel=1e-12)
+        assert [metrics["rollout/return_running_mean"][row] for row in rows] == pytest.approx(means, rel=1e-12)
         best = np.maximum.accumulate(means).tolist()
-        assert [metrics["train/best_mean_reward"][row] for row in rows] == pytest.approx(best, rel=1e-12)
+        assert [metrics["rollout/return_running_best"][row] for row in rows] == pytest.approx(best, rel=1e-12)
 
     # best.ckpt is of the first epoch with the largest mean over both seeds, evaluated or not
-    means = np.mean(np.reshape(metrics["train/mean_reward"], (5, 2)), axis=1)
+    means = np.mean(np.reshape(metrics["rollout/return_running_mean"], (5, 2)), axis=1)
     kept = checkpoints.load(folder / "checkpoints" / "best.ckpt").run_state
     assert kept["epoch"] == 1 + means.argmax() and kept["best"] == pytest.approx(means.max())
 
 
 def test_stops_when_the_mean_reaches_the_target(logdir: Path, capsys: Shown, finished: Finished) -> None:
     """The largest mean of the first four epochs, to the last digit."""
-    means = read_metrics(finished(implementation="CPG")[0] / "metrics.csv")["train/mean_reward"]
+    means = read_metrics(finished(implementation="CPG")[0] / "metrics.csv")["rollout/return_running_mean"]
     folder = trained(logdir, implementation="CPG", target_reward=repr(max(means[:4])))
     ended = means.index(max(means[:4])) + 1
-    assert read_metrics(folder / "metrics.csv")["train/mean_reward"] == means[:ended]
+    assert read_metrics(folder / "metrics.csv")["rollout/return_running_mean"] == means[:ended]
     shown = capsys.readouterr().out
     episodes = min(7, 3 * ended)
     assert f"mean return of the last {episodes} episodes {max(means[:4]):.1f} reached the target" in shown
@@ -214,4 +214,4 @@ def test_learns_cartpole(name: str, logdir: Path) -> None:
     argv = ["--implementation", name, "--gamename", "cartpole", "--num_seeds", "3", "--logdir", str(logdir),
             "--max_episodes", "800", "--eval_every", "1000"]  # fmt: skip
     assert trainer.main(argv) == 0
-    assert min(read_metrics(run_folder(logdir) / "metrics.csv")["train/best_mean_reward"][-3:]) > 150
+    assert min(read_metrics(run_folder(logdir) / "metrics.csv")["rollout/return_running_best"][-3:]) > 150

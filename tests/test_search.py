@@ -46,10 +46,17 @@ def test_a_search_leaves_a_proxy_and_says_what_it_is_worth(tmp_path: Path, more:
         assert (folder / name).stat().st_size > 0
     metrics = read_metrics(folder / "metrics.csv")
     assert metrics["epoch"] == [1, 2, 3]
-    assert np.isfinite(metrics["es/center_return"]).tolist() == [True, False, True]
-    for tag in ("es/fitness_mean", "es/fitness_best", "es/real_steps", "es/synthetic_steps", "time/train", "time/test"):
+    assert np.isfinite(metrics["search/center_return"]).tolist() == [True, False, True]
+    for tag in (
+        "search/fitness_mean",
+        "search/fitness_best",
+        "search/real_steps",
+        "search/synthetic_steps",
+        "time/train",
+        "time/test",
+    ):
         assert np.isfinite(metrics[tag]).all()
-    assert sorted(metrics["es/synthetic_steps"]) == metrics["es/synthetic_steps"]
+    assert sorted(metrics["search/synthetic_steps"]) == metrics["search/synthetic_steps"]
     said = capsys.readouterr().out
     assert "proxy.safetensors" in said and "--eval_agent" in said and "tensorboard" in said
     for line in ("re-evaluating 3 means with 2 fresh agents each", "winner with 3 fresh agents"):
@@ -104,7 +111,7 @@ def test_the_paper_preset_stops_by_its_plateau(tmp_path: Path, game: str, episod
            "early_out_num": 2, "early_out_virtual_diff": 0.5, "max_steps": 20, "generations": 1}  # fmt: skip
     folder = searched(tmp_path, **own)
     metrics = read_metrics(folder / "metrics.csv")
-    assert np.isfinite(metrics["es/center_return"]).all() and min(metrics["es/steps_per_agent"]) < 400
+    assert np.isfinite(metrics["search/center_return"]).all() and min(metrics["search/steps_per_agent"]) < 400
     settings = config.parse(search(tmp_path, **own))
     found = settings.proxy.raw_done, settings.proxy.score_transform, settings.agent.activation
     assert found == ((True, 3, "tanh") if game == "cartpole" else (True, 7, "relu"))

@@ -14,6 +14,7 @@ from control.cli.settings import Settings
 from control.commands.process import prepare
 from control.loops.build import build_loop, take_weights
 from control.loops.loop import Loop
+from control.reports.tags import renamed
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import read_metrics
@@ -86,7 +87,7 @@ class Run:
     @cached_property
     def metrics(self) -> dict[str, NDArray[np.float64]]:
         """The columns of metrics.csv: one number per epoch and seed, NaN where nothing was measured."""
-        return {tag: np.array(column) for tag, column in read_metrics(self.folder / "metrics.csv").items()}
+        return {tag: np.array(column) for tag, column in read_metrics(self.folder / "metrics.csv", renamed).items()}
 
     @cached_property
     def module(self) -> "AgentModule":

@@ -5,12 +5,12 @@ from os import PathLike
 from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from control.cli.settings import Settings
 from control.lightning.module import RunModule
 from control.loops.build import build_loop, take_weights
-from control.reports.tags import GREEDY, REWARD_RATE, RUNNING_MEAN, SAMPLED, TRAINING
+from control.reports.tags import GREEDY, REWARD_RATE, RUNNING_MEAN, SAMPLED, SPEED, TRAINING
 from control.storage import checkpoints
 from models.state import demand
 
@@ -48,7 +48,10 @@ class AgentModule(RunModule):
             self.loop.warm_up()
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
+        start, before = time.perf_counter(), int(self.loop.env_steps.sum())
         self.row = self.loop.epoch()
+        rate = (int(self.loop.env_steps.sum()) - before) / (time.perf_counter() - start)
+        self.row[SPEED] = torch.full((len(self.seeds),), rate)
         self.epoch, self.env_steps = self.loop.epochs, self.loop.env_steps
         self.gradient_steps = self.loop.gradient_steps
 
@@ -93,6 +96,15 @@ class AgentModule(RunModule):
         if score is None or target is None or score < target:
             return ""
         return f"{self.loop.score_name} {score:.1f} reached the target {target}"
+
+    def histograms(self) -> dict[str, Tensor]:
+        """Weights of the first member, and its actions in the latest evaluation: each coordinate of continuous ones."""
+        found = {f"weights/{name}": weights[0] for name, weights in self.loop.agents[0].named_parameters()}
+        for mode, actions in self.loop.actions.items():
+            many = actions.dim() > 1
+            parts = {f"_{i}": part for i, part in enumerate(actions.unbind(1))} if many else {"": actions}
+            found |= {f"actions/{mode}{name}": part for name, part in parts.items()}
+        return found
 
     def headline(self) -> str:
         return ", ".join(self._shown({self._return_tag: "return {:.0f}", self.loop.loss_tag: "loss {:.3g}"}))

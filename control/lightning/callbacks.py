@@ -15,20 +15,19 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 from pytorch_lightning.plugins.io import TorchCheckpointIO
-from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from control.cli.ending import SIGNALS, ending, say
 from control.cli.progress import Lines
-from control.cli.settings import as_dict
 from control.films.recording import film
 from control.lightning.agent import AgentModule
+from control.lightning.board import Board, put_aside
 from control.lightning.module import RunModule
 from control.reports.figures import command_figure
 from control.reports.runs import read_runs
-from control.reports.tags import tags
+from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, renamed, tags
 from control.storage import checkpoints
-from control.storage.run_dir import MetricsFile, synced
+from control.storage.run_dir import MetricsFile, read_metrics, synced
 from models.settings import StopNow
 
 # Lightning's callbacks serve any module, these a `RunModule`, hence the ignores.
@@ -98,70 +97,73 @@ class Progress(Callback):
 
 class RunLog(Callback):
     """Writes each epoch's row, one line a member, to metrics.csv and, unless told not to, to TensorBoard (x axis:
-    epochs). With several members each has its own TensorBoard folder, ``seed_N`` inside the run's."""
+    environment steps of the member). With several members each has its own TensorBoard folder, ``seed_N`` inside the
+    run's."""
 
     def __init__(self, run_dir: Path, module: RunModule, tensorboard: bool = True):
         self.seeds = seeds = module.seeds
-        self.metrics = MetricsFile(run_dir / "metrics.csv")
+        self.metrics = MetricsFile(run_dir / "metrics.csv", renamed)
+        steps = module.env_steps.tolist()
         if done := module.epoch:
-            steps = zip(seeds, module.env_steps.tolist(), strict=True)
-            self.metrics.go_on_after([{"epoch": done, "env_steps": count, "seed": seed} for seed, count in steps])
-        purge = done + 1 if done else None
+            counted = zip(seeds, steps, strict=True)
+            self.metrics.go_on_after([{"epoch": done, "env_steps": count, "seed": seed} for seed, count in counted])
         folders = [run_dir] if len(seeds) == 1 else [run_dir / f"seed_{seed}" for seed in seeds]
-        for folder in folders if done and tensorboard else ():
-            _date_back(folder)
-        self.writers = [SummaryWriter(str(folder), purge_step=purge) for folder in folders if tensorboard]
+        former = tensorboard and bool(done) and self.metrics.renamed
+        for folder in folders if former else ():
+            put_aside(folder)
+        self.boards = [Board(folder, count) for folder, count in zip(folders, steps, strict=True) if tensorboard]
+        if former:
+            print("note: this run was logged by epoch; its TensorBoard curves are written anew over environment steps")
+            self._rewrite()
+        for board, count in zip(self.boards, steps, strict=False):
+            board.settings(module.settings, count)
+
+    def _rewrite(self) -> None:
+        """The curves of metrics.csv."""
+        table = read_metrics(self.metrics.path, renamed)
+        place = {seed: m for m, seed in enumerate(self.seeds)}
+        for epoch, steps, seed, *values in zip(*table.values(), strict=True):
+            measured = dict(zip([*table][3:], values, strict=True))
+            self.boards[place[int(seed)]].scalars(_counters(int(epoch), int(steps)) | measured, int(steps))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         columns = {tag: values.tolist() for tag, values in module.row.items()}
-        steps = module.env_steps.tolist()
-        rows = []
+        steps, rows = module.env_steps.tolist(), []
         for m, seed in enumerate(self.seeds):
-            values = {"env_steps": steps[m], "gradient_steps": module.gradient_steps}
-            values |= {tag: column[m] for tag, column in columns.items()}
-            rows.append({"epoch": module.epoch, "seed": seed} | values)
-            for tag, value in values.items() if self.writers else ():
-                if not math.isnan(value):
-                    self.writers[m].add_scalar(tag, value, module.epoch)
+            values = {GRADIENT_STEPS: module.gradient_steps} | {tag: column[m] for tag, column in columns.items()}
+            rows.append({"epoch": module.epoch, "env_steps": steps[m], "seed": seed} | values)
+            for board in self.boards[m : m + 1]:
+                board.scalars(_counters(module.epoch, steps[m]) | values, steps[m])
+                if module.gradient_steps or not isinstance(module, AgentModule):  # all that it logs is there
+                    board.arrange(module.settings.run.implementation, values)
         self.metrics.append(*rows)
-        if self.writers and module.is_evaluated():
-            self._draw(module)
+        if self.boards and module.is_evaluated():
+            self._draw(module, steps)
 
-    def _draw(self, module: RunModule) -> None:
+    def _draw(self, module: RunModule, steps: list[int]) -> None:
         for tag, numbers in module.histograms().items():
-            self.writers[0].add_histogram(tag, numbers, module.epoch)
+            self.boards[0].histogram(tag, numbers, steps[0])
         if isinstance(module, AgentModule) and module.loop.commanded:
             commanded, obtained = (torch.cat(part, 1).numpy() for part in zip(*module.loop.commanded, strict=True))
-            for m, writer in enumerate(self.writers):
+            for m, board in enumerate(self.boards):
                 figure = command_figure(commanded[m], obtained[m])
-                writer.add_figure("command/obtained_vs_commanded", figure, module.epoch)
-        for writer in self.writers:
-            writer.flush()  # a scheduler of trials may end this process any moment
+                board.writer.add_figure("command/obtained_vs_commanded", figure, steps[m])
+        for board in self.boards:
+            board.writer.flush()  # a scheduler of trials may end this process any moment
 
     def finish(self, module: RunModule) -> None:
-        """Settings and final metrics for TensorBoard's HPARAMS page, then close."""
-        from torch.utils.tensorboard.summary import hparams
-
-        values = as_dict(module.settings).items()
-        settings = {name: each if isinstance(each, int | float | str) else str(each) for name, each in values}
+        """Hyperparameters and final scores for TensorBoard's HPARAMS page, then close."""
         runs = {run.seed: run for run in read_runs(self.metrics.path)}
-        for seed, writer in zip(self.seeds, self.writers, strict=False):
+        for seed, board in zip(self.seeds, self.boards, strict=False):
             measured = {tag: runs[seed].points(tag)[1] for tag in tags("return", "score") if seed in runs}
-            final = {f"hparam/{tag.replace('/', '_')}": values[-1] for tag, values in measured.items() if len(values)}
-            for summary in hparams(settings, final):
-                writer._get_file_writer().add_summary(summary)
-            for tag, value in final.items():
-                writer.add_scalar(tag, value, module.epoch)
-            writer.close()
+            final = {tag: float(values[-1]) for tag, values in measured.items() if len(values)}
+            board.scores(module.settings, seed, final)
+            board.close()
 
 
-def _date_back(folder: Path) -> None:
-    """Give event files an earlier time if they bear this second's, or a later one by a clock that was set back since.
-    TensorBoard reads them in the order of their names; purging forgets rows of files that were read before."""
-    now, files = int(time.time()), sorted(folder.glob("events.out.tfevents.*"))
-    if files and int(files[-1].name.split(".")[3]) >= now:
-        for place, file in enumerate(files, start=now - len(files)):
-            file.rename(folder / f"events.out.tfevents.{place:010d}.{file.name.split('.', 4)[4]}")
+def _counters(epoch: int, steps: int) -> dict[str, float]:
+    """What metrics.csv has as columns without a group."""
+    return {EPOCH: epoch, ENV_STEPS: steps}
 
 
 class Checkpoints(CheckpointCallback):

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from control.cli.progress import Watch
 from control.cli.settings import Settings, as_dict
+from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS
 from control.storage.checkpoints import FORMAT, OURS, Checkpoint, believing, digest
 from models.state import like
 
@@ -20,7 +21,8 @@ class RunModule(pl.LightningModule):
     A Lightning epoch has one batch, so that Lightning's cost is paid once an epoch. A subclass trains an epoch in
     `training_step`, where it sets ``epoch`` and begins a new ``row``: what was measured, ``{tag: [M]}``, NaN where
     there was nothing to measure. ``env_steps [M]`` and ``gradient_steps`` count from the start of the run, ``best`` is
-    the best `score` so far. Any Lightning trainer will do; loggers get the mean of every row.
+    the best `score` so far. Any Lightning trainer will do; loggers get the mean of every row, at the
+    mean number of environment steps of a member.
     """
 
     unit = "epoch"  # what the progress bar counts
@@ -100,9 +102,10 @@ class RunModule(pl.LightningModule):
         if self.stop_reason():
             self.trainer.should_stop = True
         if self.loggers:
-            counters = {"env_steps": float(self.env_steps.double().mean()), "gradient_steps": self.gradient_steps}
+            steps = float(self.env_steps.double().mean())
+            counters = {EPOCH: self.epoch, ENV_STEPS: steps, GRADIENT_STEPS: self.gradient_steps}
             for logger in self.loggers:
-                logger.log_metrics(counters | self.means(), self.epoch)
+                logger.log_metrics(counters | self.means(), int(steps))
 
     def own_state(self) -> dict[str, Any]:
         """What a resumed run needs beside weights and optimisers."""

@@ -16,7 +16,7 @@ from control.evolution.strategies import STRATEGIES, Archive
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces, device_of
 from control.loops.memory import check_memory, of_search
-from control.reports.tags import FITNESS, MEAN_RETURN
+from control.reports.tags import BEST_FITNESS, FITNESS, MEAN_RETURN, SPEED
 from envs.make import Stages, stages_of
 from models.hashed import CPU
 from models.proxies.files import first_parameters
@@ -78,7 +78,7 @@ class PopulationModule(RunModule):
             f"{int(self.env_steps.sum()) / 1e6:.2f} M {self.steps_on}",
             f"{self.real_steps / 1e6:.2f} M {tests} steps",
         )
-        shown = {"fitness": FITNESS, "best": "es/fitness_best", "mean": MEAN_RETURN}
+        shown = {"fitness": FITNESS, "best": BEST_FITNESS, "mean": MEAN_RETURN}
         means = self.means()
         scores = [f"{name} {means[tag]:7.1f}" for name, tag in shown.items() if tag in means]
         failed = int((~self.fitness.isfinite()).sum())
@@ -88,7 +88,7 @@ class PopulationModule(RunModule):
     def histograms(self) -> dict[str, Tensor]:
         """The mean's parameters by network, for TensorBoard."""
         split = self.stages.parameters.split(self.mean.detach())
-        return {f"parameters/{name}": part[0] for name, part in split.items()}
+        return {f"weights/{name}": part[0] for name, part in split.items()}
 
     def close(self) -> None:
         self.workers.close()
@@ -133,8 +133,10 @@ class PopulationModule(RunModule):
         started = time.perf_counter()
         phase = {} if config is self.config else {"inner_steps": config.inner_steps}
         self.outcome = self._train_fresh(proxies, seeds, **phase)
+        seconds = time.perf_counter() - started
         self.row = {
-            "time/generation": torch.tensor([time.perf_counter() - started]),
+            SPEED: self.outcome.steps.sum()[None] / seconds,
+            "time/generation": torch.tensor([seconds]),
             "time/train": torch.tensor([self.outcome.train_seconds]),
             "time/test": torch.tensor([self.outcome.test_seconds]),
         }
@@ -156,18 +158,18 @@ class PopulationModule(RunModule):
         if not len(sound):
             sound = torch.tensor([torch.nan])
         numbers = {
-            "es/fitness_mean": sound.mean(), "es/fitness_best": sound.max(), "es/fitness_worst": sound.min(),
-            "es/fitness_std": sound.std(correction=0), "es/real_steps": torch.tensor(float(self.real_steps)),
-            "es/synthetic_steps": self.env_steps[0].float(), "es/steps_per_agent": outcome.steps.float().mean(),
-            "es/episode_length": outcome.steps.sum() / outcome.episodes.sum().clamp(min=1),
+            FITNESS: sound.mean(), BEST_FITNESS: sound.max(), "search/fitness_worst": sound.min(),
+            "search/fitness_std": sound.std(correction=0), "search/real_steps": torch.tensor(float(self.real_steps)),
+            "search/synthetic_steps": self.env_steps[0].float(), "search/steps_per_agent": outcome.steps.float().mean(),
+            "search/episode_length": outcome.steps.sum() / outcome.episodes.sum().clamp(min=1),
         }  # fmt: skip
         self.mean_fitness = None
         if len(of_mean):
-            numbers["es/center_return"] = returned.nanmean()
+            numbers["search/center_return"] = returned.nanmean()
             self.mean_fitness = float(of_mean.nanmean())
             solved = self.config.solved_reward
             if solved is not None:
-                numbers["es/center_solved"] = (returned >= solved).float().mean()
+                numbers["search/center_solved"] = (returned >= solved).float().mean()
             self.solved = solved is not None and float(returned.nanmean()) >= solved
         self.row |= {tag: value[None] for tag, value in numbers.items()}
 
@@ -242,7 +244,7 @@ class Evolution(pl.Callback):
             return
         module.check_slope()
         told = module.strategy.tell(module.noise, module.ranked, module.mean_fitness)
-        module.row |= {f"es/{name}": torch.tensor([value]) for name, value in told.items()}
+        module.row |= {f"search/{name}": torch.tensor([value]) for name, value in told.items()}
         module.mean.data = module.strategy.mean[None].clone()
         if not module.mean.isfinite().all():
             raise UserError(

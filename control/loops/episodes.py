@@ -39,7 +39,7 @@ class EpisodeLoop(Loop):
         self.streams = Streams.named(self.seeds, "rollout")
         self.loss_tag = f"train/{agent.main_loss}"
         if schedule.running_mean:
-            self.score_tag, self.target = "train/mean_reward", schedule.target
+            self.score_tag, self.target = "rollout/return_running_mean", schedule.target
         self.recent = RunningWindow(len(self.seeds), schedule.running_mean or 1)  # training returns
         self.best_mean = torch.full((len(self.seeds),), -math.inf, dtype=torch.float64)
         self.commanded = []
@@ -63,6 +63,7 @@ class EpisodeLoop(Loop):
         seconds = time.perf_counter() - playing
         if self.schedule.on_policy:
             self._learn(row)
+        row |= self.agent.status()
         times = {"time/rollout": seconds, "time/update": time.perf_counter() - start - seconds}
         return row | {tag: torch.full((len(self.seeds),), value) for tag, value in times.items()}
 
@@ -88,7 +89,7 @@ class EpisodeLoop(Loop):
         row |= self._running_mean(returns) | {
             "rollout/return_mean": returns.mean(1), "rollout/return_std": returns.std(1, correction=0),
             "rollout/return_max": returns.amax(1), "rollout/return_min": returns.amin(1),
-            "rollout/length": trajectory.lengths.float().mean(1),
+            "rollout/length_mean": trajectory.lengths.float().mean(1),
         }  # fmt: skip
         row |= {f"command/{name}": value for name, value in self.agent.commands_now().items()}
         if policy.commanded_returns is not None:
@@ -111,7 +112,7 @@ class EpisodeLoop(Loop):
         seen = min(self.schedule.running_mean, int(self.recent.counts.min()))
         self.score_name = f"mean return of the last {seen} episodes"
         self.best_mean = torch.maximum(self.best_mean, mean)
-        return {"train/mean_reward": mean, "train/best_mean_reward": self.best_mean}
+        return {"rollout/return_running_mean": mean, "rollout/return_running_best": self.best_mean}
 
     def has_reached_target(self) -> bool:
         """By the running mean, which is known without an evaluation."""
@@ -124,7 +125,7 @@ class EpisodeLoop(Loop):
         """Under the evaluation command, where the agent follows one."""
         streams = self.evaluation_streams
         policy = self.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=self.command)
-        return rollout(policy, self.evaluation, streams.episode_seeds(count), keep=False)
+        return rollout(policy, self.evaluation, streams.episode_seeds(count), keep=False, acted=self.acted)
 
     def measure(self) -> dict[str, Tensor]:
         self.measured = True

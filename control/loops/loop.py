@@ -27,10 +27,12 @@ class Loop(ABC):
     eval_envs: int  # environments of a member that an evaluation has
     order: slice | Tensor = slice(None)  # of the members, [M], among those of one agent after another
     kept: tuple[str, ...] = ("epochs", "env_steps", "gradient_steps")  # attributes in the state, beside all streams
-    loss_tag = "train/loss"
+    loss_tag: str  # of the loss that the progress line shows
     score_tag = "eval/return_greedy"  # what the best checkpoint goes by
     score_name = "mean greedy return"  # the same in words
     target: float | None = None  # the score that ends the run, where the agent's own settings give one
+    acted: list[Tensor] | None = None  # takes the first member's actions in the evaluation under way
+    actions: dict[str, Tensor] = {}  # its actions in the latest evaluation by mode, [N] or [N, A]
     commanded: list[tuple[Tensor, Tensor]] = []  # returns [M, E] asked for and got since the last evaluation
 
     def __init__(self, agents: Sequence[Agent], seeds: list[int], game: str, eval_episodes: int):
@@ -81,8 +83,16 @@ class Loop(ABC):
 
     def measure(self) -> dict[str, Tensor]:
         """An evaluation as the settings ask for it, in every mode; its row."""
-        played = {mode: self.evaluate(self.eval_episodes, mode == "sampled") for mode in self.evaluation_modes}
+        played = {mode: self._evaluated(mode) for mode in self.evaluation_modes}
         return {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in played.items()}
+
+    def _evaluated(self, mode: str) -> Episodes:
+        """An evaluation as the settings ask for it; its `actions` are kept."""
+        self.acted = []
+        played = self.evaluate(self.eval_episodes, mode == "sampled")
+        self.actions = {**self.actions, mode: torch.cat(self.acted)}
+        self.acted = None
+        return played
 
     def has_reached_target(self) -> bool:
         """Whether the members are as good as ``target`` says, as far as that is known without an evaluation."""

@@ -31,13 +31,17 @@ def _note_length() -> None:
 @overload
 def rollout(policy: Policy, environment: Environment, seeds: Tensor, keep: Literal[True] = True) -> Trajectory: ...
 @overload
-def rollout(policy: Policy, environment: Environment, seeds: Tensor, keep: Literal[False]) -> Episodes: ...
-def rollout(policy: Policy, environment: Environment, seeds: Tensor, keep: bool = True) -> Trajectory | Episodes:
+def rollout(
+    policy: Policy, environment: Environment, seeds: Tensor, keep: Literal[False], acted: list[Tensor] | None = None
+) -> Episodes: ...
+def rollout(
+    policy: Policy, environment: Environment, seeds: Tensor, keep: bool = True, acted: list[Tensor] | None = None
+) -> Trajectory | Episodes:
     """One episode in each of the first E environments of every member, E = ``seeds.shape[1]``.
 
-    ``seeds [M, E]`` start the episodes. ``keep`` returns the trajectory, else only returns and lengths. An
-    environment whose episode is over is not stepped again; the policy still sees all E rows, so that a row's result
-    never depends on how many are left.
+    ``seeds [M, E]`` start the episodes. ``keep`` returns the trajectory, else only returns and lengths; ``acted`` then
+    takes the first member's actions, ``[N]`` or ``[N, A]``. An environment whose episode is over is not stepped again;
+    the policy still sees all E rows, so that a row's result never depends on how many are left.
     """
     count = seeds.shape[1]
 
@@ -49,6 +53,7 @@ def rollout(policy: Policy, environment: Environment, seeds: Tensor, keep: bool 
     running = torch.ones(seeds.shape, dtype=torch.bool)
     obs = environment.reset(wide(seeds), wide(running))[:, :count]
     trace: list[tuple[Tensor, ...]] = []
+    actions: list[tuple[Tensor, Tensor]] = []
     running = running.to(obs.device)
     returns = torch.zeros(seeds.shape, device=obs.device)
     lengths = torch.zeros(seeds.shape, dtype=torch.int64, device=obs.device)
@@ -63,12 +68,17 @@ def rollout(policy: Policy, environment: Environment, seeds: Tensor, keep: bool 
         reward, terminated, truncated = (part[:, :count] for part in (step.reward, step.terminated, step.truncated))
         if keep:
             trace.append((obs, action, reward, terminated, truncated, running))
+        elif acted is not None:
+            actions.append((action, running))
         returns += reward
         lengths += running
         policy.advance(reward)
         obs = step.obs[:, :count]
         running = running & ~(terminated | truncated)
     if not keep:
+        if acted is not None:
+            first, valid = (torch.stack([row[0] for row in rows]) for rows in zip(*actions, strict=True))
+            acted.append(first[valid].cpu())
         return Episodes(returns.cpu(), lengths.cpu())
     columns = [torch.stack(column) for column in zip(*trace, strict=True)]
     return Trajectory(*columns, final_obs=obs, returns=returns)  # type: ignore[misc]  # six columns, in order

@@ -117,7 +117,8 @@ class StepLoop:
             "length": lengths / counts, "updated": updated, "finite": returns.isfinite(),
             "updates": self.agent.updates(steps, updated),
         }  # fmt: skip
-        return {name: value.cpu() for name, value in (row | self.agent.measured()).items()}
+        row |= self.agent.measured() | self.agent.status()
+        return {name: value.cpu() for name, value in row.items()}
 
     def advance(self, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
         """``count`` steps, and the episodes that ended in them, some at a time. Only the members ``running [M]`` bool
@@ -226,7 +227,7 @@ class StepGroups(Loop):
     def __init__(self, groups: list[Group], seeds: list[int], schedule: StepSchedule, epochs: int, game: str = ""):
         super().__init__([group.loop.agent for group in groups], seeds, game, schedule.eval_episodes)
         self.groups, self.schedule, self.envs = groups, schedule, groups[0].loop.agent.envs
-        self.eval_envs = groups[0].evaluation.envs
+        self.eval_envs, self.loss_tag = groups[0].evaluation.envs, f"train/{groups[0].loop.agent.main_loss}"
         self.order = torch.cat([group.at for group in groups]).argsort()
         self.steps = -(-schedule.steps_per_epoch // self.envs)  # in an epoch, of all environments at once
         self.budget = epochs * self.steps * self.envs
@@ -251,8 +252,8 @@ class StepGroups(Loop):
         seconds = torch.full((len(self.seeds),), time.perf_counter() - start)
         self._check_members(seen["loss"], seen["updated"] > 0)
         return {
-            "train/loss": seen["loss"], "rollout/return_mean": seen["return"], "rollout/length": seen["length"],
-            "gradient_steps": self.updates,
+            self.loss_tag: seen["loss"], "rollout/return_mean": seen["return"], "rollout/length_mean": seen["length"],
+            "train/gradient_steps": self.updates,
         } | {tag: values for tag, values in seen.items() if "/" in tag} | {"time/train": seconds}  # fmt: skip
 
     def _gathered(self, rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -265,11 +266,12 @@ class StepGroups(Loop):
         seeds, streams, rows = self.evaluation_streams.episode_seeds(count), self.acting_streams.fork(), []
         for group in self.groups:
             policy = group.loop.agent.begin(count, streams.of(group.at), sample=False, evaluate=True)
-            rows.append(vars(rollout(policy, group.evaluation, seeds[group.at], keep=False)))
+            acted = self.acted if group is self.groups[0] else None
+            rows.append(vars(rollout(policy, group.evaluation, seeds[group.at], keep=False, acted=acted)))
         return Episodes(**self._gathered(rows))
 
     def measure(self) -> dict[str, Tensor]:
-        played = self.evaluate(self.eval_episodes)
+        played = self._evaluated("greedy")
         row = {self.score_tag: played.returns.mean(1)}
         if self.schedule.continuing:
             row["eval/reward_rate"] = (played.returns / played.lengths).mean(1)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from control.reports.statistics import Array
-from control.reports.tags import RUNNING_MEAN, TAGS, tags
+from control.reports.tags import RUNNING_MEAN, TAGS, renamed, tags
 from control.storage.run_dir import read_metrics
 from models.settings import SettingError
 
@@ -60,7 +60,7 @@ def read_runs(path: Path) -> list[Run]:
 
     Raises SettingError for a file that cannot be read or is no table of numbers.
     """
-    columns = {name: np.array(values, dtype=np.float64) for name, values in read_metrics(path).items()}
+    columns = {name: np.array(values, dtype=np.float64) for name, values in read_metrics(path, renamed).items()}
     if not columns:
         raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: it is empty")
     seeds = columns["seed"]

@@ -12,7 +12,7 @@ from control.reports.panels import COLOURS, GREY, sheet
 from control.reports.runs import read_runs
 from control.reports.statistics import interval, iqm
 from control.reports.tables import with_interval
-from control.reports.tags import FITNESS, MEAN_RETURN
+from control.reports.tags import BEST_FITNESS, FITNESS, MEAN_RETURN, SYNTHETIC_STEPS, WORST_FITNESS
 from models.proxies.search import SearchConfig
 
 
@@ -78,7 +78,7 @@ def search_figure(folder: Path, solved: float | None) -> Path:
     (run,) = read_runs(folder / "metrics.csv")
     path, generation = folder / "curve.png", run.columns["epoch"]
     with sheet(path, [[0]], (7, 3.6), legend=None) as (axis,):
-        bounds = [run.columns[name] for name in ("es/fitness_worst", "es/fitness_best")]
+        bounds = [run.columns[name] for name in (WORST_FITNESS, BEST_FITNESS)]
         axis.fill_between(generation, *bounds, color=COLOURS[0], alpha=0.15, linewidth=0)
         label = "perturbed proxies: mean, worst to best"
         axis.plot(generation, run.columns[FITNESS], color=COLOURS[0], label=label)
@@ -87,7 +87,7 @@ def search_figure(folder: Path, solved: float | None) -> Path:
             axis.plot(*scores, color=COLOURS[1], marker="o", markersize=4, label="the mean, by fresh agents")
         if solved is not None:
             axis.axhline(solved, color=GREY, linewidth=1, linestyle=":", label="solved")
-        steps = run.columns["es/synthetic_steps"][-1] / 1e6
+        steps = run.columns[SYNTHETIC_STEPS][-1] / 1e6
         axis.set(xlabel=f"generation ({steps:.1f} M steps on proxies in all)", ylabel="return on the real environment")
         axis.legend(loc="best", fontsize=9)
     return path

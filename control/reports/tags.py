@@ -1,33 +1,49 @@
-"""The measurements of a run that have a name in figures, tables or TensorBoard's HPARAMS page.
+"""The measurements of a run: one name for each quantity, whatever family logs it.
 
-A family whose losses are to be drawn adds a line for each to `TAGS`. Every other column of metrics.csv is only logged.
+A name is a column of metrics.csv and a tag in TensorBoard and every other logger. docs/tensorboard.md shows this table,
+and the tests hold what the families log against it. A family whose losses are to be drawn adds a line for each; every
+column that has no line here is only logged.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["return", "score", "loss", "command"]
-"""What shows a tag. ``return``: figures, tables and HPARAMS; ``score``: HPARAMS; ``loss``: figures; ``command``: the
-panel of obtained against commanded return."""
+Kind = Literal["return", "score", "loss", "command", ""]
+"""What shows a tag beside the loggers. ``return``: figures, tables and HPARAMS; ``score``: HPARAMS; ``loss``: figures;
+``command``: the panel of obtained against commanded return."""
 
-RUNNING_MEAN = "train/mean_reward"  # its name in the notebook that policy gradients come from
+RUNNING_MEAN = "rollout/return_running_mean"
+RUNNING_BEST = "rollout/return_running_best"
 TRAINING = "rollout/return_mean"
+LENGTH = "rollout/length_mean"
 SAMPLED = "eval/return_sampled"
 GREEDY = "eval/return_greedy"
-REWARD_RATE = "eval/reward_rate"  # reward per step, of environments without episodes
-FITNESS = "es/fitness_mean"
-MEAN_RETURN = "es/center_return"
+REWARD_RATE = "eval/reward_rate"
+FITNESS = "search/fitness_mean"
+BEST_FITNESS = "search/fitness_best"
+WORST_FITNESS = "search/fitness_worst"
+MEAN_RETURN = "search/center_return"
+SYNTHETIC_STEPS = "search/synthetic_steps"
 COMMAND = "command/return"
+LEARNING_RATE = "train/learning_rate"
+GRADIENT_STEPS = "train/gradient_steps"
+SPEED = "time/steps_per_second"
+EPOCH = "time/epoch"
+ENV_STEPS = "time/env_steps"
 
 
 @dataclass(frozen=True)
 class Tag:
-    """``name`` is the column in metrics.csv, ``title`` heads its panel, ``short`` its column in a table of returns."""
+    """``name`` is the column in metrics.csv, ``title`` heads its panel, ``text`` explains it in a sentence."""
 
     name: str
     title: str
-    kind: Kind
+    unit: str
+    text: str
+    kind: Kind = ""
     short: str = ""
+    """Its column in a table of returns."""
     replaces: tuple[str, ...] = ()
     """Tags that say the same with more noise, and are left out where all runs have this one."""
 
@@ -37,28 +53,135 @@ class Tag:
 TAGS = {
     tag.name: tag
     for tag in (
-        Tag(RUNNING_MEAN, "Mean return of the latest training episodes", "return", "running mean", (TRAINING, SAMPLED)),
-        Tag(TRAINING, "Training return", "return", "training"),
-        Tag(SAMPLED, "Evaluation return, sampled actions", "return", "sampled"),
-        Tag(GREEDY, "Evaluation return, greedy actions", "return", "greedy"),
-        Tag(REWARD_RATE, "Reward per step in evaluation, greedy actions", "return", "reward rate", (GREEDY,)),
-        Tag(FITNESS, "Fitness by agents of perturbed proxies", "return", "fitness"),
-        Tag(MEAN_RETURN, "Real return of fresh agents of the mean", "return", "search mean"),
-        Tag("es/fitness_best", "Largest fitness of the generation", "score"),
-        Tag("train/policy_loss", "Policy loss", "loss"),
-        Tag("train/value_loss", "Value loss", "loss"),
-        Tag("train/loss", "Loss", "loss"),
-        Tag("train/loss_p", "Policy loss", "loss"),
-        Tag("train/loss_e", "Entropy loss", "loss"),
-        Tag("train/loss_v", "Value loss", "loss"),
-        Tag("train/baseline", "Baseline", "loss"),
-        Tag("train/model_reward", "Model loss: reward", "loss"),
-        Tag("train/model_termination", "Model loss: end of the episode", "loss"),
-        Tag("train/model_obs", "Model loss: observation", "loss"),
-        Tag("train/model_kl", "Model loss: next latent state", "loss"),
-        Tag(COMMAND, "Obtained against commanded return", "command"),
+        Tag(RUNNING_MEAN, "Mean return of the latest training episodes", "reward",
+            "Mean return of the last `running_mean_len` training episodes, or of all where there are fewer.",
+            "return", "running mean", (TRAINING, SAMPLED)),
+        Tag(RUNNING_BEST, "Best running mean", "reward", "The largest running mean so far.", "score"),
+        Tag(TRAINING, "Training return", "reward", "Mean return of the training episodes that ended in the epoch.",
+            "return", "training"),
+        Tag("rollout/return_std", "Training return, standard deviation", "reward",
+            "Standard deviation of these returns."),
+        Tag("rollout/return_min", "Training return, smallest", "reward", "The smallest of these returns."),
+        Tag("rollout/return_max", "Training return, largest", "reward", "The largest of these returns."),
+        Tag(LENGTH, "Episode length", "steps", "Mean length of the training episodes that ended in the epoch."),
+        Tag(SAMPLED, "Evaluation return, sampled actions", "reward",
+            "Mean return of evaluation episodes whose actions are drawn from the policy.", "return", "sampled"),
+        Tag(GREEDY, "Evaluation return, greedy actions", "reward",
+            "Mean return of evaluation episodes whose actions are the policy's best.", "return", "greedy"),
+        Tag(REWARD_RATE, "Reward per step in evaluation, greedy actions", "reward per step",
+            "Reward per step of evaluations, for environments without episodes.", "return", "reward rate", (GREEDY,)),
+        Tag(FITNESS, "Fitness by agents of perturbed proxies", "reward",
+            "Mean fitness of the generation's population.", "return", "fitness"),
+        Tag(MEAN_RETURN, "Real return of fresh agents of the mean", "reward",
+            "Mean return, in the test environment, of fresh agents that trained on the search's mean.",
+            "return", "search mean"),
+        Tag(BEST_FITNESS, "Largest fitness of the generation", "reward",
+            "The largest fitness of the generation.", "score"),
+        Tag(WORST_FITNESS, "Smallest fitness of the generation", "reward", "The smallest fitness of the generation."),
+        Tag("search/fitness_std", "Fitness, standard deviation", "reward", "Standard deviation of fitness."),
+        Tag("search/center_solved", "Solved by agents of the mean", "share",
+            "Share of the mean's fresh agents that reach `solved_reward`."),
+        Tag("search/failed", "Failed members", "members", "Members of the population whose agents all diverged."),
+        Tag("search/update_norm", "Step of the mean", "parameters",
+            "Euclidean length of the mean's latest step."),
+        Tag("search/noise_std", "Perturbation", "parameters",
+            "Standard deviation of the perturbations, after the generation."),
+        Tag("search/steps_per_agent", "Training steps of an agent", "steps",
+            "Mean number of steps that the generation's agents trained for."),
+        Tag("search/episode_length", "Episode length on the proxy", "steps",
+            "Mean length of the episodes that the generation's agents trained on."),
+        Tag(SYNTHETIC_STEPS, "Training steps of all agents", "steps", "Steps of all agents in training so far."),
+        Tag("search/real_steps", "Test steps of all agents", "steps",
+            "Steps of all agents in tests in the real environment so far."),
+        Tag("train/policy_loss", "Policy loss", "loss",
+            "Loss of the policy as it is descended: cross-entropy of commanded policies, policy gradient, clipped "
+            "surrogate, or minus the critics' value.", "loss"),
+        Tag("train/value_loss", "Value loss", "reward squared",
+            "Squared error of values to their goals: of state values, of action values or, of both critics, the sum.",
+            "loss"),
+        Tag("train/entropy_loss", "Entropy loss", "loss", "Minus `beta` times the entropy share.", "loss"),
+        Tag("train/total_loss", "Total loss", "loss", "Sum of the losses as they are weighted.", "loss"),
+        Tag("train/validation_loss", "Policy loss on new episodes", "loss",
+            "The policy's loss on episodes before anything is learned from them.", "loss"),
+        Tag("train/baseline", "Baseline", "reward",
+            "Mean of what returns are compared with, in units of `reward_scale` times reward.", "loss"),
+        Tag("train/advantage_mean", "Advantage", "reward",
+            "Mean of what returns exceed the baseline by, before it is standardised."),
+        Tag("train/entropy", "Entropy of the policy", "nats", "Mean entropy of the policy in the latest batch."),
+        Tag("train/entropy_share", "Entropy of the policy, share of the largest", "share",
+            "Entropy as a share of that of a uniform policy."),
+        Tag("train/entropy_temperature", "Entropy temperature", "reward per nat",
+            "What a nat of entropy is worth to the policy."),
+        Tag("train/q_mean", "Mean action value", "reward",
+            "Mean value of actions: of the latest batch, of a table's entries, or, where batches are imagined, of the "
+            "best actions in the observations of the epoch."),
+        Tag("train/explained_variance", "Explained variance of values", "share",
+            "Share of the goals' variance that the values explain: 1 is all, 0 no more than their mean does."),
+        Tag(LEARNING_RATE, "Learning rate", "", "Learning rate of the policy, or of the values where these act."),
+        Tag("train/grad_norm", "Gradient norm", "",
+            "Euclidean length of the policy's gradient before it is clipped, mean over the updates that are reported."),
+        Tag("train/approx_kl", "Approximate KL divergence", "nats",
+            "Mean of r - 1 - log r over the latest pass, with r the ratio of the new to the old policy."),
+        Tag("train/clip_fraction", "Clipped ratios", "share", "Share of the ratios that lie beyond `clip_range`."),
+        Tag("train/epsilon", "Epsilon", "probability", "Probability of a random action at the end of the epoch."),
+        Tag("train/buffer_size", "Replay buffer", "steps", "Steps that the replay buffer holds."),
+        Tag(GRADIENT_STEPS, "Gradient steps", "updates", "Updates made so far."),
+        Tag("model/reward_loss", "Model loss: reward", "loss", "Loss of the model's rewards, mean over the epoch.",
+            "loss"),
+        Tag("model/termination_loss", "Model loss: end of the episode", "loss",
+            "Loss of the model's terminations, mean over the epoch.", "loss"),
+        Tag("model/obs_loss", "Model loss: observation", "loss",
+            "Loss of the model's observations, mean over the epoch.", "loss"),
+        Tag("model/kl_loss", "Model loss: next latent state", "loss",
+            "Loss of the model's next latent states, mean over the epoch.", "loss"),
+        Tag("model/kl_base_loss", "Model loss: prior", "loss",
+            "Divergence of the model's latent states from the fixed prior, mean over the epoch."),
+        Tag(COMMAND, "Obtained against commanded return", "reward",
+            "Mean return that training episodes are commanded to get.", "command"),
+        Tag("command/horizon", "Commanded horizon", "steps", "Mean number of steps that episodes are commanded."),
+        Tag("command/advantage", "Commanded advantage", "reward", "Mean advantage that steps are commanded."),
+        Tag(EPOCH, "Epoch", "epochs", "The epoch, or a search's generation: a column `epoch` in metrics.csv."),
+        Tag(ENV_STEPS, "Environment steps", "steps",
+            "The x axis itself, to be drawn over time: a column `env_steps` in metrics.csv."),
+        Tag(SPEED, "Steps per second", "steps per second",
+            "Environment steps of all seeds of the run together per second of training, without evaluations."),
+        Tag("time/rollout", "Time of rollouts", "seconds", "Seconds of the epoch in which episodes were played."),
+        Tag("time/update", "Time of updates", "seconds", "Seconds of the epoch in which something was learned."),
+        Tag("time/train", "Time of training", "seconds", "Seconds of the epoch in which agents trained."),
+        Tag("time/eval", "Time of the evaluation", "seconds", "Seconds of the evaluation after the epoch."),
+        Tag("time/test", "Time of tests", "seconds", "Seconds of the generation in which agents were tested."),
+        Tag("time/generation", "Time of the generation", "seconds", "Seconds of the generation."),
     )
+}  # fmt: skip
+
+
+FORMER = {
+    "gradient_steps": GRADIENT_STEPS,
+    "train/mean_reward": RUNNING_MEAN,
+    "train/best_mean_reward": RUNNING_BEST,
+    "rollout/length": LENGTH,
+    "train/loss_p": "train/policy_loss",
+    "train/loss_v": "train/value_loss",
+    "train/loss_e": "train/entropy_loss",
+    "train/loss_t": "train/total_loss",
+    "train/val_loss": "train/validation_loss",
+    "train/adv_m": "train/advantage_mean",
+    "train/loss": "train/value_loss",
+    **{f"train/model_{name}": f"model/{name}_loss" for name in ("reward", "termination", "obs", "kl", "kl_base")},
 }
+"""What columns were called while epochs were the x axis of TensorBoard, and what they are called now."""
+
+
+def renamed(columns: Sequence[str]) -> list[str]:
+    """The present names of the ``columns`` of a metrics.csv. Those of a former one are known by ``gradient_steps``."""
+    if "gradient_steps" not in columns:
+        return list(columns)
+    names = dict(FORMER)
+    if "train/value_loss" in columns:  # an agent with both: the loss is their sum
+        names["train/loss"] = "train/total_loss"
+    if "train/loss_p" in columns:  # policy gradients had the entropy as a share of the largest
+        names["train/entropy"] = "train/entropy_share"
+    return [names.get(name, name.replace("es/", "search/", 1) if name.startswith("es/") else name) for name in columns]
 
 
 def tags(*kinds: Kind) -> list[str]:

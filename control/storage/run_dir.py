@@ -7,7 +7,7 @@ import fcntl
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from control.cli.errors import DISK, absent, one_line
@@ -16,6 +16,7 @@ from models.settings import SettingError, UserError
 
 KEYS = ("epoch", "env_steps", "seed")
 LAST = Path("checkpoints", "last.ckpt")  # in the folder of a run: what --resume goes on from
+Rename = Callable[[Sequence[str]], list[str]]
 _VERSION = re.compile(r"version_(\d+)")
 
 
@@ -141,11 +142,12 @@ def synced(path: Path) -> None:
 class MetricsFile:
     """A CSV file with a row per (epoch, seed): `KEYS`, then one column a TensorBoard tag, empty where not measured. An
     existing file is continued. Its columns come first; tags it does not know add columns. Raises SettingError for a
-    file that is no such table."""
+    file that is no such table. ``rename`` gives the columns of a file their present names."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, rename: Rename = list):
         self.path = path
-        columns, rows = _read_rows(path)
+        columns, rows = _read_rows(path, rename)
+        self.renamed = columns != _read_rows(path)[0]  # whether the file had former names
         self.columns = columns or list(KEYS)
         self._write(rows)  # which mends the last line of a run that was killed while it wrote
 
@@ -191,9 +193,9 @@ def missing_epochs(path: Path, env_steps: Mapping[int, int], last: int) -> list[
     return [epoch for epoch in range(1, last + 1) if any((epoch, seed) not in seen for seed in env_steps)]
 
 
-def read_metrics(path: Path) -> dict[str, list[float]]:
+def read_metrics(path: Path, rename: Rename = list) -> dict[str, list[float]]:
     """Columns of a `MetricsFile`: whole numbers for `KEYS`, floats for tags, NaN where nothing was measured."""
-    columns, rows = _read_rows(path)
+    columns, rows = _read_rows(path, rename)
     return {column: [_value(column, row[column]) for row in rows] for column in columns}
 
 
@@ -201,7 +203,7 @@ def _value(column: str, cell: str) -> float:
     return int(cell) if column in KEYS else float(cell or math.nan)
 
 
-def _read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+def _read_rows(path: Path, rename: Rename = list) -> tuple[list[str], list[dict[str, str]]]:
     """Header and rows, without a last line that was cut off; nothing where there is no file. Raises SettingError where
     it cannot be read or is no table of numbers."""
     if not path.exists():
@@ -209,7 +211,7 @@ def _read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     where, rows = "", []
     try:
         lines = csv.reader(path.read_text(encoding="utf-8").split("\n")[:-1])
-        columns = next(lines, [])
+        columns = rename(next(lines, []))
         if columns and (tuple(columns[: len(KEYS)]) != KEYS or len(set(columns)) < len(columns)):
             raise ValueError(f"its first line must be {','.join(KEYS)} and other names, each once")
         for number, cells in enumerate(lines, 2):

@@ -28,11 +28,11 @@ from models.settings import SettingError  # noqa: E402
 FOUR, TWO = ("VPG", "EPG", "BPG", "CPG"), ("CPG", "AAC")
 PANELS: Sequence[tuple[str, str, Sequence[str]]] = (
     ("Mean return of the last {length} episodes", RUNNING_MEAN, FOUR),
-    ("Policy loss", "train/loss_p", FOUR),
+    ("Policy loss", "train/policy_loss", FOUR),
     ("Baseline", "train/baseline", FOUR),
     ("AAC against CPG, mean return", RUNNING_MEAN, TWO),
-    ("Entropy loss", "train/loss_e", FOUR),
-    ("Entropy of the policy, share of the largest", "train/entropy", tuple(IMPLEMENTATIONS)),
+    ("Entropy loss", "train/entropy_loss", FOUR),
+    ("Entropy of the policy, share of the largest", "train/entropy_share", tuple(IMPLEMENTATIONS)),
 )
 X = {"episodes": "episodes", "env_steps": STEPS_LABEL}
 

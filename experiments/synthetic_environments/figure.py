@@ -19,7 +19,7 @@ import numpy as np  # noqa: E402
 
 from control.reports.panels import COLOURS, GREY, sheet  # noqa: E402
 from control.reports.runs import read_runs  # noqa: E402
-from control.reports.tags import MEAN_RETURN  # noqa: E402
+from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS  # noqa: E402
 
 SEARCHES = {"CartPole, MDP": "cartpole/mdp", "CartPole, bandit": "cartpole/bandit", "Acrobot, bandit": "acrobot/bandit"}
 SOLVED = {"cartpole": 475, "acrobot": -100}
@@ -29,7 +29,7 @@ def draw_search(axis: Any, title: str, folder: Path, game: str) -> None:
     """The return of the mean's fresh agents over synthetic steps, one line per seed; a dot is the winner's score."""
     for colour, metrics in zip(COLOURS, sorted(folder.glob("SE/seed_*/version_0/metrics.csv")), strict=False):
         (run,) = read_runs(metrics)
-        steps, returns = run.points(MEAN_RETURN, "es/synthetic_steps")
+        steps, returns = run.points(MEAN_RETURN, SYNTHETIC_STEPS)
         axis.plot(steps / 1e6, returns, color=colour, linewidth=1.2)
         scores = metrics.with_name("scores.json")
         if scores.exists():

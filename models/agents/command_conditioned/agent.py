@@ -18,7 +18,7 @@ from models.agents.command_conditioned.config import Config
 from models.agents.command_conditioned.networks import POLICIES
 from models.contract import Command, EpisodeAgent, Policy
 from models.layers import trunk, trunk_sizes
-from models.losses import cross_entropy, exponential_weights, squared_error
+from models.losses import cross_entropy, entropy, explained_variance, exponential_weights, squared_error
 from models.memory import Episode, EpisodeMemory
 from models.mlp import MlpNetwork, parameters
 from models.optim import Adam, clip_gradients
@@ -56,6 +56,7 @@ class Agent(EpisodeAgent):
         self.optimizers = [Adam([*self.policy.parameters(), *self.trunk.parameters()], config.lr)]
         if self.value:
             self.optimizers.append(Adam([self.value.flat], config.value_lr or config.lr))
+        self._latest: dict[str, Any] = {}  # norms of gradients and outputs of the latest updates
         self.discrete = isinstance(spaces.actions, Discrete)
         if isinstance(spaces.actions, Continuous):  # networks work in the cube [-1, 1]^A
             low, high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
@@ -104,13 +105,13 @@ class Agent(EpisodeAgent):
         return self.policy(self.trunk(obs), command * self.commands.scale.unsqueeze(1))
 
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Remember whole episodes and make the next exploration commands from them. ``validate`` gives ``{"val_loss":
-        [M]}``, or nothing where it is switched off or the steps have no command yet (RCP-A)."""
+        """Remember whole episodes and make the next exploration commands from them. ``validate`` gives the loss on
+        them, ``{"validation_loss": [M]}``, or nothing where it is switched off or steps have no command yet (RCP-A)."""
         discounted = discounted_returns(trajectory.reward, trajectory.valid, self.config.discount)
         episodes = [self._episodes(trajectory, discounted, m) for m in range(self.members)]
         metrics = {}
         if validate and self.config.num_val_batches > 0 and not self.config.desire_advantage:
-            metrics["val_loss"] = self._validation_loss(episodes)
+            metrics["validation_loss"] = self._validation_loss(episodes)
         for m in range(self.members):
             self.memory.add(m, episodes[m])
         self.commands.widen(discounted, trajectory.returns, trajectory.lengths)
@@ -147,19 +148,30 @@ class Agent(EpisodeAgent):
             metrics["value_loss"] = self._descend(self.optimizers[1], updates, self._value_loss)
             metrics["value_loss"] *= self._value_scale().square()  # in units of reward squared
             self._refresh_advantages()
-        return metrics | {"policy_loss": self._descend(self.optimizers[0], config.num_grad_steps, self._policy_loss)}
+            pairs = zip(self.memory.column("value"), self.memory.column("value_target"), strict=True)
+            metrics["explained_variance"] = torch.stack([explained_variance(*pair) for pair in pairs])
+        metrics["policy_loss"] = self._descend(self.optimizers[0], config.num_grad_steps, self._policy_loss)
+        metrics["grad_norm"] = torch.stack(self._latest["norms"], 1).mean(1)
+        if self.discrete:
+            metrics["entropy"] = entropy(self._latest["outputs"] * config.action_noise)
+        return metrics
+
+    def status(self) -> dict[str, Tensor]:
+        held = [sum(map(len, episodes)) for episodes in self.memory.episodes]
+        return super().status() | {"train/buffer_size": torch.tensor(held)}
 
     def _descend(self, optimizer: Adam, updates: int, loss_of: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
         """Gradient steps on batches from memory; mean loss ``[M]``. ``loss_of`` gives the loss to descend and the loss
         to report, both ``[M]``, of the steps in ``slots [M, B]``."""
-        config, losses = self.config, []
+        config, losses, norms = self.config, [], []
         for slots in self.memory.sample(self.streams, updates, config.batch_size, config.sample_by):
             loss, plain = loss_of(slots)
             optimizer.zero_grad()
             loss.sum().backward()
-            clip_gradients(optimizer.param_groups[0]["params"], config.max_grad_norm)
+            norms.append(clip_gradients(optimizer.param_groups[0]["params"], config.max_grad_norm))
             optimizer.step()
             losses.append(plain)
+        self._latest["norms"] = norms
         return torch.stack(losses).mean(0)
 
     def _policy_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
@@ -175,6 +187,7 @@ class Agent(EpisodeAgent):
     def _fit_loss(self, obs: Tensor, action: Tensor, command: list[Tensor]) -> Tensor:
         """Cross-entropy of the action taken, or squared error to it in half-widths of the range; ``[M, B]``."""
         outputs = self(obs, torch.stack(command, dim=-1))
+        self._latest["outputs"] = outputs.detach()
         if self.discrete:
             return cross_entropy(outputs, action)
         return squared_error(outputs, (action - self.middle) / self.half_width)

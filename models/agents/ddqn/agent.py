@@ -12,6 +12,7 @@ from models.contract import Policy, TickingAgent
 from models.curiosity import curiosity_bytes, curiosity_of
 from models.epsilon import Epsilon
 from models.hashed import BLOCK, CPU, streams_on
+from models.losses import explained_variance
 from models.mlp import Mlp, parameters
 from models.optim import MemberAdam
 from models.replay import ReplayBuffer
@@ -66,6 +67,7 @@ class Agent(Replaying, TickingAgent):
         self.numbers: dict[str, Tensor] = {}  # of the step under way
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64, device=device)  # finished
         self.steps = 0
+        self._latest: dict[str, Tensor] = {}  # values and goals [M, B] of the latest update, looked at now and then
         self._each = torch.arange(self.actions, device=device).view(1, -1, 1)
         self._epsilon = Epsilon(config)
         self._views()
@@ -147,7 +149,9 @@ class Agent(Replaying, TickingAgent):
         goal = torch.addcmul(reward, batch["discount"], later, value=self.config.discount)
         trace = self.network.forward(self._online, obs)
         chosen = (batch["action"].unsqueeze(1) == self._each).float()
-        error = (trace[-1] * chosen).sum(1) - goal
+        values = (trace[-1] * chosen).sum(1)
+        self._latest |= {"values": values, "goal": goal}
+        error = values - goal
         weighted = error * (1 / uniform.shape[1])
         gradient = chosen * (2 * weighted).unsqueeze(1)
         self.optimizer.update(self.network.backward(self._online, obs, trace, gradient)[0], learning)
@@ -160,10 +164,17 @@ class Agent(Replaying, TickingAgent):
 
     def select(self, members: Tensor) -> None:
         self.target = nn.Parameter(self.target[members], requires_grad=False)
+        self._latest.clear()
         super().select(members)
 
     def measured(self) -> dict[str, Tensor]:
-        return {"train/epsilon": self.epsilon()}
+        """Epsilon now; what the latest update found of its batch, NaN where there was none since the last call."""
+        found = dict.fromkeys(("train/q_mean", "train/explained_variance"), torch.full((self.members,), torch.nan))
+        if self._latest:
+            values, goal = self._latest["values"], self._latest["goal"]
+            found = {"train/q_mean": values.mean(1), "train/explained_variance": explained_variance(values, goal)}
+            self._latest.clear()
+        return {"train/epsilon": self.epsilon()} | self.of_learners(found)
 
     def values(self, obs: Tensor) -> Tensor:
         """``obs [M, B, O] -> [M, B, A]``."""

@@ -12,6 +12,7 @@ from models.agents.model_generalisation.experience import States, Transitions
 from models.agents.model_generalisation.imagination import Imagination, Latent, ModelSpec, Perfect, Simple, imagined
 from models.agents.model_generalisation.values import ActionValues, compiled, exploration_noise, explore, replayed
 from models.contract import Policy, StepAgent
+from models.losses import entropy
 from models.mlp import parameters
 from models.replay import row_bytes
 from models.settings import SettingError
@@ -67,6 +68,7 @@ class Agent(StepAgent):
         self.steps = 0  # environment steps so far
         self.episodes = torch.zeros(members, dtype=torch.int64, device=device)  # finished
         self._sums: dict[str, Tensor] = {}
+        self._shown: list[Tensor] = []  # values [M, 1, A] that actions were chosen by
         self._updates = 0
         self.numbers: dict[str, Tensor] = {}  # random ones of the step under way
 
@@ -123,7 +125,9 @@ class Agent(StepAgent):
         self.numbers = self.noise.next()
         self.steps += 1
         seen = self.model.encode(obs, self.numbers.get("encode"))
-        return explore(self.config, self.values(seen), self.numbers["act"])
+        values = self.values(seen)
+        self._shown.append(values)
+        return explore(self.config, values, self.numbers["act"])
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
         """Greedy play, on latents drawn from ``streams``."""
@@ -178,10 +182,21 @@ class Agent(StepAgent):
         return imagined(self.values, self.model, batch, numbers)
 
     def measured(self) -> dict[str, Tensor]:
-        """Means of the model's losses ``[M]`` since the last call, by tag."""
-        means = {f"train/model_{name}": total / self._updates for name, total in self._sums.items() if name != "loss"}
+        """Means of the model's losses, and of what was acted by, ``[M]`` since the last call, by tag."""
+        means = {f"model/{name}_loss": total / self._updates for name, total in self._sums.items() if name != "loss"}
         self._sums, self._updates = {}, 0
+        if self._shown:
+            values = torch.cat(self._shown, 1)
+            self._shown.clear()
+            means["train/q_mean"] = values.amax(2).mean(1)
+            if self.config.exploration_strat == "softmax":
+                means["train/entropy"] = entropy(values / self.config.softmax_temp)
         return means
+
+    def status(self) -> dict[str, Tensor]:
+        rate = torch.full((self.members,), self.values.optimizer.lr, dtype=torch.float64)
+        held = torch.full((self.members,), self.replay.size)
+        return {"train/learning_rate": rate, "train/buffer_size": held}
 
     def training_state(self) -> dict[str, Any]:
         return {

@@ -6,6 +6,7 @@ Read top to bottom: acting, what the episodes of a batch are worth (`observe`), 
 """
 
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from models.agents.policy_gradients.batch import CHUNK, Batch, pack, table, unpa
 from models.agents.policy_gradients.config import Config
 from models.contract import EpisodeAgent, Policy
 from models.layers import trunk, trunk_sizes
-from models.losses import entropy_loss, policy_gradient, value_loss
+from models.losses import entropy_loss, explained_variance, policy_gradient, value_loss
 from models.mlp import MlpNetwork, parameters
 from models.optim import Adam, clip_gradients
 from models.spaces import Discrete, Spaces
@@ -31,7 +32,7 @@ class Agent(EpisodeAgent):
 
     action_kinds = (Discrete,)
     takes_images = True
-    main_loss = "loss_p"
+    main_loss = "policy_loss"
     optimizers: list[Adam]
 
     def __init__(self, config: Config, spaces: Spaces, seeds: list[int]):
@@ -59,8 +60,9 @@ class Agent(EpisodeAgent):
 
     @torch.no_grad()
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Take in the episodes of one update. Returns ``baseline`` and ``adv_m``, where there is a baseline: means over
-        the experiences of what their returns were compared with, and of what was left."""
+        """Take in the episodes of one update. Returns ``baseline`` and ``advantage_mean``, where there is a baseline:
+        means over the experiences of what their returns were compared with, and of what was left; and the
+        ``explained_variance`` of values."""
         config = self.config
         self.batch = batch = pack(trajectory)
         values = None
@@ -74,7 +76,10 @@ class Agent(EpisodeAgent):
         metrics = {}
         if config.baseline != "none":
             metrics["baseline"] = batch.by_member(torch.mean, baseline)
-            metrics["adv_m"] = batch.by_member(torch.mean, batch.weights)
+            metrics["advantage_mean"] = batch.by_member(torch.mean, batch.weights)
+        if values is not None:
+            rows = zip(values, batch.returns, batch.counts, strict=True)
+            metrics["explained_variance"] = torch.stack([explained_variance(v[:n], g[:n]) for v, g, n in rows])
         if config.normalize_advantage:
             batch.weights = batch.by_member(_standardised, batch.weights)
         return metrics
@@ -93,9 +98,9 @@ class Agent(EpisodeAgent):
         return lambda_returns(reward, following, valid, config.discount, config.gae_lambda)
 
     def learn(self) -> dict[str, Tensor]:
-        """One gradient step on the batch, which is then forgotten. Returns ``{name: [M]}``: the losses ``loss_p``,
-        ``loss_e`` (with entropy), ``loss_v`` (with values), their sum ``loss_t``, and ``entropy``, the policy's as a
-        share of the largest possible."""
+        """One gradient step on the batch, which is then forgotten. Returns ``{name: [M]}``: ``policy_loss``,
+        ``entropy_loss`` (with entropy), ``value_loss`` (with values), their sum ``total_loss``; the policy's
+        ``entropy`` in nats and as a share of the largest possible; ``grad_norm`` where gradients are clipped."""
         assert self.batch is not None
         batch, self.batch = self.batch, None
         if self.config.anneal_lr:
@@ -104,41 +109,43 @@ class Agent(EpisodeAgent):
             for optimizer, lr in zip(self.optimizers, rates, strict=False):
                 optimizer.param_groups[0]["lr"] = left * lr
         parts = [self._descend(chunk) for chunk in batch.chunks()]
-        for optimizer in self.optimizers:
-            self._step(optimizer)
+        norms = [self._step(optimizer) for optimizer in self.optimizers]
         for _ in range(self.config.value_steps):
             for chunk in batch.chunks():
                 values = self.network.values(chunk.obs)
                 value_loss(values, chunk.returns, self.config.delta, chunk.share).sum().backward()
             self._step(self.optimizers[1])
         # one after another: a sum along an axis of chunks rounds by how many there are, and others may need more
-        return {name: functools.reduce(torch.add, [part[name] for part in parts]) for name in parts[0]}
+        sums = {name: functools.reduce(torch.add, [part[name] for part in parts]) for name in parts[0]}
+        sums["entropy"] = sums["entropy_share"] * math.log(self.network.actions)
+        return sums if norms[0] is None else sums | {"grad_norm": norms[0]}
 
     def _descend(self, chunk: Batch) -> dict[str, Tensor]:
         """Add the gradient of a chunk; what it adds to each mean, ``[M]``."""
         config = self.config
         scores, values = self.network(chunk.obs)
         negative_entropy = entropy_loss(scores, 1.0, chunk.share)
-        losses = {"loss_p": policy_gradient(scores, chunk.action, chunk.weights, chunk.share)}
+        losses = {"policy_loss": policy_gradient(scores, chunk.action, chunk.weights, chunk.share)}
         if config.beta > 0:
-            losses["loss_e"] = config.beta * negative_entropy
+            losses["entropy_loss"] = config.beta * negative_entropy
         if values is not None:
-            losses["loss_v"] = value_loss(values, chunk.returns, config.delta, chunk.share)
+            losses["value_loss"] = value_loss(values, chunk.returns, config.delta, chunk.share)
         total = torch.stack(list(losses.values())).sum(0)
         total.sum().backward()
-        losses |= {"loss_t": total, "entropy": -negative_entropy}
+        losses |= {"total_loss": total, "entropy_share": -negative_entropy}
         return {name: value.detach() for name, value in losses.items()}
 
-    def _step(self, optimizer: Adam) -> None:
-        (group,) = optimizer.param_groups
-        if self.config.max_grad_norm is not None:
-            clip_gradients(group["params"], self.config.max_grad_norm)
+    def _step(self, optimizer: Adam) -> Tensor | None:
+        """The norms ``[M]`` of the gradients, where these are clipped."""
+        (group,), most = optimizer.param_groups, self.config.max_grad_norm
+        norm = None if most is None else clip_gradients(group["params"], most)
         optimizer.step()
         optimizer.zero_grad()
+        return norm
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
         text = "the policy has been sure of every action, so it explores nothing and learns no more"
-        return metrics["entropy"] < _SURE, f"{text}; a smaller lr or a larger beta may help"
+        return metrics["entropy_share"] < _SURE, f"{text}; a smaller lr or a larger beta may help"
 
 
 def _standardised(values: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ from models.losses import clipped_surrogate, clipped_value_error
 from models.moments import Moments
 from models.optim import LockstepAdam, clip_norm
 from models.replay import ReplayBuffer, row_bytes
+from models.replaying import rates
 from models.spaces import Continuous, Discrete, Spaces
 from models.state import like
 from models.streams import NoiseBlocks, Streams
@@ -59,6 +60,7 @@ class Agent(InnerAgent):
     """
 
     action_kinds = (Discrete, Continuous)
+    main_loss = "total_loss"
     groups = staticmethod(groups)
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
@@ -80,6 +82,9 @@ class Agent(InnerAgent):
         self.going = torch.zeros(members, self.envs)  # the discounted sums of rewards that `gained` is of
         self.unit = torch.tensor([0.0, 1.0]).repeat(members, 1)  # mean and deviation of what values predict
         self.numbers = {name: torch.full((members,), torch.nan) for name in MEASURED}
+        if config.max_grad_norm is not None:
+            self.numbers["grad_norm"] = torch.full((members,), torch.nan)
+        self._norms: list[Tensor] = []  # of the gradients of the pass under way
         self.loss = torch.full((members,), torch.nan)
         self.episodes = torch.zeros(members, dtype=torch.int64)
         self.steps = 0
@@ -162,10 +167,13 @@ class Agent(InnerAgent):
             self.share = max(0.0, 1 - begun / self.budget)
         table = self._judged()
         for epoch in range(self.config.ppo_epochs):
+            self._norms.clear()
             found = [self.descend(part) for part in self._minibatches(table)]
             if epoch == self.config.ppo_epochs - 1:
                 measured = torch.stack([self.measure(*each) for each in found], 2).mean(2)
                 self.numbers |= dict(zip(MEASURED, measured.unbind(1), strict=False))
+        if self._norms:
+            self.numbers["grad_norm"] = torch.stack(self._norms, 1).mean(1)
         policy, value, entropy = (self.numbers[name] for name in MEASURED[:3])
         self.loss = policy + self.config.vf_coef * value - self.config.ent_coef * entropy
         return self.loss
@@ -244,7 +252,7 @@ class Agent(InnerAgent):
         of_critic, _ = network.critic.backward(parts.critic, obs, trace, of_value)
         gradient = torch.cat([of_actor, of_critic, of_scales, self._fixed], 1)
         if config.max_grad_norm is not None:
-            clip_norm([gradient], config.max_grad_norm)
+            self._norms.append(clip_norm([gradient], config.max_grad_norm))
         self.optimizer.update(gradient, self.share)
         return surrogate, error, judged.entropy, log_ratio, ratio
 
@@ -258,6 +266,9 @@ class Agent(InnerAgent):
     def measured(self) -> dict[str, Tensor]:
         """Of the latest rollout; NaN before the first, and the explained variance where all goals are equal."""
         return {f"train/{name}": values for name, values in self.numbers.items()}
+
+    def status(self) -> dict[str, Tensor]:
+        return {"train/learning_rate": self.share * rates(self.own)}
 
     def values(self, obs: Tensor) -> Tensor:
         """``obs [M, B, O] -> [M, B, 1]``, of the policy."""
@@ -297,8 +308,9 @@ class Agent(InnerAgent):
         for name, part in self._stateful().items():
             part.load_state_dict(state[name])
         self.shuffling.set_state(state["shuffling"])
+        numbers = self.numbers | state["numbers"]  # a former file lacks some
         for name, own in self._own().items():
-            setattr(self, name, like(own, state[name], name))
+            setattr(self, name, like(own, numbers if name == "numbers" else state[name], name))
 
 
 def rollout_length(config: Config, spaces: Spaces) -> int:

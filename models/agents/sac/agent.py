@@ -61,7 +61,9 @@ class Agent(OffPolicy):
     def improve(self, obs: Tensor, numbers: dict[str, Tensor], learning: Tensor | None) -> None:
         alpha, trace = self.alpha(), self.network.forward(self._actor, obs)
         drawn = draw(trace[-1], numbers["now"])
-        uphill = self.critics.smaller(torch.cat([obs, drawn.action], 1))[1][:, self.obs_size :]
+        acted, slopes = self.critics.smaller(torch.cat([obs, drawn.action], 1))
+        self.critics.latest |= {"acted": acted, "log_prob": drawn.log_prob, "alpha": alpha}
+        uphill = slopes[:, self.obs_size :]
         gradient = slope(drawn, uphill.neg(), (alpha / obs.shape[2]).unsqueeze(2))
         entropy = drawn.log_prob.mean(1).neg()
         of_level = (entropy - self.target_entropy) * float(self.config.learn_temperature)
@@ -69,3 +71,6 @@ class Agent(OffPolicy):
         self.optimizer.update(torch.cat([of_network, of_level.unsqueeze(1)], 1), learning)
         self.critics.follow(self.config.tau, learning)
         self.seen |= {"train/entropy": entropy, "train/entropy_temperature": alpha[:, 0]}
+
+    def policy_loss(self, latest: dict[str, Tensor]) -> Tensor:
+        return (latest["alpha"] * latest["log_prob"] - latest["acted"]).mean(1)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from models.agents.tabular.config import Config
 from models.contract import InnerAgent, Policy
 from models.epsilon import Epsilon
+from models.replaying import rates
 from models.spaces import Discrete, Spaces
 from models.state import demand, like
 from models.streams import NoiseBlocks, Streams, integers_below
@@ -257,7 +258,10 @@ class Agent(InnerAgent):
         self._prepare()
 
     def measured(self) -> dict[str, Tensor]:
-        return {"train/epsilon": self.epsilon()}
+        return {"train/epsilon": self.epsilon(), "train/q_mean": self.online.detach().mean(1)}
+
+    def status(self) -> dict[str, Tensor]:
+        return {"train/learning_rate": rates(self.own)}
 
     def values(self, obs: Tensor) -> Tensor:
         """``obs [M, B, S] -> [M, B, A]``."""

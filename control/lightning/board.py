@@ -1,0 +1,161 @@
+"""What TensorBoard shows of a run beside its curves: settings, histograms, films, and a page of charts for each family.
+
+The x axis of everything is the number of environment steps that the member has made.
+"""
+
+import io
+import math
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+
+from control.cli.settings import Settings, as_dict, from_dict
+from control.reports.tags import FITNESS, TAGS, tags
+
+_RUN = ("epochs", "steps_per_epoch", "time_limit", "target_return")  # settings of a run that are of learning
+_SWITCHES = ("compile", "compiled")  # settings of agents and searches that do not
+_LARGEST = 10_000  # numbers of a histogram; of more, as many are taken evenly
+
+
+class Board:
+    """The event files of one member in ``folder``. It has made ``steps`` before; what is there of later ones, by a
+    process that died, is forgotten."""
+
+    def __init__(self, folder: Path, steps: int):
+        self.folder = folder
+        if steps:
+            date_back(folder)
+        self.writer = SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
+        self._arranged = False
+
+    def scalars(self, values: Mapping[str, float], steps: int) -> None:
+        for tag, value in values.items():
+            if not math.isnan(value):
+                self.writer.add_scalar(tag, value, steps)
+
+    def settings(self, settings: Settings, steps: int) -> None:
+        """All settings as a table; those that differ from the default, or were given, first and in bold."""
+        chosen = set(hyperparameters(settings))
+        values = sorted(as_dict(settings).items(), key=lambda item: item[0] not in chosen)
+        lines = [f"| {'**' + name + '**' if name in chosen else name} | `{value}` |" for name, value in values]
+        self.writer.add_text("settings", "\n".join(["| setting | value |", "| --- | --- |", *lines]), steps)
+
+    def arrange(self, family: str, logged: Iterable[str]) -> None:
+        """One page of charts for a family, under CUSTOM SCALARS; by the first row that says what is ``logged``."""
+        if not self._arranged:
+            self._arranged = True
+            self.writer.add_custom_scalars({family: layout(set(logged))})
+
+    def histogram(self, tag: str, numbers: Tensor, steps: int) -> None:
+        """Of what is finite; whole numbers have a bar each."""
+        values = numbers.detach().reshape(-1)
+        values = values[:: -(-len(values) // _LARGEST)].cpu().double()
+        values = values[values.isfinite()]
+        if not len(values):
+            return
+        if numbers.is_floating_point():
+            self.writer.add_histogram(tag, values, steps)
+        else:
+            bars = np.arange(float(values.min()) - 0.5, float(values.max()) + 1)
+            self.writer.add_histogram(tag, values, steps, bins=bars)  # type: ignore[arg-type]  # edges are bins
+
+    def film(self, frames: Sequence[np.ndarray[Any, Any]], milliseconds: float, steps: int) -> None:
+        """``frames [H, W, 3]`` uint8 as an image that moves."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        height, width = frames[0].shape[:2]
+        image = Summary.Image(
+            height=height, width=width, colorspace=3, encoded_image_string=animated(frames, milliseconds)
+        )
+        self.writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag="film", image=image)]), steps)
+
+    def scores(self, settings: Settings, seed: int, final: Mapping[str, float]) -> None:
+        """Hyperparameters and ``final`` numbers for the page HPARAMS."""
+        from torch.utils.tensorboard.summary import hparams
+
+        values = hyperparameters(settings) | {"seed": seed}
+        plain = {name: each if isinstance(each, int | float | str) else str(each) for name, each in values.items()}
+        for summary in hparams(plain, dict(final)):
+            self.writer._get_file_writer().add_summary(summary)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def hyperparameters(settings: Settings) -> dict[str, Any]:
+    """What makes a run another run: agent, environment, seed, and settings of what is learned that were given or differ
+    from the default of this agent in this environment."""
+    run = settings.run
+    own = {"implementation": run.implementation, "gamename": run.gamename}
+    own |= {} if settings.proxy is None else {"agent": run.agent}
+    usual = as_dict(from_dict(own))
+    values = as_dict(settings)
+    of_run = {*as_dict(Settings(run, None))} - {*(_RUN if settings.proxy is None else ("time_limit",))}
+    command = {f"command.{name}": value for name, value in values.pop("command").items()}
+    chosen = {
+        name: value
+        for name, value in values.items()
+        if name not in of_run | {*_SWITCHES} and (name in settings.given or value != usual.get(name))
+    }
+    return own | {"seed": run.seed} | chosen | command
+
+
+def layout(logged: set[str]) -> dict[str, list[Any]]:
+    """Charts for what a family has ``logged``: returns together, everything else of one quantity a chart."""
+
+    def exactly(*names: str) -> list[str]:
+        return [f"^{re.escape(name)}$" for name in names]
+
+    def lines(*names: str) -> list[Any]:
+        return ["Multiline", exactly(*names)]
+
+    returns = tags("return")
+    charts: dict[str, list[Any]] = {"Returns": lines(*(returns if FITNESS in logged else returns[:5]))}
+    for mean, low, high in (
+        (FITNESS, "search/fitness_worst", "search/fitness_best"),
+        ("rollout/return_mean", "rollout/return_min", "rollout/return_max"),
+    ):
+        if {mean, low, high} <= logged:
+            charts[f"{TAGS[mean].title}, smallest to largest"] = ["Margin", [mean, low, high]]
+    for group in ("model/", "command/"):
+        if any(name.startswith(group) for name in logged):
+            charts[f"All of {group[:-1]}"] = ["Multiline", [f"^{group}"]]
+    alone = [name for name in TAGS if name in logged and name not in returns]
+    for name in alone:
+        if not name.startswith(("model/", "command/", "time/")) and "/return_" not in name:
+            charts[TAGS[name].title] = lines(name)
+    charts["Steps per second"] = lines("time/steps_per_second")
+    seconds = [name for name, tag in TAGS.items() if name.startswith("time/") and tag.unit == "seconds"]
+    charts["Seconds of an epoch"] = lines(*seconds)
+    return charts
+
+
+def animated(frames: Sequence[np.ndarray[Any, Any]], milliseconds: float) -> bytes:
+    """A GIF of ``frames [H, W, 3]`` uint8, each of so many milliseconds, that repeats for ever."""
+    from PIL import Image
+
+    images = [Image.fromarray(frame).quantize(64) for frame in frames]
+    content = io.BytesIO()
+    images[0].save(content, "GIF", save_all=True, append_images=images[1:], duration=milliseconds, loop=0)
+    return content.getvalue()
+
+
+def date_back(folder: Path) -> None:
+    """Give event files an earlier time if they bear this second's, or a later one by a clock that was set back since.
+    TensorBoard reads them in the order of their names; purging forgets rows of files that were read before."""
+    now, files = int(time.time()), sorted(folder.glob("events.out.tfevents.*"))
+    if files and int(files[-1].name.split(".")[3]) >= now:
+        for place, file in enumerate(files, start=now - len(files)):
+            file.rename(folder / f"events.out.tfevents.{place:010d}.{file.name.split('.', 4)[4]}")
+
+
+def put_aside(folder: Path) -> None:
+    """Rename the event files of a run whose x axis was the epoch, so that TensorBoard reads them no more."""
+    for file in folder.glob("events.out.tfevents.*"):
+        file.rename(folder / file.name.replace("events.out.tfevents", "events_by_epoch"))

@@ -1,0 +1,183 @@
+"""The names of measurements, what families really log of them, and what TensorBoard shows beside curves."""
+
+import csv
+import math
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+from control.cli.settings import from_dict
+from control.lightning.board import Board, animated, hyperparameters, layout
+from control.reports.runs import read_runs
+from control.reports.tags import FORMER, TAGS, renamed
+from control.storage.run_dir import read_metrics
+from helpers import trained
+
+ROOT = Path(__file__).parents[1]
+Finished = Callable[..., tuple[Path, str]]
+
+
+def shown(folder: Path) -> EventAccumulator:
+    events = EventAccumulator(str(folder), size_guidance={"images": 0, "scalars": 0, "histograms": 0, "tensors": 0})
+    events.Reload()
+    return events
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_name_is_of_a_group_and_explained() -> None:
+    for tag in TAGS.values():
+        assert re.fullmatch(r"(rollout|eval|train|time|model|search|command)/[a-z_]+", tag.name), tag.name
+        assert tag.title and tag.text.endswith("."), tag.name
+    assert set(FORMER.values()) <= set(TAGS) and not set(FORMER) & set(TAGS)
+
+
+def test_the_page_shows_the_table() -> None:
+    text = (ROOT / "docs" / "tensorboard.md").read_text(encoding="utf-8")
+    for tag in TAGS.values():
+        assert f"| `{tag.name}` | {tag.unit or '-'} | {tag.text} |" in text, f"docs/tensorboard.md lacks {tag.name}"
+    named = set(re.findall(r"^\| `([a-z]+/[a-z_]+)` \|", text, re.MULTILINE))
+    assert named == set(TAGS)
+
+
+@pytest.mark.parametrize(("former", "now"), [
+    # policy gradients with values; agents that learn step by step; PPO, which had both losses; a search
+    ("train/loss_p,train/loss_v,train/loss_t,train/entropy,train/adv_m",
+     "train/policy_loss,train/value_loss,train/total_loss,train/entropy_share,train/advantage_mean"),
+    ("train/loss,rollout/length,train/q_mean", "train/value_loss,rollout/length_mean,train/q_mean"),
+    ("train/loss,train/policy_loss,train/value_loss,train/entropy",
+     "train/total_loss,train/policy_loss,train/value_loss,train/entropy"),
+    ("es/fitness_mean,es/center_return", "search/fitness_mean,search/center_return"),
+    ("train/loss,train/model_kl,own/number", "train/value_loss,model/kl_loss,own/number"),
+])  # fmt: skip
+def test_former_names_are_read_as_those_of_now(former: str, now: str) -> None:
+    columns = ["epoch", "env_steps", "seed", "gradient_steps", *former.split(",")]
+    expected = ["epoch", "env_steps", "seed", "train/gradient_steps", *now.split(",")]
+    assert renamed(columns) == expected and renamed(expected) == expected
+    assert renamed(["epoch", "env_steps", "seed", "train/loss"])[-1] == "train/loss", "an agent's own"
+
+
+def by_epoch(folder: Path) -> None:
+    """Make the files of a run those of the time when epochs were the x axis."""
+    own = ("gradient_steps", "rollout/length", "train/val_loss", "train/loss")  # of UDRL and DDQN
+    back = {FORMER[former]: former for former in own}
+    lines = (folder / "metrics.csv").read_text().split("\n")
+    head = [back.get(name, name) for name in lines[0].split(",")]
+    (folder / "metrics.csv").write_text("\n".join([",".join(head), *lines[1:]]))
+    for file in folder.glob("*tfevents*"):
+        file.unlink()
+    board = Board(folder, 0)
+    for row in csv.DictReader((folder / "metrics.csv").open()):
+        board.scalars({"env_steps": float(row["env_steps"])}, int(row["epoch"]))
+    board.close()
+
+
+@pytest.mark.parametrize("implementation", ["UDRL", "DDQN"])
+def test_a_run_of_former_names_is_read_and_goes_on(
+    implementation: str, finished: Finished, logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its numbers are those of a run that never had them, and its curves are drawn over environment steps anew."""
+    whole, _ = finished(implementation=implementation)
+    shutil.copytree(whole.parents[4], logdir)
+    folder = logdir.joinpath(*whole.parts[-5:])
+    by_epoch(folder)
+    expected = read_metrics(whole / "metrics.csv")
+    assert "gradient_steps" in read_metrics(folder / "metrics.csv")
+    (run,) = read_runs(folder / "metrics.csv")
+    assert set(run.columns) == set(expected)
+    trained(logdir, "--resume", implementation=implementation, epochs=6)
+    assert "note: this run was logged by epoch" in capsys.readouterr().out
+    table = read_metrics(folder / "metrics.csv")
+    assert set(table) == set(expected) and table["epoch"] == [1, 2, 3, 4, 5, 6]
+    curve = [(each.step, each.value) for each in shown(folder).Scalars("time/epoch")]
+    assert curve == list(zip(table["env_steps"], table["epoch"], strict=True))
+    assert len([*folder.glob("events_by_epoch*")]) == 1
+
+
+# -- pages -------------------------------------------------------------------------------------------------------------
+
+
+def on_page(folder: Path) -> dict[str, Any]:
+    """What the page HPARAMS shows of a run."""
+    content = shown(folder).SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    found = HParamsPluginData.FromString(content).session_start_info.hparams
+    return {name: getattr(value, value.WhichOneof("kind")) for name, value in found.items()}
+
+
+def test_tensorboard_shows_the_same_numbers_over_steps_settings_and_the_scatter(finished: Finished) -> None:
+    folder, _ = finished(implementation="UDRL")
+    events, metrics = shown(folder), read_metrics(folder / "metrics.csv")
+    names = {"epoch": "time/epoch", "env_steps": "time/env_steps"}
+    for tag in set(metrics) - {"seed"}:
+        scalars = events.Scalars(names.get(tag, tag))
+        expected = [(s, v) for s, v in zip(metrics["env_steps"], metrics[tag], strict=True) if not math.isnan(v)]
+        assert [scalar.step for scalar in scalars] == [steps for steps, _ in expected]
+        np.testing.assert_allclose([scalar.value for scalar in scalars], [value for _, value in expected], rtol=1e-6)
+    evaluated = [metrics["env_steps"][epoch - 1] for epoch in (2, 4)]
+    for tag in ("weights/policy.flat", "actions/greedy", "actions/sampled"):
+        assert [each.step for each in events.Histograms(tag)] == evaluated, tag
+    assert [image.step for image in events.Images("command/obtained_vs_commanded")] == evaluated
+    (text,) = events.Tensors("settings/text_summary")
+    assert "| **batch_size** | `16` |" in text.tensor_proto.string_val[0].decode()
+    chosen = on_page(folder)  # no folders, no switches, no counts of evaluations, no defaults
+    assert chosen.items() >= {"implementation": "UDRL", "gamename": "cartpole", "seed": 25, "epochs": 5}.items()
+    assert not {"logdir", "eval_every", "checkpoint_every", "logger", "display", "plot", "discount"} & set(chosen)
+    final = events.SummaryMetadata("_hparams_/experiment").plugin_data.content
+    assert b"eval/return_greedy" in final and not any(tag.startswith("hparam/") for tag in events.Tags()["scalars"])
+
+
+def test_hyperparameters_are_what_makes_a_run_another() -> None:
+    usual = from_dict({"implementation": "CPG", "gamename": "cartpole"})
+    assert hyperparameters(usual) == {"implementation": "CPG", "gamename": "cartpole", "seed": 25}
+    quiet = usual.replace(logdir="/elsewhere", print_statements=1, record=True, num_workers=4, checkpoint_every=3)
+    assert hyperparameters(quiet) == hyperparameters(usual)
+    other = usual.replace(lr=0.5, seed=7, time_limit=90)
+    assert hyperparameters(other) == hyperparameters(usual) | {"lr": 0.5, "seed": 7, "time_limit": 90}
+    commanded = from_dict({"implementation": "UDRL", "command": {"return": 9.0}})
+    assert hyperparameters(commanded)["command.return"] == 9.0
+    search = from_dict({"implementation": "SE", "gamename": "cartpole", "population": 6, "agent": "TD3Discrete"})
+    assert hyperparameters(search).keys() == {"implementation", "gamename", "seed", "agent", "population"}
+
+
+def test_histograms_have_a_bar_for_each_action_and_leave_out_what_is_not_finite(tmp_path: Path) -> None:
+    board = Board(tmp_path, 0)
+    board.histogram("actions", torch.tensor([0, 2, 2, 2, 1]), 8)
+    board.histogram("weights", torch.tensor([1.0, torch.nan, 3.0]), 8)
+    board.histogram("lost", torch.tensor([torch.nan]), 8)
+    board.histogram("many", torch.arange(1e6), 8)
+    board.close()
+    events = shown(tmp_path)
+    assert sorted(events.Tags()["histograms"]) == ["actions", "many", "weights"]
+    actions, weights, many = (events.Histograms(tag)[0] for tag in ("actions", "weights", "many"))
+    counts = dict(zip(actions.histogram_value.bucket_limit, actions.histogram_value.bucket, strict=True))
+    assert [counts[edge] for edge in (0.5, 1.5, 2.5)] == [1, 1, 3] and actions.step == 8
+    assert weights.histogram_value.num == 2 and weights.histogram_value.sum == 4
+    assert many.histogram_value.num == 10_000 and many.histogram_value.min == 0
+
+
+def test_a_film_is_one_image_that_moves(tmp_path: Path) -> None:
+    frames = [np.full((4, 6, 3), shade, np.uint8) for shade in (0, 90, 250)]
+    board = Board(tmp_path, 0)
+    board.film(frames, 20, 5)
+    board.close()
+    (image,) = shown(tmp_path).Images("film")
+    assert (image.step, image.width, image.height) == (5, 6, 4)
+    assert image.encoded_image_string == animated(frames, 20) and image.encoded_image_string[:6] == b"GIF89a"
+
+
+def test_a_family_has_a_page_of_what_it_logs() -> None:
+    charts = layout({"train/value_loss", "train/q_mean", "rollout/return_mean", "rollout/length_mean"})
+    assert charts["Value loss"] == ["Multiline", ["^train/value_loss$"]] and "Policy loss" not in charts
+    assert "^eval/return_greedy$" in charts["Returns"][1], "which comes with the first evaluation"
+    assert "All of model" not in charts and "All of model" in layout({"model/kl_loss"})
+    search = layout({"search/fitness_mean", "search/fitness_worst", "search/fitness_best"})
+    assert [kind for kind, _ in search.values()].count("Margin") == 1
