@@ -108,10 +108,11 @@ def run(settings: config.Settings) -> int:
 def _work(settings: config.Settings) -> Callable[[], int]:
     """What is to be done. Imported here, so that a flag error needs no torch."""
     if settings.run.plot:
-        from control.reports.figures import plot
+        from control.reports.groups import plot
+        from control.reports.style import look_of
 
         folders, out = [Path(folder) for folder in settings.run.plot], settings.run.plot_out
-        return lambda: plot(folders, Path(out) if out else None)
+        return lambda: plot(folders, Path(out) if out else None, look_of(settings.run))
     if settings.run.film:
         from control.commands.films import film_beside
 

@@ -10,6 +10,7 @@ import yaml
 from control.cli.errors import show
 from control.cli.settings import from_dict
 from control.reports.runs import Run, find_groups
+from control.reports.style import FORMATS, PLAIN, THEMES, Look
 from models.settings import SettingError, UserError
 
 
@@ -18,7 +19,22 @@ def command_line(description: str, out: str) -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("logdir", nargs="+", type=Path, help="run folders, or any folder above them")
     flags.add_argument("--out", type=Path, default=Path(out), help=".png, .pdf, .svg or a folder")
+    add_look(flags)
     return flags
+
+
+def add_look(flags: argparse.ArgumentParser) -> None:
+    """The flags of how a figure looks, as `trainer.py` has them."""
+    flags.add_argument("--plot_theme", choices=THEMES, default=PLAIN.theme, help="page that the figure is for")
+    flags.add_argument("--plot_format", default="", metavar="png,pdf,svg", help="formats; else that of --out")
+
+
+def look_of(given: argparse.Namespace) -> Look:
+    """What these flags say. Raises SettingError for a format that there is not."""
+    formats = tuple(filter(None, given.plot_format.split(",")))
+    if not set(formats) <= set(FORMATS):
+        raise SettingError(f"plot_format is {given.plot_format!r}; allowed: {', '.join(FORMATS)}")
+    return Look(given.plot_theme, formats)
 
 
 def run_script(action: Callable[[], None]) -> int:

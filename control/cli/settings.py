@@ -20,6 +20,7 @@ _evaluation = functools.partial(setting, section="evaluation")
 _tuning = functools.partial(setting, section="tuning")
 _figure = functools.partial(setting, section="figures")
 _films = functools.partial(setting, section="films")
+_drawn = functools.partial(setting, section="how figures look")
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,12 @@ class RunConfig:
 
     plot: tuple[str, ...] | None = _figure(None, "draw and tabulate these run folders, and end", longest=10_000)
     plot_out: str | None = _figure(None, "file of the figure; null is beside the runs")
+    plot_format: tuple[str, ...] | None = _drawn(
+        None, "formats of figures, of --plot and of a run's curve; null is png, or that of plot_out",
+        choices=("png", "pdf", "svg"),
+    )  # fmt: skip
+    plot_theme: str = _drawn("light", "page that figures are for", choices=("light", "dark"))
+    plot_log: bool = _drawn(False, "a logarithmic axis for returns, where all are positive")
 
     film: tuple[str, ...] | None = _films(
         None,
@@ -110,7 +117,10 @@ class RunConfig:
     film_out: str | None = _films(None, "file of that film (.mp4); null is a new one in logdir/films")
 
 
-BY_FLAG = {"logdir", "ray_address", "eval_agent", "plot", "plot_out", "film", "film_out"}
+BY_FLAG = {
+    "logdir", "ray_address", "eval_agent", "plot", "plot_out", "plot_format", "plot_theme", "plot_log", "film",
+    "film_out",
+}  # fmt: skip
 """What is written, and whom this machine joins: flags and keywords say so. A file may come from elsewhere."""
 
 COMMANDS = {

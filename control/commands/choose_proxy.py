@@ -22,6 +22,7 @@ from control.films.recording import Actor, record, returns_text
 from control.lightning.population import PopulationModule
 from control.loops.build import spaces_of
 from control.reports.search import describe, iqm_text, search_figure, speed_text
+from control.reports.style import look_of
 from control.storage import run_dir
 from models.proxies import files
 from models.registry import family
@@ -42,7 +43,7 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
     """Figure, re-evaluation, held-out evaluation, and the winner as ``proxy.safetensors``; yields lines for the
     summary, and prints what it is about to do if ``verbose``. A search that was cut short gets its figure only."""
     config, run = module.config, module.settings.run
-    yield "figure", search_figure(folder, config.solved_reward)
+    yield "figure", search_figure(folder, config.solved_reward, look_of(run))
     if not module.is_over():
         return
     generation, winner, rows = _reevaluate(module, verbose)

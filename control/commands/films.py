@@ -17,7 +17,7 @@ from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.films.recording import Actor, check_film, record, returns_text
 from control.loops.build import build_loop
 from control.loops.loop import Loop
-from control.reports.figures import check_writable
+from control.reports.files import check_writable
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import safe_name
 from models.contract import InnerAgent

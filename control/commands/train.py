@@ -23,6 +23,7 @@ from control.lightning.population import PopulationModule
 from control.lightning.population import build as build_search
 from control.loops.build import check_accelerator
 from control.reports.figures import learning_curve
+from control.reports.style import look_of
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from models.registry import family
@@ -216,7 +217,7 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
         return
     assert isinstance(module, AgentModule)
     if (folder / "metrics.csv").exists():
-        yield "figure", learning_curve(folder)
+        yield "figure", learning_curve(folder, look_of(module.settings.run))
     if module.settings.run.record:
         video, best = folder / "videos" / "final.mp4", folder / "checkpoints" / "best.ckpt"
         if best.exists():

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from control.cli.settings import Settings
-from control.reports.panels import GREY, sheet
+from control.reports.sheets import WIDTH, sheet
+from control.reports.style import Look, look_of
 from envs.gridmaps import GOAL, HOLE, WALL, CellTable
 from envs.make import make_dynamics
 from envs.reward import played
@@ -56,15 +57,19 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     """``reward.png`` in ``folder``: of a map its cells with phi and the best moves under the learned reward, of games
     in `SLICES` phi on planes through the states, of others phi along random play."""
     networks: Any = proxy.networks
-    phi, path, game = networks.program(proxy.parameters[None]), folder / "reward.png", proxy.game
+    look = look_of(settings.run)
+    path, game = folder / f"reward.{(look.formats or ('png',))[0]}", proxy.game
+    phi = networks.program(proxy.parameters[None])
     dynamics, base = make_dynamics(game), game.partition(",")[0]
     title = f"{networks.mode.name} reward network of {game}"
     if not networks.mode.state or networks.mode.info:
-        return _weights(networks, proxy.parameters, path, title)
+        return _weights(networks, proxy.parameters, path, title, look)
     if isinstance(dynamics, CellTable):
-        return _map(dynamics, phi, float(getattr(settings.agent, "discount", 1.0)), path, title)
+        return _map(dynamics, phi, float(getattr(settings.agent, "discount", 1.0)), path, title, look)
     if base in SLICES:
-        with sheet(path, [list(range(len(SLICES[base])))], (4.6 * len(SLICES[base]), 3.8), title=title) as axes:
+        planes = len(SLICES[base])
+        note = "white lines join states of equal phi; what no axis shows is 0"
+        with sheet(path, [list(range(planes))], (3.5 * planes, 2.7), look, title=title, note=note) as axes:
             for axis, plane in zip(axes, SLICES[base], strict=True):
                 values = phi(plane.obs().flatten(0, 1)[None])[0].view(_POINTS, _POINTS)
                 (left, right), (low, high) = plane.bounds
@@ -76,20 +81,20 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
         return path
     obs, _, terminated = played(game)
     values = phi(obs[None])[0]
-    with sheet(path, [[0]], (5, 3.6), title=title) as (axis,):
+    with sheet(path, [[0]], (WIDTH, 2.9), look, title=title) as (axis,):
         for name, which in (("going on", ~terminated), ("at an end", terminated)):
             if which.any():
                 axis.hist(values[which].numpy(), 50, density=True, histtype="step", label=name)
-        axis.set(xlabel="phi along random play", ylabel="density")
+        axis.set(xlabel="phi along random play", ylabel="density (1 / phi)")
     return path
 
 
-def _weights(networks: Any, flat: Tensor, path: Path, title: str) -> Path:
+def _weights(networks: Any, flat: Tensor, path: Path, title: str, look: Look) -> Path:
     """What the numbers told in the info of a step weigh: the size of each input's weights."""
     weight = networks.named(flat)["reward.0.weight"]
     told = networks.spaces.info if networks.mode.info else ()
     sizes = weight[:, -len(told) :] if told else weight
-    with sheet(path, [[0]], (5, 3.2), title=title) as (axis,):
+    with sheet(path, [[0]], (WIDTH, 2.7), look, title=title) as (axis,):
         values = sizes[0] if networks.linear else sizes.norm(dim=0)
         axis.bar(range(len(values)), values.numpy())
         axis.set_xticks(range(len(values)), told or ("none",), rotation=20)
@@ -135,25 +140,36 @@ def _best(moves: Tensor) -> Tensor:
     return moves >= moves.amax(1, keepdim=True) - 1e-9 * (1 + moves.abs().amax())
 
 
-def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str) -> Path:
+def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str, look: Look) -> Path:
     rows, columns = len(dynamics.rows), len(dynamics.rows[0])
     values = phi(torch.eye(rows * columns)[None])[0].view(rows, columns)
     found = invariance(dynamics, phi, discount, phi.networks.config.rn_terminal == "zero")
     steps = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.3)}
     note = f"arrows: best moves under the learned reward; {found.agree} of the {len(found.path)} cells on its way "
-    note += "have only moves that are best under the real reward"
-    with sheet(path, [[0]], (0.95 * columns + 1.4, 0.95 * rows + 1.6), title=title, note=note) as (axis,):
-        image = axis.imshow(values, cmap="RdYlGn")
+    note += "have only moves that are best under the real reward, and these are black; numbers: phi"
+    cell_size = min(0.7, (WIDTH - 0.8) / columns)  # inches
+    small = 9 * cell_size
+    with sheet(path, [[0]], (WIDTH, cell_size * rows + 0.1), look, title=title, note=note) as (axis,):
+        image = axis.imshow(values, cmap="RdYlBu")
         for cell, kind in enumerate("".join(dynamics.rows)):
             row, column = divmod(cell, columns)
-            axis.text(column, row - 0.28, f"{values[row, column]:.3g}", ha="center", va="center", fontsize=7)
+            axis.text(
+                column,
+                row - 0.28,
+                f"{values[row, column]:.3g}",
+                ha="center",
+                va="center",
+                fontsize=small,
+                color="black",
+            )
             if kind in (GOAL, HOLE, WALL):
-                axis.text(column, row + 0.15, {GOAL: "goal", HOLE: "hole", WALL: "wall"}[kind], ha="center", fontsize=8)
+                word = {GOAL: "goal", HOLE: "hole", WALL: "wall"}[kind]
+                axis.text(column, row + 0.15, word, ha="center", fontsize=1.2 * small, color="black")
                 continue
             for move, best in zip(dynamics.actions, found.learned[cell].tolist(), strict=True):
                 if best:
                     dx, dy = steps[move]
-                    colour = "black" if found.real[cell, dynamics.actions.index(move)] else GREY
+                    colour = "black" if found.real[cell, dynamics.actions.index(move)] else "#6b6b6b"
                     axis.annotate("", (column + dx, row + dy + 0.1), (column, row + 0.1),
                                   arrowprops={"arrowstyle": "->", "color": colour})  # fmt: skip
         axis.set(xticks=[], yticks=[])

@@ -8,9 +8,12 @@ from torch import Tensor
 
 from control.evolution.inner_loop import Outcome
 from control.evolution.objectives import first, staying, stays
-from control.reports.panels import COLOURS, GREY, sheet
+from control.reports.levels import Level
+from control.reports.panels import draw_levels
 from control.reports.runs import read_runs
+from control.reports.sheets import WIDTH, sheet
 from control.reports.statistics import interval, iqm
+from control.reports.style import COLOURS, PLAIN, Look
 from control.reports.tables import with_interval
 from control.reports.tags import BEST_FITNESS, FITNESS, MEAN_RETURN, SYNTHETIC_STEPS, WORST_FITNESS
 from models.proxies.search import SearchConfig
@@ -73,21 +76,21 @@ def iqm_text(summary: dict[str, Any]) -> str:
     return with_interval(summary["iqm"], None if None in bounds else bounds)
 
 
-def search_figure(folder: Path, solved: float | None) -> Path:
+def search_figure(folder: Path, solved: float | None, look: Look = PLAIN) -> Path:
     """``curve.png``: the population's fitness and the return of the mean's fresh agents over generations."""
     (run,) = read_runs(folder / "metrics.csv")
-    path, generation = folder / "curve.png", run.columns["epoch"]
-    with sheet(path, [[0]], (7, 3.6), legend=None) as (axis,):
+    path, generation = folder / f"curve.{(look.formats or ('png',))[0]}", run.columns["epoch"]
+    steps = run.columns[SYNTHETIC_STEPS][-1] / 1e6
+    note = f"{steps:.1f} M steps on proxies in all"
+    note += "; solved: the return that the search was told to reach" if solved is not None else ""
+    with sheet(path, [[0]], (WIDTH, 2.9), look, note=note) as (axis,):
         bounds = [run.columns[name] for name in (WORST_FITNESS, BEST_FITNESS)]
-        axis.fill_between(generation, *bounds, color=COLOURS[0], alpha=0.15, linewidth=0)
-        label = "perturbed proxies: mean, worst to best"
-        axis.plot(generation, run.columns[FITNESS], color=COLOURS[0], label=label)
+        axis.fill_between(generation, *bounds, color=COLOURS[0], alpha=0.2, linewidth=0, label="worst to best of them")
+        axis.plot(generation, run.columns[FITNESS], color=COLOURS[0], label="perturbed proxies, mean")
         scores = run.points(MEAN_RETURN)
         if len(scores[0]):
-            axis.plot(*scores, color=COLOURS[1], marker="o", markersize=4, label="the mean, by fresh agents")
+            axis.plot(*scores, color=COLOURS[1], marker="o", markersize=3, label="fresh agents of the search mean")
         if solved is not None:
-            axis.axhline(solved, color=GREY, linewidth=1, linestyle=":", label="solved")
-        steps = run.columns[SYNTHETIC_STEPS][-1] / 1e6
-        axis.set(xlabel=f"generation ({steps:.1f} M steps on proxies in all)", ylabel="return on the real environment")
-        axis.legend(loc="best", fontsize=9)
+            draw_levels(axis, [Level(solved, "solved", "")], {})
+        axis.set(xlabel="generation", ylabel="return on the real environment")
     return path

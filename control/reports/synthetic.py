@@ -10,7 +10,8 @@ import torch
 from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop
 from control.loops.rollout import rollout
-from control.reports.panels import COLOURS, grid, sheet
+from control.reports.sheets import WIDTH, balanced, rows, sheet
+from control.reports.style import COLOURS, Look, look_of
 from envs.base import Environment
 from envs.make import make_environment
 from models.contract import Policy
@@ -68,36 +69,51 @@ def _played(policy: Policy, stage: Environment, what: str) -> tuple[torch.Tensor
 
 
 _NAMES = {
-    "cartpole": ("cart position", "cart velocity", "pole angle", "pole angular velocity"),
-    "acrobot": ("cos angle 1", "sin angle 1", "cos angle 2", "sin angle 2", "velocity 1", "velocity 2"),
+    "cartpole": ("cart position (m)", "cart velocity (m/s)", "pole angle (rad)", "pole angular velocity (rad/s)"),
+    "acrobot": ("cos angle 1", "sin angle 1", "cos angle 2", "sin angle 2", "velocity 1 (rad/s)", "velocity 2 (rad/s)"),
+    "pendulum": ("cos angle", "sin angle", "angular velocity (rad/s)"),
 }
 
 
-def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
+def picture(proxy: Proxy, folder: Path, settings: Settings, name: str = "behaviour") -> Path:
     """``behaviour.png`` in ``folder``: histograms of `behaviour`, one panel per dimension of the state and one for the
-    reward; counts on a log scale."""
-    path, data = folder / "behaviour.png", behaviour(proxy, settings)
-    size = data["real"].shape[1] - 1
-    names = [*_NAMES.get(proxy.game, [f"state {i}" for i in range(size)]), "reward"]
-    bandit = proxy.config.proxy == "bandit"
-    seen = "states agents train on" if bandit else "agents in training on it"
-    labels = {
-        "synthetic": f"synthetic environment: {seen}",
-        "real": "real environment: the same agents, greedy",
-        "synthetic on real": "what the synthetic one answers to the real states and actions",
-    }
-    cells = grid(size + 1, 3 if size > 4 else size + 1)
-    with sheet(path, cells, (2.6 * len(cells[0]), 2.3 * len(cells) + 0.7), legend="outside lower center") as axes:
-        for i, (axis, name) in enumerate(zip(axes, names, strict=True)):
-            for (what, samples), colour in zip(data.items(), COLOURS, strict=False):
-                if bandit and what == "synthetic on real" and i < size:
-                    continue  # a bandit has no next state
-                low, high = np.quantile(samples[:, i], [0.002, 0.998])
-                margin = 0.05 * max(high - low, 1e-3)
-                edges = np.linspace(low - margin, high + margin, _BINS)
-                axis.hist(
-                    samples[:, i], edges, histtype="step", color=colour, log=True, density=True, label=labels[what]
-                )
-            axis.set_title(name, fontsize=9)
-            axis.tick_params(labelsize=7)
+    reward."""
+    look = look_of(settings.run)
+    path, data = folder / f"{name}.{(look.formats or ('png',))[0]}", behaviour(proxy, settings)
+    draw_behaviour(path, data, proxy.game, proxy.config.proxy == "bandit", look)
     return path
+
+
+def draw_behaviour(path: Path, data: dict[str, np.ndarray], game: str, bandit: bool, look: Look) -> None:
+    """Each panel shows what share of the samples lies in each of 60 bins, on one logarithmic axis for all."""
+    size = data["real"].shape[1] - 1
+    names = [*_NAMES.get(game.partition(",")[0], [f"state {i}" for i in range(size)]), "reward"]
+    kind = "bandit" if bandit else "MDP"
+    seen = "states that agents train on" if bandit else "agents in training"
+    labels = {
+        "synthetic": f"synthetic {kind}: {seen}",
+        "real": "real environment: the same agents, greedy",
+        "synthetic on real": f"answers of the synthetic {kind} to real states and actions",
+    }
+    note = f"ten agents trained on the synthetic {kind}, ten episodes each; {_BINS} bins from the 0.2 % to the 99.8 % "
+    note += "quantile of all samples"
+    lengths = balanced(size + 1)
+    with sheet(path, rows(*lengths), (WIDTH, 1.75 * len(lengths)), look, note=note) as axes:
+        for i, (axis, name) in enumerate(zip(axes, names, strict=True)):
+            shown = {
+                what: samples[:, i]
+                for what, samples in data.items()
+                if not (bandit and what == "synthetic on real" and i < size)  # a bandit has no next state
+            }
+            ends = [np.quantile(samples, [0.002, 0.998]) for samples in shown.values()]
+            low, high = min(low for low, _ in ends), max(high for _, high in ends)
+            margin = 0.05 * max(high - low, 1e-3)
+            edges = np.linspace(low - margin, high + margin, _BINS + 1)
+            for what, colour, style in zip(labels, COLOURS, ("-", "-", (0, (3, 1))), strict=False):
+                if what in shown:
+                    weights = np.full(len(shown[what]), 1 / len(shown[what]))
+                    axis.hist(shown[what], edges, histtype="step", color=colour, linestyle=style, linewidth=1.1,
+                              weights=weights, log=True, label=labels[what])  # fmt: skip
+            axis.set(xlabel=name, ylim=(1e-4, 2))
+            if i in np.cumsum([0, *lengths]):
+                axis.set_ylabel("share of samples")

@@ -36,7 +36,7 @@ def _finite(value: float) -> float | None:
 
 
 def over_seeds(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, IQM and the IQM's 95 % interval (None for one seed) of the finite ``values``, one per seed."""
+    """Mean, IQM and the IQM's 95 % interval of the finite ``values``, one per seed; None for fewer than three."""
     finite = [value for value in values if math.isfinite(value)]
     bounds = interval(finite, iqm)
     return {
@@ -92,7 +92,8 @@ def _number(value: float | None) -> str:
 def aggregates(over: dict[str, Any], best: dict[str, Any] | None = None) -> dict[str, str]:
     """What the rows `AGGREGATES` show of the numbers that `over_seeds` gave, in brackets also those of ``best``."""
     low_high = over["iqm_interval"]
-    span = f"{_number(low_high[0])} to {_number(low_high[1])}" if low_high else "one seed"
+    few = {1: "one seed", 2: "two seeds"}.get(over["n"], "-")
+    span = f"{_number(low_high[0])} to {_number(low_high[1])}" if low_high else few
     texts = dict(zip(AGGREGATES, (_number(over["mean"]), _number(over["iqm"]), span), strict=True))
     if best is None:
         return texts

@@ -3,11 +3,12 @@
     python experiments/model_generalisation/figure.py exp_dir --out figure.png
 
 Takes run folders or any folder above them and reads `metrics.csv` and `config.yaml` only, so that runs under way may be
-drawn too. Runs of other families are passed over. A curve goes as far as its shortest seed.
+drawn too. Runs of other families are passed over. A curve goes as far as its shortest seed. Of the JSON of an earlier
+figure it draws what is in it: means and intervals of the last tenth of the steps and of the whole curve.
 """
 
+import json
 import sys
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -20,20 +21,23 @@ if str(ROOT) not in sys.path:
 
 import numpy as np  # noqa: E402
 
-from control.reports.figures import figure_file, show  # noqa: E402
-from control.reports.panels import COLOURS, GREY, STEPS_LABEL, scale, sheet  # noqa: E402
+from control.reports.files import figure_file, show  # noqa: E402
+from control.reports.levels import STEPS_LABEL, Level  # noqa: E402
+from control.reports.panels import LEAST, draw_levels, scale, share_limits  # noqa: E402
 from control.reports.runs import LAST, Array, Run  # noqa: E402
+from control.reports.sheets import WIDTH, balanced, rows, set_title, sheet  # noqa: E402
 from control.reports.statistics import interval, mean  # noqa: E402
+from control.reports.style import COLOURS, INK, Look  # noqa: E402
 from control.reports.tables import aligned, seeds_text  # noqa: E402
 from control.reports.tags import GREEDY, REWARD_RATE  # noqa: E402
-from experiments.comparison import check_seed_is_new, command_line, run_script, runs_of  # noqa: E402
+from experiments.comparison import check_seed_is_new, command_line, look_of, run_script, runs_of  # noqa: E402
 from models.agents.model_generalisation.config import IMPLEMENTATIONS  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 
 TITLES = {"procmaze": "ProcMaze", "buttongrid": "ButtonGrid", "panflute": "PanFlute", "opengrid": "OpenGrid"}
 REGIMES = {"high": "high data", "low": "low data"}
 BAND_POINTS = 150  # of a curve have their interval drawn: each costs thousands of resamples
-Y_LABELS = {GREEDY: "return, greedy", REWARD_RATE: "reward per step, greedy"}
+Y_LABELS = {GREEDY: "return (sum of rewards), greedy", REWARD_RATE: "reward per step, greedy"}
 # By game: what the best policy gets in expectation and what uniformly random actions get. Of ProcMaze from shortest
 # paths, teleports included; of PanFlute a script that plays the pipes in turn, longest first.
 REFERENCES: dict[str, dict[str, float]] = {
@@ -154,34 +158,51 @@ def table(summary: dict[str, Any]) -> str:
         rows = [[name, "seeds", "env steps", "last tenth", "95 %", "mean height", "95 %", f"steps to {to}"]]
         for agent, n in panel["agents"].items():
             steps = n["steps_to_threshold"]
-            cells = [part for key in ("last_tenth", "area") for part in _cells(n[key])]
+            cells = [part for key in ("last_tenth", "area") for part in _cells(n[key], n["seeds"])]
             rows.append([agent, str(n["seeds"]), f"{n['env_steps']:,}", *cells, "-" if steps is None else f"{steps:,}"])
         lines += ["", *aligned(rows)]
     return "\n".join(lines)
 
 
-def _cells(number: dict[str, Any]) -> list[str]:
-    bounds = number["interval"]
-    return [f"{number['mean']:#.4g}", f"{bounds[0]:#.4g} to {bounds[1]:#.4g}" if bounds else "one seed"]
+def _cells(number: dict[str, Any], seeds: int) -> list[str]:
+    bounds, few = number["interval"], {1: "one seed", 2: "two seeds"}.get(seeds, "-")
+    return [
+        f"{number['mean']:#.4g}",
+        f"{bounds[0]:#.4g} to {bounds[1]:#.4g}" if bounds else few,
+    ]
 
 
-def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path) -> None:
+LEVELS = "optimum or script: the best known policy; random: uniformly random actions"
+
+
+def _colours() -> dict[str, str]:
+    """One for each agent; the ink: the agent without a model."""
+    others = [colour for colour in COLOURS if colour != INK]
+    return dict(zip(IMPLEMENTATIONS, (INK, *others), strict=False))
+
+
+def _levels(references: dict[str, float]) -> list[Level]:
+    return [Level(value, name, "") for name, value in references.items()]
+
+
+def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path, look: Look) -> None:
     """Write the figure: one column per environment, one row per amount of data. What has no run is left out."""
-    rows = [regime for regime in REGIMES if any(place[0] == regime for place in panels)]
+    regimes = [regime for regime in REGIMES if any(place[0] == regime for place in panels)]
     columns = [name for name in TITLES if any(place[1] == name for place in panels)]
     columns += sorted({environment for _, environment in panels} - set(columns))
-    numbers = {place: i for i, place in enumerate(panels)}
-    cells = [[numbers.get((regime, environment), -1) for environment in columns] for regime in rows]
-    colours = dict(zip(IMPLEMENTATIONS, (COLOURS[-1], *COLOURS), strict=False))  # black: the agent without a model
+    places = [(regime, name) for regime in regimes for name in columns if (regime, name) in panels]
+    lengths = [n for regime in regimes for n in balanced(sum(place[0] == regime for place in places))]
     counts = [len(runs) for panel in panels.values() for runs in panel.runs.values()]
-    note = f"mean of {seeds_text(counts)}" + (", band: its 95 % bootstrap interval" if max(counts) > 1 else "")
+    note = f"mean of {seeds_text(counts)}" + ("; band: its 95 % bootstrap interval" if max(counts) >= LEAST else "")
     note += f"; moving average over {window} evaluations" if window > 1 else ""
-    size = (4.6 * len(columns) + 1.6, 3.5 * len(rows) + 0.6)
-    note = textwrap.fill(note, int(14 * size[0]))  # some 14 letters per inch
-    with sheet(out, cells, size, note=note) as axes:
-        for axis, ((regime, _), panel) in zip(axes, panels.items(), strict=True):
-            _draw_panel(axis, panel, window, frequency, colours)
-            axis.set_title(f"{_title(panel.game)}, {REGIMES[regime]}", fontsize=10)
+    note += f"; {LEVELS}"
+    with sheet(
+        out, rows(*lengths), (WIDTH, (2.1 if max(lengths) > 1 else 3.0) * len(lengths)), look, note=note
+    ) as axes:
+        for axis, place in zip(axes, places, strict=True):
+            panel = panels[place]
+            _draw_panel(axis, panel, window, frequency, _colours())
+            set_title(axis, f"{_title(panel.game)}, {REGIMES[place[0]]}", 2.2)
 
 
 def _title(game: str) -> str:
@@ -193,29 +214,68 @@ def _draw_panel(axis: Any, panel: Panel, window: int, frequency: int, colours: d
     for name, runs in panel.runs.items():
         each = curves(runs, panel.tag, window, frequency)
         marker = "o" if len(each.steps) == 1 else None
-        axis.plot(each.steps, mean(each.values), color=colours[name], linewidth=1.8, marker=marker, label=name)
-        if len(runs) > 1:
-            some = np.unique(np.linspace(0, len(each.steps) - 1, BAND_POINTS).astype(int))
-            bounds = interval(each.values[:, some], mean)
-            assert bounds
-            axis.fill_between(each.steps[some], *bounds, color=colours[name], alpha=0.18, linewidth=0)
-    for name, level in REFERENCES.get(panel.game, {}).items():
-        axis.axhline(level, color=GREY, linewidth=1.1, linestyle=(0, (4, 2)))
-        axis.text(1.01, level, f"{name}\n{level:g}", transform=axis.get_yaxis_transform(), color=GREY, fontsize=8,
-                  va="center")  # fmt: skip
-    scale(axis, allow_log=False)
+        if len(runs) < LEAST:
+            for i, values in enumerate(each.values):
+                axis.plot(each.steps, values, color=colours[name], linewidth=1.1, marker=marker,
+                          label=None if i else name)  # fmt: skip
+            continue
+        axis.plot(each.steps, mean(each.values), color=colours[name], linewidth=1.6, marker=marker, label=name)
+        some = np.unique(np.linspace(0, len(each.steps) - 1, BAND_POINTS).astype(int))
+        bounds = interval(each.values[:, some], mean)
+        assert bounds
+        axis.fill_between(each.steps[some], *bounds, color=colours[name], alpha=0.2, linewidth=0)
+    draw_levels(axis, _levels(REFERENCES.get(panel.game, {})), {}, labels=False)
+    scale(axis)
     axis.set(xlabel=STEPS_LABEL, ylabel=Y_LABELS[panel.tag])
 
 
-def make(folders: Sequence[Path], out: Path, window: int, frequency: int) -> None:
+def redraw(numbers: Path, out: Path, look: Look) -> None:
+    """The means and intervals in the JSON of an earlier figure. Raises SettingError where it is none."""
+    try:
+        found = json.loads(numbers.read_text(encoding="utf-8"))["panels"]
+        agents = max((list(panel["agents"]) for panel in found.values()), key=len)
+        seeds = [n["seeds"] for panel in found.values() for n in panel["agents"].values()]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        raise SettingError(f"logdir is '{numbers}', which holds no numbers of this figure") from None
+    note = (
+        f"diamond: mean of {seeds_text(seeds)}; line: its 95 % bootstrap interval; mean height: area under the curve "
+    )
+    note += f"by the steps it covers; {LEVELS}"
+    shown = {"last_tenth": "last tenth of the steps", "area": "mean height of the curve"}
+    size = (WIDTH, (0.2 * len(agents) + 0.75) * len(found))
+    with sheet(out, rows(*[2] * len(found)), size, look, note=note) as axes:
+        for i, (place, panel) in enumerate(found.items()):
+            for axis, (key, words) in zip(axes[2 * i : 2 * i + 2], shown.items(), strict=True):
+                for at, (name, n) in enumerate(panel["agents"].items()):
+                    colour = _colours()[name]
+                    if n[key]["interval"]:
+                        axis.plot(n[key]["interval"], [at, at], color=colour, linewidth=1.6)
+                    axis.plot(n[key]["mean"], at, "D", color=colour, markersize=4)
+                axis.set_yticks(range(len(panel["agents"])), panel["agents"])
+                axis.set_ylim(len(panel["agents"]) - 0.5, -0.5)
+                axis.tick_params(axis="y", length=0)
+                axis.grid(False, axis="y")
+                draw_levels(
+                    axis, _levels(panel["references"]), {}, labels=None if axis is not axes[2 * i] else True, along="x"
+                )
+                set_title(axis, f"{_title(panel['game'])}, {REGIMES[place.rpartition('_')[2]]}: {words}", 2.9)
+                axis.set_xlabel(Y_LABELS[panel["metric"]])
+            share_limits(axes[2 * i : 2 * i + 2], "x")
+
+
+def make(folders: Sequence[Path], out: Path, window: int, frequency: int, look: Look) -> None:
     """Print the table, write the figure and, beside it, the numbers. Raises SettingError for what is wrong."""
     for name, value in (("window", window), ("frequency", frequency)):
         if value < 1:
             raise SettingError(f"{name} is {value}; allowed: integer, at least 1")
     out = figure_file(out, "out")
+    if folders[0].suffix == ".json":
+        redraw(folders[0], out, look)
+        print(f"Figure:  {out}")
+        return
     panels = load(folders)
     summary = summarise(panels, window, frequency)
-    show(table(summary), summary, lambda out: draw(panels, window, frequency, out), out)
+    show(table(summary), summary, lambda out: draw(panels, window, frequency, out, look), out)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -223,7 +283,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--window", "-w", type=int, default=1, help="evaluations of the moving average (1: none)")
     flags.add_argument("--frequency", "-f", type=int, default=1, help="take every so many-th evaluation only (1: all)")
     given = flags.parse_args(argv)
-    return run_script(lambda: make(given.logdir, given.out, given.window, given.frequency))
+    return run_script(lambda: make(given.logdir, given.out, given.window, given.frequency, look_of(given)))
 
 
 if __name__ == "__main__":

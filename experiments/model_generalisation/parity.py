@@ -27,9 +27,13 @@ import numpy as np  # noqa: E402
 import trainer  # noqa: E402
 from control.cli.errors import show  # noqa: E402
 from control.cli.parse import parse  # noqa: E402
-from control.reports.figures import check_writable, figure_file  # noqa: E402
-from control.reports.panels import COLOURS, GREY, STEPS_LABEL, scale, sheet  # noqa: E402
+from control.reports.files import check_writable, figure_file  # noqa: E402
+from control.reports.levels import RETURN_LABEL, STEPS_LABEL  # noqa: E402
+from control.reports.panels import scale, share_limits  # noqa: E402
 from control.reports.runs import Array, read_runs  # noqa: E402
+from control.reports.sheets import WIDTH, balanced, set_title, sheet  # noqa: E402
+from control.reports.sheets import rows as rows_of  # noqa: E402
+from control.reports.style import COLOURS, GREY  # noqa: E402
 from control.reports.tables import aligned  # noqa: E402
 from control.reports.tags import REWARD_RATE  # noqa: E402
 from control.storage.run_dir import newest, parent  # noqa: E402
@@ -133,21 +137,22 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def draw(curves: dict[tuple[str, str], tuple[Curve, Curve]], out: Path) -> None:
-    """Ours over the original's: one row per fixture, one column per agent. Single points have no panel."""
-    numbers = {place: i for i, place in enumerate(curves)}
-    rows = [[i for (fixture, _), i in numbers.items() if fixture == row] for row in dict.fromkeys(f for f, _ in curves)]
-    columns = max(map(len, rows))
-    cells = [row + [-1] * (columns - len(row)) for row in rows]
-    note = "greedy evaluation; band: one standard error over seeds"
-    with sheet(out, cells, (3.6 * columns + 1, 3.1 * len(rows) + 0.6), note=note) as axes:
+    """Ours over the original's: a panel for each agent of a fixture. Single points have no panel."""
+    fixtures = list(dict.fromkeys(fixture for fixture, _ in curves))
+    lengths = [n for row in fixtures for n in balanced(sum(fixture == row for fixture, _ in curves))]
+    note = "greedy evaluation, mean over seeds; band: one standard error"
+    with sheet(out, rows_of(*lengths), (WIDTH, 2.1 * len(lengths)), note=note) as axes:
         for axis, ((fixture, agent), pair) in zip(axes, curves.items(), strict=True):
             for curve, colour, name in zip(pair, (GREY, COLOURS[0]), ("original", "ours"), strict=True):
-                axis.plot(curve.steps, curve.mean, color=colour, linewidth=1.8, label=name)
+                axis.plot(curve.steps, curve.mean, color=colour, linewidth=1.6, label=name)
                 low, high = curve.mean - curve.error, curve.mean + curve.error
                 axis.fill_between(curve.steps, low, high, color=colour, alpha=0.25, linewidth=0)
-            axis.set_title(f"{agent}, {FIXTURES[fixture]['title']}", fontsize=9)
-            axis.set_xlabel(STEPS_LABEL)
-            scale(axis, allow_log=False)
+            set_title(axis, f"{agent}, {FIXTURES[fixture]['title']}", 2.1)
+            rate = FIXTURES[fixture]["metric"] == REWARD_RATE
+            axis.set(xlabel=STEPS_LABEL, ylabel="reward per step" if rate else RETURN_LABEL)
+            scale(axis)
+        for row in fixtures:
+            share_limits([axis for axis, (fixture, _) in zip(axes, curves, strict=True) if fixture == row])
 
 
 def make(given: argparse.Namespace, more: Sequence[str]) -> None:

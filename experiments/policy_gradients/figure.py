@@ -3,11 +3,12 @@
     python experiments/policy_gradients/figure.py exp_dir/beresheet --out figure.png
 
 Takes run folders or any folder above them and reads `metrics.csv` and `config.yaml` only, so that runs under way may be
-drawn too. Runs of other families are passed over.
+drawn too. Runs of other families are passed over. Of the JSON of an earlier figure it draws the best running means.
 """
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,23 +17,44 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from control.reports.figures import figure_file, show  # noqa: E402
-from control.reports.panels import COLOURS, NOTE, STEPS_LABEL, draw_aggregate, grid, on_grid, scale, sheet  # noqa: E402
+import numpy as np  # noqa: E402
+
+from control.reports import scores  # noqa: E402
+from control.reports.files import figure_file, show  # noqa: E402
+from control.reports.levels import RETURN_LABEL, STEPS_LABEL, Level, levels, sources  # noqa: E402
+from control.reports.panels import (  # noqa: E402
+    LEAST,
+    NOTE,
+    SMOOTHED,
+    draw_aggregate,
+    draw_levels,
+    on_grid,
+    scale,
+    share_limits,
+)  # fmt: skip
 from control.reports.runs import Run, logged  # noqa: E402
+from control.reports.sheets import WIDTH, Book, rows, set_title  # noqa: E402
+from control.reports.style import COLOURS, Look  # noqa: E402
 from control.reports.tables import AGGREGATES, aggregates, aligned, over_seeds, seeds_text  # noqa: E402
 from control.reports.tags import RUNNING_MEAN  # noqa: E402
-from experiments.comparison import check_seed_is_new, command_line, run_script, runs_of  # noqa: E402
+from experiments.comparison import check_seed_is_new, command_line, look_of, run_script, runs_of  # noqa: E402
 from models.agents.policy_gradients.config import IMPLEMENTATIONS, Config  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 
 FOUR, TWO = ("VPG", "EPG", "BPG", "CPG"), ("CPG", "AAC")
-PANELS: Sequence[tuple[str, str, Sequence[str]]] = (
-    ("Mean return of the last {length} episodes", RUNNING_MEAN, FOUR),
-    ("Policy loss", "train/policy_loss", FOUR),
-    ("Baseline", "train/baseline", FOUR),
-    ("AAC against CPG, mean return", RUNNING_MEAN, TWO),
-    ("Entropy loss", "train/entropy_loss", FOUR),
-    ("Entropy of the policy, share of the largest", "train/entropy_share", tuple(IMPLEMENTATIONS)),
+# What is drawn, its tag, whose, and the label of the y axis; the first row is of returns.
+PANELS: Sequence[tuple[str, str, Sequence[str], str]] = (
+    ("Mean return of the last {length} episodes", RUNNING_MEAN, FOUR, RETURN_LABEL),
+    ("The same of AAC and CPG", RUNNING_MEAN, TWO, RETURN_LABEL),
+    ("Policy loss", "train/policy_loss", FOUR, "loss (nats x weight)"),
+    ("Baseline", "train/baseline", FOUR, RETURN_LABEL),
+    ("Entropy loss", "train/entropy_loss", FOUR, "loss (nats)"),
+    ("Entropy of the policy", "train/entropy_share", tuple(IMPLEMENTATIONS), "share of the largest"),
+)
+# Other public runs of one seed each, the notebook's first.
+PUBLISHED = (
+    Level(79.76, "CPG, notebook", "one seed", "CPG"),
+    Level(96.35, "AAC, notebook", "one seed", "AAC"),
 )
 X = {"episodes": "episodes", "env_steps": STEPS_LABEL}
 
@@ -124,34 +146,83 @@ def table(summary: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def draw(comparison: Comparison, x: str, out: Path) -> None:
-    """Write the figure. An arm has one colour throughout, and a panel that no arm logged is left out."""
-    colours = dict(zip(comparison.arms, COLOURS, strict=False))
+def draw(comparison: Comparison, x: str, out: Path, look: Look) -> None:
+    """Write the figure: curves, and the best running mean of each seed. An arm has one colour throughout, and a panel
+    that no arm logged is left out."""
+    colours = _colours(comparison.arms)
     counts = [len(arm.runs) for arm in comparison.arms.values()]
     title = f"Policy gradients on {comparison.game}, {seeds_text(counts)}"
-    note = NOTE if max(counts) > 1 else ""
-    with sheet(out, grid(len(PANELS), 3), (16.2, 8.2), title=title, note=note) as axes:
-        for axis, (heading, tag, names) in zip(axes, PANELS, strict=True):
-            for name, arm in comparison.arms.items():
-                if arm.implementation in names:
-                    draw_aggregate(axis, *on_grid(arm.runs, tag, x), colours[name], name)
-            axis.set(title=heading.format(length=comparison.running_mean), xlabel=X[x])
-            scale(axis, allow_log=False)
+    shown = [panel for panel in PANELS if any(logged(arm.runs, [panel[1]]) for arm in _of(comparison, panel[2]))]
+    returns = sum(tag == RUNNING_MEAN for _, tag, _, _ in shown)
+    known = levels(comparison.game)
+    note = "; ".join([NOTE] * (max(counts) >= LEAST) + [SMOOTHED, sources(known)])
+    lengths = [length for length in (returns, *_pairs(len(shown) - returns)) if length]
+    with Book(out, look) as book:
+        with book.sheet(rows(*lengths), (WIDTH, 2.1 * len(lengths)), title=title, note=note) as axes:
+            for axis, (heading, tag, names, label) in zip(axes, shown, strict=True):
+                for name, arm in comparison.arms.items():
+                    if arm.implementation in names:
+                        draw_aggregate(axis, *on_grid(arm.runs, tag, x), colours[name], name)
+                set_title(axis, heading.format(length=comparison.running_mean), 3.2)
+                axis.set(xlabel=X[x], ylabel=label)
+                scale(axis)
+                if tag == RUNNING_MEAN:
+                    draw_levels(axis, known, {})
+            share_limits(axes[:returns])
+        best = {name: np.array([run.best(RUNNING_MEAN) for run in arm.runs]) for name, arm in comparison.arms.items()}
+        if task := scores.comparable(best):
+            _draw_best(book, task, comparison.game, comparison.running_mean, colours)
 
 
-def make(folders: Sequence[Path], out: Path, x: str) -> None:
+def _colours(arms: Iterable[str]) -> dict[str, str]:
+    return dict(zip(arms, COLOURS, strict=False))
+
+
+def _of(comparison: Comparison, names: Sequence[str]) -> list[Arm]:
+    return [arm for arm in comparison.arms.values() if arm.implementation in names]
+
+
+def _pairs(count: int) -> list[int]:
+    return [2] * (count // 2) + [1] * (count % 2)
+
+
+def _draw_best(book: Book, task: scores.Task, game: str, length: int, colours: dict[str, str]) -> None:
+    known = [*levels(game), *(level for level in PUBLISHED if level.implementation in task and game == "beresheet")]
+    title = f"Policy gradients on {game}, {seeds_text([len(each) for each in task.values()])}"
+    note = scores.NOTE.replace("mean over the last tenth of the epochs", f"best mean of {length} training episodes")
+    label = f"best mean return of {length} episodes"
+    scores.draw(book, {"": task}, colours, {"": known}, label, title, f"{note}; {sources(known)}")
+
+
+def redraw(numbers: Path, out: Path, look: Look) -> None:
+    """The best running means of the JSON of an earlier figure. Raises SettingError where it is none."""
+    try:
+        found = json.loads(numbers.read_text(encoding="utf-8"))
+        task = {name: np.array([n["best"] for n in arm["seeds"].values()]) for name, arm in found["arms"].items()}
+        game, length = found["game"], found["running_mean_len"]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        raise SettingError(f"logdir is '{numbers}', which holds no numbers of this figure") from None
+    with Book(out, look) as book:
+        _draw_best(book, task, game, length, _colours(task))
+    print("\n".join(f"Figure:  {path}" for path in book.files))
+
+
+def make(folders: Sequence[Path], out: Path, x: str, look: Look) -> None:
     """Print the table, write the figure and, beside it, the numbers. Raises SettingError for what is wrong."""
     out = figure_file(out, "out")
+    if folders[0].suffix == ".json":
+        redraw(folders[0], out, look)
+        return
     comparison = load(folders)
     summary = summarise(comparison)
-    show(table(summary), summary, lambda out: draw(comparison, x, out), out)
+    show(table(summary), summary, lambda out: draw(comparison, x, out, look), out)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     flags = command_line(__doc__, "policy_gradients.png")
     flags.add_argument("--x", choices=list(X), default="episodes", help="what the curves are drawn over")
     given = flags.parse_args(argv)
-    return run_script(lambda: make(given.logdir, given.out, given.x))
+    return run_script(lambda: make(given.logdir, given.out, given.x, look_of(given)))
 
 
 if __name__ == "__main__":

@@ -5,12 +5,13 @@
 
 Curves are what compare.py has written: returns at tests on the real reward, mean and quartiles over agents, against
 training steps. The map shows the reward that each move in each cell of Cliff pays, as triangles: red is the lowest,
-green the highest.
+blue the highest.
 """
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,23 +21,37 @@ if str(ROOT) not in sys.path:
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from control.reports.panels import COLOURS, GREY, grid, sheet  # noqa: E402
+from control.reports.levels import Level  # noqa: E402
+from control.reports.panels import draw_levels  # noqa: E402
+from control.reports.sheets import WIDTH, balanced, set_title, sheet  # noqa: E402
+from control.reports.sheets import rows as rows_of  # noqa: E402
+from control.reports.style import COLOURS, Look  # noqa: E402
 from envs.gridmaps import GOAL, HOLE, CellTable  # noqa: E402
 from envs.make import make_dynamics  # noqa: E402
+from experiments.comparison import add_look, look_of  # noqa: E402
 from models.proxies import files  # noqa: E402
 from understudy.rewards import shaped  # noqa: E402
 
+# What the figure shows of a file with more comparisons and rewards than can be told apart.
+COMPARISONS = ("cliff, QLearning", "cliff, QLearning, vary_hp=true", "cliff, SARSA, lr=0.5", "cartpole-200, DDQN")
+REWARDS = ("learned", "native", "count", "optimal", "by hand x 1", "by hand x 10", "exclusive", "additive", "icm",
+           "rnd", "trained")  # fmt: skip
+MEANT = {"vary_hp=true": "sampled hyperparameters", "lr=0.5": "learning rate 0.5"}
+NOTE = "line: mean over agents; band: quartiles; solved: the return that a search is told to reach"
 SOLVED = {"cliff": -12.0, "cartpole-200": 195.0, "mountaincar-continuous": 90.0, "pendulum": -300.0}
 
 
-def curves(source: Path, out: Path, only: list[str], most: int) -> None:
-    found = json.loads(source.read_text())
+def curves(source: Path, out: Path, only: Sequence[str], of: Sequence[str], most: int, look: Look) -> None:
+    """A panel for each comparison of ``of`` and a line for each reward of ``only``; all of them, where the file has
+    none of these."""
+    every = json.loads(source.read_text())
+    found = {key: rows for key, rows in every.items() if key in of} or every
     names = list(dict.fromkeys(name for rows in found.values() for name in rows))
-    shown = [name for name in names if not only or name in only]
+    shown = [name for name in names if name in only] or names
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(shown)}
     styles = {name: ("-", "--", ":")[i // len(COLOURS) % 3] for i, name in enumerate(shown)}
-    cells = grid(len(found), min(2, len(found)))
-    with sheet(out, cells, (5.2 * len(cells[0]) + 1.4, 3.2 * len(cells)), legend="outside right upper") as axes:
+    lengths = balanced(len(found), 2)
+    with sheet(out, rows_of(*lengths), (WIDTH, 2.1 * len(lengths)), look, note=NOTE) as axes:
         for axis, (key, rows) in zip(axes, found.items(), strict=True):
             for name in shown:
                 if name not in rows:
@@ -49,14 +64,15 @@ def curves(source: Path, out: Path, only: list[str], most: int) -> None:
                     steps[kept], np.array(row["mean"])[kept], color=colours[name], linestyle=styles[name], label=name
                 )
                 axis.fill_between(steps[kept], np.array(row["low"])[kept], np.array(row["high"])[kept],
-                                  color=colours[name], alpha=0.07, linewidth=0)  # fmt: skip
+                                  color=colours[name], alpha=0.1, linewidth=0)  # fmt: skip
             level = SOLVED.get(key.split(",")[0])
             if level is not None:
-                axis.axhline(level, color=GREY, linewidth=1, linestyle=":", label="solved")
-            axis.set(title=key, xlabel="training steps of an agent", ylabel="return on the real reward")
+                draw_levels(axis, [Level(level, "solved", "")], {}, labels=False)
+            set_title(axis, ", ".join(MEANT.get(part, part) for part in key.split(", ")), 3.2)
+            axis.set(xlabel="training steps of an agent", ylabel="return on the real reward")
 
 
-def on_map(name: str, out: Path, discount: float) -> None:
+def on_map(name: str, out: Path, discount: float, look: Look) -> None:
     proxy = files.load(name)
     dynamics = make_dynamics(proxy.game)
     assert isinstance(dynamics, CellTable), f"{proxy.game} has no map"
@@ -69,13 +85,11 @@ def on_map(name: str, out: Path, discount: float) -> None:
     kinds = "".join(dynamics.rows)
     going = [cell for cell in range(len(kinds)) if kinds[cell] not in (GOAL, HOLE)]
     usual = np.quantile(paid[going], [0.1, 1.0])
-    with sheet(out, [[0]], (0.9 * columns + 1.5, 0.9 * rows + 1.2), title=f"{networks.mode.name}: reward paid") as (
-        axis,
-    ):
+    with sheet(out, [[0]], (WIDTH, 0.58 * rows + 0.1), look, title=f"{networks.mode.name}: reward paid") as (axis,):
         import matplotlib
         from matplotlib.patches import Polygon
 
-        scale, colour = matplotlib.colors.Normalize(*usual), matplotlib.colormaps["RdYlGn"]
+        scale, colour = matplotlib.colors.Normalize(*usual), matplotlib.colormaps["RdYlBu"]
         for cell in range(len(kinds)):
             row, column = divmod(cell, columns)
             if cell not in going:
@@ -95,14 +109,16 @@ def main() -> None:
     flags.add_argument("kind", choices=("curves", "map"))
     flags.add_argument("source", help="JSON of compare.py, or a learned reward")
     flags.add_argument("--out", type=Path, required=True)
-    flags.add_argument("--only", nargs="*", default=[], help="names of rewards")
+    flags.add_argument("--only", nargs="*", default=REWARDS, help="names of rewards")
+    flags.add_argument("--of", nargs="*", default=COMPARISONS, help="comparisons, as the file names them")
     flags.add_argument("--most", type=int, default=0, help="last training step shown")
     flags.add_argument("--discount", type=float, default=0.8, help="the agent's, for the map")
+    add_look(flags)
     given = flags.parse_args()
     if given.kind == "curves":
-        curves(Path(given.source), given.out, given.only, given.most)
+        curves(Path(given.source), given.out, given.only, given.of, given.most, look_of(given))
     else:
-        on_map(given.source, given.out, given.discount)
+        on_map(given.source, given.out, given.discount, look_of(given))
     print(given.out)
 
 

@@ -1,13 +1,16 @@
-"""The searches and the transfer in one figure.
+"""The searches, what new agents make of the winners, and the transfer to stable-baselines3 in one figure.
 
     python experiments/synthetic_environments/figure.py --runs exp_dir --transfer transfer.json --out figure.png
+    python experiments/synthetic_environments/figure.py --numbers docs/results/synthetic_environments.json
 
 ``--runs`` is the folder of `cartpole/mdp`, `cartpole/bandit` and `acrobot/bandit`, as the README's commands make them.
+``--numbers`` is a JSON of what was measured, which has no curves of the searches.
 """
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,56 +20,121 @@ if str(ROOT) not in sys.path:
 
 import numpy as np  # noqa: E402
 
-from control.reports.panels import COLOURS, GREY, sheet  # noqa: E402
+from control.reports.levels import Level, solved  # noqa: E402
+from control.reports.panels import draw_levels, share_limits  # noqa: E402
 from control.reports.runs import read_runs  # noqa: E402
+from control.reports.sheets import WIDTH, Book, rows, set_title  # noqa: E402
+from control.reports.style import COLOURS, INK  # noqa: E402
 from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS  # noqa: E402
+from experiments.comparison import add_look, look_of, run_script  # noqa: E402
+from models.settings import SettingError  # noqa: E402
 
 SEARCHES = {"CartPole, MDP": "cartpole/mdp", "CartPole, bandit": "cartpole/bandit", "Acrobot, bandit": "acrobot/bandit"}
-SOLVED = {"cartpole": 475, "acrobot": -100}
+# What agents train on has one colour in every panel.
+COLOUR = {"bandit": COLOURS[0], "real": COLOURS[1], "mdp": COLOURS[2]}
+WORDS = {"bandit": "synthetic bandit", "mdp": "synthetic MDP", "real": "real"}
+STYLES = ("-", (0, (4, 1.5)), (0, (1, 1)))
+SOLVED = "SB3: stable-baselines3; solved: Gymnasium's reward_threshold"
 
 
-def draw_search(axis: Any, title: str, folder: Path, game: str) -> None:
-    """The return of the mean's fresh agents over synthetic steps, one line per seed; a dot is the winner's score."""
-    for colour, metrics in zip(COLOURS, sorted(folder.glob("SE/seed_*/version_0/metrics.csv")), strict=False):
+def _level(game: str) -> list[Level]:
+    threshold = solved(game)
+    return [] if threshold is None else [Level(threshold, "solved", "")]
+
+
+def draw_search(axis: Any, title: str, folder: Path, where: str) -> None:
+    """The return of the mean's fresh agents over synthetic steps, one line per seed of the search."""
+    game, kind = where.split("/")
+    files = sorted(folder.glob("SE/seed_*/version_0/metrics.csv"))
+    for seed, (style, metrics) in enumerate(zip(STYLES, files, strict=False)):
         (run,) = read_runs(metrics)
         steps, returns = run.points(MEAN_RETURN, SYNTHETIC_STEPS)
-        axis.plot(steps / 1e6, returns, color=colour, linewidth=1.2)
-        scores = metrics.with_name("scores.json")
-        if scores.exists():
-            worth = json.loads(scores.read_text())["report"]["mean"]
-            axis.plot(steps[-1] / 1e6 * 1.04, worth, "o", color=colour, markersize=5, clip_on=False)
-    axis.axhline(SOLVED[game], color=GREY, linewidth=1, linestyle=":")
-    axis.set_title(title, fontsize=10)
-    axis.set_xlabel("synthetic steps, millions")
+        axis.plot(steps / 1e6, returns, color=COLOUR[kind], linestyle=style, linewidth=1.3)
+        axis.plot([], [], color=INK, linestyle=style, label=f"search seed {seed}")
+    draw_levels(axis, _level(game), {}, labels=False)
+    set_title(axis, title, 2.1)
+    axis.set(xlabel="synthetic steps (millions)", ylabel="return on the real environment")
+
+
+def draw_winners(axis: Any, reports: dict[str, dict[str, Any]], game: str) -> None:
+    """One row for the winner of each search: what its 64 held-out agents get on the real environment."""
+    shown = {name: report for name, report in reports.items() if name.startswith(f"{game}/")}
+    for at, (name, report) in enumerate(shown.items()):
+        colour = COLOUR[name.partition("/")[2].partition(",")[0]]
+        axis.plot([report["iqm_low"], report["iqm_high"]], [at, at], color=colour, linewidth=1.6)
+        axis.plot(report["mean"], at, "D", color=colour, markersize=4)
+        axis.plot(report["worst"], at, "x", color=colour, markersize=4.5)
+    axis.plot([], [], "D", color=INK, markersize=4, label="mean")
+    axis.plot([], [], "x", color=INK, markersize=4.5, label="worst agent")
+    _rows(axis, [name.partition("/")[2].replace("mdp", "MDP") for name in shown])
+    draw_levels(axis, _level(game), {}, labels=False, along="x")
+    set_title(axis, {"cartpole": "CartPole", "acrobot": "Acrobot"}[game] + ": held-out agents", 2.2)
+    axis.set_xlabel("real return")
 
 
 def draw_transfer(axis: Any, results: dict[str, dict[str, Any]]) -> None:
-    """stable-baselines3's agents: one bar for what they trained on, one point per seed."""
-    for i, (name, row) in enumerate(results.items()):
-        where = name.split(" on ")[1]
-        colour = {"bandit": COLOURS[0], "mdp": COLOURS[2], "real": COLOURS[1]}[where]
-        axis.bar(i, np.mean(row["returns"]), color=colour, alpha=0.5)
-        axis.plot([i] * len(row["returns"]), row["returns"], "o", color=colour, markersize=4)
-    axis.set_xticks(range(len(results)), [name.replace(" on ", "\n") for name in results], fontsize=7)
+    """stable-baselines3's agents: one row for what they trained on, one point per seed."""
+    for at, (name, row) in enumerate(results.items()):
+        colour = COLOUR[name.split(" on ")[1]]
+        axis.plot(
+            row["returns"], np.full(len(row["returns"]), at + 0.15), "o", color=colour, markersize=3.2, alpha=0.6, mew=0
+        )
+        axis.plot(np.mean(row["returns"]), at - 0.15, "D", color=colour, markersize=4)
+    axis.plot([], [], "o", color=INK, markersize=3.2, label="seed")
+    _rows(axis, [name.replace("mdp", "MDP") for name in results])
+    draw_levels(axis, _level("cartpole"), {}, labels=False, along="x")
     steps = next(iter(results.values()))["steps"]
-    axis.set_title(f"stable-baselines3 after {steps:,} steps", fontsize=10)
+    set_title(axis, f"CartPole: SB3 at {steps // 1000}k steps", 2.2)
+    axis.set_xlabel("real return")
 
 
-def main() -> None:
+def _rows(axis: Any, labels: Sequence[str]) -> None:
+    axis.set_yticks(range(len(labels)), labels)
+    axis.set_ylim(len(labels) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
+    axis.grid(False, axis="y")
+
+
+def make(given: argparse.Namespace) -> None:
+    """Write the figure. Raises SettingError where there is nothing to draw."""
+    numbers = json.loads(given.numbers.read_text()) if given.numbers else {}
+    found = {title: where for title, where in SEARCHES.items() if given.runs and (given.runs / where).is_dir()}
+    reports = {name: row["report"] for name, row in numbers.get("searches", {}).items()}
+    results = json.loads(given.transfer.read_text()) if given.transfer else numbers.get("stable_baselines3", {})
+    if not (found or reports or results):
+        raise SettingError("runs, numbers and transfer hold nothing to draw")
+    games = list(dict.fromkeys(name.partition("/")[0] for name in reports))
+    cells = rows(len(found), len(games) + bool(results))
+    notes = ["lines: new agents trained on the mean of the search distribution"] * bool(found)
+    held_out = "held-out: 64 new agents, 10 episodes each; line: 95 % bootstrap interval of their interquartile mean"
+    notes += [held_out] * bool(reports)
+    height = 2.1 * bool(found) + 2.3 * bool(games or results)
+    with Book(given.out, look_of(given)) as book, book.sheet(
+        cells, (WIDTH, height), note="; ".join([*notes, SOLVED])
+    ) as axes:  # fmt: skip
+        for kind, words in WORDS.items():
+            axes[0].plot([], [], color=COLOUR[kind], linewidth=3, label=words)
+        left = iter(axes)
+        for title, where in found.items():
+            draw_search(next(left), title, given.runs / where, where)
+        share_limits([axis for axis, where in zip(axes, found.values(), strict=False) if where.startswith("cartpole")])
+        for game in games:
+            draw_winners(next(left), reports, game)
+        if results:
+            draw_transfer(next(left), results)
+    print("\n".join(map(str, book.files)))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--runs", type=Path, default=Path("exp_dir"))
-    flags.add_argument("--transfer", type=Path)
+    flags.add_argument("--runs", type=Path, help="folder of the searches")
+    flags.add_argument("--transfer", type=Path, help="JSON of transfer.py")
+    flags.add_argument("--numbers", type=Path, help="JSON of earlier results")
     flags.add_argument("--out", type=Path, default=Path("synthetic_environments.png"))
-    given = flags.parse_args()
-    panels = len(SEARCHES) + bool(given.transfer)
-    with sheet(given.out, [list(range(panels))], (3.1 * panels, 3.1)) as axes:
-        for axis, (title, where) in zip(axes, SEARCHES.items(), strict=False):
-            draw_search(axis, title, given.runs / where, where.split("/")[0])
-        axes[0].set_ylabel("real return")
-        if given.transfer:
-            draw_transfer(axes[-1], json.loads(given.transfer.read_text()))
-    print(given.out)
+    add_look(flags)
+    given = flags.parse_args(argv)
+    return run_script(lambda: make(given))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,301 @@
+"""Figures of runs against each other: what `--plot` shows, from run folders or from the numbers of an earlier one."""
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress, cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from control.reports import panels, scores
+from control.reports.files import check_writable, figure_files, numbers_text, write_numbers
+from control.reports.levels import STEPS_LABEL, Level, in_words, levels, package, quantity, same_axis, sources
+from control.reports.runs import Array, Group, find_groups, logged, return_tags
+from control.reports.sheets import WIDTH, Book, balanced, rows, set_title
+from control.reports.style import COLOURS, PLAIN, Look
+from control.reports.tables import seeds_text, summarise, table
+from control.reports.tags import FORMER, GREEDY, TAGS, tags
+from models.registry import implementations
+from models.settings import SettingError
+
+ON_PAGE = 4  # rows of panels
+
+
+@dataclass
+class Arm:
+    """What is drawn of the seeds of one group. ``curves``: by tag the steps ``[G]`` and values ``[N, G]``;
+    ``scores``: by tag of a return the mean over the last tenth of the epochs ``[N]``, of each seed. ``label`` tells it
+    from the others of its environment, which is ``game`` where several are shown."""
+
+    label: str
+    names: tuple[str, ...]
+    seeds: int
+    curves: dict[str, tuple[Array, Array]] = field(default_factory=dict)
+    scores: dict[str, Array] = field(default_factory=dict)
+    game: str = ""
+
+    @property
+    def environment(self) -> str:
+        """As `--gamename` has it, where the folder's name still tells."""
+        return self.names[0].replace("_", ",", 1) if "=" in self.names[0] else self.names[0]
+
+
+def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) -> int:
+    """Draw and tabulate runs: mean with its 95 % bootstrap band and IQM over seeds, groups overlaid.
+
+    Takes run folders or any folder above them, or one JSON that it wrote earlier. Writes the figure to ``out`` (.png,
+    .pdf, .svg, or a folder), by default under a name of its own into the folder common to the runs, and the table's
+    numbers as JSON beside it. Several environments have rows of panels each, on as many pages as it takes; algorithms
+    of three seeds and more are also compared by their scores. Returns the exit code 0. Raises SettingError where there
+    is nothing to draw or the figure cannot be written, the latter before anything is printed.
+    """
+    if out is not None:
+        figure_files(Path(out), look)  # its suffix is refused before anything is read
+    if len(run_dirs) == 1 and Path(run_dirs[0]).suffix == ".json":
+        title, summary, arms, made_from = _read_numbers(Path(run_dirs[0]))
+        folder = Path(run_dirs[0]).parent
+    else:
+        groups = find_groups(run_dirs)
+        labels, title = labelled([group.names for group in groups])
+        summary = {label: summarise(group) for label, group in zip(labels, groups, strict=True)}
+        made_from = sorted({str(run.source.parent) for group in groups for run in group.runs})
+        folder = Path(os.path.commonpath(made_from))
+        arms = [_arm(group, label) for group, label in zip(groups, labels, strict=True)]
+        for label, arm in zip(labels, arms, strict=True):
+            summary[label] |= {"names": arm.names, "curves": numbers_text(arm.curves, arm.scores)}
+    _name_rows(arms)
+    target, beside = figure_files(Path(out) if out else _default_name(folder, arms, look, made_from), look)
+    check_writable("plot_out", target, beside)
+    if not any(arm.curves or arm.scores for arm in arms):
+        raise SettingError(f"{title}: neither returns nor losses were logged yet")
+    tag, tasks = _tasks(arms)
+    text = table(title, summary)
+    numbers: dict[str, Any] = {"runs": title, "made_from": made_from, "groups": summary}
+    if tasks:
+        numbers["compared"] = {"tag": tag, **scores.compare(tasks)}
+        text += "\n" + scores.table(numbers["compared"], f"{TAGS[tag].short} return")
+    print(text)
+    with Book(target, look) as book:
+        _draw(book, arms, title, tag, tasks)
+    write_numbers(beside, numbers)
+    print("\n" + "\n".join(f"Figure:  {path}" for path in book.files) + f"\nNumbers: {beside}")
+    return 0
+
+
+def _arm(group: Group, label: str) -> Arm:
+    shown = [*return_tags(group.runs), *logged(group.runs, tags("return", "loss"))]
+    curves = {tag: panels.on_grid(group.runs, tag) for tag in dict.fromkeys(shown)}
+    finals = {tag: np.array([run.last(tag) for run in group.runs]) for tag in curves if TAGS[tag].kind == "return"}
+    finals = {tag: values[np.isfinite(values)] for tag, values in finals.items()}
+    return Arm(label, group.names, len(group.runs), curves, finals)
+
+
+def _read_numbers(path: Path) -> tuple[str, dict[str, Any], list[Arm], list[str]]:
+    """Title, summary, arms and run folders of a JSON that `plot` wrote. Raises SettingError."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        title, arms = content["runs"], []
+        for label, group in content["groups"].items():
+            curves = {
+                FORMER.get(tag, tag): (np.array(curve["env_steps"], float), np.array(curve["seeds"], float))
+                for tag, curve in group.get("curves", {}).items()
+            }
+            finals: dict[str, list[float]] = {}
+            for numbers in group["seeds"].values():
+                for tag, number in numbers.items():
+                    if FORMER.get(tag, tag) in TAGS and (last := number["last"]) is not None:
+                        finals.setdefault(FORMER.get(tag, tag), []).append(last)
+            # Those of old files say it in title and label.
+            names = tuple(group.get("names") or [*title.split(", "), *label.split("/")])
+            by_tag = {tag: np.array(finals[tag]) for tag in TAGS if tag in finals}
+            arms.append(Arm(label, names, len(group["seeds"]), curves, by_tag))
+        return title, content["groups"], arms, content.get("made_from", [])
+    except OSError as error:
+        raise SettingError(f"plot is '{path}', which cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise SettingError(
+            f"plot is '{path}', which holds no numbers of --plot; allowed: run folders, or them"
+        ) from None
+
+
+def labelled(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:
+    """What tells each group from the others, and what they share."""
+    if len({len(each) for each in names}) > 1:
+        return ["/".join(each) for each in names], ""
+    differs = [len(set(level)) > 1 for level in zip(*names, strict=True)]
+    shared = ", ".join(name for name, differ in zip(names[0], differs, strict=True) if not differ)
+    return ["/".join(compress(each, differs)) or each[-1] for each in names], shared
+
+
+def _name_rows(arms: Sequence[Arm]) -> None:
+    """Where there are several environments, whose returns share no scale, give each arm its own and a label that does
+    not name it. What all labels begin with, up to a - or _, is left out."""
+    environments = {arm.names[0] for arm in arms}
+    if len(environments) > 1 and all(len(arm.names) >= 3 for arm in arms):
+        short, _ = labelled([arm.names[1:] for arm in arms])
+        for arm, label in zip(arms, short, strict=True):
+            arm.label, arm.game = label, arm.names[0]
+    distinct = {arm.label for arm in arms}
+    start = re.match(r".*[-_]", os.path.commonprefix(sorted(distinct)) if len(distinct) > 1 else "")
+    if start and all(len(label) > start.end() for label in distinct):
+        for arm in arms:
+            arm.label = arm.label[start.end() :]
+
+
+def _default_name(folder: Path, arms: Sequence[Arm], look: Look, made_from: Sequence[str]) -> Path:
+    """`plot_lunarlander_RCP-A_UDRL.png` in ``folder``. A figure of other runs under that name stays: this one then
+    takes the next number."""
+    games = sorted({arm.names[0] for arm in arms}) if all(len(arm.names) >= 3 for arm in arms) else []
+    words = games if len(games) <= 3 else [f"{len(games)}_environments"]
+    kinds = sorted({arm.label for arm in arms})
+    words += kinds if len(kinds) <= 4 else [f"{len(kinds)}_groups"]
+    words += ["dark"] * (look.theme == "dark") + ["log"] * look.log
+    stem = re.sub(r"[^\w.+-]+", "-", "_".join(["plot", *words]))[:80]
+    for number in range(1, 10_000):
+        path = folder / f"{stem}{'' if number == 1 else f'-{number}'}.{(look.formats or ('png',))[0]}"
+        if not (beside := path.with_suffix(".json")).exists() or _made_from(beside) == list(made_from):
+            break
+    return path
+
+
+def _made_from(path: Path) -> list[str] | None:
+    try:
+        return list(json.loads(path.read_text(encoding="utf-8"))["made_from"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _tasks(arms: Sequence[Arm]) -> tuple[str, dict[str, dict[str, Array]]]:
+    """The return by which algorithms are compared, greedy evaluation where all have it, and by environment the scores
+    of those of enough seeds."""
+    shared = [tag for tag in TAGS if all(tag in arm.scores for arm in arms)]
+    if not shared:
+        return "", {}
+    tag = GREEDY if GREEDY in shared else shared[0]
+    tasks: dict[str, dict[str, Array]] = {}
+    for arm in arms:
+        tasks.setdefault(arm.game, {})[arm.label] = arm.scores[tag]
+    found = {game: scores.comparable(task) for game, task in tasks.items()}
+    return tag, {game: task for game, task in found.items() if task}
+
+
+def _draw(book: Book, arms: Sequence[Arm], title: str, tag: str, tasks: Mapping[str, Mapping[str, Array]]) -> None:
+    """The sheets: returns, losses (of one environment on the same), and the comparison."""
+    labels = sorted({arm.label for arm in arms})
+    colours = dict(zip(labels, cycle(COLOURS), strict=False))
+    counts = [arm.seeds for arm in arms]
+    games = list(dict.fromkeys(arm.game for arm in arms))
+    several = f"{len(games)} environments" if len(games) > 1 else ""
+    heading = ", ".join(part for part in (several, title, seeds_text(counts)) if part)
+    places: dict[str, list[tuple[str, str]]] = {"": [], "losses": []}  # by page: environment and panel
+    for kind, page in (("return", ""), ("loss", "losses" if len(games) > 1 else "")):
+        for game in games:
+            shown = _panels([arm for arm in arms if arm.game == game], kind)
+            places[page] += [(game, panel) for panel in shown]
+    for page, found in places.items():
+        for number, part in enumerate(_parts(found)):
+            name = f"{page}{number + 1 if number else ''}".strip("_")
+            _draw_curves(book, arms, part, colours, heading, name)
+    if tasks:
+        shown_levels = {game: _levels(arms, game) for game in tasks}
+        each = [level for found in shown_levels.values() for level in found]
+        note = "; ".join(part for part in (scores.NOTE, sources(each)) if part)
+        label = f"return, {TAGS[tag].short}" if same_axis([tag]) else TAGS[tag].short
+        scores.draw(book, tasks, colours, shown_levels, label, heading, note)
+
+
+Panel = str
+"""A tag, or ``tag@title@label`` of a loss, which may mean another thing in another family."""
+
+
+def _panels(arms: Sequence[Arm], kind: str) -> list[Panel]:
+    of_kind = [tag for tag in tags("return" if kind == "return" else "loss") if any(tag in arm.curves for arm in arms)]
+    if kind == "return":
+        common = [tag for tag in of_kind if all(tag in arm.curves for arm in arms)]
+        replaced = {name for tag in common for name in TAGS[tag].replaces}
+        return [tag for tag in of_kind if tag not in replaced and (tag in common or not TAGS[tag].replaces)]
+    found = [(quantity(tag, package(arm.names)), tag) for tag in of_kind for arm in arms if tag in arm.curves]
+    return [f"{tag}@{title}@{label}" for (title, label), tag in dict.fromkeys(found)]
+
+
+def _shown(panel: Panel) -> tuple[str, str, str]:
+    """Tag, title and label of the y axis."""
+    tag, *said = panel.split("@")
+    title, label = said or quantity(tag)
+    return tag, title, label
+
+
+def _parts(places: Sequence[tuple[str, Panel]]) -> list[list[list[tuple[str, Panel]]]]:
+    """Pages of rows of panels. Rows hold one environment and one kind, three panels at most."""
+    kinds: dict[tuple[str, bool], list[tuple[str, Panel]]] = {}
+    for place in places:
+        kinds.setdefault((place[0], "@" in place[1]), []).append(place)
+    made = []
+    for group in kinds.values():
+        first = 0
+        for length in balanced(len(group)):
+            made.append(group[first : first + length])
+            first += length
+    return [made[i : i + ON_PAGE] for i in range(0, len(made), ON_PAGE)]
+
+
+def _levels(arms: Sequence[Arm], game: str) -> list[Level]:
+    here = [arm for arm in arms if arm.game == game]
+    known = {name for arm in here for name in arm.names if name in implementations()}
+    found = levels(here[0].environment, known)
+    # A level of an algorithm needs one colour.
+    by_name = {name: [arm.label for arm in here if name in arm.names] for name in known}
+    return [
+        Level(level.value, level.name, level.source, (by_name.get(level.implementation) or [""])[0])
+        for level in found
+        if len(by_name.get(level.implementation, "1")) == 1
+    ]
+
+
+def _draw_curves(
+    book: Book, arms: Sequence[Arm], page: Sequence[Sequence[tuple[str, Panel]]], colours: Mapping[str, str],
+    title: str, name: str,
+) -> None:  # fmt: skip
+    most = max(arm.seeds for arm in arms)
+    notes = [panels.NOTE] * (most >= panels.LEAST) + [panels.ALONE] * (min(arm.seeds for arm in arms) < panels.LEAST)
+    notes += [panels.SMOOTHED, "to the shortest run's end"] if most > 1 else [panels.SMOOTHED]
+    games = list(dict.fromkeys(game for row in page for game, _ in row))
+    several = any(arm.game for arm in arms)
+    shown = {game: _levels(arms, game) for game in games}
+    if any("@" not in panel for row in page for _, panel in row):
+        each = [level for found in shown.values() for level in found]
+        notes += [sources(each)] if each else []
+    height = 2.0 if max(map(len, page)) > 1 else 2.8
+    cells = rows(*map(len, page))
+    with book.sheet(cells, (WIDTH, height * len(page)), name=name, title=title, note="; ".join(notes)) as axes:
+        for arm in sorted(arms, key=lambda arm: arm.label):  # which gives the legend its order
+            axes[0].plot([], [], color=colours[arm.label], label=arm.label)
+        left = iter(axes)
+        equal: dict[str, list[Any]] = {}
+        for row in page:
+            for column, (game, panel) in enumerate(row):
+                axis = next(left)
+                tag, heading, label = _shown(panel)
+                here = [arm for arm in arms if arm.game == game and tag in arm.curves]
+                here = [arm for arm in here if "@" not in panel or quantity(tag, package(arm.names))[0] == heading]
+                for arm in here:
+                    panels.draw_aggregate(axis, *arm.curves[tag], colours[arm.label], arm.label, len(here) == 1)
+                set_title(axis, f"{in_words(game)}: {heading}" if several else heading, 6.2 / len(row))
+                axis.set(xlabel=STEPS_LABEL)
+                if column == 0 or label != _shown(row[column - 1][1])[2]:
+                    axis.set_ylabel(label)
+                is_return = TAGS[tag].kind == "return"
+                panels.scale(axis, book.look.log if is_return else True)
+                if is_return:
+                    values = [arm.curves[tag][1].ravel() for arm in here]
+                    panels.clip_below(axis, np.concatenate(values))
+                if same_axis([tag]):
+                    panels.draw_levels(axis, shown[game], dict(colours), labels=not several)
+                    equal.setdefault(game, []).append(axis)
+        for alike in equal.values():
+            panels.share_limits(alike)
+            panels.share_limits(alike, "x")

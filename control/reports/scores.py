@@ -1,0 +1,174 @@
+"""Algorithms against each other by the final scores of their seeds: every seed's score, performance profiles and
+probabilities of improvement, as panels and as a table (`control.reports.statistics` has the definitions)."""
+
+from collections.abc import Mapping, Sequence
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+
+from control.reports.levels import Level, in_words
+from control.reports.panels import draw_levels
+from control.reports.sheets import WIDTH, Book, set_title
+from control.reports.statistics import LEAST, Array, improvement, interval, iqm, mean, profile
+from control.reports.style import GREY
+from control.reports.tables import aligned
+
+POINTS = 201  # of a profile
+BANDS = 3  # profiles whose intervals can be told apart
+NOTE = (
+    "dots: seeds, mean over the last tenth of the epochs; diamond and line: mean and its 95 % bootstrap interval; bar: "
+    "interquartile mean; profiles (with bands of up to three) and probabilities: 95 % stratified bootstrap intervals, "
+    "as in Agarwal et al. 2021"
+)
+Task = Mapping[str, Array]
+"""On one environment the final scores ``[N]`` of the seeds of each algorithm."""
+
+
+def comparable(task: Task) -> dict[str, Array]:
+    """The algorithms of enough seeds, where there are two of them; else none."""
+    found = {label: np.asarray(scores, float) for label, scores in task.items() if len(scores) >= LEAST}
+    return found if len(found) > 1 else {}
+
+
+def ranked(task: Task) -> list[str]:
+    """The algorithms from the highest mean score down."""
+    return sorted(task, key=lambda label: -float(np.mean(task[label])))
+
+
+def common(tasks: Mapping[str, Task]) -> list[str]:
+    """The algorithms that all tasks have, first the one that is most often better than the others."""
+    shared = set.intersection(*(set(task) for task in tasks.values())) if tasks else set()
+    wins = {x: sum(improvement(*_of(tasks, x, y))[0] for y in shared - {x}) for x in shared}
+    return sorted(shared, key=lambda label: (-wins[label], label))
+
+
+def _of(tasks: Mapping[str, Task], *labels: str) -> list[list[Array]]:
+    return [[task[label] for task in tasks.values()] for label in labels]
+
+
+def compare(tasks: Mapping[str, Task]) -> dict[str, Any]:
+    """Numbers for JSON. ``profiles[task][label]``: at ``levels`` the share of seeds above and its interval;
+    ``improvement``: of each ordered pair the probability over all tasks, and its interval."""
+    profiles = {
+        name: {"levels": (at := _levels(task, 5)).tolist(), "above": {
+            label: _with(profile([scores], at)) for label, scores in task.items()}} for name, task in tasks.items()
+    }  # fmt: skip
+    pairs = {f"{x} > {y}": _with(improvement(*_of(tasks, x, y))) for x, y in permutations(common(tasks), 2)}
+    return {"profiles": profiles, "improvement": pairs}
+
+
+def _with(found: tuple[Any, Any]) -> dict[str, Any]:
+    estimate, bounds = found
+    return {"estimate": np.asarray(estimate).tolist(), "interval": bounds and np.asarray(bounds).tolist()}
+
+
+def _levels(task: Task, count: int) -> Array:
+    every = np.concatenate(list(task.values()))
+    return np.linspace(every.min(), every.max(), count + 2)[1:-1] if count < POINTS else _span(every)
+
+
+def _span(every: Array) -> Array:
+    margin = 0.04 * (every.max() - every.min() or 1)
+    return np.linspace(every.min() - margin, every.max() + margin, POINTS)
+
+
+def table(compared: Mapping[str, Any], of: str) -> str:
+    """`compare`'s numbers as text: shares of seeds above some scores, and who is better than whom how likely."""
+    lines = []
+    for name, task in compared["profiles"].items():
+        heading = f"share of seeds with a higher {of}" + (f", {in_words(name)}" if name else "")
+        rows = [[heading, *(f"{level:.4g}" for level in task["levels"])]]
+        rows += [[label, *(f"{share:.2f}" for share in row["estimate"])] for label, row in task["above"].items()]
+        lines += ["", *aligned(rows)]
+    if not compared["improvement"]:
+        return "\n".join(lines)
+    rows = [["probability of improvement", "", "95 %"]]
+    for pair, row in compared["improvement"].items():
+        if row["estimate"] >= 0.5:
+            bounds = row["interval"]
+            rows.append([pair, f"{row['estimate']:.2f}", f"{bounds[0]:.2f} to {bounds[1]:.2f}" if bounds else "-"])
+    return "\n".join([*lines, "", *aligned(rows)])
+
+
+def draw(
+    book: Book, tasks: Mapping[str, Task], colours: Mapping[str, str], shown: Mapping[str, Sequence[Level]],
+    axis_label: str, title: str, note: str = NOTE,
+) -> None:  # fmt: skip
+    """A sheet: for each task the seeds' scores and the profiles, then the probabilities of improvement over all
+    tasks, where algorithms are to be compared on all of them."""
+    algorithms = common(tasks)
+    several = len(tasks) > 1
+    height = max(1.7, 0.24 * max(map(len, tasks.values())) + 0.8)
+    cells = [[2 * i, 2 * i + 1] for i in range(len(tasks))]
+    heights = [height] * len(tasks)
+    if len(algorithms) > 1:
+        if several:
+            cells.append([2 * len(tasks)] * 2)
+            heights.append(0.24 * len(algorithms) + 0.5)
+        else:
+            cells[0].append(2)
+    widths = [1.15, 1.0, 0.95][: len(cells[0])]
+    with book.sheet(
+        cells, (WIDTH, sum(heights)), name="scores", title=title, note=note, widths=widths, heights=heights,
+        legend=1,
+    ) as axes:  # fmt: skip
+        for i, (name, task) in enumerate(tasks.items()):
+            over = f"{in_words(name)}: " if name else ""
+            _seeds(axes[2 * i], task, colours)
+            draw_levels(axes[2 * i], shown.get(name, ()), dict(colours), along="x")
+            axes[2 * i].set(xlabel=axis_label)
+            set_title(axes[2 * i], f"{over}Score of each seed", 2.4)
+            _profiles(axes[2 * i + 1], task, colours)
+            grey = [level for level in shown.get(name, ()) if not level.implementation]
+            draw_levels(axes[2 * i + 1], grey, dict(colours), labels=None, along="x")
+            axes[2 * i + 1].set(xlabel=axis_label, ylabel="share of seeds", ylim=(-0.03, 1.03))
+            set_title(axes[2 * i + 1], f"{over}Seeds that score more", 2.2)
+        if len(algorithms) > 1:
+            _improvements(axes[-1], tasks, algorithms, colours)
+            over = f" over {len(tasks)} environments" if several else ""
+            set_title(axes[-1], f"Probability that {algorithms[0]} is better{over}", 6.0 if several else 2.0)
+
+
+def _seeds(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
+    labels = ranked(task)
+    for at, label in enumerate(labels):
+        scores = np.asarray(task[label], float)
+        colour = colours[label]
+        axis.plot(
+            scores, np.full(len(scores), at + 0.2), "o", color=colour, markersize=3.2, alpha=0.6, markeredgewidth=0
+        )
+        axis.plot([iqm(scores)] * 2, [at - 0.3, at - 0.02], color=colour, linewidth=1.2)
+        if bounds := interval(scores, mean):
+            axis.plot(bounds, [at - 0.16] * 2, color=colour, linewidth=1.4)
+        axis.plot(mean(scores), at - 0.16, "D", color=colour, markersize=3.6)
+    _named_rows(axis, labels)
+
+
+def _named_rows(axis: Any, labels: Sequence[str]) -> None:
+    axis.set_yticks(range(len(labels)), labels)
+    axis.set_ylim(len(labels) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
+    axis.grid(False, axis="y")
+
+
+def _profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
+    at = _levels(task, POINTS)
+    for label in ranked(task):
+        share, bounds = profile([task[label]], at)
+        axis.plot(at, share, color=colours[label], linewidth=1.4)
+        if bounds and len(task) <= BANDS:
+            axis.fill_between(at, *bounds, color=colours[label], alpha=0.13, linewidth=0)
+
+
+def _improvements(axis: Any, tasks: Mapping[str, Task], labels: Sequence[str], colours: Mapping[str, str]) -> None:
+    """Of the first of ``labels`` over each other; half-way is no difference."""
+    best, *others = labels
+    axis.axvline(0.5, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)))
+    for at, other in enumerate(others):
+        probability, bounds = improvement(*_of(tasks, best, other))
+        if bounds:
+            axis.plot(bounds, [at, at], color=colours[other], linewidth=1.4)
+        axis.plot(probability, at, "D", color=colours[other], markersize=4, clip_on=False, zorder=3)
+    _named_rows(axis, [f"than {other}" for other in others])
+    axis.set(xlim=(-0.04, 1.04), xticks=[0, 0.5, 1], xlabel="probability")

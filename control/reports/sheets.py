@@ -1,0 +1,189 @@
+"""Sheets of panels, and books of sheets: a title and one legend above the panels, a note below, written to files.
+
+Axes are matplotlib's, which is imported on first use.
+"""
+
+import contextlib
+import functools
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from control.reports.style import GREY, PLAIN, WIDTH, Look, parameters
+from control.storage.run_dir import replacing
+
+Cells = list[list[int]]
+"""The layout of a sheet: in each row the numbers of its panels. A panel may span several cells; -1 is an empty cell."""
+
+_NOTE_LETTERS = 21  # an inch, in the size of notes
+_TITLE_LETTERS = 12
+_LINE = 0.125  # inches of a line of the note
+_HEAD = 0.24  # inches of the title
+
+
+def grid(panels: int, columns: int) -> Cells:
+    """The cells of ``panels`` panels, filled row by row."""
+    return [[i if i < panels else -1 for i in range(row, row + columns)] for row in range(0, panels, columns)]
+
+
+def rows(*lengths: int) -> Cells:
+    """Rows of so many panels each. All rows are equally wide, so that none has a hole."""
+    columns, cells, first = math.lcm(*(length for length in lengths if length)), [], 0
+    for length in lengths:
+        if length:
+            cells.append([first + i * length // columns for i in range(columns)])
+            first += length
+    return cells
+
+
+def balanced(panels: int, most: int = 3) -> list[int]:
+    """The lengths of rows for ``panels`` panels, at most ``most`` in one, as equal as can be: 4 panels are 2 and 2."""
+    count = -(-panels // most)
+    return [panels // count + (i < panels % count) for i in range(count)]
+
+
+class Book:
+    """Sheets that belong together, written to ``target`` in every format of ``look``: the pages of one PDF, or a file
+    for each, whose name ends with the sheet's but for the first. ``files`` are those that have been written."""
+
+    def __init__(self, target: Path, look: Look = PLAIN):
+        self.look, self.target, self.files = look, target, list[Path]()
+        self.formats = look.formats or (target.suffix[1:].lower(),)
+        self.pages: Any = None
+        self.begun = False
+
+    def __enter__(self) -> "Book":
+        self.stack = contextlib.ExitStack()
+        if "pdf" in self.formats:
+            from matplotlib.backends.backend_pdf import PdfPages
+
+            path = self._path("pdf")
+            temporary = self.stack.enter_context(replacing(path))
+            self.pages = self.stack.enter_context(PdfPages(temporary, metadata={"CreationDate": None}))
+            self.files.append(path)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.stack.__exit__(*error)
+
+    def _path(self, form: str, name: str = "") -> Path:
+        # A suffix that the caller wrote is kept as it is.
+        same = self.target.suffix[1:].lower() == form
+        end = self.target.suffix if same else f".{form}"
+        return self.target.with_name(f"{self.target.stem}{f'_{name}' if name else ''}{end}")
+
+    @contextlib.contextmanager
+    def sheet(
+        self, cells: Cells, size: tuple[float, float], *, name: str = "", title: str = "", note: str = "",
+        widths: Sequence[float] | None = None, heights: Sequence[float] | None = None, legend: int = 2,
+    ) -> Iterator[list[Any]]:  # fmt: skip
+        """The axes of a sheet that is written at the end. ``size`` is that of the panels in inches, to which title,
+        legend and note are added; ``widths`` and ``heights`` are those of columns and rows, relatively. Panels in which
+        nothing was drawn are left out. The legend is one for all panels, names a label once, and is left out for fewer
+        labels than ``legend``."""
+        import matplotlib
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+        from matplotlib.text import Text
+
+        with matplotlib.rc_context(parameters(self.look.theme)):
+            figure = Figure(figsize=size, layout="constrained")
+            by_number: Any = figure.subplot_mosaic(
+                cells, empty_sentinel=-1, width_ratios=widths, height_ratios=heights,  # type: ignore[arg-type]
+            )  # fmt: skip
+            axes = [by_number[number] for number in sorted(by_number)]
+            yield axes
+            for axis in axes:
+                axis.set_visible(axis.has_data())
+            renderer = FigureCanvasAgg(figure).get_renderer()
+            _frame(figure, renderer, axes, size, title, note, legend)
+            for text in figure.findobj(Text):
+                _make_drawable(text)
+            for form in self.formats:
+                if form == "pdf":
+                    self.pages.savefig(figure)
+                    continue
+                path = self._path(form, name if self.begun else "")
+                with replacing(path) as temporary:
+                    figure.savefig(temporary, format=form, metadata={"Date": None} if form == "svg" else None)
+                self.files.append(path)
+            self.begun = True
+
+
+@contextlib.contextmanager
+def sheet(target: Path, cells: Cells, size: tuple[float, float], look: Look = PLAIN, **more: Any) -> Iterator[Any]:
+    """The axes of a figure of one sheet (`Book.sheet`)."""
+    with Book(target, look) as book, book.sheet(cells, size, **more) as axes:
+        yield axes
+
+
+def _frame(
+    figure: Any, renderer: Any, axes: Sequence[Any], size: tuple[float, float], title: str, note: str, legend: int
+) -> None:
+    """Put the title, the legend and the note around the panels, which keep their size."""
+    width = size[0]
+    heading = textwrap.fill(title, int(_TITLE_LETTERS * width)) if title else ""
+    words = textwrap.fill(note, int(_NOTE_LETTERS * width)) if note else ""
+    top = 0.05 + _HEAD * 0.8 * (heading.count("\n") + 1) if heading else 0.02
+    labelled: dict[str, Any] = {}
+    for axis in axes:
+        handles, labels = axis.get_legend_handles_labels()
+        labelled |= {name: handle for name, handle in zip(labels, handles, strict=True) if name not in labelled}
+    shown: Any = None
+    if labelled and len(labelled) >= legend:
+        for columns in range(len(labelled), 0, -1):
+            if shown is not None:
+                shown.remove()
+            shown = figure.legend(list(labelled.values()), list(labelled), loc="upper left", ncols=columns,
+                                  bbox_to_anchor=(0, 1), borderaxespad=0.2)  # fmt: skip
+            extent = shown.get_window_extent(renderer)
+            if extent.width <= 0.98 * width * figure.dpi:
+                break
+    below = _LINE * (words.count("\n") + 1) + 0.05 if words else 0.0
+    above = top + (extent.height / figure.dpi if shown is not None else 0.0)
+    height = size[1] + above + below
+    figure.set_size_inches(width, height)
+    figure.get_layout_engine().set(rect=(0, below / height, 1, 1 - (above + below) / height))
+    if heading:
+        figure.suptitle(heading, x=0.05 / width, y=1 - 0.05 / height, ha="left", va="top", weight="bold")
+    if shown is not None:
+        shown.set_bbox_to_anchor((0, 1 - top / height))
+    if words:
+        figure.text(0.05 / width, 0.03 / height, words, ha="left", va="bottom", fontsize=6.5, color=GREY)
+
+
+def set_title(axis: Any, words: str, width: float) -> None:
+    """A title broken into lines that fit above a panel ``width`` inches wide."""
+    axis.set_title(textwrap.fill(words, max(12, int(width * 13))))
+
+
+def _make_drawable(text: Any) -> None:
+    """Have a text drawn as it is: dollars as dollars, other scripts in a font of this machine that has them, and what
+    no font has as ``\\u65e5``."""
+    from matplotlib import font_manager
+
+    words = text.get_text()
+    text.set_parse_math("$" not in words)
+    missing = set(words) - {"\n"} - _characters(font_manager.findfont(text.get_fontproperties()))
+    for font in font_manager.fontManager.ttflist if missing else ():
+        if font.weight == 400 and missing <= _characters(font.fname):
+            text.set_fontfamily([*text.get_fontfamily(), font.name])
+            return
+    text.set_text(words.translate({ord(each): each.encode("unicode_escape").decode() for each in missing}))
+
+
+@functools.cache
+def _characters(path: str) -> frozenset[str]:
+    """What a font can draw; nothing of one that is broken, made of pixels, or has a box for everything."""
+    from matplotlib import font_manager
+
+    with contextlib.suppress(OSError, RuntimeError):
+        font = font_manager.get_font(path)
+        real = font.scalable and "Last Resort" not in font.family_name
+        return frozenset(map(chr, font.get_charmap() if real else ()))
+    return frozenset()
+
+
+__all__ = ["WIDTH", "Book", "Cells", "balanced", "grid", "rows", "set_title", "sheet"]
