@@ -301,6 +301,15 @@ def register_ours() -> None:
             register(game.gym_id, "envs.tensor_gym:TensorGym", max_episode_steps=limit, kwargs=kwargs)
 
 
+def reward_threshold(name: str) -> float | None:
+    """The mean return from which Gymnasium calls the environment solved; None where it does not say. Raises
+    SettingError."""
+    from gymnasium.envs.registration import registry
+
+    spec = registry.get(resolve(name).gym_id.rpartition(":")[2])
+    return None if spec is None or spec.reward_threshold is None else float(spec.reward_threshold)
+
+
 def _ids() -> dict[str, str]:
     """The Gymnasium ids that can be made, and the module that each is defined in."""
     from gymnasium.envs.registration import registry

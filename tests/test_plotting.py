@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 
 import fake_runs
-from control.reports import figures, panels
-from control.reports.figures import learning_curve, plot
-from control.reports.panels import clip_below, on_grid, sheet, smooth
+from control.reports import figures, panels, sheets
+from control.reports.figures import learning_curve
+from control.reports.groups import plot
+from control.reports.levels import levels, quantity, solved, sources
+from control.reports.panels import clip_below, on_grid, smooth
 from control.reports.runs import Run, find_groups, read_runs, return_tags
+from control.reports.sheets import WIDTH, balanced, rows, sheet
+from control.reports.style import COLOURS, Look
 from control.reports.tables import summarise
 from fake_runs import Shown, is_png
 from models.settings import SettingError
@@ -105,11 +109,10 @@ def test_grid_covers_what_all_runs_share(logdir: Path) -> None:
     ([*np.full(10, -1936.0), *np.linspace(-200, 250, 90)], None),  # what happens often is to be seen
 ])  # fmt: skip
 def test_one_collapse_does_not_flatten_the_rest(values: Sequence[float], floor: float | None, tmp_path: Path) -> None:
-    run = Run(0, Path(), {"epoch": np.arange(len(values)), "x": np.array(values)})
     with sheet(tmp_path / "clipped.png", [[0]], (4, 3)) as (axis,):
         axis.plot(values)
         before = axis.get_ylim()
-        clip_below(axis, [run], ["x"])
+        clip_below(axis, np.array(values))
         low, high = axis.get_ylim()
         texts = [text.get_text() for text in axis.texts]
     if floor is None:
@@ -128,7 +131,7 @@ def test_seeds_become_a_figure_a_table_and_numbers(logdir: Path, capsys: Shown) 
         write_run(logdir, seeds=(seed,))
     write_run(logdir, "RCP-A", seeds=(25, 26))
     assert plot([logdir]) == 0
-    figure = logdir / "lunarlander" / "debug" / "plot.png"
+    figure = logdir / "lunarlander" / "debug" / "plot_lunarlander_RCP-A_UDRL.png"
     assert is_png(figure)
     numbers = json.loads(figure.with_suffix(".json").read_text())["groups"]
     assert set(numbers) == {"UDRL", "RCP-A"}
@@ -154,7 +157,7 @@ def test_names_are_drawn_as_they_are(tmp_path: Path, drawn: list[Any]) -> None:
     from matplotlib import font_manager
 
     fonts = {font.name: font.fname for font in font_manager.fontManager.ttflist if font.weight == 400}
-    others = panels._characters(fonts["STIXGeneral"]) - panels._characters(fonts["DejaVu Sans"])
+    others = sheets._characters(fonts["STIXGeneral"]) - sheets._characters(fonts["DejaVu Sans"])
     names = ["_Ω", "a$b$c", "日\x01\udcff", min(others)]
     with sheet(tmp_path / "named.png", [[0]], (4, 3), title="$") as (axis,):
         for name in names:
@@ -162,40 +165,161 @@ def test_names_are_drawn_as_they_are(tmp_path: Path, drawn: list[Any]) -> None:
     texts = drawn[0].legends[0].get_texts()
     assert [text.get_text() for text in texts] == [" _Ω", "a$b$c", r"\u65e5\x01\udcff", names[3]]
     assert not texts[1].get_parse_math() and not drawn[0]._suptitle.get_parse_math()
-    assert any(names[3] in panels._characters(fonts[name]) for name in texts[3].get_fontfamily()[1:])
+    assert any(names[3] in sheets._characters(fonts[name]) for name in texts[3].get_fontfamily()[1:])
 
 
-def test_panels_with_the_same_title_name_their_tags(logdir: Path, drawn: list[Any]) -> None:
+def test_losses_of_different_kinds_have_panels_of_their_own(logdir: Path, drawn: list[Any]) -> None:
     write_policy_gradients(logdir)
     plot([logdir])
     write_run(logdir)
     plot([logdir])
     one, both = ([axis.get_title("left") for axis in figure.axes] for figure in drawn)
+    one, both = ([title.replace("\n", " ") for title in titles] for titles in (one, both))
     assert one == [
-        "Mean return of the latest training episodes", "Evaluation return, greedy actions", "Policy loss",
-        "Value loss", "Entropy loss", "Baseline",
+        "Mean return of the latest training episodes", "Evaluation return, greedy actions", "Policy-gradient loss",
+        "Squared error of the value", "Entropy loss", "Baseline",
     ]  # fmt: skip
-    assert both.count("Policy loss") == 1 and {"Policy loss", "Entropy loss", "Value loss"} <= set(both)
-    assert [text.get_text() for text in drawn[1].legends[0].get_texts()] == ["AAC", "UDRL"]
+    assert {"Cross-entropy of actions", "Policy-gradient loss", "Entropy loss"} <= set(both)
+    legend = [text.get_text() for text in drawn[1].legends[0].get_texts()]
+    assert legend == ["AAC", "UDRL", "solved: 200", "UDRL, published: 140"]
 
 
-def test_each_environment_has_its_own_row_of_panels(logdir: Path, drawn: list[Any]) -> None:
+def test_each_environment_has_rows_of_its_own_and_no_page_is_wider_than_paper(logdir: Path, drawn: list[Any]) -> None:
     for game, implementation in ("lunarlander", "UDRL"), ("lunarlander", "RCP-A"), ("takecover", "RCP-A"):
         write_run(logdir, implementation, game=game)
     plot([logdir])
-    axes = drawn[0].axes
-    titles = [axis.get_title("left") for axis in axes]
-    assert [title.split(":")[0] for title in titles] == ["lunarlander"] * 3 + ["takecover"] * 3
+    returns, losses = drawn
+    axes = returns.axes
+    titles = [axis.get_title("left").replace("\n", " ") for axis in axes]
+    assert [title.split(":")[0] for title in titles] == ["lunarlander"] * 2 + ["takecover"] * 2
+    assert [axis.get_title("left").split(":")[0] for axis in losses.axes] == ["lunarlander", "takecover"]
     grid = axes[0].get_gridspec()
-    assert (grid.nrows, grid.ncols) == (2, 3)
-    colours = [{line.get_label(): line.get_color() for line in axis.get_lines()} for axis in axes]
-    assert [set(each) for each in colours] == [{"RCP-A", "UDRL"}] * 3 + [{"RCP-A"}] * 3
+    assert (grid.nrows, grid.ncols) == (2, 2) and returns.get_size_inches()[0] == losses.get_size_inches()[0] == WIDTH
+    colours = [
+        {line.get_label(): line.get_color() for line in axis.get_lines() if len(line.get_xdata()) > 2} for axis in axes
+    ]
+    named = [{label for label in each if label in ("RCP-A", "UDRL")} for each in colours]
+    assert named == [{"RCP-A", "UDRL"}] * 2 + [{"RCP-A"}] * 2
     assert len({each["RCP-A"] for each in colours}) == 1, "a colour means the same in every row"
+    assert [axis.get_ylabel() for axis in axes] == ["return (sum of rewards)", ""] * 2
+    for one, other in (axes[:2], axes[2:]):
+        assert one.get_ylim() == other.get_ylim() and one.get_xlim() == other.get_xlim()
+    assert axes[0].get_ylim() != axes[2].get_ylim(), "environments share no scale"
+
+
+def test_pages_of_many_environments_are_those_of_one_pdf(logdir: Path, drawn: list[Any], capsys: Shown) -> None:
+    for i in range(6):
+        write_run(logdir, game=f"corridor{i}")
+    plot([logdir], logdir / "all.pdf", Look("dark", ("pdf", "svg")))
+    said = [line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.startswith("Figure:")]
+    assert [Path(path).name for path in said] == [
+        "all.pdf", "all.svg", "all_2.svg", "all_losses.svg", "all_losses2.svg"
+    ]  # fmt: skip
+    assert (logdir / "all.pdf").read_bytes().count(b"/Type /Page ") == 4
+    pages = [len(figure.axes) for figure in drawn[::2]]
+    assert pages == [8, 4, 4, 2] and {figure.get_facecolor()[:3] for figure in drawn} == {
+        (13 / 255, 17 / 255, 23 / 255)
+    }
+
+
+def test_a_figure_of_other_runs_keeps_its_name(logdir: Path, capsys: Shown) -> None:
+    """The same runs replace their figure, others that would have its name do not."""
+    write_run(logdir)
+    runs = [write_run(logdir, version=version) for version in (1, 2)]
+    folder = logdir / "lunarlander" / "debug" / "UDRL" / "seed_25"
+    for _ in range(2):
+        plot([runs[1]])
+    plot([runs[0], runs[1]])
+    assert sorted(path.name for path in folder.rglob("plot*.png")) == [
+        "plot_lunarlander_UDRL.png", "plot_lunarlander_version_1_version_2.png"
+    ]  # fmt: skip
+    kept = json.loads((runs[1] / "plot_lunarlander_UDRL.json").read_text())
+    (runs[1] / "plot_lunarlander_UDRL.json").write_text(json.dumps(kept | {"made_from": ["elsewhere"]}))
+    plot([runs[1]])
+    assert (runs[1] / "plot_lunarlander_UDRL-2.png").exists() and "UDRL-2.png" in capsys.readouterr().out
+
+
+def test_a_figure_is_drawn_again_from_its_numbers(logdir: Path, drawn: list[Any], capsys: Shown) -> None:
+    for name in ("UDRL", "RCP-A"):
+        write_run(logdir, name, seeds=(25, 26, 27))
+    plot([logdir], logdir / "one.png")
+    table = capsys.readouterr().out.partition("Figure:")[0]
+    plot([logdir / "one.json"], logdir / "two.png")
+    assert capsys.readouterr().out.partition("Figure:")[0] == table
+    first, comparison, again, compared = drawn
+    kinds = [[axis.get_title("left").replace("\n", " ") for axis in figure.axes] for figure in (first, again)]
+    assert kinds[1] == kinds[0][:2] and len(kinds[0]) == 3, "of losses there are no numbers"
+    for one, other in zip(first.axes, again.axes, strict=False):
+        for line, copy in zip(one.get_lines(), other.get_lines(), strict=True):
+            np.testing.assert_allclose(line.get_ydata(), copy.get_ydata(), rtol=1e-4)
+    assert [axis.get_xlim() for axis in comparison.axes] == [axis.get_xlim() for axis in compared.axes]
+    for content in ("{}", "[]", '{"runs": "x", "groups": {"a": 1}}', "nothing"):
+        (logdir / "broken.json").write_text(content)
+        with pytest.raises(SettingError, match="broken.json', which holds no numbers of --plot"):
+            plot([logdir / "broken.json"])
+
+
+def test_algorithms_of_three_seeds_are_compared_and_fewer_have_no_interval(
+    logdir: Path, drawn: list[Any], capsys: Shown
+) -> None:
+    """UDRL's three seeds are each better than RCP-A's."""
+    write_run(logdir, "UDRL", 100, seeds=(25, 26, 27))
+    write_run(logdir, "RCP-A", 50, seeds=(25, 26, 27))
+    write_run(logdir, "RCP-R", 70, seeds=(25, 26))
+    plot([logdir], logdir / "all.png")
+    shown = capsys.readouterr().out
+    assert "UDRL > RCP-A" in shown and "two seeds" in shown and "RCP-R >" not in shown
+    compared = json.loads((logdir / "all.json").read_text())["compared"]
+    assert compared["tag"] == "eval/return_greedy"
+    assert compared["improvement"]["UDRL > RCP-A"] == {"estimate": 1.0, "interval": [1.0, 1.0]}
+    (profile,) = compared["profiles"].values()
+    assert profile["above"]["UDRL"]["estimate"][:3] == [1, 1, 1] and profile["above"]["RCP-A"]["estimate"][-1] == 0
+    curves, scores = drawn
+    bands = [len(axis.collections) for axis in curves.axes]
+    assert bands == [2, 2, 2], "one for each of three seeds, none for two"
+    lines = [
+        line for line in curves.axes[0].get_lines() if line.get_color() == COLOURS[1] and len(line.get_xdata()) > 2
+    ]
+    assert len(lines) == 2, "a line for each of the two seeds, and nothing else"
+    titles = [axis.get_title("left").replace("\n", " ") for axis in scores.axes]
+    assert titles == ["Score of each seed", "Seeds that score more", "Probability that UDRL is better"]
+    plot([logdir / "lunarlander/debug/RCP-R", logdir / "lunarlander/debug/UDRL"], logdir / "few.png")
+    assert "probability" not in capsys.readouterr().out and len(drawn) == 3
+
+
+def test_returns_have_a_logarithmic_axis_only_where_asked(logdir: Path, drawn: list[Any]) -> None:
+    run = write_run(logdir)  # returns from 3 to 125
+    plot([run])
+    plot([run], look=Look(log=True))
+    learning_curve(run)
+    learning_curve(run, Look(log=True))
+    assert [figure.axes[0].get_yscale() for figure in drawn] == ["linear", "log", "linear", "log"]
+
+
+def test_levels_have_names_and_sources() -> None:
+    assert (solved("lunarlander"), solved("beresheet"), solved("cartpole"), solved("acrobot")) == (200, 200, 475, -100)
+    assert solved("pendulum") is None and solved("procmaze,grid_size=3") is None and solved("unheard of") is None
+    shown = levels("lunarlander", ["RCP-A", "RCP-R"])
+    assert [level.label for level in shown] == ["solved: 200", "RCP-R, published: 220", "RCP-A, published: 200"]
+    assert sources(shown) == (
+        "solved: Gymnasium's reward_threshold; RCP-R and RCP-A, published: Kumar et al. 2019, read off a figure"
+    )
+    assert quantity("train/loss", "ddqn") == ("Squared TD error", "loss (reward²)")
+    assert quantity("eval/reward_rate")[1] == "reward per step"
+
+
+def test_rows_have_no_holes() -> None:
+    for count in range(1, 14):
+        lengths = balanced(count)
+        cells = rows(*lengths)
+        assert max(lengths) <= 3 and max(lengths) - min(lengths) <= 1
+        assert {len(row) for row in cells} == {len(cells[0])} and {i for row in cells for i in row} == set(range(count))
 
 
 @pytest.mark.parametrize(("out", "written", "start"), [
     ("a.pdf", "a.pdf", b"%PDF"), ("a.SVG", "a.SVG", b"<?xml"),
-    ("there.v1", "there.v1/plot.png", b"\x89PNG"), ("new", "new/plot.png", b"\x89PNG"),
+    ("there.v1", "there.v1/plot_lunarlander_UDRL.png", b"\x89PNG"),
+    ("new", "new/plot_lunarlander_UDRL.png", b"\x89PNG"),
 ])  # fmt: skip
 def test_formats_and_folders_of_the_figure(logdir: Path, out: str, written: str, start: bytes, capsys: Shown) -> None:
     """Of one seed, which has no interval."""
@@ -247,9 +371,15 @@ def test_bad_arguments_are_said_before_the_table(logdir: Path, capsys: Shown) ->
 def test_learning_curve_of_several_seeds(logdir: Path, drawn: list[Any]) -> None:
     folder = write_run(logdir, seeds=(30, 31))
     assert learning_curve(folder) == folder / "curve.png" and is_png(folder / "curve.png")
-    titles = [axis.get_title("left") for axis in drawn[0].axes]
-    assert titles[:3] == ["Return", "Policy loss", "Obtained against commanded return"]
-    assert [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()] == ["training", "greedy"]
+    titles = [axis.get_title("left").replace("\n", " ") for axis in drawn[0].axes]
+    assert titles[:3] == ["Return", "Cross-entropy of actions", "Obtained against commanded return"]
+    assert [axis.get_ylabel() for axis in drawn[0].axes[:2]] == ["return (sum of rewards)", "loss (nats)"]
+    (legend,) = drawn[0].legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert texts == ["training", "greedy", "solved: 200", "UDRL, published: 140"]
+    assert any("thin: as logged; thick: centred moving average" in text.get_text() for text in drawn[0].texts)
+    assert learning_curve(folder, Look(formats=("svg", "pdf"))) == folder / "curve.pdf"
+    assert (folder / "curve.svg").read_bytes().startswith(b"<?xml")
 
 
 def test_learning_curves_with_many_losses_and_after_one_epoch_with_few(logdir: Path) -> None:
@@ -258,5 +388,5 @@ def test_learning_curves_with_many_losses_and_after_one_epoch_with_few(logdir: P
         row = dict.fromkeys(tags, -120.5)
         folders.append(fake_runs.write_run(logdir, "UDRL", lambda epoch, seed, row=row: row, epochs=1, name=name))
     assert all(learning_curve(folder).read_bytes().startswith(b"\x89PNG") for folder in folders)
-    assert figures.beside(0) == [[0]] and figures.beside(3) == [[0, 1, 2, 3]]  # the returns, and losses beside them
-    assert figures.beside(4) == [[0, 1, 2], [0, 3, 4]] and figures.beside(5) == [[0, 1, 2, 3], [0, 4, 5, -1]]
+    assert figures.stacked(0)[0] == [[0]] and figures.stacked(1)[0] == [[0, 1]]
+    assert figures.stacked(4)[0] == [[0, 0], [1, 2], [3, 4]], "the returns above the losses"

@@ -53,8 +53,9 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
     of three seeds and more are also compared by their scores. Returns the exit code 0. Raises SettingError where there
     is nothing to draw or the figure cannot be written, the latter before anything is printed.
     """
+    out = None if out is None else Path(out)
     if out is not None:
-        figure_files(Path(out), look)  # its suffix is refused before anything is read
+        figure_files(out, look)  # its suffix is refused before anything is read
     if len(run_dirs) == 1 and Path(run_dirs[0]).suffix == ".json":
         title, summary, arms, made_from = _read_numbers(Path(run_dirs[0]))
         folder = Path(run_dirs[0]).parent
@@ -68,7 +69,9 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
         for label, arm in zip(labels, arms, strict=True):
             summary[label] |= {"names": arm.names, "curves": numbers_text(arm.curves, arm.scores)}
     _name_rows(arms)
-    target, beside = figure_files(Path(out) if out else _default_name(folder, arms, look, made_from), look)
+    if out is None or out.is_dir() or not out.suffix:
+        out = _default_name(out or folder, arms, look, made_from)
+    target, beside = figure_files(out, look)
     check_writable("plot_out", target, beside)
     if not any(arm.curves or arm.scores for arm in arms):
         raise SettingError(f"{title}: neither returns nor losses were logged yet")
@@ -141,7 +144,7 @@ def _name_rows(arms: Sequence[Arm]) -> None:
             arm.label, arm.game = label, arm.names[0]
     distinct = {arm.label for arm in arms}
     start = re.match(r".*[-_]", os.path.commonprefix(sorted(distinct)) if len(distinct) > 1 else "")
-    if start and all(len(label) > start.end() for label in distinct):
+    if start and all(re.search("[a-zA-Z]", label[start.end() :]) for label in distinct):
         for arm in arms:
             arm.label = arm.label[start.end() :]
 

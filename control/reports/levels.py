@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from control.reports.tags import FITNESS, REWARD_RATE, TAGS
+from envs.names import reward_threshold
 from models.registry import family, implementations
 from models.settings import UserError
 
@@ -22,6 +23,7 @@ LOSSES: dict[tuple[str, str], tuple[str, str]] = {
     ("train/policy_loss", "command_conditioned"): ("Cross-entropy of actions", "nats"),
     ("train/policy_loss", "ppo"): ("Clipped surrogate loss", "advantage"),
     ("train/policy_loss", "policy_gradients"): ("Policy-gradient loss", "nats x weight"),
+    ("train/loss_p", "policy_gradients"): ("Policy-gradient loss", "nats x weight"),
     ("train/value_loss", "command_conditioned"): ("Squared error of the value", "return²"),
     ("train/value_loss", "ppo"): ("Squared error of the value", "return²"),
     ("train/value_loss", "policy_gradients"): ("Squared error of the value", "return²"),
@@ -69,16 +71,10 @@ def levels(game: str, names: Iterable[str] = ()) -> list[Level]:
 
 
 def solved(game: str) -> float | None:
-    """The mean return from which Gymnasium calls an environment solved; None where it does not say."""
-    from envs.names import resolve
-
+    """The mean return from which Gymnasium calls an environment solved; None where it does not say, and of an
+    environment that is unknown here."""
     with contextlib.suppress(UserError, ImportError):
-        import gymnasium
-
-        gym_id = resolve(game).gym_id.rpartition(":")[2]
-        if gym_id and not gym_id.startswith("understudy/"):
-            threshold = gymnasium.spec(gym_id).reward_threshold
-            return None if threshold is None else float(threshold)
+        return reward_threshold(game)
     return None
 
 

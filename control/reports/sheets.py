@@ -138,6 +138,8 @@ def _frame(
                 shown.remove()
             shown = figure.legend(list(labelled.values()), list(labelled), loc="upper left", ncols=columns,
                                   bbox_to_anchor=(0, 1), borderaxespad=0.2)  # fmt: skip
+            for text in shown.get_texts():
+                _make_drawable(text)
             extent = shown.get_window_extent(renderer)
             if extent.width <= 0.98 * width * figure.dpi:
                 break
