@@ -304,7 +304,7 @@ def test_levels_have_names_and_sources() -> None:
     assert sources(shown) == (
         "solved: Gymnasium's reward_threshold; RCP-R and RCP-A, published: Kumar et al. 2019, read off a figure"
     )
-    assert quantity("train/loss", "ddqn") == ("Squared TD error", "loss (reward²)")
+    assert quantity("train/value_loss", "ddqn") == ("Squared TD error", "loss (reward²)")
     assert quantity("eval/reward_rate")[1] == "reward per step"
 
 
