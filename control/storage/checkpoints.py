@@ -102,8 +102,8 @@ def _summed(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     plain = value.detach().cpu().contiguous().view(-1)
-    if len(plain) == 1:
-        plain = plain.clone()  # a single number counts as contiguous whatever its stride, but is no bytes then
+    if len(plain) == 1:  # contiguous whatever its stride, but bytes must have a stride of one
+        plain = plain.clone(memory_format=torch.contiguous_format)
     plain = plain.view(torch.uint8)
     return str(value.dtype), tuple(value.shape), zlib.crc32(plain.numpy())  # type: ignore[arg-type]  # an array is a buffer
 
