@@ -79,7 +79,7 @@ def loop_of(settings: Settings) -> StepGroups:
 def group_of(name: str, seeds: int, size: Size, **changes: Any) -> Any:
     """The `StepLoop` of seeds of an agent in training on mazes of 4 x 4, their replay buffers full."""
     latent = size.latent if IMPLEMENTATIONS[name].get("model") == "latent" else {}
-    own = {"buffer_size": size.rows, "training_start_time": size.wait, "eval_frequency": size.wait}
+    own = {"buffer_size": size.rows, "training_start_time": size.wait, "steps_per_epoch": size.wait}
     values = {"implementation": name, "gamename": "procmaze", "seed": 0, "num_seeds": seeds}
     group = loop_of(from_dict(values | own | size.changes | latent | changes)).groups[0].loop
     group.epoch(size.wait)
@@ -186,7 +186,7 @@ def against_plain(agent: Any, size: Size) -> dict[str, Result]:
 def fixture(size: Size, fused: bool = False) -> dict[str, Result]:
     """Seconds of a small run with a perfect model, evaluations included, ``fused`` with the setting `compile`; all its
     steps taken as steps with an update."""
-    pace = {"eval_frequency": size.fixture, "training_start_time": size.fixture}
+    pace = {"steps_per_epoch": size.fixture, "training_start_time": size.fixture}
     loop = loop_of(from_dict(FIXTURE | pace | {"compile": fused}))
     loop.epoch()
 

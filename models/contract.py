@@ -122,6 +122,7 @@ class Agent(nn.Module):
 class EpisodeAgent(Agent):
     """Learns from whole episodes. ``config.schedule`` is a `models.family.EpisodeSchedule`."""
 
+    budget: int | None = None  # steps of a member that end the run, where its settings say so; set by the loop
     main_loss: ClassVar[str]
     """The number of `learn` that the progress line shows as loss and that must stay finite; it need not fall."""
 

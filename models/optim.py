@@ -24,6 +24,7 @@ class Adam(Optimizer):
         self, params: Iterable[Tensor], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
     ):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "step_count": 0})
+        self.share: Tensor | None = None  # [M], factor on every member's learning rate
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """torch's own, without the wrapper that loads torch's compiler first: more than a second, which evaluations
@@ -44,7 +45,10 @@ class Adam(Optimizer):
                 if not (state := self.state[param]):
                     state |= {"mean": torch.zeros_like(param), "square": torch.zeros_like(param)}
                 update = _direction(param.grad, state["mean"], state["square"], group["betas"], root2, group["eps"])
-                param.sub_(update.mul_(group["lr"] / correction1))
+                update.mul_(group["lr"] / correction1)
+                if self.share is not None:
+                    update.mul_(self.share.to(update).view(-1, *[1] * (update.dim() - 1)))
+                param.sub_(update)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Raises StateError where it is that of other parameters."""

@@ -43,7 +43,7 @@ STEP_TINY: dict[str, Any] = {
 }  # fmt: skip
 MODEL_TINY: dict[str, Any] = STEP_TINY | {
     "hidden_sizes": (11, 11), "rollout_length": 3, "num_features": 3, "feature_width": 5, "buffer_size": 23,
-    "training_start_time": 3, "eval_frequency": 5, "target_update_frequency": 7, "lr": 3e-3, "model_lr": 3e-3,
+    "training_start_time": 3, "steps_per_epoch": 5, "target_update_frequency": 7, "lr": 3e-3, "model_lr": 3e-3,
 }  # fmt: skip
 # Families' other networks and ways, tested beside every implementation: id -> (implementation, settings).
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -226,7 +226,7 @@ SMALL_STEP_RUN = {
 SMALL_SEARCH = {
     "implementation": "SE", "gamename": "cartpole", "population": 4, "generations": 3, "inner_steps": 60,
     "hidden_sizes": "8", "batch_size": 8, "proxy_hidden_size": 6, "test_episodes": 2, "test_limit": 30,
-    "center_agents": 2, "center_every": 2, "retest_agents": 2, "report_agents": 3, "seed": 1,
+    "center_agents": 2, "eval_every": 2, "retest_agents": 2, "report_agents": 3, "seed": 1,
 }  # fmt: skip
 
 

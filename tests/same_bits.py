@@ -36,11 +36,11 @@ _POLICY = "--num_seeds 2 --running_mean_len 20 --eval_every 2 --eval_episodes 2 
 _STEPS = "--num_seeds 2 --eval_every 2 --eval_episodes 2 --checkpoint_every 1"
 _MODEL = (
     "--gamename procmaze --grid_size 3 --num_seeds 2 --hidden_sizes 20,20,20 --training_start_time 100 "
-    "--eval_frequency 100 --eval_batch_size 4 --buffer_size 500 --checkpoint_every 1"
+    "--steps_per_epoch 100 --eval_episodes 4 --buffer_size 500 --checkpoint_every 1"
 )
 _LATENT = _MODEL + " --num_features 5"
 _SEARCH = (
-    "--population 4 --inner_steps 200 --test_episodes 2 --center_agents 2 --center_every 1 --keep_best 2 "
+    "--population 4 --inner_steps 200 --test_episodes 2 --center_agents 2 --eval_every 1 --keep_best 2 "
     "--retest_agents 2 --report_agents 3 --proxy_hidden_size 8 --hidden_sizes 9"
 )
 # Name -> the command lines of one run folder, one after another.
@@ -56,14 +56,14 @@ RUNS: dict[str, list[str]] = {
     ],
     "dueling": [f"--implementation DuelingDDQN --gamename {_CAR} {_STEPS} --epochs 2 --time_limit 150 --resume",
                 f"--implementation DuelingDDQN --gamename {_CAR} {_STEPS} --epochs 3 --resume"],
-    "er": [f"--implementation ER {_MODEL} --num_steps {n}" for n in ("300", "600 --resume")],
-    "perfect": [f"--implementation PerfectModel {_MODEL} --num_steps 300"],
-    "simple": [f"--implementation SimpleModel {_MODEL} --num_steps 300 --faithful_to_paper"],
+    "er": [f"--implementation ER {_MODEL} --total_steps {n}" for n in ("300", "600 --resume")],
+    "perfect": [f"--implementation PerfectModel {_MODEL} --total_steps 300"],
+    "simple": [f"--implementation SimpleModel {_MODEL} --total_steps 300 --faithful_to_paper"],
     "categorical": [
-        f"--implementation CategoricalLatent {_LATENT} --feature_width 6 --num_steps {n}"
+        f"--implementation CategoricalLatent {_LATENT} --feature_width 6 --total_steps {n}"
         for n in ("200", "300 --resume")
     ],
-    "gaussian": [f"--implementation GaussianLatent {_LATENT} --num_steps 300"],
+    "gaussian": [f"--implementation GaussianLatent {_LATENT} --total_steps 300"],
     "se_bandit": [
         f"--implementation SE --gamename cartpole --proxy bandit {_SEARCH} --initial_draws 2 --num_workers 2 "
         f"--generations {n}"

@@ -172,7 +172,7 @@ LEARNING_ON_POLICY = {
 LEARNING_BY_STEPS = {
     "lr": 5e-3, "batch_size": 32, "feature_dim": 16, "tau": 0.05, "buffer_size": 2000, "model_lr": 5e-3,
     "training_start_time": 0, "target_update_frequency": 20, "rollout_length": 1, "num_features": 2,
-    "eval_frequency": 500,
+    "steps_per_epoch": 500,
 }  # fmt: skip
 LEARNING_BY_ROLLOUTS = LEARNING_BY_STEPS | {
     "num_envs": 16,

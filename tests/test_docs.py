@@ -29,8 +29,8 @@ EPISODES = TINY + "8 --epochs 1 --num_grad_steps 1 --num_rand_action_rollouts 2 
 POLICY = TINY + "2 --max_episodes 2"
 STEPS = TINY + "8 --epochs 1 --steps_per_epoch 20"
 MODELS = (
-    "--num_steps 20 --eval_frequency 10 --training_start_time 10 --batch_size 4 --hidden_sizes 8,8,8 "
-    "--eval_steps 5 --eval_batch_size 2 --buffer_size 50"
+    "--total_steps 20 --steps_per_epoch 10 --training_start_time 10 --batch_size 4 --hidden_sizes 8,8,8 "
+    "--eval_steps 5 --eval_episodes 2 --buffer_size 50"
 )
 SEARCH = (
     "--population 4 --generations 1 --inner_steps 60 --hidden_sizes 8 --batch_size 8 --test_episodes 1 --test_limit 20 "
@@ -81,9 +81,9 @@ def scaled(command: str) -> str:
         return f"SEEDS=25 EPISODES=2 {command} {POLICY.replace('--max_episodes 2', '')}"
     if command.endswith("model_generalisation/run.sh") or "model_generalisation/run.sh --resume" in command:
         few = "AGENTS=ER WORLDS=procmaze REGIMES=low NUM_SEEDS=2 NUM_STEPS=200"
-        return f"{few} {command} {MODELS.replace('--num_steps 20 ', '')}"
+        return f"{few} {command} {MODELS.replace('--total_steps 20 ', '')}"
     if "parity.py" in command:  # of the other fixtures no step that is compared comes soon
-        few = "--hidden_sizes 8,8,8 --num_seeds 2 --eval_steps 5 --eval_batch_size 2 --buffer_size 50"
+        few = "--hidden_sizes 8,8,8 --num_seeds 2 --eval_steps 5 --eval_episodes 2 --buffer_size 50"
         return f"{command} --fixture untrained {few}"
     for word, few in (
         ("transfer.py", "--steps 400 --seeds 1 --episodes 1"), ("benchmarks/", "--quick"),

@@ -18,7 +18,7 @@ from helpers import different
 from models.proxies.search import SearchConfig
 
 BEST, START = torch.linspace(-1, 1, 12), torch.full((12,), 0.5)
-SMALL = SearchConfig(population=8, noise_std=0.1, step_size=0.05, center_every=1, center_agents=1)
+SMALL = SearchConfig(population=8, noise_std=0.1, step_size=0.05, eval_every=1, center_agents=1)
 STAGES: Any = SimpleNamespace(parameters=SimpleNamespace(size=12), initial=lambda streams: START[None])
 
 

@@ -237,7 +237,7 @@ def test_ours_are_trained_with_the_originals_settings(fixture: str, agent: str) 
     assert (run.seed, run.num_threads, own.faithful_to_paper) == (5, 2, True)
     assert own.discount == 0.9 and own.training_start_time == 1000
     if fixture == "untrained":
-        assert (run.num_seeds, own.num_steps, own.hidden_sizes, run.gamename) == (30, 1, (200,) * 3, "procmaze")
+        assert (run.num_seeds, own.total_steps, own.hidden_sizes, run.gamename) == (30, 1, (200,) * 3, "procmaze")
         return
     step, buffer = (1e-3, 20_000) if fixture == "A" else (5e-4, 10_000)
     assert (run.num_seeds, own.hidden_sizes) == (10, (64, 64))

@@ -74,8 +74,7 @@ train -> 'train' is not a flag; flags start with --
     -> --num_pipes has no effect with gamename procmaze; it is a parameter of panflute
 --grid_size 3
     -> --grid_size has no effect with gamename lunarlander; it is a parameter of procmaze, opengrid, buttongrid
---implementation ER --epochs 3 -> --epochs has no effect with ER; did you mean '--num_steps'?
---implementation ER --eval_episodes 3 -> --eval_episodes has no effect with ER; did you mean '--eval_batch_size'?
+--implementation ER --epochs 3 -> --epochs has no effect with ER; did you mean '--total_steps'?
 --implementation ER --model simple -> --model has no effect with ER; did you mean '--implementation'?
 --implementation ER --rollout_length 3 -> --rollout_length has no effect: model is 'none', so nothing is imagined
 --implementation ER --model_lr 1 -> --model_lr has no effect: model is 'none', so no model is learned
@@ -117,15 +116,15 @@ SEARCHES = """
 --score_transform 8 -> score_transform is 8; allowed: integer, at least 0, at most 7
 --lr -1 -> lr is -1.0; allowed: number, greater than 0
 --epochs 5 -> --epochs has no effect with SE; did you mean '--generations'?
---strategy nes --score_transform 7 --center_every 5
-    -> score_transform is 7, ... but center_every is 5; allowed: a center_every of 1, or a score_transform from 0 to 4
+--strategy nes --score_transform 7 --eval_every 5
+    -> score_transform is 7, ... but eval_every is 5; allowed: a eval_every of 1, or a score_transform from 0 to 4
 --target_return 9 --solved_reward 400 -> target_return is 9.0, but solved_reward is 400.0; give one
 """
 MAZE = "preset is 'procmaze_low', but gamename is 'panflute'; leave out {}, or take a preset of panflute"
 # What a file says (JSON where it begins with a bracket), the words after --config, and the line; "@" is the file.
 FILES = [
     ("learning_rat: 1", "", "@: learning_rat is unknown; did you mean 'lr'?"),
-    ("epochs: 5", "--epochs 0", "epochs is 0; allowed: integer, at least 1"),
+    ("epochs: 5", "--epochs 0", "epochs is 0; allowed: integer, at least 1; or null"),
     ("lr: -1", "", "@: lr is -1.0; allowed: number, greater than 0"),
     ("lr: [1, 2]", "", "@: lr is '1 2'; allowed: one value"),
     ("implementation: XYZ", "", "@: implementation is 'XYZ'; allowed: UDRL, RCP-R, RCP-A, ... "),
@@ -156,7 +155,7 @@ FILES = [
     ('{"gamma": 0.9,\n "lr": 0.9,\n}', "", "config is '@': not valid JSON, line 3: ... "),
     ('{"gamma": 0.9, "gamma": 0.8}', "", "@: gamma is given twice"),
     ('{"lr": -0.50}', "", "@: lr is -0.5; allowed: number, greater than 0"),
-    ('{"epochs": null}', "", "@: epochs is 'null'; allowed: integer, at least 1"),
+    ('{"epochs": null}', "", "@: epochs and total_steps are null; allowed: an end of the training, one of them"),
     ("implementation: ER", "--implementation SimpleModel",
      "implementation is 'SimpleModel', but @ holds the values of 'ER'; leave out --implementation or --config"),
     ("implementation: ER\npreset: shipped", "--preset procmaze_low",
@@ -174,7 +173,7 @@ PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"learning_rat": 1}, "learning_rat is unknown; did you mean 'lr'?"),
     ({"no_record": True}, "no_record is unknown; did you mean 'record'?"),
     ({"lr": None}, "lr is None; allowed: number, greater than 0"),
-    ({"epochs": 1.5}, "epochs is 1.5; allowed: integer, at least 1"),
+    ({"epochs": 1.5}, "epochs is 1.5; allowed: integer, at least 1; or null"),
     ({"grid_size": 3}, "grid_size has no effect with gamename lunarlander; it is a parameter of procmaze, ... "),
     ({"tau": 0.1}, "tau is a setting of DDQN, DuelingDDQN, ... SE, not of UDRL"),
     ({"reload": "nowhere.ckpt"}, "reload is 'nowhere.ckpt': no such file or folder"),

@@ -33,7 +33,7 @@ parity = load_script("model_generalisation/parity")
 @pytest.mark.parametrize(("start", "period", "first"), [(0, 5, 0), (3, 5, 5), (5, 5, 5), (6, 5, 10), (8, 1, 8)])
 def test_learning_begins_with_the_first_period_after_its_start(start: int, period: int, first: int) -> None:
     """As in the original, where a period trains if it begins no sooner: after ``first`` steps without an update."""
-    loop = step_loop("ER", MAZE, training_start_time=start, eval_frequency=period)
+    loop = step_loop("ER", MAZE, training_start_time=start, steps_per_epoch=period)
     before = loop.agent.values.online.flat.detach().clone()
     for step in range(12):
         loop.step()
@@ -151,7 +151,7 @@ def test_deviations_are_never_below_a_millionth(std_act: str, raw: float, deviat
 )
 def test_it_learns_as_the_original_does(fixture: str, agent: str, steps: int, tmp_path: Path) -> None:
     """Ten seeds of ours against ten of the original's: each of three points within two of its standard errors."""
-    argv = ["--fixture", fixture, "--agents", agent, "--num_steps", str(steps), "--logdir", str(tmp_path / "exp_dir")]
+    argv = ["--fixture", fixture, "--agents", agent, "--total_steps", str(steps), "--logdir", str(tmp_path / "exp_dir")]
     assert parity.main([*argv, "--json", str(tmp_path / "rows.json")]) == 0
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert len(rows) == 3

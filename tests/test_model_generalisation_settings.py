@@ -29,8 +29,8 @@ CELLS = {
     "panflute": [(100, 0.1, 3.125, 0.8), (200, 0.1, 100, 0.1), (100, 0.4, 200, 0.2), (800, 0.05, 1600, 0.05),
                  (200, 0.1, 200, 0.1)],
 }  # fmt: skip
-HIGH = {"target_update_frequency": 100, "updates_per_step": 1, "num_steps": 1_000_000, "eval_frequency": 500}
-LOW = {"target_update_frequency": 10, "updates_per_step": 10, "num_steps": 100_000, "eval_frequency": 50}
+HIGH = {"target_update_frequency": 100, "updates_per_step": 1, "total_steps": 1_000_000, "steps_per_epoch": 500}
+LOW = {"target_update_frequency": 10, "updates_per_step": 10, "total_steps": 100_000, "steps_per_epoch": 50}
 
 
 def given(words: str) -> Settings:
@@ -86,7 +86,7 @@ def test_settings_that_work_together(flags: str) -> None:
 
 
 def test_periods_are_rounded_up() -> None:
-    config = given("--implementation ER --num_steps 1001 --training_start_time 501").agent
+    config = given("--implementation ER --total_steps 1001 --training_start_time 501").agent
     assert (config.epochs, config.first_update) == (3, 1000)
 
 
@@ -102,8 +102,8 @@ def test_published_files_are_the_defaults(name: str) -> None:
 def test_the_converted_file_is_read_and_flags_win(tmp_path: Path, capsys: Shown) -> None:
     assert convert([str(FIXTURES / "ER.json")]) == 0
     (tmp_path / "er.yaml").write_text(capsys.readouterr().out)
-    settings = given(f"--config {tmp_path / 'er.yaml'} --num_steps 2000 --num_seeds 2")
-    assert as_dict(settings.replace(num_steps=1_000_000, num_seeds=30)) == as_dict(converted(fixture("ER")))
+    settings = given(f"--config {tmp_path / 'er.yaml'} --total_steps 2000 --num_seeds 2")
+    assert as_dict(settings.replace(total_steps=1_000_000, num_seeds=30)) == as_dict(converted(fixture("ER")))
     assert (settings.agent.epochs, settings.run.gamename) == (4, "procmaze")
 
 
@@ -146,7 +146,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("gaussian", {"latent_type": "gausian"}, "latent_type is 'gausian'; allowed: categorical, gaussian, tanh_"),
     ("ER", {"agent_type": "DQN"}, "agent_type is 'DQN'; allowed: ER, perfect_model, simple_model, latent_model"),
     ("ER", {"environment": "ProcMase"}, "environment is 'ProcMase'; allowed: ProcMaze, OpenGrid, ButtonGrid"),
-    ("ER", {"env_config": {"num_steps": 4}}, "env_config: num_steps is unknown; allowed for ProcMaze: grid_size"),
+    ("ER", {"env_config": {"total_steps": 4}}, "env_config: total_steps is unknown; allowed for ProcMaze: grid_size"),
     ("ER", {"env_config": 4}, "env_config is 4; allowed: a mapping"),
     ("ER", {"gamma": {"value": 1}}, "discount is {'value': 1}; allowed: number, at least 0, at most 1"),
     ("ER", {"save_final_params": False}, "save_final_params is not what save_params is; allowed: the same"),

@@ -26,7 +26,7 @@ OBS, ACTIONS, SEEDS, ME = 6, 3, [3, 4], 1  # of worlds that are random bits; the
 SMALL: dict[str, Any] = {
     "hidden_sizes": (11, 11), "batch_size": 9, "buffer_size": 8, "rollout_length": 4,
     "num_features": 3, "feature_width": 4, "lr": 2e-3, "model_lr": 3e-3, "weight_decay": 1e-3, "softmax_temp": 0.3,
-    "training_start_time": 9, "eval_frequency": 5, "target_update_frequency": 3,
+    "training_start_time": 9, "steps_per_epoch": 5, "target_update_frequency": 3,
 }  # fmt: skip
 FIRST, TICKS = 10, 14  # the first update comes with the 11th step, the last with the 14th
 WEIGHTS = {"reward_weight": 0.5, "termination_weight": 2.0, "obs_prediction_weight": 0.3}

@@ -89,7 +89,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"test_every": 25, "inner_steps": 24}, "average_from + test_every is 25; allowed: at most 24, the steps of"),
     ({"test_every": 25, "average_from": 50, "second_phase": 3, "second_steps": 70}, "is 75; allowed: at most 70, the"),
     ({"test_every": 25, "deploy_steps": 20}, "is 25; allowed: at most 20, the steps of"),
-    ({"rank_apart": True, "strategy": "nes", "score_transform": 6, "center_every": 1}, "score_transform is 6, which"),
+    ({"rank_apart": True, "strategy": "nes", "score_transform": 6, "eval_every": 1}, "score_transform is 6, which"),
 ]  # fmt: skip
 
 

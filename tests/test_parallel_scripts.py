@@ -81,7 +81,7 @@ def called(*words: str) -> str:
     (GRADIENTS, "", {"SEEDS": " "}, "SEEDS is ' '"),
     (GRADIENTS, "", {"EPISODES": "0"}, "EPISODES is '0'; allowed: an integer of at least 1"),
     (CELLS, "--seed=3", {}, "--seed=3 is not for here; give it as SEED="),
-    (CELLS, "--num_steps 3", {}, "--num_steps is not for here; give it as NUM_STEPS="),
+    (CELLS, "--total_steps 3", {}, "--total_steps is not for here; give it as NUM_STEPS="),
     (CELLS, "--implementation ER", {}, "give it as AGENTS="),
     (CELLS, "--preset procmaze_low", {}, "give it as REGIMES=low"),
     (CELLS, "", {"AGENTS": "ER SimplModel"}, "AGENTS is 'ER SimplModel'; allowed: any of ER PerfectModel Sim"),
@@ -215,10 +215,10 @@ def test_every_cell_is_trained_and_then_drawn(cells: Script, tmp_path: Path) -> 
     logs = {path.stem: path.read_text() for path in (tmp_path / "my runs" / "short").glob("*.log")}
     assert set(logs) == {f"{agent}_panflute_{data}" for agent in ("ER", "SimpleModel") for data in ("high", "low")}
     assert logs["SimpleModel_panflute_low"].startswith(called(
-        *"--implementation SimpleModel --preset panflute_low --exp_name short_low --num_steps 201".split(),
+        *"--implementation SimpleModel --preset panflute_low --exp_name short_low --total_steps 201".split(),
         "--logdir", "my runs", *"--seed 7 --num_seeds 2 --buffer_size 50".split(),
     ))  # fmt: skip
-    assert "'--exp_name', 'short_high', '--num_steps', '2005'" in logs["ER_panflute_high"]
+    assert "'--exp_name', 'short_high', '--total_steps', '2005'" in logs["ER_panflute_high"]
     drawn = out.splitlines()[-1]
     assert drawn.startswith("figure [") and "'my runs/panflute_grid_size=3/short_low/SimpleModel/version_0'" in drawn
     assert drawn.endswith("'--out', 'my runs/short/comparison.png']")

@@ -21,7 +21,7 @@ from rewards import CLIFF, drawn, written
 SMALL: dict[str, Any] = {
     "implementation": "RN", "gamename": "emptyroom33", "agent": "QLearning", "population": 4, "generations": 4,
     "agents_per_proxy": 1, "inner_steps": 40, "deploy_steps": 40, "test_every": 20, "proxy_hidden_size": 5,
-    "center_agents": 2, "center_every": 1, "keep_best": 2, "retest_agents": 2, "report_agents": 3, "seed": 1,
+    "center_agents": 2, "eval_every": 1, "keep_best": 2, "retest_agents": 2, "report_agents": 3, "seed": 1,
     "test_episodes": 1, "solved_reward": 0.8, "second_phase": 2, "second_noise_std": 0.5, "second_agents": 2,
     "second_steps": 60, "choose_by": "stays", "lr": 1.0, "discount": 0.8, "eps_init": 0.3, "eps_min": 0.3,
 }  # fmt: skip
@@ -93,7 +93,7 @@ def test_bad_input_is_one_line(tmp_path: Path, changes: dict[str, Any], line: st
 def test_a_search_with_nothing_to_climb_stops_unless_it_is_solved(tmp_path: Path, solved: float | None, capsys) -> None:
     """In mode 0 all rewards are one."""
     own = {"mode": 0, "generations": 21, "inner_steps": 2, "test_every": 2, "deploy_steps": 2, "second_phase": 30,
-           "second_steps": 2, "center_every": 50, "objective": "final", "choose_by": "return"}  # fmt: skip
+           "second_steps": 2, "eval_every": 50, "objective": "final", "choose_by": "return"}  # fmt: skip
     own |= {} if solved is None else {"solved_reward": solved}
     argv = search(tmp_path, **own)
     if solved is None:

@@ -58,7 +58,7 @@ def test_the_mean_of_the_latest_episodes(logdir: Path, monkeypatch: pytest.Monke
 def test_stops_when_the_mean_reaches_the_target(logdir: Path, capsys: Shown, finished: Finished) -> None:
     """The largest mean of the first four epochs, to the last digit."""
     means = read_metrics(finished(implementation="CPG")[0] / "metrics.csv")["rollout/return_running_mean"]
-    folder = trained(logdir, implementation="CPG", target_reward=repr(max(means[:4])))
+    folder = trained(logdir, implementation="CPG", target_return=repr(max(means[:4])))
     ended = means.index(max(means[:4])) + 1
     assert read_metrics(folder / "metrics.csv")["rollout/return_running_mean"] == means[:ended]
     shown = capsys.readouterr().out
@@ -73,7 +73,7 @@ def test_stops_when_the_mean_reaches_the_target(logdir: Path, capsys: Shown, fin
 def test_a_run_that_is_over_keeps_its_own_settings(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
     file = trained(logdir, implementation="CPG", max_episodes=3) / "config.yaml"
     written = file.read_text()
-    trained(logdir, "--resume", implementation="CPG", max_episodes=1, target_reward=7.0)
+    trained(logdir, "--resume", implementation="CPG", max_episodes=1, target_return=7.0)
     assert file.read_text() == written
     # learning rates that fall towards the end fix the end
     falling = tmp_path / "falling"
@@ -148,7 +148,7 @@ def test_a_checkpoint_is_evaluated_greedily_and_filmed(logdir: Path, capsys: Sho
 def test_a_run_that_ends_before_it_learns_says_so(tmp_path: Path, capsys: Shown) -> None:
     run = ["--implementation", "ER", "--gamename", "panflute", "--logdir", str(tmp_path), "--hidden_sizes", "4,4,4"]
     for steps, told in (("20", True), ("40", False)):
-        flags = ["--num_steps", steps, "--eval_frequency", "20", "--training_start_time", "20", "--eval_steps", "2"]
+        flags = ["--total_steps", steps, "--steps_per_epoch", "20", "--training_start_time", "20", "--eval_steps", "2"]
         assert trainer.main([*run, *flags, "--exp_name", steps]) == 0
         assert ("warning: nothing will be learned: the run has 20 steps" in capsys.readouterr().out) == told
 
@@ -166,7 +166,6 @@ class Pictures(gym.Env):
 
 @pytest.mark.parametrize(("argv", "line"), [
     ("--epochs 5", "--epochs has no effect with CPG; did you mean '--max_episodes'?"),
-    ("--target_return 5", "--target_return has no effect with CPG; did you mean '--target_reward'?"),
     ("--steps_per_epoch 5", "--steps_per_epoch has no effect with CPG"),
     ("--preset aac_tuned", "preset is 'aac_tuned'; allowed for CPG: published, skeleton"),
     ("--implementation AAC --preset aac_tunde", "preset is 'aac_tunde'; allowed for AAC: published, skeleton, "
@@ -175,7 +174,7 @@ class Pictures(gym.Env):
     ("--implementation AAC --shared_trunk --value_steps 3",
      "value_steps is 3, but shared_trunk is on, so that there is one network; allowed: 0"),
     ("--batch_size 0", "batch_size is 0; allowed: integer, at least 1, at most 4096"),
-    ("--learn_rate 0.1", "--learn_rate is unknown; did you mean '--lr'?"),
+    ("--learn_rat 0.1", "--learn_rat is unknown; did you mean '--lr'?"),
     ("--hidden_layers 8", "--hidden_layers is unknown; did you mean '--hidden_sizes'?"),
     ("--gamename pendulum", "gamename is 'pendulum', whose actions are continuous; CPG takes discrete actions"),
     ("--value_lr 0.1", "--value_lr has no effect: baseline is 'batch_mean', so there is no value network"),

@@ -65,7 +65,7 @@ def test_a_search_leaves_a_proxy_and_says_what_it_is_worth(tmp_path: Path, more:
 
 def test_quits_when_the_target_is_reached_also_one_that_is_new(tmp_path: Path, capsys) -> None:
     def epochs(*more: str, **own: object) -> tuple[Path, list[float]]:
-        folder = searched(tmp_path, *more, center_every=1, **own)
+        folder = searched(tmp_path, *more, eval_every=1, **own)
         return folder, read_metrics(folder / "metrics.csv")["epoch"]
 
     first, resumed = epochs(generations=1), epochs("--resume", generations=50, target_return=1)
@@ -107,7 +107,7 @@ def test_agents_that_diverge_are_counted_and_win_nothing(
 @pytest.mark.parametrize(("game", "episodes"), [("cartpole", 30), ("mountaincar", 3)])
 def test_the_paper_preset_stops_by_its_plateau(tmp_path: Path, game: str, episodes: int) -> None:
     """Or after its episodes, where no return counts as solved."""
-    own = {"preset": "paper", "gamename": game, "inner_steps": 400, "train_episodes": episodes, "center_every": 1,
+    own = {"preset": "paper", "gamename": game, "inner_steps": 400, "train_episodes": episodes, "eval_every": 1,
            "early_out_num": 2, "early_out_virtual_diff": 0.5, "max_steps": 20, "generations": 1}  # fmt: skip
     folder = searched(tmp_path, **own)
     metrics = read_metrics(folder / "metrics.csv")
@@ -120,10 +120,10 @@ def test_the_paper_preset_stops_by_its_plateau(tmp_path: Path, game: str, episod
 
 
 def test_resume_is_exact(tmp_path: Path) -> None:
-    whole = searched(tmp_path / "whole", center_every=1)
-    searched(tmp_path / "parts", center_every=1, generations=2)
+    whole = searched(tmp_path / "whole", eval_every=1)
+    searched(tmp_path / "parts", eval_every=1, generations=2)
     for _ in range(2):  # the second time nothing is left to do
-        same(whole, searched(tmp_path / "parts", "--resume", center_every=1))
+        same(whole, searched(tmp_path / "parts", "--resume", eval_every=1))
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ class Setup:
         return "num_workers" not in self.changes
 
     def argv(self, logdir: Path) -> list[str]:
-        if "num_steps" not in self.changes:
+        if "total_steps" not in self.changes:
             return flags(logdir, "--resume", **self.changes)
         return [word for name, value in self.changes.items() for word in (f"--{name}", str(value))] + [
             "--resume", "--logdir", str(logdir)]  # fmt: skip
@@ -58,7 +58,7 @@ class Setup:
 
 MODEL = {
     "gamename": "procmaze", "grid_size": 3, "num_seeds": 2, "hidden_sizes": "20,20,20", "training_start_time": 100,
-    "eval_frequency": 100, "eval_steps": 20, "eval_batch_size": 4, "buffer_size": 500, "checkpoint_every": 2,
+    "steps_per_epoch": 100, "eval_steps": 20, "eval_episodes": 4, "buffer_size": 500, "checkpoint_every": 2,
 }  # fmt: skip
 SEARCH = {"implementation": "SE", "generations": 6, "inner_steps": 400, "checkpoint_every": 2, "proxy": "bandit"}
 WORKERS = {"gamename": STEPPED_CAR, "time_limit": 30, "epochs": 12, "eval_every": 4, "num_workers": 2}
@@ -72,9 +72,9 @@ SETUPS = {
     "DDQN, four seeds in groups": Setup(25, {
         "implementation": "DDQN", "num_seeds": 4, "vary_hp": "true", "hidden_sizes": "6", "num_envs": 3,
         "eps_fraction": 0.6, "epochs": 25}),
-    "ER": Setup(12, MODEL | {"implementation": "ER", "num_steps": 1000}),
+    "ER": Setup(12, MODEL | {"implementation": "ER", "total_steps": 1000}),
     "CategoricalLatent": Setup(13, MODEL | {
-        "implementation": "CategoricalLatent", "num_features": 5, "feature_width": 6, "num_steps": 500}),
+        "implementation": "CategoricalLatent", "num_features": 5, "feature_width": 6, "total_steps": 500}),
     "UDRL, two environment workers": Setup(15, WORKERS),
     "DDQN, an environment worker": Setup(
         10, WORKERS | {"implementation": "DDQN", "num_envs": 2, "epochs": 12}, "forkserver", (0, 2)),

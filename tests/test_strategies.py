@@ -13,7 +13,7 @@ from models.proxies.search import SearchConfig
 
 NAN, INF = float("nan"), float("inf")
 SETTINGS: dict[str, Any] = {
-    "population": 4, "noise_std": 0.5, "step_size": 1.0, "score_transform": 3, "center_every": 1,
+    "population": 4, "noise_std": 0.5, "step_size": 1.0, "score_transform": 3, "eval_every": 1,
 }  # fmt: skip
 MEAN, NOISE = torch.tensor([10.0, 20.0]), torch.tensor([[1.0, 2.0], [3.0, -1.0]])
 FITNESS = torch.tensor([1.0, 3.0, 2.0, 0.0])  # plus and minus of the first row, then of the second

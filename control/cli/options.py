@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from control.cli.settings import COMMAND, COMMANDS, RunConfig
+from control.cli.settings import COMMAND, COMMANDS, OWN, RunConfig
 from models.registry import default_configs, families_of, family, implementations, inner_agents
 from models.settings import Kind, SettingError, kinds
 from models.vocabulary import DEPTHS, HINTS, WIDTHS, vocabulary
@@ -37,7 +37,7 @@ def flags(implementation: str, game: str, given: Mapping[str, str] | None = None
     of_agent = _flags_of(agent, f"hyperparameters of {implementation if proxy is None else inner}")
     found = _flags_of(RunConfig()) | commands
     for own in (parameters(game), _flags_of(proxy), of_agent):
-        if twice := found.keys() & own.keys():
+        if twice := found.keys() & own.keys() - {*OWN}:
             raise RuntimeError(f"{', '.join(sorted(twice))} of {implementation}: every run has a setting of that name")
         found |= own
     return found

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from control.cli.errors import absent
 from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_fresh_agents, parameters, unknown
-from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, from_dict, to_yaml
+from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, from_dict, replaced_in, to_yaml
 from control.cli.words import NULL, WORDS, Pair, named, one_word, read_value, split, word
 from models.registry import families_of, family
 from models.settings import SettingError, nearest, shown
@@ -30,14 +30,6 @@ HEARD = {"film": ("film_out", "record_episodes", "seed", "time_limit", "logdir",
 FOR_EVALUATION = ("run", "evaluation")
 # Words that choose other defaults: of an agent the first, of a proxy and its agent all.
 CHOOSING = ("preset", "proxy", "agent", "mode")
-# Settings of a run that another way of learning has no use for, and what it has instead.
-REPLACED: dict[str, dict[str, str]] = {
-    "evolution": {"epochs": "generations", "steps_per_epoch": "inner_steps", "eval_every": "center_every",
-                  "eval_episodes": "test_episodes", "reload": "", "time_limit": "test_limit",
-                  "step_timeout": "", "recording_epoch_interval": "record"},
-    "episodes": {"steps_per_epoch": "", "agent": "implementation"},
-    "steps": {"agent": "implementation"},
-}  # fmt: skip
 PER_CORE = 4  # threads or processes; more only get in each other's way
 FIRST = ("implementation", "gamename")  # which settings there are depends on them
 MUST_EXIST = ("eval_agent", "reload", "search_space", "plot", "film")
@@ -253,7 +245,7 @@ def _check_together(settings: Settings, typed: Collection[str], known: Mapping[s
         if getattr(run, one) and getattr(run, other):
             raise SettingError(f"--{one} and --{other} exclude each other")
     fresh, own = for_fresh_agents(), family(run.implementation)
-    replaced = {} if run.eval_agent else {**REPLACED[own.learns_from], **own.replaced}
+    replaced = {} if run.eval_agent else replaced_in(run.implementation)
     ineffective = {} if run.eval_agent else own.ineffective(settings.agent)
     for name in typed:
         if name == "record_episodes" and not (run.record or run.film):

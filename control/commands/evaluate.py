@@ -16,7 +16,7 @@ from control.cli.options import for_fresh_agents
 from control.cli.progress import progress
 from control.cli.settings import RunConfig, Settings, as_dict, from_dict
 from control.commands.process import prepare
-from control.commands.run import ENVS, with_weights
+from control.commands.run import to_play, with_weights
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import fresh_seeds
 from control.films.recording import check_recording, film, returns_text
@@ -80,7 +80,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             )
     names = (*_FROM_NOW, *{"time_limit"} & settings.given)
     changes = {name: getattr(now, name) for name in names} | {"command": then.command | settings.command}
-    here = then.replace(eval_episodes=min(ENVS, now.num_eval_episodes), **changes)
+    here = to_play(then.replace(**changes), now.num_eval_episodes)
     with contextlib.closing(with_weights(checkpoint, here, now.seed)) as loop:
         able = loop.evaluation_modes
         if now.evaluation not in ("both", *able):

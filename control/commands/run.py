@@ -1,6 +1,7 @@
 """Runs as Python sees them: what `trainer.train` gives back, and what `trainer.load` finds."""
 
 import contextlib
+import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -100,7 +101,7 @@ class Run:
         """Play ``episodes`` of every seed of the run with greedy actions, or with drawn ones (``sample``). ``seed``
         chooses the episodes; the numbers are those of ``--eval_agent`` with the same ``--evaluation``."""
         prepare(self.settings.run)
-        settings = self.settings.replace(num_workers=1, eval_episodes=min(ENVS, episodes))
+        settings = to_play(self.settings.replace(num_workers=1), episodes)
         with contextlib.closing(with_weights(self._checkpoint, settings, seed)) as loop:
             if sample and "sampled" not in loop.evaluation_modes:
                 name = self.settings.run.implementation
@@ -118,6 +119,13 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
+
+
+def to_play(settings: Settings, episodes: int) -> Settings:
+    """``settings`` with as many environments as evaluate a checkpoint by so many ``episodes``; an agent whose own
+    settings say how many keeps them."""
+    run = dataclasses.replace(settings.run, eval_episodes=min(ENVS, episodes))
+    return dataclasses.replace(settings, run=run)
 
 
 def with_weights(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:

@@ -12,7 +12,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
 from control.cli.ending import ending
-from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, to_yaml
+from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, end_of, to_yaml
 from control.commands.choose_proxy import conclude
 from control.commands.process import prepare
 from control.films.recording import check_recording, film, returns_text
@@ -37,9 +37,9 @@ TRAINER = Path(__file__).parents[2] / "trainer.py"
 # What a resumed run may change: how long, how often, and what is shown; never what is learned.
 # Families add their own (`changeable`).
 CHANGEABLE = (
-    "epochs", "generations", "target_return", "checkpoint_every", "no_checkpoint", "recording_epoch_interval",
-    "record_n_rollouts_per_epoch", "record", "record_episodes", "logger", "print_statements", "num_workers",
-    "resume", "display", "num_threads", "step_timeout", *BY_FLAG,
+    "epochs", "generations", "total_steps", "target_return", "checkpoint_every", "no_checkpoint",
+    "recording_epoch_interval", "record_n_rollouts_per_epoch", "record", "record_episodes", "logger",
+    "print_statements", "num_workers", "resume", "display", "num_threads", "step_timeout", *BY_FLAG,
 )  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
 def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bool) -> bool:
     """Whether the run came to its end."""
     run, done = module.settings.run, module.epoch
-    if done < module.epochs:  # of a run that is over the file says how it came about
+    if not module.is_over():  # of a run that is over the file says how it came about
         run_dir.atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
     if verbose:
         first, last = module.seeds[0], module.seeds[-1]
@@ -97,12 +97,12 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, after: Callbacks 
     log = RunLog(folder, module, run.logger == "tensorboard")
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
-        max_epochs=max(module.epochs, done),
+        max_epochs=-1 if module.epochs is None else max(module.epochs, done),
         accelerator=module.accelerator or run.accelerator, devices=1,
         logger=_loggers(run, folder), callbacks=[*callbacks, log, *saving, *after],
         plugins=[AtomicCheckpointIO()],
         enable_checkpointing=bool(saving or after), enable_progress_bar=False, enable_model_summary=False,
-        num_sanity_val_steps=0, check_val_every_n_epoch=module.settings.schedule.eval_every, default_root_dir=folder,
+        num_sanity_val_steps=0, check_val_every_n_epoch=module.validate_every, default_root_dir=folder,
     )  # fmt: skip
     # Lightning's own counters follow from ours, so those of a file are not believed.
     epochs, steps = trainer.fit_loop, trainer.fit_loop.epoch_loop
@@ -162,6 +162,9 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
                 "new run without --resume"
             )
     changes = {name: now[name] for name in changeable if name in settings.given | BY_FLAG}
+    end = end_of(checkpoint.settings.run.implementation)
+    if now["total_steps"] is not None and "total_steps" in settings.given and end != "total_steps":
+        changes[end] = now[end]  # null unless given
     return checkpoint.settings.replace(**changes | {"resume": False})
 
 
@@ -179,7 +182,10 @@ def _conclude(module: RunModule, folder: Path, seconds: float, verbose: bool) ->
         return finished
     spent = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.1f} seconds"
     count = f"{module.epoch} {module.unit}{'s' * (module.epoch != 1)}"
-    print(f"\n{count}, {int(module.env_steps.sum()):,} {module.steps_on} steps in {spent}")
+    steps = f"{module.steps_a_seed():,} {module.steps_on} steps"
+    if len(module.seeds) > 1:
+        steps += f" of each of {len(module.seeds)} seeds ({int(module.env_steps.sum()):,} in all)"
+    print(f"\n{count}, {steps} in {spent}")
     commands: list[Command] = [("-m", "tensorboard.main", "--logdir", module.settings.run.logdir)]
     proxy = folder / IN_RUN
     if kept := checkpoints.kept(folder / "checkpoints"):

@@ -101,7 +101,7 @@ class Search:
             trial.status, text = "failed", f"failed: {problem}"
             self.problems.append(problem)
         else:
-            last = trial_settings(self.settings, trial.values).epochs
+            last = trial_settings(self.settings, trial.values).epochs or 0
             epoch = trial.last.get("epoch", 0)
             trial.status = "finished" if epoch + self.settings.schedule.eval_every > last else "stopped early"
             text = f"{trial.status} at epoch {epoch}, best score {trial.score:.1f}"
@@ -188,7 +188,7 @@ class Report(CheckpointCallback):
         if score is None or not module.is_evaluated():
             return
         measured = {name: float(module.row[name].mean()) for name in EVALUATED if name in module.row}
-        self.report({METRIC: score, **measured, "epoch": module.epoch, "env_steps": int(module.env_steps.sum())})
+        self.report({METRIC: score, **measured, "epoch": module.epoch, "env_steps": module.steps_a_seed()})
 
 
 def run_trial(settings: Settings, folder: Path, start_from: Path | None, report: Reporter) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from control.cli.settings import Settings
+from control.cli.settings import Settings, end_of
 from control.commands.search_space import Dimension, Space, search_space, trial_settings
 from control.commands.trials import METRIC, Search, TrialFailed, run_trial
 from control.evolution.cluster import connected
@@ -62,6 +62,9 @@ def _check(settings: Settings, space: Space) -> None:
     """SettingError for what is wrong only in a search."""
     run, every = settings.run, settings.schedule.eval_every
     check_recording(run)
+    if settings.epochs is None:
+        end = end_of(run.implementation)
+        raise SettingError(f"{end} is null; allowed with --use_tune: an integer, as trials are compared by epochs", end)
     if settings.epochs < every:
         raise SettingError(f"epochs is {settings.epochs}, below eval_every {every}: no trial would be evaluated")
     if run.tune_algorithm in _FROM_CHECKPOINTS and run.no_checkpoint:
@@ -106,6 +109,7 @@ def _search(search: Search) -> None:
 
 def _perturbed_every(settings: Settings) -> int:
     """Evaluations between PBT's perturbations, of which there are about ten in a run."""
+    assert settings.epochs is not None  # `_check`
     return max(1, round(settings.epochs / 10 / settings.schedule.eval_every))
 
 
@@ -154,6 +158,7 @@ def _algorithm(settings: Settings, space: Space) -> tuple[Any, Any]:
     from ray.tune import schedulers, search
 
     run, epochs, every = settings.run, settings.epochs, settings.schedule.eval_every
+    assert epochs is not None  # `_check`
     if run.tune_algorithm == "optuna":
         import optuna
         from ray.tune.search.optuna import OptunaSearch

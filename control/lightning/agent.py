@@ -26,6 +26,7 @@ class AgentModule(RunModule):
         loop = build_loop(settings, training)
         super().__init__(settings, loop.seeds)
         self.loop = loop
+        self.validate_every = settings.schedule.eval_every
         self.agents = nn.ModuleList(loop.agents)
 
     @classmethod
@@ -114,8 +115,7 @@ class AgentModule(RunModule):
         first = self.epoch == self.epochs_before + 1
         if not (first or self.is_evaluated() or self.settings.run.print_statements > 0):
             return None
-        steps = int(self.env_steps.sum())
-        done = f"{steps:,} steps" if steps < 100_000 else f"{steps / 1e6:.2f} M steps"
+        done = f"{self.steps_a_seed():,} steps"
         greedy = {REWARD_RATE: "reward rate {:.4f}"} if REWARD_RATE in self.row else {GREEDY: "greedy {:7.1f}"}
         texts = {self._return_tag: "return {:7.1f}"} | greedy | {SAMPLED: "sampled {:7.1f}"}
         return [done, *self._shown(texts | {self.loop.loss_tag: "loss {:.3g}"})]

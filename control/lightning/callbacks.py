@@ -39,29 +39,35 @@ class Progress(Callback):
     def __init__(self) -> None:
         self.bar: tqdm | None = None
         self._shown = 0.0  # when the bar last told how much of an epoch is done
-        self._steps, self._time, self._first, self._started = 0, 0.0, 0, 0.0
+        self._steps, self._time, self._first, self._begun, self._started = 0, 0.0, 0, 0.0, 0.0
         self._within = Lines()
 
     def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         self._steps, self._time = int(module.env_steps.sum()), time.perf_counter()
-        self._first, self._started = module.epoch, self._time
+        self._first, self._begun, self._started = module.epoch, module.share(), self._time
         if sys.stderr.isatty():
-            self.bar = tqdm(
-                total=module.epochs, initial=module.epoch, unit=module.unit, dynamic_ncols=True, smoothing=0.05
-            )
+            # By steps where nothing else is known to end the run.
+            unit, total = (module.unit, module.epochs) if module.epochs is not None else ("step", module.total_steps)
+            self.bar = tqdm(total=total, initial=self._done(module), unit=unit, dynamic_ncols=True, smoothing=0.05)
         self._within.begin()
-        module.watch = lambda share: self._show(module.unit, module.epochs, 0, share)
+        module.watch = lambda share: self._show(module, 0, share)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         number = trainer.current_epoch + 1
         if number == self._first + 1:  # what came before is no epoch
             self._started = time.perf_counter()
         self._within.begin()
-        module.watch = lambda share: self._show(module.unit, module.epochs, number, share)
+        module.watch = lambda share: self._show(module, number, share)
 
-    def _show(self, unit: str, count: int, number: int, share: float) -> None:
+    @staticmethod
+    def _done(module: RunModule) -> int:
+        """Of what the bar counts."""
+        steps = min(int(module.env_steps.min()), module.total_steps or 0)
+        return module.epoch if module.epochs is not None else steps
+
+    def _show(self, module: RunModule, number: int, share: float) -> None:
         """How much is done of an epoch, or, if its number is 0, of what comes before the first."""
-        what = f"{unit} {number}/{count}" if number else f"before the first {unit}"
+        what = _counted(module, number) if number else f"before the first {module.unit}"
         if self.bar is None:
             self._within.show(what, share)
         elif time.perf_counter() - self._shown >= self.bar.mininterval:
@@ -70,7 +76,7 @@ class Progress(Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         if self.bar is not None:
-            self.bar.update(module.epoch - self.bar.n)
+            self.bar.update(self._done(module) - self.bar.n)
             self.bar.set_postfix_str(module.headline())
         parts = module.report()
         if parts is not None:
@@ -81,9 +87,11 @@ class Progress(Callback):
     def _line(self, module: RunModule, parts: list[str]) -> None:
         steps, now = int(module.env_steps.sum()), time.perf_counter()
         rate, self._steps, self._time = (steps - self._steps) / (now - self._time), steps, now
-        left = (now - self._started) / (module.epoch - self._first) * (module.epochs - module.epoch)
-        done = f"{module.unit} {module.epoch}/{module.epochs}"
-        tqdm.write("  ".join([done, *parts, f"{rate:,.0f} steps/s", f"{tqdm.format_interval(left)} left"]))
+        share = module.share()
+        left = (now - self._started) / (share - self._begun) * (1 - share)
+        speed = f"{rate:,.0f} steps/s{' in all' if len(module.seeds) > 1 else ''}"
+        done = _counted(module, module.epoch)
+        tqdm.write("  ".join([done, *parts, speed, f"{tqdm.format_interval(left)} left"]))
         sys.stdout.flush()
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -93,6 +101,11 @@ class Progress(Callback):
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
         self.on_train_end(trainer, module)
+
+
+def _counted(module: RunModule, number: int) -> str:
+    """An epoch by its number, and of how many where that is known."""
+    return f"{module.unit} {number}" + (f"/{module.epochs}" if module.epochs is not None else "")
 
 
 class RunLog(Callback):

@@ -26,6 +26,7 @@ class RunModule(pl.LightningModule):
     """
 
     unit = "epoch"  # what the progress bar counts
+    validate_every = 1  # epochs between validations
     accelerator: str | None = None  # where Lightning moves the module's own weights, if not to that of the run
     steps_on = "environment"  # what `env_steps` are steps of
 
@@ -33,7 +34,8 @@ class RunModule(pl.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.save_hyperparameters(as_dict(settings))
-        self.settings, self.seeds, self.epochs = settings, seeds, settings.epochs
+        self.settings, self.seeds = settings, seeds
+        self.epochs, self.total_steps = settings.epochs, settings.total_steps  # each None where it ends nothing
         self.row: dict[str, Tensor] = {}
         self.epoch = 0  # of the row being collected; survives a resume as Lightning's own counter does
         self.epochs_before = 0  # done when this process took over
@@ -46,7 +48,17 @@ class RunModule(pl.LightningModule):
 
     def is_over(self) -> bool:
         """Whether nothing is left to train."""
-        return self.epoch >= self.epochs
+        return self.share() >= 1
+
+    def share(self) -> float:
+        """How much of the training is done, from 0 to 1, by whichever of its two ends is nearer."""
+        steps = int(self.env_steps.min()) / self.total_steps if self.total_steps is not None else 0.0
+        epochs = self.epoch / self.epochs if self.epochs is not None else 0.0
+        return min(1.0, max(steps, epochs))
+
+    def steps_a_seed(self) -> int:
+        """`env_steps` of a seed; the mean, where seeds have played episodes of other lengths."""
+        return round(float(self.env_steps.double().mean()))
 
     def score(self) -> float | None:
         """What best.ckpt goes by in this epoch; None where nothing was evaluated."""
@@ -99,7 +111,7 @@ class RunModule(pl.LightningModule):
         progress.increment_completed()
 
     def on_train_epoch_end(self) -> None:
-        if self.stop_reason():
+        if self.stop_reason() or self.is_over():
             self.trainer.should_stop = True
         if self.loggers:
             steps = float(self.env_steps.double().mean())

@@ -75,8 +75,8 @@ class PopulationModule(RunModule):
     def report(self) -> list[str] | None:
         tests = "test" if self.steps_on == "training" else "real"
         steps = (
-            f"{int(self.env_steps.sum()) / 1e6:.2f} M {self.steps_on}",
-            f"{self.real_steps / 1e6:.2f} M {tests} steps",
+            f"{int(self.env_steps.sum()):,} {self.steps_on}",
+            f"{self.real_steps:,} {tests} steps",
         )
         shown = {"fitness": FITNESS, "best": BEST_FITNESS, "mean": MEAN_RETURN}
         means = self.means()
@@ -127,7 +127,7 @@ class PopulationModule(RunModule):
         repeats = members if config.common_random_numbers else 1
         seeds = self.seeds_of(name, members * config.agents_per_proxy // repeats) * repeats
         proxies = self.population.repeat_interleave(config.agents_per_proxy, 0)
-        if (self.epoch - 1) % config.center_every == 0 or self.epoch == self.epochs:
+        if (self.epoch - 1) % config.eval_every == 0 or self.epoch == self.epochs:
             proxies = torch.cat([proxies, self.mean.detach().expand(config.center_agents, -1)])
             seeds = seeds + self.seeds_of(f"centre of {name}", config.center_agents)
         started = time.perf_counter()
@@ -259,7 +259,7 @@ def build(settings: Settings) -> PopulationModule:
     every = run.checkpoint_every if "checkpoint_every" in settings.given else 1  # a generation is worth keeping
     if run.target_return is not None:  # a resumed run may have got another one
         settings = settings.replace(solved_reward=run.target_return, quit_when_solved=True)
-    settings = settings.replace(epochs=settings.proxy.generations, eval_every=1, checkpoint_every=every)
+    settings = settings.replace(checkpoint_every=every)
     if run.num_seeds > 1:
         raise SettingError(f"num_seeds is {run.num_seeds}; allowed with {run.implementation}: 1 (see bash_train.sh)")
     stages = stages_of(settings.proxy, run.gamename)

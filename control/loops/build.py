@@ -113,6 +113,7 @@ def _episodes(settings: Settings) -> EpisodeLoop:
     agent = agent_class(run.implementation)(settings.agent, training.spaces, seeds)
     # Rows that only evaluation has would be looked at in every step of training.
     evaluation = environment(run.eval_episodes) if run.eval_episodes > schedule.episodes else None
+    agent.budget = settings.total_steps
     return EpisodeLoop(agent, training, schedule, run.gamename, run.eval_episodes, evaluation, settings.command)
 
 
@@ -142,4 +143,5 @@ def _steps(settings: Settings) -> StepGroups:
             loop = DeviceLoop(agent, training, streams_on(device, mine, "episodes"))
         evaluation = environment(schedule.eval_episodes, time_limit=min(limits, default=None))
         groups.append(Group(torch.tensor(positions), loop, evaluation))
+    assert settings.epochs is not None  # an epoch has a number of steps
     return StepGroups(groups, seeds, schedule, settings.epochs, run.gamename)

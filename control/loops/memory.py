@@ -77,16 +77,21 @@ def _gigabytes(count: int) -> str:
 
 def of_training(spaces: Spaces, dynamics: Any, run: RunConfig, agent: Any) -> int:
     """Bytes of a run of agents: what they take (`models.contract.Agent.memory_bytes`), and their environments."""
-    epochs, limit = Settings(run, agent).epochs, run.time_limit or spaces.max_episode_steps
+    limit = run.time_limit or spaces.max_episode_steps
+    epochs, total = Settings(run, agent).epochs, Settings(run, agent).total_steps
     length = min(limit or 1, _EPISODE)
     spaces = dataclasses.replace(spaces, max_episode_steps=length)
     if family(run.implementation).learns_from == "episodes":
         plan = agent.schedule
         envs = plan.episodes + (run.eval_episodes if run.eval_episodes > plan.episodes else 0)
-        steps = None if limit is None else (plan.warm_up + epochs * plan.episodes) * limit
+        ends = [] if limit is None or epochs is None else [(plan.warm_up + epochs * plan.episodes) * limit]
+        if limit is not None and total is not None:
+            ends.append(total + (plan.warm_up + plan.episodes) * limit)
+        steps = min(ends, default=None)
         played = 2 * plan.episodes * length * (spaces.obs_bytes + 16) + 8 * (plan.running_mean or 0)
     else:
         schedule = Settings(run, agent).schedule
+        assert epochs is not None  # an epoch has a number of steps
         envs, steps = agent.num_envs + schedule.eval_episodes, epochs * schedule.steps_per_epoch
         played = BLOCK * agent.num_envs * (8 + spaces.obs_bytes) + 4 * schedule.steps_per_epoch
         played += _LOSS * schedule.steps_per_epoch // run.num_seeds

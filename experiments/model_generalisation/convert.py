@@ -117,7 +117,7 @@ def saving(content: Mapping[str, Any]) -> dict[str, Any]:
         raise SettingError("save_final_params is not what save_params is; allowed: the same")
     values: dict[str, Any] = {"no_checkpoint": not saves} if "save_params" in content else {}
     if "save_frequency" in content:
-        every, period = content["save_frequency"], content.get("eval_frequency", Config.eval_frequency)
+        every, period = content["save_frequency"], content.get("eval_frequency", Config.steps_per_epoch)
         if type(every) is not int or every < 1 or type(period) is not int or period < 1:
             raise SettingError(f"save_frequency is {every!r}, eval_frequency {period!r}; allowed: integers, at least 1")
         values["checkpoint_every"] = -(-every // period)

@@ -6,7 +6,7 @@ trains ours as members of one program with everything the original does and shou
 prints mean and standard error over seeds of both at a few points. What the original does and the settings of both are
 in parity.json. Random streams cannot be matched: where all is the same, one or two points of ten still differ by more
 than two of the original's standard errors, because ours have errors too. Further flags are trainer.py's:
-`--num_steps 15000` ends earlier, `--resume` goes on with what an earlier call began.
+`--total_steps 15000` ends earlier, `--resume` goes on with what an earlier call began.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def original(fixture: str, agent: str) -> Curve:
     """The curve of the paper's code."""
     entry = FIXTURES[fixture]["agents"][agent]
     mean = np.array(entry["mean"], dtype=np.float64)
-    steps = FIXTURES[fixture]["settings"]["eval_frequency"] * np.arange(1.0, len(mean) + 1)
+    steps = FIXTURES[fixture]["settings"]["steps_per_epoch"] * np.arange(1.0, len(mean) + 1)
     kept = entry.get("se") or [sum(entry["typical_se"]) / 2] * len(mean)
     return Curve(steps, mean, np.array(kept, dtype=np.float64))
 
@@ -73,7 +73,7 @@ def flags_of(fixture: str, agent: str, seed: int, more: Sequence[str] = ()) -> l
     entry, own = FIXTURES[fixture], FIXTURES[fixture]["agents"][agent]
     settings = {
         "implementation": agent, "exp_name": f"parity_{fixture}", "seed": seed, "num_seeds": entry["seeds"],
-        "num_steps": len(own["mean"]) * entry["settings"]["eval_frequency"], **entry["settings"], **own["settings"],
+        "total_steps": len(own["mean"]) * entry["settings"]["steps_per_epoch"], **entry["settings"], **own["settings"],
     }  # fmt: skip
     words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
     return [*words, "--faithful_to_paper", *more]
@@ -173,7 +173,9 @@ def make(given: argparse.Namespace, more: Sequence[str]) -> None:
         if len(pair[0].steps) > 1:
             curves[fixture, agent] = pair
     if not rows:
-        raise SettingError("no step that is compared was evaluated; allowed: more num_steps, or another eval_frequency")
+        raise SettingError(
+            "no step that is compared was evaluated; allowed: more total_steps, or another steps_per_epoch"
+        )
     print("\n" + table(rows))
     if given.json:
         given.json.write_text(json.dumps({"seed": given.seed, "rows": rows}, indent=2) + "\n", encoding="utf-8")

@@ -68,7 +68,7 @@ train() { # AGENT WORLD REGIME, run by GNU parallel in a bash of its own
     local name=$1_$2_$3 steps=$NUM_STEPS
     [ "$3" = high ] || steps=$(((NUM_STEPS + 9) / 10))
     eval "set -- $1 $2 $3 $RUN_FLAGS"
-    set -- --implementation "$1" --preset "$2_$3" --exp_name "${EXP_NAME}_$3" --num_steps "$steps" "${@:4}"
+    set -- --implementation "$1" --preset "$2_$3" --exp_name "${EXP_NAME}_$3" --total_steps "$steps" "${@:4}"
     [ "$(cat "$LOGS/$name.done" 2>/dev/null)" != "$*" ] || return 0
     rm -f "$LOGS/$name.done"
     "$PYTHON" "$ROOT/trainer.py" "$@" ${RESUME:+--resume} >>"$LOGS/$name.log" 2>&1 && echo "$*" >"$LOGS/$name.done"
@@ -83,7 +83,8 @@ for flag in "$@"; do
         --implementation) refuse "$flag is not for here; give it as AGENTS=\"ER SimpleModel\"" ;;
         --gamename) refuse "$flag is not for here; give it as WORLDS=\"procmaze panflute\"" ;;
         --preset) refuse "$flag is not for here; give it as REGIMES=low" ;;
-        --num_seeds | --seed | --num_steps | --exp_name | --logdir)
+        --total_steps | --num_steps) refuse "$flag is not for here; give it as NUM_STEPS=..." ;;
+        --num_seeds | --seed | --exp_name | --logdir)
             name=${flag%%=*} && name=${name#--}
             refuse "$flag is not for here; give it as $(echo "$name" | tr '[:lower:]' '[:upper:]')=..." ;;
         --config | --version) refuse "$flag is not for here; ask trainer.py" ;;

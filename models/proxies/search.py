@@ -40,7 +40,9 @@ class SearchConfig:
         "openai_es", "nes as published [F], openai_es with Adam, or snes [L]", choices=("nes", "openai_es", "snes")
     )
     population: int = _search(64, "perturbed proxies per generation; both of a mirrored pair count", minimum=1)
-    generations: int = _search(100, "largest number of generations", minimum=1)
+    generations: int | None = _search(
+        100, "largest number of generations; null, as where total_steps is given alone: any", minimum=1
+    )
     noise_std: float = _search(0.05, "standard deviation of the perturbations", above=0)
     step_size: float = _search(
         0.02, "learning rate of the outer loop: a factor (nes), Adam's (openai_es), the mean's (snes)", above=0
@@ -109,7 +111,7 @@ class SearchConfig:
         choices=("return", "stays"),
     )
     center_agents: int = _choice(16, "fresh agents that score the unperturbed mean", minimum=1)
-    center_every: int = _choice(5, "generations between these scores", minimum=1)
+    eval_every: int = _choice(5, "generations, which are epochs, between these scores, from the first on", minimum=1)
     keep_best: int = _choice(6, "best means of the search that are re-evaluated at the end", minimum=1)
     retest_agents: int = _choice(32, "fresh agents of the re-evaluation, for each mean", minimum=1)
     retest_drawn: bool = _choice(
@@ -165,7 +167,7 @@ def validate(config: SearchConfig) -> str | None:
         line = f"score_transform is {config.score_transform}, which compares with the mean"
         if config.rank_apart:
             return f"{line}, but rank_apart is on; allowed: rank_apart off, or a score_transform from 0 to 4"
-        if config.center_every > 1:
-            also = "allowed: a center_every of 1, or a score_transform from 0 to 4"
-            return f"{line}, but center_every is {config.center_every}; {also}"
+        if config.eval_every > 1:
+            also = "allowed: a eval_every of 1, or a score_transform from 0 to 4"
+            return f"{line}, but eval_every is {config.eval_every}; {also}"
     return None

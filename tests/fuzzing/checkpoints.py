@@ -26,9 +26,9 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "CPG": (_EPISODES | {"implementation": "CPG", "max_episodes": 6}, {"max_episodes": 9}),
     "AAC": (_EPISODES | {"implementation": "AAC", "max_episodes": 6}, {"max_episodes": 9}),
     "DDQN": (_EPISODES | {"implementation": "DDQN", "epochs": 2}, {"epochs": 3}),
-    "ER": ({"implementation": "ER", "checkpoint_every": 1}, {"num_steps": 60}),
-    "Gaussian": ({"implementation": "GaussianLatent", "num_features": 3, "checkpoint_every": 1}, {"num_steps": 60}),
-    "SE": ({"implementation": "SE", "proxy": "bandit", "generations": 2, "center_every": 1}, {"generations": 3}),
+    "ER": ({"implementation": "ER", "checkpoint_every": 1}, {"total_steps": 60}),
+    "Gaussian": ({"implementation": "GaussianLatent", "num_features": 3, "checkpoint_every": 1}, {"total_steps": 60}),
+    "SE": ({"implementation": "SE", "proxy": "bandit", "generations": 2, "eval_every": 1}, {"generations": 3}),
 }  # fmt: skip
 
 

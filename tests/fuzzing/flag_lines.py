@@ -13,7 +13,7 @@ from models.registry import family, implementations
 from models.settings import kinds
 
 # What makes a run last a second, beside those of the helpers.
-MODEL_RUN = {"gamename": "procmaze", "num_steps": 40, "eval_frequency": 20, "eval_steps": 10, "eval_batch_size": 4,
+MODEL_RUN = {"gamename": "procmaze", "total_steps": 40, "steps_per_epoch": 20, "eval_steps": 10, "eval_episodes": 4,
              "training_start_time": 10, "batch_size": 4, "hidden_sizes": "8,8,8", "buffer_size": 50}  # fmt: skip
 
 UNICODE = ["é", "日本語", "🦜", "\u202egnp", "a\u0301", "\ufeff", "ﬁ", "Ⅷ", "٣", "½", "\u200b", "\udcff"]
@@ -36,7 +36,7 @@ def small(implementation: str) -> dict[str, Any]:
         tests = {"test_every": 20} if implementation == "RN" else {}
         return SMALL_SEARCH | {"generations": 1, "population": 2, "deploy_steps": 60} | tests
     if own.learns_from == "steps":
-        return MODEL_RUN if "num_steps" in kinds(own.config) else SMALL_STEP_RUN | {"epochs": 1, "eval_every": 1}
+        return MODEL_RUN if "total_steps" in kinds(own.config) else SMALL_STEP_RUN | {"epochs": 1, "eval_every": 1}
     return SMALL_POLICY_RUN | {"max_episodes": 6} if on_policy(implementation) else SMALL_RUN | {"epochs": 1}
 
 

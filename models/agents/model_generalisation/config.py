@@ -130,10 +130,13 @@ class Config:
     )
 
     # Steps and evaluation
-    num_steps: int = setting(1_000_000, "environment steps per seed, rounded up to whole epochs [Y]", minimum=1)
-    eval_frequency: int = setting(500, "environment steps between evaluations, which make one epoch [Y]", minimum=1)
+    total_steps: int = setting(
+        1_000_000, "environment steps of a seed that end the training, rounded up to whole epochs [Y]", minimum=1
+    )
+    steps_per_epoch: int = setting(500, "environment steps per epoch [Y]", minimum=1)
+    eval_every: int = setting(1, "epochs between evaluations [Y]", minimum=1)
     eval_steps: int = setting(100, "largest number of steps of an evaluation's episodes [Y]", minimum=1)
-    eval_batch_size: int = setting(32, "episodes of an evaluation [Y]", minimum=1, maximum=1_000_000)
+    eval_episodes: int = setting(32, "episodes of an evaluation [Y]", minimum=1, maximum=1_000_000)
 
     # Mistakes of the original
     faithful_to_paper: bool = setting(False, "repeat the original's mistakes: stale_observation and bernoulli_logits")
@@ -156,18 +159,18 @@ class Config:
 
     @property
     def epochs(self) -> int:
-        return -(-self.num_steps // self.eval_frequency)
+        return -(-self.total_steps // self.steps_per_epoch)
 
     @property
     def first_update(self) -> int:
-        return -(-self.training_start_time // self.eval_frequency) * self.eval_frequency
+        return -(-self.training_start_time // self.steps_per_epoch) * self.steps_per_epoch
 
     @property
     def schedule(self) -> StepSchedule:
         return StepSchedule(
-            steps_per_epoch=self.eval_frequency,
-            eval_every=1,
-            eval_episodes=self.eval_batch_size,
+            steps_per_epoch=self.steps_per_epoch,
+            eval_every=self.eval_every,
+            eval_episodes=self.eval_episodes,
             eval_steps=self.eval_steps,
             endless=True,
             continuing=not self.episodic_env,
@@ -206,8 +209,8 @@ def preset_game(preset: str) -> str | None:
 
 
 def changeable(config: Config) -> tuple[str, ...]:
-    """What a resumed run may change: when it ends, and the device, for random numbers are the CPU's everywhere."""
-    return ("num_steps", "accelerator")
+    """What a resumed run may change: the device, for random numbers are the CPU's everywhere."""
+    return ("accelerator",)
 
 
 def ineffective(config: Config) -> dict[str, str]:
@@ -260,10 +263,7 @@ FAMILY = Family(
     ineffective=ineffective,
     replaced={
         "model": "implementation",
-        "epochs": "num_steps",
-        "steps_per_epoch": "eval_frequency",
-        "eval_every": "eval_frequency",
-        "eval_episodes": "eval_batch_size",
+        "epochs": "total_steps",
     },
     changeable=changeable,
     accelerators=("cpu", "gpu"),

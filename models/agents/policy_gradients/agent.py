@@ -21,6 +21,7 @@ from models.losses import entropy_loss, explained_variance, policy_gradient, val
 from models.mlp import MlpNetwork, parameters
 from models.optim import Adam, clip_gradients
 from models.spaces import Discrete, Spaces
+from models.state import like
 from models.streams import NoiseBlocks, Streams
 from models.trajectory import Trajectory, discounted_returns, lambda_returns
 
@@ -44,6 +45,7 @@ class Agent(EpisodeAgent):
         if self.network.critic:
             self.optimizers.append(Adam([self.network.critic.flat], config.value_lr or config.lr, eps=config.adam_eps))
         self.batch: Batch | None = None
+        self.taken = torch.zeros(len(seeds), dtype=torch.int64)  # steps of every member, those of the batch not yet
 
     @staticmethod
     def memory_bytes(config: Config, spaces: Spaces, members: int, steps: int | None, dynamics: Any = None) -> int:
@@ -104,10 +106,8 @@ class Agent(EpisodeAgent):
         assert self.batch is not None
         batch, self.batch = self.batch, None
         if self.config.anneal_lr:
-            left = 1 - self.optimizers[0].param_groups[0]["step_count"] / self.config.epochs
-            rates = (self.config.lr, self.config.value_lr or self.config.lr)
-            for optimizer, lr in zip(self.optimizers, rates, strict=False):
-                optimizer.param_groups[0]["lr"] = left * lr
+            self._anneal()
+        self.taken = self.taken + torch.tensor(batch.counts)
         parts = [self._descend(chunk) for chunk in batch.chunks()]
         norms = [self._step(optimizer) for optimizer in self.optimizers]
         for _ in range(self.config.value_steps):
@@ -119,6 +119,24 @@ class Agent(EpisodeAgent):
         sums = {name: functools.reduce(torch.add, [part[name] for part in parts]) for name in parts[0]}
         sums["entropy"] = sums["entropy_share"] * math.log(self.network.actions)
         return sums if norms[0] is None else sums | {"grad_norm": norms[0]}
+
+    def _anneal(self) -> None:
+        """Lower the learning rates by how much of the run has been made, of each member by itself where that is told by
+        its steps."""
+        rates = (self.config.lr, self.config.value_lr or self.config.lr)
+        done = self.optimizers[0].param_groups[0]["step_count"] / self.config.epochs if self.config.epochs else 0.0
+        for optimizer, lr in zip(self.optimizers, rates, strict=False):
+            optimizer.param_groups[0]["lr"] = (1 - done) * lr
+            if self.budget is not None:
+                left = (1 - self.taken.double() / self.budget).clamp(0, 1 - done)
+                optimizer.share = (left / (1 - done)).float()
+
+    def training_state(self) -> dict[str, Any]:
+        return {"taken": self.taken, "budget": self.budget} if self.config.anneal_lr else {}
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        if self.config.anneal_lr and "taken" in state:  # of runs that began before steps were counted
+            self.taken, self.budget = like(self.taken, state["taken"], "taken"), state["budget"]
 
     def _descend(self, chunk: Batch) -> dict[str, Tensor]:
         """Add the gradient of a chunk; what it adds to each mean, ``[M]``."""

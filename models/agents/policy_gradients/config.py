@@ -54,8 +54,11 @@ class Config:
     batch_size: int = setting(32, "episodes per update, side by side, each to its end [N]", minimum=1, maximum=4096)
 
     # The end
-    max_episodes: int = setting(6000, "episodes to train, rounded up to whole batches [N]", minimum=1)
-    target_reward: float | None = setting(
+    max_episodes: int | None = setting(
+        6000, "episodes to train, rounded up to whole batches; null, as where total_steps is given alone: any [N]",
+        minimum=1,
+    )  # fmt: skip
+    target_return: float | None = setting(
         None, "stop early once the mean return of the latest training episodes reaches this; null never [N]"
     )
     running_mean_len: int = setting(
@@ -76,7 +79,9 @@ class Config:
     value_steps: int = setting(0, "AAC: further gradient steps of the separate value network on each batch", minimum=0)
     reward_scale: float = setting(1.0, "factor on rewards before anything is learned from them", above=0)
     max_grad_norm: float | None = setting(None, "largest norm of a network's gradient; null: any", above=0)
-    anneal_lr: bool = setting(False, "lower the learning rates linearly to 0 over max_episodes")
+    anneal_lr: bool = setting(
+        False, "lower the learning rates linearly to 0 over the run as it was begun (max_episodes, total_steps)"
+    )
 
     @property
     def schedule(self) -> EpisodeSchedule:
@@ -85,12 +90,12 @@ class Config:
             gradient_steps=1 + self.value_steps,
             on_policy=True,
             running_mean=self.running_mean_len,
-            target=self.target_reward,
+            target=self.target_return,
         )
 
     @property
-    def epochs(self) -> int:
-        return -(-self.max_episodes // self.batch_size)
+    def epochs(self) -> int | None:
+        return None if self.max_episodes is None else -(-self.max_episodes // self.batch_size)
 
 
 _ENTROPY: dict[str, object] = {"beta": 0.7}
@@ -136,7 +141,7 @@ PRESETS: dict[str, dict[str, dict[str, object]]] = {
 
 def changeable(config: Config) -> tuple[str, ...]:
     """What a resumed run may change: when it ends, unless the learning rates depend on that."""
-    return ("target_reward",) if config.anneal_lr else ("target_reward", "max_episodes")
+    return () if config.anneal_lr else ("max_episodes",)
 
 
 def ineffective(config: Config) -> dict[str, str]:
@@ -168,6 +173,6 @@ FAMILY = Family(
     presets=PRESETS,
     validate=validate,
     ineffective=ineffective,
-    replaced={"epochs": "max_episodes", "target_return": "target_reward"},
+    replaced={"epochs": "max_episodes"},
     changeable=changeable,
 )

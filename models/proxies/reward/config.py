@@ -60,13 +60,13 @@ class Config(SearchConfig, NetworkConfig, Reward):
 
 _RECIPE: dict[str, object] = {
     "proxy_activation_fn": "prelu", "proxy_hidden_size": 64, "objective": "average", "keep_best": 4,
-    "retest_agents": 64, "retest_drawn": False, "choose_by": "stays", "center_every": 10,
+    "retest_agents": 64, "retest_drawn": False, "choose_by": "stays", "eval_every": 10,
 }  # fmt: skip
 _PAPER: dict[str, object] = {
     "proxy_activation_fn": "prelu", "proxy_hidden_size": 64, "objective": "threshold", "inner_rule": "tests",
     "strategy": "nes", "population": 32, "noise_std": 0.1, "step_size": 0.5, "score_transform": 3, "generations": 50,
     "common_random_numbers": False, "train_episodes": 100, "inner_steps": 1_000_000, "test_episodes": 1,
-    "center_agents": 16, "center_every": 1, "keep_best": 1, "retest_drawn": False,
+    "center_agents": 16, "eval_every": 1, "keep_best": 1, "retest_drawn": False,
 }  # fmt: skip
 _TABULAR: dict[str, object] = {"lr": 1.0, "discount": 0.8, "eps_init": 0.1, "eps_min": 0.1, "eps_decay": 1.0}
 _Q: dict[str, object] = {  # the agents of a search for a reward of CartPole

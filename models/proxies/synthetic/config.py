@@ -78,7 +78,7 @@ _PRESETS: dict[tuple[str, str], dict[str, object]] = {
     ("paper", "mdp"): {
         "raw_done": True, "strategy": "nes", "population": 32, "common_random_numbers": False,
         "inner_rule": "plateau", "inner_steps": 1_000_000, "train_episodes": 1000,
-        "test_episodes": 10, "center_agents": 16, "center_every": 1, "early_out_num": 10,
+        "test_episodes": 10, "center_agents": 16, "eval_every": 1, "early_out_num": 10,
         "keep_best": 1, "retest_drawn": False, "quit_when_solved": True,
     },
 }  # fmt: skip
@@ -122,7 +122,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     base = "cartpole" if game == "cartpole-200" else game
     solved = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     unknown = {"quit_when_solved": False} if values.get("solved_reward", solved.get("solved_reward")) is None else {}
-    every = {"center_every": 1} if values.get("strategy") == "nes" else {}  # its score transforms 5 to 7 need it
+    every = {"eval_every": 1} if values.get("strategy") == "nes" else {}  # its score transforms 5 to 7 need it
     return solved | _PRESETS[preset, proxy] | _BY_GAME.get((preset, proxy, base), {}) | unknown | every
 
 
