@@ -56,9 +56,10 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
     out = None if out is None else Path(out)
     if out is not None:
         figure_files(out, look)  # its suffix is refused before anything is read
-    if len(run_dirs) == 1 and Path(run_dirs[0]).suffix == ".json":
-        title, summary, arms, made_from = _read_numbers(Path(run_dirs[0]))
-        folder = Path(run_dirs[0]).parent
+    redrawn = Path(run_dirs[0]) if len(run_dirs) == 1 and Path(run_dirs[0]).suffix == ".json" else None
+    if redrawn:
+        title, summary, arms, made_from = _read_numbers(redrawn)
+        folder = redrawn.parent
     else:
         groups = find_groups(run_dirs)
         labels, title = labelled([group.names for group in groups])
@@ -68,11 +69,11 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
         arms = [_arm(group, label) for group, label in zip(groups, labels, strict=True)]
         for label, arm in zip(labels, arms, strict=True):
             summary[label] |= {"names": arm.names, "curves": numbers_text(arm.curves, arm.scores)}
-    _name_rows(arms)
+    heading = ", ".join(filter(None, (title, _name_rows(arms))))
     if out is None or out.is_dir() or not out.suffix:
         out = _default_name(out or folder, arms, look, made_from)
     target, beside = figure_files(out, look)
-    check_writable("plot_out", target, beside)
+    check_writable("plot_out", *([target] if redrawn else [target, beside]))
     if not any(arm.curves or arm.scores for arm in arms):
         raise SettingError(f"{title}: neither returns nor losses were logged yet")
     tag, tasks = _tasks(arms)
@@ -83,9 +84,10 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
         text += "\n" + scores.table(numbers["compared"], f"{TAGS[tag].short} return")
     print(text)
     with Book(target, look) as book:
-        _draw(book, arms, title, tag, tasks)
-    write_numbers(beside, numbers)
-    print("\n" + "\n".join(f"Figure:  {path}" for path in book.files) + f"\nNumbers: {beside}")
+        _draw(book, arms, heading, tag, tasks)
+    if redrawn is None:
+        write_numbers(beside, numbers)
+    print("\n" + "\n".join(f"Figure:  {path}" for path in book.files) + f"\nNumbers: {redrawn or beside}")
     return 0
 
 
@@ -134,9 +136,9 @@ def labelled(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:
     return ["/".join(compress(each, differs)) or each[-1] for each in names], shared
 
 
-def _name_rows(arms: Sequence[Arm]) -> None:
+def _name_rows(arms: Sequence[Arm]) -> str:
     """Where there are several environments, whose returns share no scale, give each arm its own and a label that does
-    not name it. What all labels begin with, up to a - or _, is left out."""
+    not name it. What all labels begin with, up to a - or _, is left out of them and given back."""
     environments = {arm.names[0] for arm in arms}
     if len(environments) > 1 and all(len(arm.names) >= 3 for arm in arms):
         short, _ = labelled([arm.names[1:] for arm in arms])
@@ -144,9 +146,11 @@ def _name_rows(arms: Sequence[Arm]) -> None:
             arm.label, arm.game = label, arm.names[0]
     distinct = {arm.label for arm in arms}
     start = re.match(r".*[-_]", os.path.commonprefix(sorted(distinct)) if len(distinct) > 1 else "")
-    if start and all(re.search("[a-zA-Z]", label[start.end() :]) for label in distinct):
-        for arm in arms:
-            arm.label = arm.label[start.end() :]
+    if not start or not all(re.search("[a-zA-Z]", label[start.end() :]) for label in distinct):
+        return ""
+    for arm in arms:
+        arm.label = arm.label[start.end() :]
+    return start[0].strip("-_")
 
 
 def _default_name(folder: Path, arms: Sequence[Arm], look: Look, made_from: Sequence[str]) -> Path:

@@ -74,7 +74,8 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
                 values = phi(plane.obs().flatten(0, 1)[None])[0].view(_POINTS, _POINTS)
                 (left, right), (low, high) = plane.bounds
                 image = axis.imshow(values, origin="lower", extent=(left, right, low, high), aspect="auto")
-                axis.contour(values, 8, extent=(left, right, low, high), colors="white", linewidths=0.6)
+                axis.contour(values, 8, extent=(left, right, low, high), colors="white", linewidths=0.6,
+                             linestyles="solid")  # fmt: skip
                 axis.set(xlabel=plane.names[0], ylabel=plane.names[1])
                 axis.grid(False)
                 axis.figure.colorbar(image, ax=axis, label="phi")
@@ -146,30 +147,24 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
     found = invariance(dynamics, phi, discount, phi.networks.config.rn_terminal == "zero")
     steps = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.3)}
     note = f"arrows: best moves under the learned reward; {found.agree} of the {len(found.path)} cells on its way "
-    note += "have only moves that are best under the real reward, and these are black; numbers: phi"
+    note += "have only moves that are best under the real reward; grey arrows are other moves; numbers: phi"
     cell_size = min(0.7, (WIDTH - 0.8) / columns)  # inches
     small = 9 * cell_size
     with sheet(path, [[0]], (WIDTH, cell_size * rows + 0.1), look, title=title, note=note) as (axis,):
         image = axis.imshow(values, cmap="RdYlBu")
         for cell, kind in enumerate("".join(dynamics.rows)):
             row, column = divmod(cell, columns)
-            axis.text(
-                column,
-                row - 0.28,
-                f"{values[row, column]:.3g}",
-                ha="center",
-                va="center",
-                fontsize=small,
-                color="black",
-            )
+            number, share = f"{values[row, column]:.3g}", float(image.norm(values[row, column].item()))
+            ink = "black" if 0.1 < share < 0.9 else "white"  # the ends of the colours are dark
+            axis.text(column, row - 0.28, number, ha="center", va="center", fontsize=small, color=ink)
             if kind in (GOAL, HOLE, WALL):
                 word = {GOAL: "goal", HOLE: "hole", WALL: "wall"}[kind]
-                axis.text(column, row + 0.15, word, ha="center", fontsize=1.2 * small, color="black")
+                axis.text(column, row + 0.15, word, ha="center", fontsize=1.2 * small, color=ink)
                 continue
             for move, best in zip(dynamics.actions, found.learned[cell].tolist(), strict=True):
                 if best:
                     dx, dy = steps[move]
-                    colour = "black" if found.real[cell, dynamics.actions.index(move)] else "#6b6b6b"
+                    colour = ink if found.real[cell, dynamics.actions.index(move)] else "#6b6b6b"
                     axis.annotate("", (column + dx, row + dy + 0.1), (column, row + 0.1),
                                   arrowprops={"arrowstyle": "->", "color": colour})  # fmt: skip
         axis.set(xticks=[], yticks=[])

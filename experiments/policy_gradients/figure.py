@@ -53,8 +53,8 @@ PANELS: Sequence[tuple[str, str, Sequence[str], str]] = (
 )
 # Other public runs of one seed each, the notebook's first.
 PUBLISHED = (
-    Level(79.76, "CPG, notebook", "one seed", "CPG"),
-    Level(96.35, "AAC, notebook", "one seed", "AAC"),
+    Level(79.76, "CPG, notebook", "the reference implementation, one seed", "CPG"),
+    Level(96.35, "AAC, notebook", "the reference implementation, one seed", "AAC"),
 )
 X = {"episodes": "episodes", "env_steps": STEPS_LABEL}
 

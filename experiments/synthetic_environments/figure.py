@@ -68,7 +68,7 @@ def draw_winners(axis: Any, reports: dict[str, dict[str, Any]], game: str) -> No
     axis.plot([], [], "x", color=INK, markersize=4.5, label="worst agent")
     _rows(axis, [name.partition("/")[2].replace("mdp", "MDP") for name in shown])
     draw_levels(axis, _level(game), {}, labels=False, along="x")
-    set_title(axis, {"cartpole": "CartPole", "acrobot": "Acrobot"}[game] + ": held-out agents", 2.2)
+    set_title(axis, {"cartpole": "CartPole", "acrobot": "Acrobot"}[game] + ": held-out agents", 1.6)
     axis.set_xlabel("real return")
 
 
@@ -84,7 +84,7 @@ def draw_transfer(axis: Any, results: dict[str, dict[str, Any]]) -> None:
     _rows(axis, [name.replace("mdp", "MDP") for name in results])
     draw_levels(axis, _level("cartpole"), {}, labels=False, along="x")
     steps = next(iter(results.values()))["steps"]
-    set_title(axis, f"CartPole: SB3 at {steps // 1000}k steps", 2.2)
+    set_title(axis, f"CartPole: SB3 after {steps:,} steps", 1.6)
     axis.set_xlabel("real return")
 
 
