@@ -282,7 +282,11 @@ def test_algorithms_of_three_seeds_are_compared_and_fewer_have_no_interval(
     ]
     assert len(lines) == 2, "a line for each of the two seeds, and nothing else"
     titles = [axis.get_title("left").replace("\n", " ") for axis in scores.axes]
-    assert titles == ["Score of each seed", "Seeds that score more", "Probability that UDRL is better"]
+    better = "Probability that UDRL is better, return, greedy"
+    assert titles == ["Score of each seed", "", "Seeds that score more", better]
+    labels = [axis.get_xlabel() for axis in scores.axes]
+    assert labels == ["return, greedy", "return, training", "return, greedy", "probability"]
+    assert scores.axes[0].get_xlim() == scores.axes[1].get_xlim()
     plot([logdir / "lunarlander/debug/RCP-R", logdir / "lunarlander/debug/UDRL"], logdir / "few.png")
     assert "probability" not in capsys.readouterr().out and len(drawn) == 3
 
@@ -306,6 +310,13 @@ def test_levels_have_names_and_sources() -> None:
     )
     assert quantity("train/value_loss", "ddqn") == ("Squared TD error", "loss (reward²)")
     assert quantity("eval/reward_rate")[1] == "reward per step"
+
+
+def test_a_level_far_away_does_not_flatten_the_curves(logdir: Path, drawn: list[Any]) -> None:
+    plot([write_run(logdir, top=20, game="halfcheetah")])
+    axis = drawn[0].axes[0]
+    assert axis.get_ylim()[1] < 100
+    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["UDRL", "solved: 4800 (beyond the axis)"]
 
 
 def test_rows_have_no_holes() -> None:

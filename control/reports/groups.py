@@ -211,8 +211,19 @@ def _draw(book: Book, arms: Sequence[Arm], title: str, tag: str, tasks: Mapping[
         shown_levels = {game: _levels(arms, game) for game in tasks}
         each = [level for found in shown_levels.values() for level in found]
         note = "; ".join(part for part in (scores.NOTE, sources(each)) if part)
-        label = f"return, {TAGS[tag].short}" if same_axis([tag]) else TAGS[tag].short
-        scores.draw(book, tasks, colours, shown_levels, label, heading, note)
+        others = {}
+        if len(tasks) == 1 and same_axis([tag]):  # at most two more have room beside it
+            game = next(iter(tasks))
+            here = [arm for arm in arms if arm.game == game and arm.label in tasks[game]]
+            all_have = [name for name in same_axis(TAGS) if all(name in arm.scores for arm in here)]
+            said = {name for each in all_have for name in TAGS[each].replaces} | {tag}
+            also = [name for name in all_have if name not in said][:2]
+            others = {_score_label(name): {arm.label: arm.scores[name] for arm in here} for name in also}
+        scores.draw(book, tasks, colours, shown_levels, _score_label(tag), heading, note, others)
+
+
+def _score_label(tag: str) -> str:
+    return f"return, {TAGS[tag].short}" if same_axis([tag]) else TAGS[tag].short
 
 
 Panel = str
@@ -301,8 +312,10 @@ def _draw_curves(
                     values = [arm.curves[tag][1].ravel() for arm in here]
                     panels.clip_below(axis, np.concatenate(values))
                 if same_axis([tag]):
-                    panels.draw_levels(axis, shown[game], dict(colours), labels=not several)
                     equal.setdefault(game, []).append(axis)
-        for alike in equal.values():
+        for game, alike in equal.items():
             panels.share_limits(alike)
             panels.share_limits(alike, "x")
+            for axis in alike:
+                panels.draw_levels(axis, shown[game], dict(colours), labels=not several)
+            panels.share_limits(alike)

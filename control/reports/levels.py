@@ -21,6 +21,7 @@ LOSSES: dict[tuple[str, str], tuple[str, str]] = {
     ("train/value_loss", "model_generalisation"): _TD,
     ("train/policy_loss", "td3"): _ACTOR, ("train/policy_loss", "sac"): _ACTOR,
     ("train/policy_loss", "command_conditioned"): ("Cross-entropy of actions", "nats"),
+    ("train/validation_loss", "command_conditioned"): ("Cross-entropy on new episodes", "nats"),
     ("train/policy_loss", "ppo"): ("Clipped surrogate loss", "advantage"),
     ("train/policy_loss", "policy_gradients"): ("Policy-gradient loss", "nats x weight"),
     ("train/loss_p", "policy_gradients"): ("Policy-gradient loss", "nats x weight"),

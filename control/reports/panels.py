@@ -21,6 +21,7 @@ SMOOTHED = "curves are centred moving averages over 2 % of their points"
 RAW = "thin: as logged; thick: centred moving average over 2 % of the points, mean over seeds"
 RARE = 0.02  # at most this share of a panel's values, and at least one, may lie below the axis
 _STYLES: tuple[Any, ...] = ((0, (1, 1.5)), (0, (5, 2)), (0, (8, 2, 1, 2)))
+FAR = 2.0  # heights of a panel that a level may be away from it
 FEW = 10  # with fewer values than this the axis shows all
 
 
@@ -112,6 +113,7 @@ def draw_levels(
     """A line for each level, grey in a style of its own, or dash-dotted in the colour that ``colours`` has for its
     implementation. The axis is made to reach as far as they do. Without ``labels`` the legend has their names alone,
     since values differ from panel to panel; those of grey lines then stand beside the axis. None: it has them already.
+    A level so far away that curves would shrink to a third of the panel is in the legend alone.
     """
     styles = iter(_STYLES)
     for level in shown:
@@ -119,6 +121,9 @@ def draw_levels(
         low, high = getattr(axis, f"get_{along}lim")()
         colour, style = (colours[level.implementation], "-.") if level.implementation else (GREY, next(styles, ":"))
         name = None if labels is None else level.label if labels else level.name
+        if along == "y" and not low - FAR * (high - low) <= at <= high + FAR * (high - low):
+            axis.plot([], [], color=colour, linestyle=style, label=f"{level.label} (beyond the axis)")
+            continue
         draw = axis.axhline if along == "y" else axis.axvline
         draw(at, color=colour, linewidth=1.0, linestyle=style, label=name, zorder=1.5)
         if labels is False and not level.implementation and along == "y":

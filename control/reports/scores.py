@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from control.reports.levels import Level, in_words
-from control.reports.panels import draw_levels
-from control.reports.sheets import WIDTH, Book, set_title
+from control.reports.panels import draw_levels, share_limits
+from control.reports.sheets import WIDTH, Book, Cells, rows, set_title
 from control.reports.statistics import LEAST, Array, improvement, interval, iqm, mean, profile
 from control.reports.style import GREY
 from control.reports.tables import aligned
@@ -78,60 +78,76 @@ def table(compared: Mapping[str, Any], of: str) -> str:
     lines = []
     for name, task in compared["profiles"].items():
         heading = f"share of seeds with a higher {of}" + (f", {in_words(name)}" if name else "")
-        rows = [[heading, *(f"{level:.4g}" for level in task["levels"])]]
-        rows += [[label, *(f"{share:.2f}" for share in row["estimate"])] for label, row in task["above"].items()]
-        lines += ["", *aligned(rows)]
+        lined = [[heading, *(f"{level:.4g}" for level in task["levels"])]]
+        lined += [[label, *(f"{share:.2f}" for share in row["estimate"])] for label, row in task["above"].items()]
+        lines += ["", *aligned(lined)]
     if not compared["improvement"]:
         return "\n".join(lines)
-    rows = [["probability of improvement", "", "95 %"]]
+    lined = [["probability of improvement", "", "95 %"]]
     for pair, row in compared["improvement"].items():
         if row["estimate"] >= 0.5:
             bounds = row["interval"]
-            rows.append([pair, f"{row['estimate']:.2f}", f"{bounds[0]:.2f} to {bounds[1]:.2f}" if bounds else "-"])
-    return "\n".join([*lines, "", *aligned(rows)])
+            lined.append([pair, f"{row['estimate']:.2f}", f"{bounds[0]:.2f} to {bounds[1]:.2f}" if bounds else "-"])
+    return "\n".join([*lines, "", *aligned(lined)])
 
 
 def draw(
     book: Book, tasks: Mapping[str, Task], colours: Mapping[str, str], shown: Mapping[str, Sequence[Level]],
-    axis_label: str, title: str, note: str = NOTE,
+    axis_label: str, title: str, note: str = NOTE, others: Mapping[str, Task] | None = None,
 ) -> None:  # fmt: skip
     """A sheet: for each task the seeds' scores and the profiles, then the probabilities of improvement over all
-    tasks, where algorithms are to be compared on all of them."""
-    algorithms = common(tasks)
-    several = len(tasks) > 1
+    tasks, where algorithms are to be compared on all of them. ``others`` are further scores of a single task, by the
+    label of their axis: with them the seeds' scores are a row of their own."""
+    algorithms, several = common(tasks), len(tasks) > 1
+    others = {} if several else others or {}
     height = max(1.7, 0.24 * max(map(len, tasks.values())) + 0.8)
-    cells = [[2 * i, 2 * i + 1] for i in range(len(tasks))]
-    heights = [height] * len(tasks)
-    if len(algorithms) > 1:
-        if several:
-            cells.append([2 * len(tasks)] * 2)
-            heights.append(0.24 * len(algorithms) + 0.5)
-        else:
-            cells[0].append(2)
-    widths = [1.15, 1.0, 0.95][: len(cells[0])]
+    cells, widths, heights = _layout(len(tasks), len(others), len(algorithms) > 1, height)
     with book.sheet(
-        cells, (WIDTH, sum(heights)), name="scores", title=title, note=note, widths=widths, heights=heights,
-        legend=1,
+        cells, (WIDTH, sum(heights)), name="scores", title=title, note=note, widths=widths, heights=heights, legend=1,
     ) as axes:  # fmt: skip
-        for i, (name, task) in enumerate(tasks.items()):
+        left = iter(axes)
+        for name, task in tasks.items():
             over = f"{in_words(name)}: " if name else ""
-            _seeds(axes[2 * i], task, colours)
-            draw_levels(axes[2 * i], shown.get(name, ()), dict(colours), along="x")
-            axes[2 * i].set(xlabel=axis_label)
-            set_title(axes[2 * i], f"{over}Score of each seed", 2.4)
-            _profiles(axes[2 * i + 1], task, colours)
+            panels, order = [], ranked(task)
+            for label, each in {axis_label: task, **others}.items():
+                panels.append(axis := next(left))
+                _seeds(axis, each, [algorithm for algorithm in order if algorithm in each], colours)
+                draw_levels(axis, shown.get(name, ()), dict(colours), labels=None if panels[1:] else True, along="x")
+                axis.set(xlabel=label)
+                if panels[1:]:
+                    axis.set_yticklabels([])
+                else:
+                    set_title(axis, f"{over}Score of each seed", 2.4)
+            share_limits(panels, "x")
+            axis = next(left)
+            _profiles(axis, task, colours)
             grey = [level for level in shown.get(name, ()) if not level.implementation]
-            draw_levels(axes[2 * i + 1], grey, dict(colours), labels=None, along="x")
-            axes[2 * i + 1].set(xlabel=axis_label, ylabel="share of seeds", ylim=(-0.03, 1.03))
-            set_title(axes[2 * i + 1], f"{over}Seeds that score more", 2.2)
+            draw_levels(axis, grey, dict(colours), labels=None, along="x")
+            axis.set(xlabel=axis_label, ylabel="share of seeds", ylim=(-0.03, 1.03))
+            set_title(axis, f"{over}Seeds that score more", 2.2)
         if len(algorithms) > 1:
-            _improvements(axes[-1], tasks, algorithms, colours)
-            over = f" over {len(tasks)} environments" if several else ""
-            set_title(axes[-1], f"Probability that {algorithms[0]} is better{over}", 6.0 if several else 2.0)
+            axis = next(left)
+            _improvements(axis, tasks, algorithms, colours)
+            over = f" over {len(tasks)} environments" if several else f", {axis_label}" if others else ""
+            set_title(
+                axis, f"Probability that {algorithms[0]} is better{over}", 6.0 if several else 2.5 if others else 1.8
+            )
 
 
-def _seeds(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
-    labels = ranked(task)
+def _layout(tasks: int, others: int, compared: bool, height: float) -> tuple[Cells, list[float] | None, list[float]]:
+    """Cells, widths of the columns and heights of the rows of `draw`'s sheet."""
+    if others:
+        return rows(1 + others, 1 + compared), None, [height, max(1.7, 0.9 * height)]
+    cells, heights = [[2 * i, 2 * i + 1] for i in range(tasks)], [height] * tasks
+    if compared and tasks == 1:
+        cells[0].append(2)
+    elif compared:
+        cells.append([2 * tasks] * 2)
+        heights.append(0.75 * height)
+    return cells, [1.15, 1.0, 0.95][: len(cells[0])], heights
+
+
+def _seeds(axis: Any, task: Task, labels: Sequence[str], colours: Mapping[str, str]) -> None:
     for at, label in enumerate(labels):
         scores = np.asarray(task[label], float)
         colour = colours[label]

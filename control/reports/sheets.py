@@ -90,9 +90,7 @@ class Book:
 
         with matplotlib.rc_context(parameters(self.look.theme)):
             figure = Figure(figsize=size, layout="constrained")
-            by_number: Any = figure.subplot_mosaic(
-                cells, empty_sentinel=-1, width_ratios=widths, height_ratios=heights,  # type: ignore[arg-type]
-            )  # fmt: skip
+            by_number = _panels(figure, cells, widths, heights)
             axes = [by_number[number] for number in sorted(by_number)]
             yield axes
             for axis in axes:
@@ -110,6 +108,20 @@ class Book:
                     figure.savefig(temporary, format=form, metadata={"Date": None} if form == "svg" else None)
                 self.files.append(path)
             self.begun = True
+
+
+def _panels(figure: Any, cells: Cells, widths: Any, heights: Any) -> dict[int, Any]:
+    """The axes by their numbers. Rows of different lengths are laid out apart, since their columns do not meet."""
+    lengths = [len(set(row)) for row in cells]
+    apart = len(set(lengths)) > 1 and len({number for row in cells for number in row}) == sum(lengths)
+    if not apart:
+        return dict(
+            figure.subplot_mosaic(cells, empty_sentinel=-1, width_ratios=widths, height_ratios=heights)  # type: ignore
+        )
+    found: dict[int, Any] = {}
+    for part, row in zip(figure.subfigures(len(cells), 1, height_ratios=heights), cells, strict=True):
+        found |= part.subplot_mosaic([list(dict.fromkeys(row))])
+    return found
 
 
 @contextlib.contextmanager
