@@ -1,47 +1,26 @@
 """Figures of runs against each other: what `--plot` shows, from run folders or from the numbers of an earlier one."""
 
-import json
 import os
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import compress, cycle
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from control.reports import panels, scores
+from control.reports.arms import Arm, arm_of, default_name, labelled, name_rows, read_numbers
 from control.reports.files import check_writable, figure_files, numbers_text, write_numbers
 from control.reports.levels import STEPS_LABEL, Level, in_words, levels, package, quantity, same_axis, sources
-from control.reports.runs import Array, Group, find_groups, logged, return_tags
+from control.reports.runs import Array, find_groups
 from control.reports.sheets import WIDTH, Book, balanced, rows, set_title
 from control.reports.style import COLOURS, PLAIN, Look
 from control.reports.tables import seeds_text, summarise, table
-from control.reports.tags import FORMER, GREEDY, TAGS, tags
+from control.reports.tags import GREEDY, TAGS, tags
 from models.registry import implementations
 from models.settings import SettingError
 
 ON_PAGE = 4  # rows of panels
-
-
-@dataclass
-class Arm:
-    """What is drawn of the seeds of one group. ``curves``: by tag the steps ``[G]`` and values ``[N, G]``;
-    ``scores``: by tag of a return the mean over the last tenth of the epochs ``[N]``, of each seed. ``label`` tells it
-    from the others of its environment, which is ``game`` where several are shown."""
-
-    label: str
-    names: tuple[str, ...]
-    seeds: int
-    curves: dict[str, tuple[Array, Array]] = field(default_factory=dict)
-    scores: dict[str, Array] = field(default_factory=dict)
-    game: str = ""
-
-    @property
-    def environment(self) -> str:
-        """As `--gamename` has it, where the folder's name still tells."""
-        return self.names[0].replace("_", ",", 1) if "=" in self.names[0] else self.names[0]
 
 
 def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) -> int:
@@ -58,7 +37,7 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
         figure_files(out, look)  # its suffix is refused before anything is read
     redrawn = Path(run_dirs[0]) if len(run_dirs) == 1 and Path(run_dirs[0]).suffix == ".json" else None
     if redrawn:
-        title, summary, arms, made_from = _read_numbers(redrawn)
+        title, summary, arms, made_from = read_numbers(redrawn)
         folder = redrawn.parent
     else:
         groups = find_groups(run_dirs)
@@ -66,12 +45,12 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
         summary = {label: summarise(group) for label, group in zip(labels, groups, strict=True)}
         made_from = sorted({str(run.source.parent) for group in groups for run in group.runs})
         folder = Path(os.path.commonpath(made_from))
-        arms = [_arm(group, label) for group, label in zip(groups, labels, strict=True)]
+        arms = [arm_of(group, label) for group, label in zip(groups, labels, strict=True)]
         for label, arm in zip(labels, arms, strict=True):
             summary[label] |= {"names": arm.names, "curves": numbers_text(arm.curves, arm.scores)}
-    heading = ", ".join(filter(None, (title, _name_rows(arms))))
+    heading = ", ".join(filter(None, (title, name_rows(arms))))
     if out is None or out.is_dir() or not out.suffix:
-        out = _default_name(out or folder, arms, look, made_from)
+        out = default_name(out or folder, arms, look, made_from)
     target, beside = figure_files(out, look)
     check_writable("plot_out", *([target] if redrawn else [target, beside]))
     if not any(arm.curves or arm.scores for arm in arms):
@@ -89,91 +68,6 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
         write_numbers(beside, numbers)
     print("\n" + "\n".join(f"Figure:  {path}" for path in book.files) + f"\nNumbers: {redrawn or beside}")
     return 0
-
-
-def _arm(group: Group, label: str) -> Arm:
-    shown = [*return_tags(group.runs), *logged(group.runs, tags("return", "loss"))]
-    curves = {tag: panels.on_grid(group.runs, tag) for tag in dict.fromkeys(shown)}
-    finals = {tag: np.array([run.last(tag) for run in group.runs]) for tag in curves if TAGS[tag].kind == "return"}
-    finals = {tag: values[np.isfinite(values)] for tag, values in finals.items()}
-    return Arm(label, group.names, len(group.runs), curves, finals)
-
-
-def _read_numbers(path: Path) -> tuple[str, dict[str, Any], list[Arm], list[str]]:
-    """Title, summary, arms and run folders of a JSON that `plot` wrote. Raises SettingError."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        title, arms = content["runs"], []
-        for label, group in content["groups"].items():
-            curves = {
-                FORMER.get(tag, tag): (np.array(curve["env_steps"], float), np.array(curve["seeds"], float))
-                for tag, curve in group.get("curves", {}).items()
-            }
-            finals: dict[str, list[float]] = {}
-            for numbers in group["seeds"].values():
-                for tag, number in numbers.items():
-                    if FORMER.get(tag, tag) in TAGS and (last := number["last"]) is not None:
-                        finals.setdefault(FORMER.get(tag, tag), []).append(last)
-            # Those of old files say it in title and label.
-            names = tuple(group.get("names") or [*title.split(", "), *label.split("/")])
-            by_tag = {tag: np.array(finals[tag]) for tag in TAGS if tag in finals}
-            arms.append(Arm(label, names, len(group["seeds"]), curves, by_tag))
-        return title, content["groups"], arms, content.get("made_from", [])
-    except OSError as error:
-        raise SettingError(f"plot is '{path}', which cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise SettingError(
-            f"plot is '{path}', which holds no numbers of --plot; allowed: run folders, or them"
-        ) from None
-
-
-def labelled(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:
-    """What tells each group from the others, and what they share."""
-    if len({len(each) for each in names}) > 1:
-        return ["/".join(each) for each in names], ""
-    differs = [len(set(level)) > 1 for level in zip(*names, strict=True)]
-    shared = ", ".join(name for name, differ in zip(names[0], differs, strict=True) if not differ)
-    return ["/".join(compress(each, differs)) or each[-1] for each in names], shared
-
-
-def _name_rows(arms: Sequence[Arm]) -> str:
-    """Where there are several environments, whose returns share no scale, give each arm its own and a label that does
-    not name it. What all labels begin with, up to a - or _, is left out of them and given back."""
-    environments = {arm.names[0] for arm in arms}
-    if len(environments) > 1 and all(len(arm.names) >= 3 for arm in arms):
-        short, _ = labelled([arm.names[1:] for arm in arms])
-        for arm, label in zip(arms, short, strict=True):
-            arm.label, arm.game = label, arm.names[0]
-    distinct = {arm.label for arm in arms}
-    start = re.match(r".*[-_]", os.path.commonprefix(sorted(distinct)) if len(distinct) > 1 else "")
-    if not start or not all(re.search("[a-zA-Z]", label[start.end() :]) for label in distinct):
-        return ""
-    for arm in arms:
-        arm.label = arm.label[start.end() :]
-    return start[0].strip("-_")
-
-
-def _default_name(folder: Path, arms: Sequence[Arm], look: Look, made_from: Sequence[str]) -> Path:
-    """`plot_lunarlander_RCP-A_UDRL.png` in ``folder``. A figure of other runs under that name stays: this one then
-    takes the next number."""
-    games = sorted({arm.names[0] for arm in arms}) if all(len(arm.names) >= 3 for arm in arms) else []
-    words = games if len(games) <= 3 else [f"{len(games)}_environments"]
-    kinds = sorted({arm.label for arm in arms})
-    words += kinds if len(kinds) <= 4 else [f"{len(kinds)}_groups"]
-    words += ["dark"] * (look.theme == "dark") + ["log"] * look.log
-    stem = re.sub(r"[^\w.+-]+", "-", "_".join(["plot", *words]))[:80]
-    for number in range(1, 10_000):
-        path = folder / f"{stem}{'' if number == 1 else f'-{number}'}.{(look.formats or ('png',))[0]}"
-        if not (beside := path.with_suffix(".json")).exists() or _made_from(beside) == list(made_from):
-            break
-    return path
-
-
-def _made_from(path: Path) -> list[str] | None:
-    try:
-        return list(json.loads(path.read_text(encoding="utf-8"))["made_from"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
 
 
 def _tasks(arms: Sequence[Arm]) -> tuple[str, dict[str, dict[str, Array]]]:

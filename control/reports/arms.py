@@ -1,0 +1,123 @@
+"""What `--plot` draws of the seeds of one group: from run folders, or from the numbers of an earlier figure; and what the
+groups, and their figure, are called."""
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from control.reports import panels
+from control.reports.runs import Array, Group, logged, return_tags
+from control.reports.style import Look
+from control.reports.tags import FORMER, TAGS, tags
+from models.settings import SettingError
+
+
+@dataclass
+class Arm:
+    """What is drawn of the seeds of one group. ``curves``: by tag the steps ``[G]`` and values ``[N, G]``;
+    ``scores``: by tag of a return the mean over the last tenth of the epochs ``[N]``, of each seed. ``label`` tells it
+    from the others of its environment, which is ``game`` where several are shown."""
+
+    label: str
+    names: tuple[str, ...]
+    seeds: int
+    curves: dict[str, tuple[Array, Array]] = field(default_factory=dict)
+    scores: dict[str, Array] = field(default_factory=dict)
+    game: str = ""
+
+    @property
+    def environment(self) -> str:
+        """As `--gamename` has it, where the folder's name still tells."""
+        return self.names[0].replace("_", ",", 1) if "=" in self.names[0] else self.names[0]
+
+
+def arm_of(group: Group, label: str) -> Arm:
+    shown = [*return_tags(group.runs), *logged(group.runs, tags("return", "loss"))]
+    curves = {tag: panels.on_grid(group.runs, tag) for tag in dict.fromkeys(shown)}
+    finals = {tag: np.array([run.last(tag) for run in group.runs]) for tag in curves if TAGS[tag].kind == "return"}
+    finals = {tag: values[np.isfinite(values)] for tag, values in finals.items()}
+    return Arm(label, group.names, len(group.runs), curves, finals)
+
+
+def read_numbers(path: Path) -> tuple[str, dict[str, Any], list[Arm], list[str]]:
+    """Title, summary, arms and run folders of a JSON that `plot` wrote. Raises SettingError."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        title, arms = content["runs"], []
+        for label, group in content["groups"].items():
+            curves = {
+                FORMER.get(tag, tag): (np.array(curve["env_steps"], float), np.array(curve["seeds"], float))
+                for tag, curve in group.get("curves", {}).items()
+            }
+            finals: dict[str, list[float]] = {}
+            for numbers in group["seeds"].values():
+                for tag, number in numbers.items():
+                    if FORMER.get(tag, tag) in TAGS and (last := number["last"]) is not None:
+                        finals.setdefault(FORMER.get(tag, tag), []).append(last)
+            # Those of old files say it in title and label.
+            names = tuple(group.get("names") or [*title.split(", "), *label.split("/")])
+            by_tag = {tag: np.array(finals[tag]) for tag in TAGS if tag in finals}
+            arms.append(Arm(label, names, len(group["seeds"]), curves, by_tag))
+        return title, content["groups"], arms, content.get("made_from", [])
+    except OSError as error:
+        raise SettingError(f"plot is '{path}', which cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise SettingError(
+            f"plot is '{path}', which holds no numbers of --plot; allowed: run folders, or them"
+        ) from None
+
+
+def labelled(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:
+    """What tells each group from the others, and what they share."""
+    if len({len(each) for each in names}) > 1:
+        return ["/".join(each) for each in names], ""
+    differs = [len(set(level)) > 1 for level in zip(*names, strict=True)]
+    shared = ", ".join(name for name, differ in zip(names[0], differs, strict=True) if not differ)
+    return ["/".join(compress(each, differs)) or each[-1] for each in names], shared
+
+
+def name_rows(arms: Sequence[Arm]) -> str:
+    """Where there are several environments, whose returns share no scale, give each arm its own and a label that does
+    not name it. What all labels begin with, up to a - or _, is left out of them and given back."""
+    environments = {arm.names[0] for arm in arms}
+    if len(environments) > 1 and all(len(arm.names) >= 3 for arm in arms):
+        short, _ = labelled([arm.names[1:] for arm in arms])
+        for arm, label in zip(arms, short, strict=True):
+            arm.label, arm.game = label, arm.names[0]
+    distinct = {arm.label for arm in arms}
+    start = re.match(r".*[-_]", os.path.commonprefix(sorted(distinct)) if len(distinct) > 1 else "")
+    if not start or not all(re.search("[a-zA-Z]", label[start.end() :]) for label in distinct):
+        return ""
+    for arm in arms:
+        arm.label = arm.label[start.end() :]
+    return start[0].strip("-_")
+
+
+def default_name(folder: Path, arms: Sequence[Arm], look: Look, made_from: Sequence[str]) -> Path:
+    """`plot_lunarlander_RCP-A_UDRL.png` in ``folder``. A figure of other runs under that name stays: this one then
+    takes the next number."""
+    games = sorted({arm.names[0] for arm in arms}) if all(len(arm.names) >= 3 for arm in arms) else []
+    words = games if len(games) <= 3 else [f"{len(games)}_environments"]
+    kinds = sorted({arm.label for arm in arms})
+    words += kinds if len(kinds) <= 4 else [f"{len(kinds)}_groups"]
+    words += ["dark"] * (look.theme == "dark") + ["log"] * look.log
+    stem = re.sub(r"[^\w.+-]+", "-", "_".join(["plot", *words]))[:80]
+    for number in range(1, 10_000):
+        path = folder / f"{stem}{'' if number == 1 else f'-{number}'}.{(look.formats or ('png',))[0]}"
+        if not (beside := path.with_suffix(".json")).exists() or _made_from(beside) == list(made_from):
+            break
+    return path
+
+
+def _made_from(path: Path) -> list[str] | None:
+    try:
+        return list(json.loads(path.read_text(encoding="utf-8"))["made_from"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
