@@ -13,11 +13,10 @@ import fake_runs
 from control.reports import figures, panels, sheets
 from control.reports.figures import learning_curve
 from control.reports.groups import plot
-from control.reports.levels import levels, quantity, solved, sources
 from control.reports.panels import clip_below, on_grid, smooth
 from control.reports.runs import Run, find_groups, read_runs, return_tags
-from control.reports.sheets import WIDTH, balanced, rows, sheet
-from control.reports.style import COLOURS, Look
+from control.reports.sheets import sheet
+from control.reports.style import Look
 from control.reports.tables import summarise
 from fake_runs import Shown, is_png
 from models.settings import SettingError
@@ -182,149 +181,6 @@ def test_losses_of_different_kinds_have_panels_of_their_own(logdir: Path, drawn:
     assert {"Cross-entropy of actions", "Policy-gradient loss", "Entropy loss"} <= set(both)
     legend = [text.get_text() for text in drawn[1].legends[0].get_texts()]
     assert legend == ["AAC", "UDRL", "solved: 200", "UDRL, published: 140"]
-
-
-def test_each_environment_has_rows_of_its_own_and_no_page_is_wider_than_paper(logdir: Path, drawn: list[Any]) -> None:
-    for game, implementation in ("lunarlander", "UDRL"), ("lunarlander", "RCP-A"), ("takecover", "RCP-A"):
-        write_run(logdir, implementation, game=game)
-    plot([logdir])
-    returns, losses = drawn
-    axes = returns.axes
-    titles = [axis.get_title("left").replace("\n", " ") for axis in axes]
-    assert [title.split(":")[0] for title in titles] == ["lunarlander"] * 2 + ["takecover"] * 2
-    assert [axis.get_title("left").split(":")[0] for axis in losses.axes] == ["lunarlander", "takecover"]
-    grid = axes[0].get_gridspec()
-    assert (grid.nrows, grid.ncols) == (2, 2) and returns.get_size_inches()[0] == losses.get_size_inches()[0] == WIDTH
-    colours = [
-        {line.get_label(): line.get_color() for line in axis.get_lines() if len(line.get_xdata()) > 2} for axis in axes
-    ]
-    named = [{label for label in each if label in ("RCP-A", "UDRL")} for each in colours]
-    assert named == [{"RCP-A", "UDRL"}] * 2 + [{"RCP-A"}] * 2
-    assert len({each["RCP-A"] for each in colours}) == 1, "a colour means the same in every row"
-    assert [axis.get_ylabel() for axis in axes] == ["return (sum of rewards)", ""] * 2
-    for one, other in (axes[:2], axes[2:]):
-        assert one.get_ylim() == other.get_ylim() and one.get_xlim() == other.get_xlim()
-    assert axes[0].get_ylim() != axes[2].get_ylim(), "environments share no scale"
-
-
-def test_pages_of_many_environments_are_those_of_one_pdf(logdir: Path, drawn: list[Any], capsys: Shown) -> None:
-    for i in range(6):
-        write_run(logdir, game=f"corridor{i}")
-    plot([logdir], logdir / "all.pdf", Look("dark", ("pdf", "svg")))
-    said = [line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.startswith("Figure:")]
-    assert [Path(path).name for path in said] == [
-        "all.pdf", "all.svg", "all_2.svg", "all_losses.svg", "all_losses2.svg"
-    ]  # fmt: skip
-    assert (logdir / "all.pdf").read_bytes().count(b"/Type /Page ") == 4
-    pages = [len(figure.axes) for figure in drawn[::2]]
-    assert pages == [8, 4, 4, 2] and {figure.get_facecolor()[:3] for figure in drawn} == {
-        (13 / 255, 17 / 255, 23 / 255)
-    }
-
-
-def test_a_figure_of_other_runs_keeps_its_name(logdir: Path, capsys: Shown) -> None:
-    """The same runs replace their figure, others that would have its name do not."""
-    write_run(logdir)
-    runs = [write_run(logdir, version=version) for version in (1, 2)]
-    folder = logdir / "lunarlander" / "debug" / "UDRL" / "seed_25"
-    for _ in range(2):
-        plot([runs[1]])
-    plot([runs[0], runs[1]])
-    assert sorted(path.name for path in folder.rglob("plot*.png")) == [
-        "plot_lunarlander_UDRL.png", "plot_lunarlander_version_1_version_2.png"
-    ]  # fmt: skip
-    kept = json.loads((runs[1] / "plot_lunarlander_UDRL.json").read_text())
-    (runs[1] / "plot_lunarlander_UDRL.json").write_text(json.dumps(kept | {"made_from": ["elsewhere"]}))
-    plot([runs[1]])
-    assert (runs[1] / "plot_lunarlander_UDRL-2.png").exists() and "UDRL-2.png" in capsys.readouterr().out
-
-
-def test_a_figure_is_drawn_again_from_its_numbers(logdir: Path, drawn: list[Any], capsys: Shown) -> None:
-    for name in ("UDRL", "RCP-A"):
-        write_run(logdir, name, seeds=(25, 26, 27))
-    plot([logdir], logdir / "one.png")
-    table = capsys.readouterr().out.partition("Figure:")[0]
-    plot([logdir / "one.json"], logdir / "two.png")
-    assert capsys.readouterr().out.partition("Figure:")[0] == table
-    first, comparison, again, compared = drawn
-    kinds = [[axis.get_title("left").replace("\n", " ") for axis in figure.axes] for figure in (first, again)]
-    assert kinds[1] == kinds[0][:2] and len(kinds[0]) == 3, "of losses there are no numbers"
-    for one, other in zip(first.axes, again.axes, strict=False):
-        for line, copy in zip(one.get_lines(), other.get_lines(), strict=True):
-            np.testing.assert_allclose(line.get_ydata(), copy.get_ydata(), rtol=1e-4)
-    assert [axis.get_xlim() for axis in comparison.axes] == [axis.get_xlim() for axis in compared.axes]
-    for content in ("{}", "[]", '{"runs": "x", "groups": {"a": 1}}', "nothing"):
-        (logdir / "broken.json").write_text(content)
-        with pytest.raises(SettingError, match="broken.json', which holds no numbers of --plot"):
-            plot([logdir / "broken.json"])
-
-
-def test_algorithms_of_three_seeds_are_compared_and_fewer_have_no_interval(
-    logdir: Path, drawn: list[Any], capsys: Shown
-) -> None:
-    """UDRL's three seeds are each better than RCP-A's."""
-    write_run(logdir, "UDRL", 100, seeds=(25, 26, 27))
-    write_run(logdir, "RCP-A", 50, seeds=(25, 26, 27))
-    write_run(logdir, "RCP-R", 70, seeds=(25, 26))
-    plot([logdir], logdir / "all.png")
-    shown = capsys.readouterr().out
-    assert "UDRL > RCP-A" in shown and "two seeds" in shown and "RCP-R >" not in shown
-    compared = json.loads((logdir / "all.json").read_text())["compared"]
-    assert compared["tag"] == "eval/return_greedy"
-    assert compared["improvement"]["UDRL > RCP-A"] == {"estimate": 1.0, "interval": [1.0, 1.0]}
-    (profile,) = compared["profiles"].values()
-    assert profile["above"]["UDRL"]["estimate"][:3] == [1, 1, 1] and profile["above"]["RCP-A"]["estimate"][-1] == 0
-    curves, scores = drawn
-    bands = [len(axis.collections) for axis in curves.axes]
-    assert bands == [2, 2, 2], "one for each of three seeds, none for two"
-    lines = [
-        line for line in curves.axes[0].get_lines() if line.get_color() == COLOURS[1] and len(line.get_xdata()) > 2
-    ]
-    assert len(lines) == 2, "a line for each of the two seeds, and nothing else"
-    titles = [axis.get_title("left").replace("\n", " ") for axis in scores.axes]
-    better = "Probability that UDRL is better, return, greedy"
-    assert titles == ["Score of each seed", "", "Seeds that score more", better]
-    labels = [axis.get_xlabel() for axis in scores.axes]
-    assert labels == ["return, greedy", "return, training", "return, greedy", "probability"]
-    assert scores.axes[0].get_xlim() == scores.axes[1].get_xlim()
-    plot([logdir / "lunarlander/debug/RCP-R", logdir / "lunarlander/debug/UDRL"], logdir / "few.png")
-    assert "probability" not in capsys.readouterr().out and len(drawn) == 3
-
-
-def test_returns_have_a_logarithmic_axis_only_where_asked(logdir: Path, drawn: list[Any]) -> None:
-    run = write_run(logdir)  # returns from 3 to 125
-    plot([run])
-    plot([run], look=Look(log=True))
-    learning_curve(run)
-    learning_curve(run, Look(log=True))
-    assert [figure.axes[0].get_yscale() for figure in drawn] == ["linear", "log", "linear", "log"]
-
-
-def test_levels_have_names_and_sources() -> None:
-    assert (solved("lunarlander"), solved("beresheet"), solved("cartpole"), solved("acrobot")) == (200, 200, 475, -100)
-    assert solved("pendulum") is None and solved("procmaze,grid_size=3") is None and solved("unheard of") is None
-    shown = levels("lunarlander", ["RCP-A", "RCP-R"])
-    assert [level.label for level in shown] == ["solved: 200", "RCP-R, published: 220", "RCP-A, published: 200"]
-    assert sources(shown) == (
-        "solved: Gymnasium's reward_threshold; RCP-R and RCP-A, published: Kumar et al. 2019, read off a figure"
-    )
-    assert quantity("train/value_loss", "ddqn") == ("Squared TD error", "loss (reward²)")
-    assert quantity("eval/reward_rate")[1] == "reward per step"
-
-
-def test_a_level_far_away_does_not_flatten_the_curves(logdir: Path, drawn: list[Any]) -> None:
-    plot([write_run(logdir, top=20, game="halfcheetah")])
-    axis = drawn[0].axes[0]
-    assert axis.get_ylim()[1] < 100
-    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["UDRL", "solved: 4800 (beyond the axis)"]
-
-
-def test_rows_have_no_holes() -> None:
-    for count in range(1, 14):
-        lengths = balanced(count)
-        cells = rows(*lengths)
-        assert max(lengths) <= 3 and max(lengths) - min(lengths) <= 1
-        assert {len(row) for row in cells} == {len(cells[0])} and {i for row in cells for i in row} == set(range(count))
 
 
 @pytest.mark.parametrize(("out", "written", "start"), [

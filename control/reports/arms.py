@@ -1,4 +1,4 @@
-"""What `--plot` draws of the seeds of one group: from run folders, or from the numbers of an earlier figure; and what the
+"""What `--plot` draws of the seeds of a group, from run folders or from the numbers of an earlier figure; and what the
 groups, and their figure, are called."""
 
 import json
