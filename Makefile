@@ -15,6 +15,9 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 
 VENV := .venv
 RUN := $(VENV)/bin/python
+# uv is quicker than pip and needs none in .venv.
+UV := $(shell command -v uv 2>/dev/null)
+INSTALL = $(if $(UV),"$(UV)" pip install --python $(RUN),$(RUN) -m pip install --disable-pip-version-check)
 # Another interpreter or other extras ask for another stamp, so a stale .venv is one whose stamp is absent or old.
 STAMP := $(VENV)/.ready-$(VERSION)-
 BROKEN := $(if $(filter runs,$(shell $(RUN) -c 'print("runs")' 2>/dev/null)),,again)
@@ -35,19 +38,19 @@ $(STAMP)%: pyproject.toml constraints.txt $(BROKEN)
 	@$(PYTHON) -c '$(SUPPORTED)' 2>/dev/null || { \
 		echo "make setup: $(PYTHON) is $(if $(VERSION),Python $(VERSION),no working Python);" \
 			"needed: Python 3.11, 3.12 or 3.13, as in make setup PYTHON=/path/to/python3.12" >&2; exit 2; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	@$(PYTHON) -c 'import $(if $(UV),,ensurepip, )venv' 2>/dev/null || { \
 		echo "make setup: $(PYTHON) lacks venv; on Debian or Ubuntu: sudo apt-get install python3-venv" >&2; exit 2; }
 	@$(RUN) -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(VERSION)")' 2>/dev/null || \
-		$(PYTHON) -m venv --clear $(VENV)
-	@$(RUN) -m pip --version >/dev/null 2>&1 || $(RUN) -m ensurepip >/dev/null 2>&1 || { \
+		$(PYTHON) -m venv $(if $(UV),--without-pip )--clear $(VENV)
+	@$(if $(UV),true,$(RUN) -m pip --version) >/dev/null 2>&1 || $(RUN) -m ensurepip >/dev/null 2>&1 || { \
 		echo "make setup: $(VENV) has no pip; remove the folder, and make setup creates it" >&2; exit 2; }
 	@echo "Installing understudy[$*] into $(VENV): some minutes, 2 GB on disk, and more with an NVIDIA card's libraries"
-	@$(RUN) -m pip install --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	@$(INSTALL) -c constraints.txt -e '.[$*]'
 	@$(if $(findstring fast,$*),echo "Compiling inner loops: a minute" && $(RUN) -c 'from control.loops.compiled import warm; warm()')
 	@touch $@
 
-train: trainer  ## first landing: UDRL on LunarLander, ten minutes at most, then a figure and a video
-	@$(RUN) trainer.py --exp_name first-landing --epochs 600 --record $(ARGS)
+train: trainer  ## first landing: PPO on LunarLander, some three minutes, then a figure and a film
+	@$(RUN) trainer.py --implementation PPO --exp_name first-landing --total_steps 1000000 --target_return 250 --record $(ARGS)
 
 demo: trainer  ## learn a synthetic CartPole, train an agent on it alone, test it on the real one: a minute
 	@$(RUN) trainer.py --implementation SE --gamename cartpole --proxy bandit --exp_name demo --seed 2 --generations 30 --keep_best 3 \
