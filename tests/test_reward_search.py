@@ -9,6 +9,7 @@ import torch
 
 import trainer
 from control.evolution.strategies import OpenAIES
+from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from fake_runs import refused
 from helpers import flags, same_runs
@@ -101,6 +102,26 @@ def test_a_search_with_nothing_to_climb_stops_unless_it_is_solved(tmp_path: Path
         refused(trainer.main, argv, line, capsys, begun=True)
     else:
         assert trainer.main(argv) == 0
+
+
+def test_a_search_with_nothing_to_climb_starts_elsewhere(tmp_path: Path, capsys) -> None:
+    """Every five generations, with twice the noise, and to the same numbers when it is resumed in between."""
+    own = {"mode": 0, "inner_steps": 2, "test_every": 2, "deploy_steps": 2, "eval_every": 50, "objective": "final",
+           "choose_by": "return", "second_phase": 30, "second_steps": 2, "noise_std": 0.05}  # fmt: skip
+    means = []
+    for name, parts in (("whole", [12]), ("resumed", [7, 12])):
+        for generations in parts:
+            argv = search(tmp_path / name, **own, generations=generations)
+            assert trainer.main([*argv, *(["--resume"] if generations != parts[0] else [])]) == 0
+        said = capsys.readouterr().out
+        notes = [line for line in said.splitlines() if line.startswith("note: for ")]
+        assert [note.split()[2] for note in notes] == ["5", "10"]
+        assert "noise_std 0.1;" in notes[0] and "noise_std 0.2;" in notes[1] and "a new one" in notes[1]
+        (last,) = (tmp_path / name).rglob("last.ckpt")
+        content = checkpoints.load(last).content
+        means.append(content["state_dict"]["mean"])
+        assert content["understudy"]["evolution"]["widened"] == 2
+    assert torch.equal(*means)
 
 
 def test_a_search_that_starts_from_another_s_reward(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The LightningModule of a search for a proxy, and the callback that moves its mean: an epoch is a generation."""
 
+import dataclasses
 import time
 from typing import Any
 
@@ -12,7 +13,7 @@ from control.evolution.cluster import Workers, make_workers
 from control.evolution.fitness_shaping import centred_ranks
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
 from control.evolution.objectives import objective
-from control.evolution.strategies import STRATEGIES, Archive
+from control.evolution.strategies import STRATEGIES, Archive, Strategy
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces, device_of
 from control.loops.memory import check_memory, of_search
@@ -26,7 +27,8 @@ from models.settings import SettingError, UserError
 from models.state import like
 from models.streams import Streams, derive_seed
 
-_FLAT = 20  # generations
+_FLAT = 20  # generations in a row without any difference in fitness after which a search ends
+_AGAIN = 5  # of them after which it starts elsewhere
 
 
 class PopulationModule(RunModule):
@@ -56,6 +58,7 @@ class PopulationModule(RunModule):
         self.outcome: Outcome | None = None
         self.real_steps = 0
         self.flat = 0  # generations in a row in which all proxies had the same fitness, below what counts as solved
+        self.widened = 0  # times that noise_std was doubled since all proxies had the same fitness
         self.kinds = len(named_agents(settings.run.agent))
 
     def has_solved(self) -> bool:
@@ -97,6 +100,12 @@ class PopulationModule(RunModule):
 
     def configure_callbacks(self) -> list[pl.Callback]:
         return [Evolution()]
+
+    def strategy_from(self, mean: Tensor, generation: int) -> Strategy:
+        """The strategy of a generation's phase at its start, with the mean ``[D]``."""
+        config = self.config.at(generation)
+        config = dataclasses.replace(config, noise_std=config.noise_std * 2**self.widened)
+        return STRATEGIES[config.strategy](config, mean)
 
     def first_mean(self) -> Tensor:
         """The proxy the search starts from, ``[D]``: of ``initial_draws`` the one whose perturbed copies have the best
@@ -173,8 +182,8 @@ class PopulationModule(RunModule):
             self.solved = solved is not None and float(returned.nanmean()) >= solved
         self.row |= {tag: value[None] for tag, value in numbers.items()}
 
-    def check_slope(self) -> None:
-        """UserError where fitness has been one and the same for so long that there is nothing to climb."""
+    def has_slope(self) -> bool:
+        """Whether some proxy is better than another, or all are good. UserError where none has been for long."""
         solved, sound = self.config.solved_reward, self.fitness[self.fitness.isfinite()]
         level = len(sound) > 1 and bool((sound == sound[0]).all())
         assert self.outcome is not None
@@ -184,8 +193,25 @@ class PopulationModule(RunModule):
             raise UserError(
                 f"for {_FLAT} generations all proxies have had the same fitness ({float(sound[0]):.4g}), so there is "
                 "nothing to climb and the search stops; metrics and checkpoint are kept: another start (start_from), a "
-                "larger inner_steps or a larger noise_std may help"
+                "larger inner_steps, noise_std or test_limit may help"
             )
+        return self.flat == 0
+
+    def start_elsewhere(self) -> None:
+        """Where nothing can be climbed: twice the noise and, unless ``start_from`` names one, another first mean."""
+        self.widened += 1
+        mean = self.strategy.mean
+        if self.config.start_from is None:
+            streams = Streams([derive_seed(self.settings.run.seed, f"another start in generation {self.epoch}")])
+            mean = self.stages.initial(streams)[0]
+        self.strategy = self.strategy_from(mean, self.epoch)
+        noise = float(torch.as_tensor(self.strategy.noise_std).mean())
+        where = "its mean" if self.config.start_from is not None else "a new one"
+        print(
+            f"note: for {self.flat} generations all proxies have had the same fitness "
+            f"({float(self.fitness.nan_to_num().max()):.4g}), so there is nothing to climb: the search starts from "
+            f"{where} with noise_std {noise:.3g}; a larger inner_steps or test_limit may help"
+        )
 
     def seeds_of(self, name: str, count: int) -> list[int]:
         """Seeds of ``count`` fresh agents; different names give agents that share nothing."""
@@ -199,6 +225,7 @@ class PopulationModule(RunModule):
     def own_state(self) -> dict[str, Any]:
         archive = {"entries": [list(entry) for entry in self.archive.entries]}
         search = {"strategy": self.strategy.state_dict(), "archive": archive, "solved": self.solved, "flat": self.flat}
+        search["widened"] = self.widened
         return super().own_state() | {"real_steps": self.real_steps, "evolution": search}
 
     def take_state(self, state: dict[str, Any]) -> None:
@@ -206,7 +233,8 @@ class PopulationModule(RunModule):
         search = state["evolution"]
         self.real_steps = like(self.real_steps, state["real_steps"], "real_steps")
         self.solved, self.flat = like((self.solved, self.flat), (search["solved"], search["flat"]), "search")
-        self.strategy = STRATEGIES[self.config.strategy](self.config.at(self.epoch), self.mean[0])
+        self.widened = like(self.widened, search.get("widened", 0), "search")
+        self.strategy = self.strategy_from(self.mean[0], self.epoch)
         self.strategy.load_state_dict(search["strategy"])
         self.archive.load(search["archive"]["entries"], self.mean[0])
 
@@ -222,13 +250,12 @@ class Evolution(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, module: PopulationModule) -> None:  # type: ignore[override]
         if module.epoch == 0:
-            module.strategy = STRATEGIES[module.config.strategy](module.config, module.first_mean())
+            module.strategy = module.strategy_from(module.first_mean(), 1)
         module.mean.data = module.strategy.mean[None].clone()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: PopulationModule) -> None:  # type: ignore[override]
         if trainer.current_epoch == module.config.second_phase:  # fitness is another one from here on
-            second = module.config.at(trainer.current_epoch + 1)
-            module.strategy = STRATEGIES[second.strategy](second, module.strategy.mean)
+            module.strategy = module.strategy_from(module.strategy.mean, trainer.current_epoch + 1)
             module.archive.entries.clear()
             module.flat = 0
         streams = Streams.named(module.seeds, f"perturbations of generation {trainer.current_epoch + 1}")
@@ -242,9 +269,11 @@ class Evolution(pl.Callback):
             module.archive.offer(module.mean_fitness, module.epoch, module.strategy.mean)
         if module.has_solved():
             return
-        module.check_slope()
-        told = module.strategy.tell(module.noise, module.ranked, module.mean_fitness)
-        module.row |= {f"search/{name}": torch.tensor([value]) for name, value in told.items()}
+        if not module.has_slope() and module.flat % _AGAIN == 0:
+            module.start_elsewhere()
+        else:
+            told = module.strategy.tell(module.noise, module.ranked, module.mean_fitness)
+            module.row |= {f"search/{name}": torch.tensor([value]) for name, value in told.items()}
         module.mean.data = module.strategy.mean[None].clone()
         if not module.mean.isfinite().all():
             raise UserError(
