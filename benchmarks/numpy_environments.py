@@ -20,7 +20,7 @@ from envs.synthetic import SyntheticDynamics, starts_of
 from envs.tensor import TensorEnvironment
 from models.proxies import files
 
-ID, FILE, MANY = "understudy/SyntheticCartPole-v0", "cartpole-mdp", 64
+ID, FILE, MANY = "understudy/SyntheticCartPoleMDP-v0", "cartpole-mdp", 64
 TARGETS = {"make": 30, "step": 3, f"step_{MANY}": 1}
 # CPU seconds after Gymnasium was imported, which both need.
 CLOCK = "import gymnasium, time; start = time.process_time(); {}; print(time.process_time() - start)"

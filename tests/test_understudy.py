@@ -47,7 +47,7 @@ def test_an_id_needs_no_torch_and_none_of_our_packages(code: str, tmp_path: Path
     code = (
         f"import sys; sys.path.append({str(ROOT)!r})\n"
         f"{code}; import gymnasium\n"
-        "print(gymnasium.make(module + 'understudy/SyntheticCartPole-v0').reset(seed=3)[0].tolist())\n"
+        "print(gymnasium.make(module + 'understudy/SyntheticCartPoleMDP-v0').reset(seed=3)[0].tolist())\n"
         "print({'torch', 'models', 'envs', 'control'} & set(sys.modules))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
@@ -61,9 +61,9 @@ def test_all_ids_are_namespaced_and_make_the_shipped_ones() -> None:
         assert (spec.kwargs, spec.max_episode_steps) == (kwargs, None) and name.startswith("understudy/Synthetic")
         if kwargs:
             assert gym.make(name).unwrapped.proxy.path == understudy.pretrained()[kwargs["proxy"]]
-    assert gym.make("understudy/SyntheticCartPole-v0").spec.max_episode_steps == 200
+    assert gym.make("understudy/SyntheticCartPoleMDP-v0").spec.max_episode_steps == 200
     assert not [name for name in gym.registry if name.startswith(("Synthetic", "ProcMaze"))]
-    ours = make_environment("understudy:understudy/SyntheticCartPole-v0", 2, 3)
+    ours = make_environment("understudy:understudy/SyntheticCartPoleMDP-v0", 2, 3)
     assert (ours.spaces.obs_shape, ours.spaces.max_episode_steps) == ((4,), 200)
     ours.reset(torch.arange(6).view(2, 3))
     assert ours.step(torch.ones(2, 3, dtype=torch.int64)).obs.isfinite().all()
@@ -82,7 +82,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 def test_a_request_that_does_not_fit_is_one_line(tmp_path: Path, kind: str, asked: dict[str, Any], line: str) -> None:
     for make in (gym.make, gym.make_vec):
         with pytest.raises(ProxyError) as caught:
-            make("understudy/SyntheticCartPole-v0", **{"proxy": made(tmp_path, kind)} | asked)  # type: ignore[operator]
+            make("understudy/SyntheticCartPoleMDP-v0", **{"proxy": made(tmp_path, kind)} | asked)  # type: ignore[operator]
         assert line in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -111,7 +111,7 @@ def test_numbers_are_shown_as_bars(tmp_path: Path) -> None:
 def test_names_of_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other names of one fit, and one that nobody has is one line; the known ones are the trainer's."""
     for kind in ("mdp-learned-reset", "mdp-wide"):  # of cartpole-200, of CartPole-v1
-        gym.make("understudy/SyntheticCartPole-v0", proxy=made(tmp_path, kind)).reset()
+        gym.make("understudy/SyntheticCartPoleMDP-v0", proxy=made(tmp_path, kind)).reset()
     (tmp_path / "payload.py").write_text(f"open({str(tmp_path / 'harmed')!r}, 'w')")
     monkeypatch.syspath_prepend(tmp_path)
     written(tmp_path / "foreign.safetensors", game="payload:CartPole-v1")

@@ -55,5 +55,5 @@ def test_the_wheel_needs_no_torch_and_leaves_other_names_alone(tmp_path: Path) -
         (tmp_path / package / "__init__.py").write_text("OURS = True\n")
     (tmp_path / "use.py").write_text(USE)
     for module in ("", "understudy:"):
-        for name in ("SyntheticCartPole-v0", "SyntheticCartPoleBandit-v0", "SyntheticAcrobotBandit-v0"):
+        for name in ("SyntheticCartPoleMDP-v0", "SyntheticCartPole-v0", "SyntheticAcrobot-v0"):
             run(python, "use.py", module, f"understudy/{name}")

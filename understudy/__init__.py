@@ -7,7 +7,8 @@
     env = understudy.RewardWrapper(gymnasium.make("CartPole-v1"), "runs/proxy.safetensors")
 
 Importing this registers the ids. ``proxy`` is a file, the folder of a search or the name of a shipped one
-(`pretrained`). The episodes of SyntheticCartPole-v0 end after 200 steps, those of the real CartPole-v1 after 500.
+(`pretrained`). SyntheticCartPole-v0 and SyntheticAcrobot-v0 are contextual bandits, on which any agent can train; the
+episodes of SyntheticCartPoleMDP-v0 have up to 200 steps, and value learners alone do well on it.
 """
 
 from gymnasium.envs.registration import register, registry
@@ -21,9 +22,9 @@ __all__ = ["Proxy", "ProxyError", "RewardVectorWrapper", "RewardWrapper", "load"
 # Id -> the environment and kind a proxy must have to be called so, and the shipped one. `Synthetic-v0` takes any.
 IDS: dict[str, dict[str, str]] = {
     "understudy/Synthetic-v0": {},
-    "understudy/SyntheticCartPole-v0": {"proxy": "cartpole-mdp", "game": "cartpole", "kind": "mdp"},
-    "understudy/SyntheticCartPoleBandit-v0": {"proxy": "cartpole-bandit", "game": "cartpole", "kind": "bandit"},
-    "understudy/SyntheticAcrobotBandit-v0": {"proxy": "acrobot-bandit", "game": "acrobot", "kind": "bandit"},
+    "understudy/SyntheticCartPoleMDP-v0": {"proxy": "cartpole-mdp", "game": "cartpole", "kind": "mdp"},
+    "understudy/SyntheticCartPole-v0": {"proxy": "cartpole-bandit", "game": "cartpole", "kind": "bandit"},
+    "understudy/SyntheticAcrobot-v0": {"proxy": "acrobot-bandit", "game": "acrobot", "kind": "bandit"},
 }
 _ONE, _MANY = "understudy.env:make_synthetic", "understudy.env:SyntheticVectorEnv"
 

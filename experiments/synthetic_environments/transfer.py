@@ -24,8 +24,8 @@ import torch  # noqa: E402
 import understudy  # noqa: E402, F401  # registers the synthetic environments
 
 TRAINED_ON = {
-    "bandit": "understudy/SyntheticCartPoleBandit-v0",
-    "mdp": "understudy/SyntheticCartPole-v0",
+    "bandit": "understudy/SyntheticCartPole-v0",
+    "mdp": "understudy/SyntheticCartPoleMDP-v0",
     "real": "CartPole-v1",
 }
 # Everything not named here is stable-baselines3's default.
