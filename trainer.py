@@ -73,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Do what the flags ask and return the exit status: 0; 2 for what the user can put right; 130 after Ctrl-C, SIGTERM
     or SIGHUP."""
     ending.reset()
+    if not (sys.argv[1:] if argv is None else argv):
+        print(config.about_the_bare_command(), flush=True)
     try:
         ending.status = run(config.parse(argv))
     except KeyboardInterrupt:

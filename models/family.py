@@ -65,7 +65,8 @@ class Family:
 
     - ``config``: a frozen dataclass of `models.settings.setting` fields. Its module's docstring names the sources. It
       may have a property ``epochs`` where its own settings say how long a run is, and, of ``steps``, a property
-      ``schedule`` (`StepSchedule`) where they say how long an epoch is.
+      ``schedule`` (`StepSchedule`) where they say how long an epoch is. ``total_steps``, ``steps_per_epoch``,
+      ``target_return``, ``eval_every`` and ``eval_episodes`` of its own take the place of the run's.
     - ``implementations``: each name that ``--implementation`` takes, with what it changes of the defaults.
     - ``learns_from``: which loop trains it. ``episodes``: updates come between whole episodes, and ``config`` has a
       property ``schedule``. ``steps``: updates come between steps of the environment, and ``config`` has ``num_envs``,

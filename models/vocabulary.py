@@ -106,8 +106,9 @@ def translate(
         if ours == name and name not in known and "hidden_sizes" in known and name in WIDTHS + DEPTHS:
             continue  # a part, of which the whole is made below
         if ours in found or ours != name and ours in values:
-            other = next((old for old, new in renamed.items() if new == ours), ours)
-            raise SettingError(f"{other} and {name if ours != name else ours} are one setting; give {ours}", name)
+            before = next((old for old, new in renamed.items() if new == ours), ours)
+            first, second = sorted((before, name if before != name else ours), key=ours.__eq__)
+            raise SettingError(f"{first} and {second} are one setting; give {ours}", name)
         found[ours] = _renamed(_VALUES.get(ours, {}), value)
         if ours != name:
             renamed[name] = ours

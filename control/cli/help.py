@@ -4,14 +4,16 @@ import argparse
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from control.cli.options import Flag
+from control.cli.run_settings import RunConfig
 from control.cli.words import word
-from models.registry import family, implementations
+from models.registry import families_of, family, implementations
 from models.settings import LONGEST, RANGES, SMALLEST, allowed
+from models.vocabulary import others
 
 HEAD = """Train, evaluate, tune and plot agents.
 
@@ -63,6 +65,7 @@ def help_text(known: Mapping[str, Flag], implementation: str) -> str:
     parser.add_argument("--config", metavar="FILE.yaml", help="settings from a file; a run's config.yaml repeats it")
     parser.add_argument("--import", metavar="MODULE,...", help="import these first; a file can name no module itself")
     groups: dict[str, Any] = {}
+    families = families_of(implementation, RunConfig.agent)
     # What tags such as [C] stand for is said once, above the hyperparameters.
     sources = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family(implementation).sources, re.DOTALL | re.MULTILINE)
     for flag in sorted(known.values(), key=lambda flag: flag.section.startswith("hyperparameters")):
@@ -71,7 +74,7 @@ def help_text(known: Mapping[str, Flag], implementation: str) -> str:
             if sources and flag.section.startswith("hyperparameters"):
                 groups[flag.section].description = textwrap.fill(" ".join(sources[1].split()), width - 2)
                 sources = None
-        groups[flag.section].add_argument(f"--{flag.name}", metavar=_metavar(flag), help=_explain(flag))
+        groups[flag.section].add_argument(f"--{flag.name}", metavar=_metavar(flag), help=_explain(flag, families))
     return parser.format_help()
 
 
@@ -82,10 +85,12 @@ def _metavar(flag: Flag) -> str:
     return f"{single},..." if flag.kind.many else single
 
 
-def _explain(flag: Flag) -> str:
+def _explain(flag: Flag, families: Sequence[str]) -> str:
     parts = [f"default: {word(flag.default, ',')}"]
     if flag.kind.many or allowed(flag.kind, flag.meta).split(";")[0] not in OBVIOUS:
         parts.append(f"allowed: {allowed(flag.kind, flag.meta)}")
     if flag.default is True:
         parts.append(f"off: --no_{flag.name}")
+    if also := others(flag.name, families):
+        parts.append(f"also: {', '.join(also)}")
     return f"{flag.meta.get('help', '')} ({'; '.join(parts)})".replace("%", "%%")

@@ -94,6 +94,15 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         return _settings(values, choice, from_flags)
 
 
+def about_the_bare_command() -> str:
+    """What happens without any flag, for someone who did not know."""
+    run = RunConfig()
+    return (
+        f"training {run.implementation} on {run.gamename} for {run.epochs:,} epochs, which takes about three hours; "
+        "Ctrl-C ends it with a checkpoint, and --help shows all there is to choose"
+    )
+
+
 def settings_from(**values: Any) -> Settings:
     """The settings of these names and values, as flags of the same names give them, with Python's values: numbers,
     text or paths, None, lists or tuples, ``command={"return": 250}``. Raises SettingError as `parse` does."""

@@ -39,10 +39,14 @@ class Settings:
     proxy: Any = None
     changed: dict[str, Any] = dataclasses.field(default_factory=dict)
 
+    def value(self, name: str) -> Any:
+        """The setting of that name that counts: the proxy's, the agent's or the run's."""
+        return next(getattr(part, name) for part in (self.proxy, self.agent, self.run) if hasattr(part, name))
+
     @property
     def total_steps(self) -> int | None:
         """Environment steps of a seed that end the run."""
-        return getattr(self.agent, "total_steps", self.run.total_steps)
+        return self.value("total_steps")
 
     @property
     def epochs(self) -> int | None:

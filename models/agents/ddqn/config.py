@@ -2,7 +2,7 @@
 
 Sources: [H] van Hasselt, Guez & Silver 2016, "Deep Reinforcement Learning with Double Q-learning", arXiv 1509.06461.
 [W] Wang et al. 2016, "Dueling Network Architectures", arXiv 1511.06581. [F] Ferreira et al. 2022, "Learning Synthetic
-Environments and Reward Networks", arXiv 2202.02790, [C] its public code, whose names the settings keep.
+Environments and Reward Networks", arXiv 2202.02790, [C] its public code.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 imports torch.
 
 Sources: [Y] Young, Ramesh, Kirsch & Schmidhuber 2023, "The Benefits of Model-Based Generalization in Reinforcement
-Learning", arXiv 2211.02222, and its public code, whose names the settings keep.
+Learning", arXiv 2211.02222, and its public code.
 """
 
 from dataclasses import dataclass

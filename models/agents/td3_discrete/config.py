@@ -1,7 +1,7 @@
 """Settings of TD3 for discrete actions; those of TD3 are in its own ``config.py``. It imports no torch.
 
 Sources: [F] Ferreira et al. 2022, "Learning Synthetic Environments and Reward Networks", arXiv 2202.02790, and its
-public code, whose names the settings keep. [J] Jang, Gu & Poole 2017, "Categorical Reparameterization with
+public code. [J] Jang, Gu & Poole 2017, "Categorical Reparameterization with
 Gumbel-Softmax", arXiv 1611.01144.
 """
 

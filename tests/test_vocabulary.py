@@ -1,0 +1,200 @@
+"""One vocabulary: the same words train every algorithm, and other libraries' and earlier words mean ours."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import trainer
+from control.cli.parse import as_dict, from_dict, parse, settings_from
+from control.cli.settings import acting
+from control.commands.search_space import search_space, trial_settings
+from control.storage import checkpoints
+from control.storage.run_dir import read_metrics
+from fake_runs import Shown, refused
+from helpers import same_runs
+from models.registry import agent_class, implementations
+from models.settings import SettingError
+from models.spaces import Discrete
+from models.vocabulary import DEPTHS, WIDTHS, others
+
+WORDS = "--env CartPole-v1 --total_steps 60 --lr 1e-3 --discount 0.9 --hidden_sizes 8,8 --seed 3"
+
+
+def able() -> Iterator[str]:
+    """The implementations that play CartPole."""
+    for name, own in implementations().items():
+        if own.learns_from != "evolution":
+            kind = agent_class(name)
+            if Discrete in kind.action_kinds and not kind.takes_cells_only:
+                yield name
+
+
+def folder_of(logdir: Path) -> Path:
+    (table,) = logdir.rglob("metrics.csv")
+    return table.parent
+
+
+@pytest.mark.parametrize("name", able())
+def test_one_command_line_trains_every_algorithm(name: str, tmp_path: Path, capsys: Shown) -> None:
+    agent = parse(["--algo", name]).agent
+    few = "--num_grad_steps 2 --num_rand_action_rollouts 2" if hasattr(agent, "num_grad_steps") else ""
+    few += "--steps_per_epoch 60 --eval_steps 3 --eval_episodes 2" if hasattr(agent, "eval_steps") else ""
+    assert trainer.main(f"--algo {name} {WORDS} {few} --logdir {tmp_path}".split()) == 0
+    folder = folder_of(tmp_path)
+    steps = read_metrics(folder / "metrics.csv")["env_steps"]
+    assert steps[-1] >= 60 and all(before < 60 for before in steps[:-1])
+    written = yaml.safe_load((folder / "config.yaml").read_text())
+    wanted = {"implementation": name, "gamename": "cartpole", "total_steps": 60, "lr": 1e-3, "discount": 0.9}
+    assert written | wanted | {"hidden_sizes": [8, 8], "seed": 3} == written and "epochs" not in written
+    assert f"{round(steps[-1]):,} environment steps in" in capsys.readouterr().out
+
+
+# Words, what they mean, and what is said of them.
+MEANT = [
+    ("--algo DDQN --env cartpole --learning_rate 0.1", {"lr": 0.1}, "--learning_rate 0.1 is --lr 0.1 here"),
+    ("--implementation DDQN --hidden_size 7", {"hidden_sizes": (7,)}, "--hidden_size 7 is --hidden_sizes 7 here"),
+    ("--implementation PPO --hidden_layer 3", {"hidden_sizes": (64,) * 3},
+     "--hidden_layer 3 is --hidden_sizes 64,64,64 here"),
+    ("--implementation ER --num_hidden_units 9 --num_hidden_layers 2", {"hidden_sizes": (9, 9)},
+     "--num_hidden_units 9 --num_hidden_layers 2 is --hidden_sizes 9,9 here"),
+    ("--implementation ER --Q_alpha 0.1", {"lr": 0.1}, "--Q_alpha 0.1 is --lr 0.1 here"),
+    ("--implementation ER --eval_frequency 30", {"steps_per_epoch": 30}, "--eval_frequency 30 is --steps_per_epoch 30"),
+    ("--implementation ER --num_steps 30", {"total_steps": 30}, "--num_steps 30 is --total_steps 30 here"),
+    ("--implementation PPO --num_steps 30", {"rollout_steps": 30}, "--num_steps 30 is --rollout_steps 30 here"),
+    ("--implementation PPO --total_timesteps 30", {"total_steps": 30, "epochs": None}, "is --total_steps 30 here"),
+    ("--implementation CPG --target_reward 3", {"target_return": 3.0}, "--target_reward 3 is --target_return 3 here"),
+    ("--implementation SE --gamename cartpole --center_every 3", {"eval_every": 3}, "is --eval_every 3 here"),
+    ("--implementation SAC --gamename pendulum --rb_size 999 --gamma 0.5 --activation_fn tanh",
+     {"buffer_size": 999, "discount": 0.5, "activation": "tanh"}, "--gamma 0.5 is --discount 0.5 here"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "values", "said"), MEANT, ids=[words for words, *_ in MEANT])
+def test_other_names_are_accepted_everywhere(
+    words: str, values: dict[str, Any], said: str, tmp_path: Path, capsys: Shown
+) -> None:
+    """As flags, which say so once; in files, as keywords and in a checkpoint's settings, which do not."""
+    found = parse(words.split())
+    assert {name: found.value(name) for name in values} == values
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count(said) == 1
+    given = dict(pair.split() for pair in words.removeprefix("--").split(" --"))
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(given))
+    numbers = {name: yaml.safe_load(value) for name, value in given.items()}
+    plain = dataclasses.replace(found, given=frozenset())
+    for other in (parse(["--config", str(tmp_path / "own.yaml")]), settings_from(**numbers), from_dict(numbers)):
+        assert dataclasses.replace(other, given=frozenset()) == plain
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", implementations())
+def test_no_family_calls_a_setting_by_another_name(name: str) -> None:
+    known = as_dict(parse(["--implementation", name])).keys()
+    foreign = {other for ours in known for other in others(ours)} | {*WIDTHS, *DEPTHS}
+    assert not known & foreign
+
+
+@pytest.mark.parametrize(("words", "line"), [
+    ("--gamma 0.9 --discount 0.9", "gamma and discount are one setting; give discount"),
+    ("--discount 0.9 --gamma 0.9", "gamma and discount are one setting; give discount"),
+    ("--algo UDRL --implementation DDQN", "algo and implementation are one setting; give implementation"),
+    ("--learning_rate 1 --learn_rate 1", "learning_rate and learn_rate are one setting; give lr"),
+    ("--implementation DDQN --hidden_size 4 --hidden_sizes 4", "hidden_sizes and hidden_size are one setting"),
+    ("--implementation DDQN --hidden_size 4 --num_hidden_units 4", "hidden_size and num_hidden_units are one setting"),
+    ("--implementation DDQN --hidden_layer 17", "hidden_layer is '17'; allowed: integer, at least 1, at most 16"),
+    ("--implementation DDQN --hiden_size 4", "--hiden_size is unknown; did you mean '--hidden_sizes'?"),
+    ("--implementation DDQN --vary_hp --hidden_sizes 4,5", "hidden_sizes is [4, 5], but vary_hp draws width or depth"),
+    ("--learning_rat 1", "--learning_rat is unknown; did you mean '--lr'?"),
+    ("--eval_agent cartpole-bandit --hidden_size 4", "hidden_size does not say all of hidden_sizes"),
+    ("--implementation CPG --max_episodes null", "max_episodes and total_steps are null; allowed: an end of the"),
+])  # fmt: skip
+def test_what_is_wrong_with_names_is_one_line(words: str, line: str, capsys: Shown) -> None:
+    with pytest.raises(SettingError) as error:
+        parse(words.split())
+    assert line in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_earlier_versions_wrote_means_the_same(tmp_path: Path) -> None:
+    """They wrote every setting, also those that had no effect beside the family's own."""
+    idle = {"epochs": 2000, "steps_per_epoch": 500, "eval_every": 10, "eval_episodes": 10, "display": False,
+            "target_return": None}  # fmt: skip
+    model = {"implementation": "ER", "gamename": "procmaze", "eval_frequency": 40, "eval_batch_size": 3,
+             "num_steps": 400, "gamma": 0.5, "Q_alpha": 0.1, "num_hidden_units": 8, "num_hidden_layers": 2}  # fmt: skip
+    search = {"implementation": "SE", "gamename": "cartpole", "center_every": 3, "hidden_size": 8, "hidden_layer": 1,
+              "vary": ["lr", "hidden_size"], "rb_size": 500}  # fmt: skip
+    policy = {"implementation": "CPG", "gamename": "cartpole", "target_reward": 7.0}
+    meant: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (model, {"steps_per_epoch": 40, "eval_every": 1, "eval_episodes": 3, "total_steps": 400, "epochs": 10,
+                 "discount": 0.5, "lr": 0.1, "hidden_sizes": (8, 8)}),
+        (search, {"eval_every": 3, "hidden_sizes": (8,), "vary": ("lr", "width"), "buffer_size": 500, "epochs": 100}),
+        (policy, {"target_return": 7.0, "eval_every": 10, "max_episodes": 6000}),
+    ]  # fmt: skip
+    for given, values in meant:
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(idle | given))
+        for found in (parse(["--config", str(tmp_path / "config.yaml")]), from_dict(idle | given)):
+            own = {name: found.epochs if name == "epochs" else found.value(name) for name in values}
+            assert own == values
+
+
+def test_search_spaces_know_parts_and_other_names(tmp_path: Path) -> None:
+    lines = ["gamma: {uniform: [0.9, 0.99]}", "hidden_size: {lograndint: [4, 64]}", "depth: [1, 2]"]
+    (tmp_path / "space.yaml").write_text("\n".join(lines))
+    settings = parse(f"--implementation DDQN --use_tune --search_space {tmp_path / 'space.yaml'}".split())
+    space = search_space(settings)
+    assert list(space.dimensions) == ["discount", "width", "depth"]
+    values = space.decode({"discount": 0.95, "width": 17, "depth": 2})
+    assert trial_settings(settings, values).agent == dataclasses.replace(
+        settings.agent, discount=0.95, hidden_sizes=(17, 17)
+    )
+
+
+SMALL = "--gamename cartpole --hidden_sizes 8 --eval_episodes 2 --eval_every 1"
+LOOPS = {
+    "episodes": f"--implementation CPG --batch_size 2 --anneal_lr {SMALL}",
+    "episodes with a memory": f"--implementation UDRL {SMALL} --num_grad_steps 2 --num_rand_action_rollouts 2 "
+    "--training_rollouts_per_worker 2",
+    "steps": f"--implementation DDQN --steps_per_epoch 30 {SMALL}",
+    "evolution": "--implementation SE --gamename cartpole --hidden_sizes 8 --population 2 --inner_steps 20 "
+    "--center_agents 1 --keep_best 1 --retest_agents 1 --report_agents 1 --test_episodes 1 --no_compiled --no_vary_hp",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_total_steps_end_any_run_its_config_repeats_it_and_resume_goes_on(kind: str, tmp_path: Path) -> None:
+    words = LOOPS[kind].split()
+    for name, parts in {"whole": ["150"], "parts": ["70", "150"]}.items():
+        for number, steps in enumerate(parts):
+            more = ["--resume"] * number
+            assert trainer.main([*words, "--total_steps", steps, "--logdir", str(tmp_path / name), *more]) == 0
+    whole, parts = folder_of(tmp_path / "whole"), folder_of(tmp_path / "parts")
+    taken = read_metrics(whole / "metrics.csv")["env_steps"]
+    assert taken[-1] >= 150 and all(before < 150 for before in taken[:-1]) and len(taken) > 1
+    assert read_metrics(parts / "metrics.csv")["env_steps"][0] == taken[0]
+    if kind in ("episodes with a memory", "evolution"):  # others have rates that fall over the run as it was begun
+        same_runs(whole, parts)
+    own = checkpoints.load(whole / "checkpoints" / "last.ckpt").settings
+    written = yaml.safe_load((whole / "config.yaml").read_text())
+    assert written == {n: v for n, v in acting(own).items() if n != "checkpoint_every"} | {
+        "checkpoint_every": written["checkpoint_every"]
+    }
+    assert (
+        not {"epochs", "max_episodes", "generations", "num_samples", "display", "evaluation", "plot"} & written.keys()
+    )
+    assert trainer.main(["--config", str(whole / "config.yaml"), "--logdir", str(tmp_path / "again")]) == 0
+    same_runs(whole, folder_of(tmp_path / "again"))
+
+
+def test_the_bare_command_says_what_it_does(capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "run", lambda settings: 0)
+    assert trainer.main([]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "UDRL" in line and "lunarlander" in line and "2,000 epochs" in line and "hours" in line and "--help" in line
+    assert trainer.main(["--seed", "3"]) == 0 and capsys.readouterr().out == ""
+
+
+def test_both_names_are_an_error_of_the_command(capsys: Shown) -> None:
+    refused(trainer.main, ["--gamma", "0.9", "--discount", "0.9"], "gamma and discount are one setting", capsys)
