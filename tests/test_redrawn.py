@@ -1,0 +1,63 @@
+"""Published figures drawn again from the numbers beside them, by the commands that docs/results/README.md names."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import ROOT
+from control.reports.groups import plot
+from control.reports.sheets import WIDTH
+from fake_runs import Shown, load_script, refused
+
+RESULTS = ROOT / "docs" / "results"
+gradients, cells = load_script("policy_gradients/figure"), load_script("model_generalisation/figure")
+synthetic = load_script("synthetic_environments/figure")
+
+
+def titles(figure: Any) -> list[str]:
+    return [axis.get_title("left").replace("\n", " ") for axis in figure.axes]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_figures_of_scripts(theme: str, tmp_path: Path, drawn: list[Any], capsys: Shown) -> None:
+    out = ["--plot_theme", theme, "--out"]
+    assert gradients.main([str(RESULTS / "policy_gradients.json"), *out, str(tmp_path / "a.png")]) == 0
+    assert cells.main([str(RESULTS / "model_generalisation.json"), *out, str(tmp_path / "b.svg")]) == 0
+    numbers = ["--numbers", str(RESULTS / "synthetic_environments.json")]
+    assert synthetic.main([*numbers, *out, str(tmp_path / "c.png")]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.svg", "c.png"]
+    policy, models, searches = drawn
+    assert titles(policy) == ["Score of each seed", "Seeds that score more", "Probability that AAC, tuned is better"]
+    dots = [line for line in policy.axes[0].get_lines() if line.get_marker() == "o"]
+    assert [len(line.get_xdata()) for line in dots] == [5] * 6, "six algorithms of five seeds"
+    assert len(models.axes) == 2 and models.axes[0].get_xlim() == models.axes[1].get_xlim()
+    rows = [[label.get_text() for label in axis.get_yticklabels()] for axis in searches.axes]
+    assert rows[0] == [f"{kind}, seed {i}" for kind in ("MDP", "bandit") for i in range(3)] and len(rows[2]) == 6
+    assert all(figure.get_size_inches()[0] == WIDTH for figure in drawn)
+    assert len({figure.get_facecolor() for figure in drawn}) == 1
+
+
+@pytest.mark.parametrize("name", ["lunarlander", "rcp_a_ablation"])
+def test_figures_of_plot(name: str, tmp_path: Path, drawn: list[Any], capsys: Shown) -> None:
+    """Nothing but the figure is written, and the numbers stay as they are."""
+    source = Path(shutil.copy(RESULTS / f"{name}.json", tmp_path))
+    before = source.read_bytes()
+    plot([source], tmp_path / "again.png")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again.png", source.name]
+    assert source.read_bytes() == before and f"Numbers: {source}" in capsys.readouterr().out
+    (figure,) = drawn
+    assert len(figure.axes) == 5 and titles(figure)[0] == "Score of each seed"
+    labels = {label.get_text() for label in figure.axes[0].get_yticklabels()}
+    ours = {"full", "raw-commands", "max-command", "return-advantage", "no-bootstrap", "published"}
+    assert labels == ({"RCP-A", "RCP-R", "UDRL"} if name == "lunarlander" else ours)
+
+
+def test_what_holds_no_numbers_is_one_line(tmp_path: Path, capsys: Shown) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    for main in (gradients.main, cells.main):
+        refused(main, [str(tmp_path / "x.json"), "--out", str(tmp_path / "x.png")], "holds no numbers of this", capsys)
+    refused(synthetic.main, ["--out", str(tmp_path / "x.png")], "hold nothing to draw", capsys)
+    refused(cells.main, [str(tmp_path), "--plot_format", "jpg"], "plot_format is 'jpg'; allowed: png, pdf, svg", capsys)
+    assert not (tmp_path / "x.png").exists()
