@@ -10,6 +10,7 @@ from conftest import ROOT
 from control.reports.groups import plot
 from control.reports.sheets import WIDTH
 from fake_runs import Shown, load_script, refused
+from models.settings import SettingError
 
 RESULTS = ROOT / "docs" / "results"
 gradients, cells = load_script("policy_gradients/figure"), load_script("model_generalisation/figure")
@@ -60,4 +61,6 @@ def test_what_holds_no_numbers_is_one_line(tmp_path: Path, capsys: Shown) -> Non
         refused(main, [str(tmp_path / "x.json"), "--out", str(tmp_path / "x.png")], "holds no numbers of this", capsys)
     refused(synthetic.main, ["--out", str(tmp_path / "x.png")], "hold nothing to draw", capsys)
     refused(cells.main, [str(tmp_path), "--plot_format", "jpg"], "plot_format is 'jpg'; allowed: png, pdf, svg", capsys)
+    with pytest.raises(SettingError, match="no curves and fewer than two groups of three seeds: there is nothing"):
+        plot([RESULTS / "lunarlander_sparse.json"], tmp_path / "x.png")
     assert not (tmp_path / "x.png").exists()

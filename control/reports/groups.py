@@ -56,6 +56,11 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
     if not any(arm.curves or arm.scores for arm in arms):
         raise SettingError(f"{title}: neither returns nor losses were logged yet")
     tag, tasks = _tasks(arms)
+    if not tasks and not any(arm.curves for arm in arms):
+        few = "no curves and fewer than two groups of three seeds"
+        raise SettingError(
+            f"plot is '{redrawn}', which holds {few}: there is nothing to draw; allowed: run folders too"
+        )
     text = table(title, summary)
     numbers: dict[str, Any] = {"runs": title, "made_from": made_from, "groups": summary}
     if tasks:

@@ -85,8 +85,10 @@ def search_figure(folder: Path, solved: float | None, look: Look = PLAIN) -> Pat
     note += "; solved: the return that the search was told to reach" if solved is not None else ""
     with sheet(path, [[0]], (WIDTH, 2.9), look, note=note) as (axis,):
         bounds = [run.columns[name] for name in (WORST_FITNESS, BEST_FITNESS)]
-        axis.fill_between(generation, *bounds, color=COLOURS[0], alpha=0.2, linewidth=0, label="worst to best of them")
-        axis.plot(generation, run.columns[FITNESS], color=COLOURS[0], label="perturbed proxies, mean")
+        axis.fill_between(
+            generation, *bounds, color=COLOURS[0], alpha=0.2, linewidth=0, label="perturbed proxies, worst to best"
+        )
+        axis.plot(generation, run.columns[FITNESS], color=COLOURS[0], label="mean of these")
         scores = run.points(MEAN_RETURN)
         if len(scores[0]):
             axis.plot(*scores, color=COLOURS[1], marker="o", markersize=3, label="fresh agents of the search mean")
