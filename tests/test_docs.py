@@ -71,8 +71,10 @@ def scaled(command: str) -> str:
         return command.replace("tensorboard", "python -m tensorboard.main --inspect", 1)
     if "ray_address" in command:
         return "true"
-    if "--plot" in command or "--help" in command:
+    if "--plot" in command or "--report" in command or "--help" in command:
         return command
+    if "--film" in command:
+        return f"{command} --record_episodes 1 --time_limit 20"
     if "compare.py" in command:
         return f"{command} --agents 2 --steps 100 --every 50".replace("--trained_steps 30000", "--trained_steps 200")
     if "exam.py" in command:
