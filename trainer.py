@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Train, evaluate, tune, plot and film: the command (``python trainer.py --help`` says how) and the same from Python.
+"""Train, evaluate, tune, plot, film, report: the command (``python trainer.py --help``) and the same from Python.
 
     import trainer
 
@@ -115,6 +115,11 @@ def _work(settings: config.Settings) -> Callable[[], int]:
 
         folders, out = [Path(folder) for folder in settings.run.plot], settings.run.plot_out
         return lambda: plot(folders, Path(out) if out else None, look_of(settings.run))
+    if settings.run.report:
+        from control.reports.page import report
+
+        pages, file = [Path(folder) for folder in settings.run.report], settings.run.report_out
+        return lambda: report(pages, Path(file) if file else None)
     if settings.run.film:
         from control.commands.films import film_beside
 

@@ -15,7 +15,7 @@ from models.registry import families_of, family, implementations
 from models.settings import LONGEST, RANGES, SMALLEST, allowed
 from models.vocabulary import others
 
-HEAD = """Train, evaluate, tune and plot agents.
+HEAD = """Train, evaluate, tune, plot, film and report on agents.
 
 {words}
 

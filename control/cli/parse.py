@@ -20,19 +20,22 @@ from models.vocabulary import DEPTHS, WIDTHS, translate, vocabulary
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml"]
 
-MODES = ("eval_agent", "use_tune", "plot", "film")  # what is done instead of training one run
+MODES = ("eval_agent", "use_tune", "plot", "film", "report")  # what is done instead of training one run
 CONFLICTS = [*combinations(MODES, 2), ("resume", "reload"),
-             *product(("eval_agent", "use_tune", "film"), ("resume", "reload"))]  # fmt: skip
+             *product(("eval_agent", "use_tune", "film", "report"), ("resume", "reload"))]  # fmt: skip
 # A flag of these sections does nothing unless the one named here is given too.
-SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot", "films": "film"}
+SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot", "films": "film", "reports": "report"}
 # All that is heard beside such a flag.
-HEARD = {"film": ("film_out", "record_episodes", "seed", "time_limit", "logdir", "num_threads", "import")}
+HEARD = {
+    "film": ("film_out", "record_episodes", "seed", "time_limit", "logdir", "num_threads"),
+    "report": ("report_out",),
+}
 FOR_EVALUATION = ("run", "evaluation")
 # Words that choose other defaults: of an agent the first, of a proxy and its agent all.
 CHOOSING = ("preset", "proxy", "agent", "mode")
 PER_CORE = 4  # threads or processes; more only get in each other's way
 FIRST = ("implementation", "gamename")  # which settings there are depends on them
-MUST_EXIST = ("eval_agent", "reload", "search_space", "plot", "film")
+MUST_EXIST = ("eval_agent", "reload", "search_space", "plot", "film", "report")
 
 
 def parse(argv: Sequence[str] | None = None) -> Settings:

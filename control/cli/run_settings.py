@@ -12,6 +12,7 @@ _evaluation = functools.partial(setting, section="evaluation")
 _tuning = functools.partial(setting, section="tuning")
 _figure = functools.partial(setting, section="figures")
 _films = functools.partial(setting, section="films")
+_report = functools.partial(setting, section="reports")
 _drawn = functools.partial(setting, section="how figures look")
 
 
@@ -118,12 +119,17 @@ class RunConfig:
     )
     film_out: str | None = _films(None, "file of that film (.mp4); null is a new one in logdir/films")
 
+    report: tuple[str, ...] | None = _report(
+        None, "write one HTML file about these run folders, or those below them, and end", longest=10_000
+    )
+    report_out: str | None = _report(None, "that file (.html), or its folder; null is beside the runs")
+
 
 OWN = ("total_steps", "steps_per_epoch", "target_return", "eval_every", "eval_episodes")
 """What a family may declare too, with a default of its own, which then takes the place of that of the run."""
 BY_FLAG = {
     "logdir", "ray_address", "eval_agent", "plot", "plot_out", "plot_format", "plot_theme", "plot_log", "film",
-    "film_out",
+    "film_out", "report", "report_out",
 }  # fmt: skip
 """What is written, and whom this machine joins: flags and keywords say so. A file may come from elsewhere."""
 
@@ -134,5 +140,5 @@ REPLACED: dict[str, dict[str, str]] = {
     "episodes": {"steps_per_epoch": "", "agent": "implementation"},
     "steps": {"agent": "implementation"},
 }  # fmt: skip
-WITHOUT_EFFECT = ("evaluation", "tuning", "figures", "films")
+WITHOUT_EFFECT = ("evaluation", "tuning", "figures", "films", "reports")
 """Sections of settings that do nothing in a training run."""

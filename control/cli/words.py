@@ -112,14 +112,15 @@ def command_line(settings: Settings, without: Container[str] = ()) -> str:
     values |= {f"command.{name}": value for name, value in values.pop("command").items()}
     run = settings.run
     plain = flags(run.implementation, run.gamename)
-    known = flags(run.implementation, run.gamename, {name: values[name] for name in _CHOOSING if name in values})
+    known = flags(run.implementation, run.gamename, {name: values[name] for name in CHOOSING if name in values})
     said = ["python trainer.py"]
     for name, value in values.items():
-        default = (plain if name in _CHOOSING else known)[name].default
+        default = (plain if name in CHOOSING else known)[name].default
         if name not in without and (name in _ALWAYS or word(value) != word(default)):
             said += [f"--{name}", *map(shlex.quote, map(word, value if isinstance(value, list) else [value]))]
     return " ".join(said)
 
 
-_CHOOSING = ("agent", "proxy", "preset", "mode")
+CHOOSING = ("agent", "proxy", "preset", "mode")
+"""Settings that choose the defaults of others."""
 _ALWAYS = ("implementation", "gamename", "seed", "proxy", "mode")

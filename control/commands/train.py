@@ -26,6 +26,7 @@ from control.reports.figures import learning_curve
 from control.reports.style import look_of
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
+from control.storage.versions import write_versions
 from models.registry import family
 from models.settings import SettingError, StopNow, UserError
 from understudy.files import IN_RUN
@@ -70,6 +71,7 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
     run, done = module.settings.run, module.epoch
     if not module.is_over():  # of a run that is over the file says how it came about
         run_dir.atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
+        write_versions(folder, done + 1)
     if verbose:
         first, last = module.seeds[0], module.seeds[-1]
         seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"

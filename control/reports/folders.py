@@ -1,0 +1,97 @@
+"""Run folders as far as they can be read: settings, versions, films; and the groups of them that a page is about."""
+
+import contextlib
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from control.cli.files import read_mapping
+from control.cli.options import Flag, flags
+from control.cli.parse import parse
+from control.cli.settings import Settings, to_yaml
+from control.cli.words import CHOOSING, word
+from control.reports.runs import Group
+from control.reports.tags import GREEDY, MEAN_RETURN, RUNNING_MEAN
+from models.settings import UserError
+
+_FILMS = ("final.mp4", "final.gif", "eval_*.mp4", "epoch_*.mp4")
+
+
+@dataclass
+class Subject:
+    """The runs of a group: what tells them from other groups, their numbers, and their folders."""
+
+    label: str
+    group: Group
+    summary: dict[str, Any]
+
+    @cached_property
+    def folders(self) -> list["Folder"]:
+        return [Folder(path) for path in dict.fromkeys(run.source.parent for run in self.group.runs)]
+
+    @property
+    def tag(self) -> str:
+        """The return that the runs are judged by."""
+        shown = list(self.summary["over_seeds"])
+        return next((tag for tag in (RUNNING_MEAN, GREEDY, MEAN_RETURN, *shown) if tag in shown), "")
+
+
+@dataclass
+class Folder:
+    """A run folder, as far as it can be read."""
+
+    path: Path
+
+    @cached_property
+    def settings(self) -> Settings | None:
+        """Those of its config.yaml; None where that is missing, or is for another program or version."""
+        file = self.path / "config.yaml"
+        with contextlib.suppress(UserError, SystemExit), contextlib.redirect_stderr(io.StringIO()):
+            return parse(["--config", str(file)]) if file.is_file() else None
+        return None
+
+    @cached_property
+    def written(self) -> dict[str, str]:
+        """Settings as text, by name."""
+        import yaml
+
+        file = self.path / "config.yaml"
+        values: dict[str, Any] = {}
+        if self.settings is not None:
+            values = yaml.safe_load(to_yaml(self.settings))
+        elif file.is_file():
+            with contextlib.suppress(UserError):
+                values = read_mapping("report", str(file), "name: value", empty=True)
+        command = values.pop("command", None)
+        values |= {f"command.{name}": each for name, each in command.items()} if isinstance(command, dict) else {}
+        return {name: as_text(value) for name, value in values.items()}
+
+    @cached_property
+    def known(self) -> Mapping[str, Flag]:
+        """Its settings with their defaults, where a preset and its like chose them that one's, and meanings."""
+        if self.settings is None:
+            return {}
+        run = self.settings.run
+        plain = flags(run.implementation, run.gamename)
+        found = flags(run.implementation, run.gamename, {n: self.written[n] for n in CHOOSING if n in self.written})
+        return found | {name: plain[name] for name in CHOOSING if name in plain}
+
+    @property
+    def films(self) -> list[Path]:
+        """The film of the end, those of evaluations, and the last of those on the way."""
+        found = [sorted((self.path / "videos").glob(pattern)) for pattern in _FILMS]
+        end = [path for path in found[1] if path.with_suffix(".mp4") not in found[0]]
+        return [*found[0], *end, *found[2], *found[3][-1:]]
+
+
+def near(path: Path) -> str:
+    """A path as one would type it from here."""
+    whole, here = path.resolve(), Path.cwd()
+    return str(whole.relative_to(here)) if whole.is_relative_to(here) else str(whole)
+
+
+def as_text(value: Any) -> str:
+    return value if isinstance(value, str) else word(value, ",")

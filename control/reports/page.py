@@ -1,0 +1,99 @@
+"""`--report`: runs as one HTML file that needs nothing else: curves, tables, films, what learned environments show,
+settings and where they differ, versions, and the commands that repeat it all."""
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from string import Template
+
+from control.reports import html, sections
+from control.reports.files import check_writable
+from control.reports.folders import Subject
+from control.reports.groups import labelled
+from control.reports.runs import find_groups
+from control.reports.tables import seeds_text, summarise
+from control.storage.run_dir import atomic_write_text, safe_name
+from control.storage.versions import versions
+from models.settings import SettingError
+
+TEMPLATE = Path(__file__).with_name("page.html")
+
+
+def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
+    """Write the page of these runs, run folders or any folders above them. ``out`` is a file (.html) or a folder, by
+    default the run's own or the one common to the runs. Returns the exit code 0. Raises SettingError where there is
+    nothing to show or the page cannot be written."""
+    groups = find_groups(run_dirs, "report")
+    labels, _ = labelled([group.names for group in groups])
+    subjects = [Subject(label, group, summarise(group)) for label, group in zip(labels, groups, strict=True)]
+    made_from = sorted({str(folder.path) for subject in subjects for folder in subject.folders})
+    target = _target(out, subjects, made_from)
+    check_writable("report_out", target)
+    atomic_write_text(target, _page(subjects, run_dirs, target, made_from))
+    print(f"Report: {target} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")
+    return 0
+
+
+def _target(out: Path | None, subjects: Sequence[Subject], made_from: Sequence[str]) -> Path:
+    """The file to write. A page of other runs stays as it is: this one then takes the next number."""
+    if out is not None and out.suffix.lower() in (".html", ".htm") and not out.is_dir():
+        return out
+    if out is not None and out.suffix and not out.is_dir():
+        raise SettingError(f"report_out is '{out}'; allowed: a folder, or a file ending in .html", "report_out")
+    folder, words = out or Path(os.path.commonpath(made_from)), ["report"]
+    if len(made_from) > 1:
+        games = dict.fromkeys(subject.group.names[0] for subject in subjects)
+        kinds = dict.fromkeys(subject.group.names[-1] for subject in subjects)
+        words += [*games, *kinds] if len(games) + len(kinds) <= 6 else [f"{len(subjects)}_groups"]
+    stem = safe_name("_".join(words))[:80]
+    for number in range(1, 10_000):
+        target = folder / f"{stem}{'' if number == 1 else f'-{number}'}.html"
+        if not target.exists() or _made_from(made_from) in target.open(encoding="utf-8", errors="replace").read(9000):
+            break
+    return target
+
+
+def _made_from(paths: Sequence[str]) -> str:
+    """A text for the runs of a page, by which it knows its own file."""
+    return hashlib.sha256("\n".join(paths).encode()).hexdigest()[:16]
+
+
+def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path, made_from: Sequence[str]) -> str:
+    words = {
+        "In brief": sections.brief(subjects),
+        "Curves": sections.curves(subjects, run_dirs),
+        "Numbers": sections.numbers(subjects),
+        "Settings": sections.settings(subjects),
+        "Versions": sections.versions(subjects),
+        "How to repeat it": sections.repeat(subjects, run_dirs, target),
+    }
+    template = Template(TEMPLATE.read_text(encoding="utf-8"))
+    taken = sum(len(part.encode()) for part in words.values()) + len(template.template) + 20_000
+    room = sections.Room(sections.LARGEST - taken)
+    words["Learned environments and rewards"] = sections.learned(subjects, room)
+    words["Films"] = sections.films(subjects, room)
+    order = ("In brief", "Curves", "Films", "Learned environments and rewards", "Numbers", "Settings", "Versions",
+             "How to repeat it")  # fmt: skip
+    shown = {_anchor(name): (name, words[name]) for name in order if words[name]}
+    steps = max(seed["env_steps"] for subject in subjects for seed in subject.summary["seeds"].values())
+    counts = seeds_text([len(subject.group.runs) for subject in subjects])
+    description = f"{len(subjects)} groups of runs, {counts} each" if len(subjects) > 1 else f"One experiment, {counts}"
+    return template.substitute(
+        title=escape(sections.title(subjects)),
+        description=escape(f"{description}, up to {steps:,} environment steps of a seed."),
+        made_from=_made_from(made_from),
+        contents="\n".join(f"<li>{html.link(anchor, name)}</li>" for anchor, (name, _) in shown.items()),
+        sections="\n".join(
+            f'<section aria-labelledby="{anchor}"><h2 id="{anchor}">{escape(name)}</h2>\n{content}</section>'
+            for anchor, (name, content) in shown.items()
+        ),
+        made=escape(f"Made on {time.strftime('%Y-%m-%d')} with understudy {versions()['understudy']}."),
+    )  # fmt: skip
+
+
+def _anchor(name: str) -> str:
+    return re.sub(r"\W+", "-", name.lower())

@@ -1,0 +1,298 @@
+"""The sections of a page about runs, each as HTML."""
+
+import contextlib
+import io
+import json
+import shlex
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from control.cli.words import command_line
+from control.reports import html
+from control.reports.folders import Subject, as_text, near
+from control.reports.groups import plot
+from control.reports.tables import AGGREGATES, aggregates
+from control.reports.tags import TAGS
+from control.storage.versions import read_versions
+from models.settings import SettingError
+
+LARGEST = 5_000_000  # bytes of a page
+_MOST_COMMANDS = 12  # of one group; more are said by their number
+_PICTURES = {
+    "curve.png": "The search: fitness of the population and return of fresh agents of the mean",
+    "behaviour.png": "What the synthetic environment shows the agents that train on it, beside the real environment",
+    "reward.png": "What the learned reward says of states",
+}
+
+
+@dataclass
+class Room:
+    """How many bytes of the page are ``left`` for pictures and films, and what was ``left_out``."""
+
+    left: int
+    left_out: list[str] = field(default_factory=list)
+
+    def first(self, *paths: Path) -> Path | None:
+        """The first of these files that there is room for."""
+        there = [path for path in paths if path.is_file()]
+        for path in there:
+            if html.weight(path) <= self.left:
+                self.left -= html.weight(path)
+                return path
+        if there:
+            self.left_out.append(f"{near(there[0])} ({there[0].stat().st_size / 1e6:.1f} MB)")
+        return None
+
+
+def title(subjects: Sequence[Subject]) -> str:
+    """``UDRL, RCP-R and RCP-A on lunarlander``."""
+    names = [subject.group.names for subject in subjects]
+    if any(len(each) < 3 for each in names):
+        return _listed(list(dict.fromkeys("/".join(each) for each in names)))
+    games, kinds = (list(dict.fromkeys(each[place] for each in names)) for place in (0, 2))
+    alike = len(subjects) > 1 and len(games) == len(kinds) == 1
+    return f"{_listed(kinds)} on {_listed(games)}" + (
+        f": {_listed([subject.label for subject in subjects])}" if alike else ""
+    )
+
+
+def brief(subjects: Sequence[Subject]) -> str:
+    """What was run and what came out, a row for each group."""
+    rows, judged = [], False
+    for subject in subjects:
+        seeds, tag = subject.summary["seeds"], subject.tag
+        steps = [seed["env_steps"] for seed in seeds.values()]
+        span = f"{min(steps):,}" + (f" to {max(steps):,}" if min(steps) < max(steps) else "")
+        row = [subject.label, _ranges([int(seed) for seed in seeds]), span]
+        if tag:
+            over = aggregates(subject.summary["over_seeds"][tag])
+            best = [seed[tag]["best"] for seed in seeds.values() if seed.get(tag, {}).get("best") is not None]
+            row += [
+                TAGS[tag].short,
+                *(over[name] for name in AGGREGATES),
+                _number(sum(best) / len(best)) if best else "-",
+            ]
+            judged = True
+        rows.append(row + ["-"] * (8 - len(row)))
+    head = ("runs", "seeds", "steps of a seed", "return", "mean", "IQM", "its 95 % interval", "best epoch")
+    first = subjects[0].group.names
+    where = (
+        f"{first[-1] if len(first) < 3 else first[2]} on {first[0]}, experiment {first[1]}." if len(first) >= 3 else ""
+    )
+    note = (
+        "Returns are means over the last tenth of the epochs, over seeds; the best epoch is the mean of each seed's. "
+        "The interval is a bootstrap over seeds of the interquartile mean (IQM)."
+    )
+    parts = [html.paragraph(where)] if where and len(subjects) == 1 else []
+    parts.append(html.table("Results over seeds", head, rows))
+    return "\n".join([*parts, html.paragraph(note if judged else "No return was logged.", "faint")])
+
+
+def curves(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> str:
+    """The figures of `--plot`."""
+    with tempfile.TemporaryDirectory() as place, contextlib.redirect_stdout(io.StringIO()):
+        try:
+            plot(run_dirs, Path(place, "plot.svg"))
+        except SettingError:  # nothing to draw yet
+            return html.paragraph("Neither returns nor losses were logged yet.")
+        drawn = [path.read_text(encoding="utf-8") for path in sorted(Path(place).glob("*.svg"))]
+    what = f"Curves over environment steps of {title(subjects)}"
+    alt = f"{what}. The tables below have the numbers."
+    return "\n".join(html.drawing(svg, number, alt, f"{what}.") for number, svg in enumerate(drawn))
+
+
+def numbers(subjects: Sequence[Subject]) -> str:
+    """A table for each group, a row for each seed."""
+    parts = []
+    for subject in subjects:
+        shown = list(subject.summary["over_seeds"])
+        best = subject.summary.get("best_over_seeds", {})
+        rows = [
+            [f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}",
+             *(f"{_number(numbers[tag]['last'])} ({_number(numbers[tag]['best'])})" for tag in shown)]
+            for seed, numbers in subject.summary["seeds"].items()
+        ]  # fmt: skip
+        columns = [aggregates(subject.summary["over_seeds"][tag], best.get(tag)) for tag in shown]
+        rows += [[name.strip(), "", "", *(column[name] for column in columns)] for name in AGGREGATES]
+        caption = f"{subject.label}: return, mean of the last tenth of the epochs, in brackets the best epoch"
+        parts.append(html.table(caption, ["seed", "epochs", "steps", *(TAGS[tag].short for tag in shown)], rows))
+    return "\n".join(parts)
+
+
+def learned(subjects: Sequence[Subject], room: Room) -> str:
+    """What searches have found: held-out evaluations, and the pictures that they drew."""
+    parts = []
+    for subject in subjects:
+        for folder in subject.folders:
+            scores = _scores(folder.path)
+            files = [folder.path / name for name in _PICTURES if (folder.path / name).is_file()]
+            if not scores and not any(path.name != "curve.png" for path in files):
+                continue
+            label = f"{subject.label}, {folder.path.parent.name.replace('_', ' ')}"
+            parts.append(f"<h3>{escape(label)}</h3>")
+            if scores:
+                parts.append(_held_out(scores, label))
+            for path in files:
+                if found := room.first(path):
+                    what = f"{_PICTURES[path.name]}: {label}"
+                    parts.append(html.picture(found, what, f"{what}."))
+    return "\n".join([*parts, *_left_out(room)])
+
+
+def _held_out(scores: dict[str, Any], label: str) -> str:
+    names = {"agents": "fresh agents", "mean": "mean return", "std": "standard deviation", "iqm": "IQM",
+             "worst": "worst", "solved": "share solved", "steps": "training steps"}  # fmt: skip
+    found = {name: scores["report"].get(name) for name in names}
+    rows = [[names[name], _number(value)] for name, value in found.items() if isinstance(value, int | float)]
+    return html.table(f"Held-out evaluation of the winner: {label}", ("", "value"), rows)
+
+
+def _scores(folder: Path) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        found = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+        return found if isinstance(found["report"], dict) else {}
+    return {}
+
+
+def films(subjects: Sequence[Subject], room: Room) -> str:
+    """The films of all runs, as long as there is room for them."""
+    room.left_out, parts = [], []
+    for subject in subjects:
+        for folder in subject.folders:
+            for path in folder.films:
+                if found := room.first(path, path.with_suffix(".gif")):
+                    kind = path.stem.partition("_")[0]
+                    when = {"final": "after training", "eval": "of an evaluation"}.get(
+                        kind, f"on the way ({path.stem})"
+                    )
+                    what = f"Film {when}: {subject.label}, {folder.path.parent.name.replace('_', ' ')}"
+                    parts.append(
+                        html.video(found, what, f"{what}. Some episodes are no average: the tables have these.")
+                    )
+    return "\n".join([*parts, *_left_out(room)])
+
+
+def _left_out(room: Room) -> list[str]:
+    if not room.left_out:
+        return []
+    text = f"Left out, as the page would have more than {LARGEST / 1e6:.0f} MB: {', '.join(room.left_out)}."
+    return [html.paragraph(text, "faint")]
+
+
+def settings(subjects: Sequence[Subject]) -> str:
+    """What differs between groups, or from the defaults of a single one; and everything, on demand."""
+    names = list(dict.fromkeys(name for subject in subjects for folder in subject.folders for name in folder.written))
+    if not names:
+        return html.paragraph("No config.yaml was found beside the metrics.")
+    meaning = {
+        n: str(flag.meta.get("help", ""))
+        for subject in subjects
+        for f in subject.folders
+        for n, flag in f.known.items()
+    }
+    values = {name: [_value(subject, name) for subject in subjects] for name in names}
+    labels = [subject.label for subject in subjects]
+    every = [[name, *values[name], meaning.get(name, "")] for name in names]
+    whole = html.table("All settings", ("setting", *labels, "meaning"), every, numbers=False)
+    if len(subjects) > 1:
+        what, head = "Settings that differ between the runs", ("setting", *labels, "meaning")
+        rows = [row for row in every if len(set(row[1:-1])) > 1 and row[0] != "seed"]
+        none = "The settings of all runs are the same."
+    else:
+        what, head = "Settings that are not the defaults", ("setting", "value", "default", "meaning")
+        known = subjects[0].folders[0].known
+        defaults = {name: as_text(flag.default) for name, flag in known.items()}
+        rows = [
+            [name, *values[name], defaults[name], meaning.get(name, "")]
+            for name in names
+            if name in defaults and values[name] != [defaults[name]]
+        ]
+        none = "All settings are the defaults." if known else "The defaults of these settings are not known here."
+    first = html.table(what, head, rows, numbers=False) if rows else html.paragraph(none)
+    return f"{first}\n{html.details(f'All {len(names)} settings', whole)}"
+
+
+def _value(subject: Subject, name: str) -> str:
+    """A setting of a group's runs; of several values all."""
+    found = dict.fromkeys(folder.written.get(name, "") for folder in subject.folders)
+    if name == "seed" and all(each.isdigit() for each in found):
+        return _ranges([run.seed for run in subject.group.runs])
+    return " | ".join(found)
+
+
+def versions(subjects: Sequence[Subject]) -> str:
+    """What the runs were made with; where they do not say it, that."""
+    found = {subject.label: [read_versions(folder.path) for folder in subject.folders] for subject in subjects}
+    flat = {label: [each for of_run in runs for each in of_run] for label, runs in found.items()}
+    names = dict.fromkeys(name for each in flat.values() for entry in each for name in entry if name != "from")
+    if not names:
+        return html.paragraph("These runs were made before versions were noted in their folders.")
+    rows = [
+        [
+            name,
+            *(
+                " | ".join(dict.fromkeys(entry[name] for entry in flat[subject.label] if name in entry))
+                for subject in subjects
+            ),
+        ]
+        for name in names
+    ]
+    parts = [html.table("Made with", ("", *(subject.label for subject in subjects)), rows, numbers=False)]
+    if any(not of_run for runs in found.values() for of_run in runs):
+        parts.append(html.paragraph("Some of the runs do not say what they were made with.", "faint"))
+    return "\n".join(parts)
+
+
+def repeat(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -> str:
+    """Commands that make these runs, and this page, again."""
+    parts, again = [], []
+    for subject in subjects:
+        lines = []
+        for folder in subject.folders:
+            config = folder.path / "config.yaml"
+            if folder.settings is not None:
+                lines.append(command_line(folder.settings))
+            elif config.is_file():
+                lines.append(f"python trainer.py --config {shlex.quote(near(config))}")
+        if not lines:
+            continue
+        parts.append(f"<h3>{escape(subject.label)}</h3>" if len(subjects) > 1 else "")
+        parts.append(html.code(lines[:_MOST_COMMANDS]))
+        if more := len(lines) - _MOST_COMMANDS:
+            again = [html.paragraph(f"{more} more runs differ in their seeds alone.", "faint")] if more > 0 else []
+            parts += again
+    folders = " ".join(shlex.quote(near(Path(path))) for path in run_dirs)
+    out = f" --report_out {shlex.quote(near(target))}"
+    parts += [html.paragraph("This page, and its figure as a file:")]
+    parts += [html.code([f"python trainer.py --report {folders}{out}", f"python trainer.py --plot {folders}"])]
+    note = (
+        "A run gives the same numbers again with the versions above; other processors and versions round differently."
+    )
+    return "\n".join([*parts, html.paragraph(note, "faint")])
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return (
+        f"{value:,}" if isinstance(value, int) else f"{value:,.1f}" if abs(value) >= 1 or not value else f"{value:#.3g}"
+    )
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """``25-29, 31``."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(f"{low}-{high}" if high > low else str(low) for low, high in spans)
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

@@ -1,0 +1,238 @@
+"""The page about runs: one file that needs nothing else, with what was run, measured, filmed and set."""
+
+import base64
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trainer
+from control.films.encoding import mp4
+from control.reports import sections
+from control.reports.sections import _ranges as ranges
+from control.storage.versions import FILE, read_versions, versions, write_versions
+from fake_runs import Shown, refused, write_run
+from helpers import trained
+
+LINE = ["--gamename", "lunarlander"]
+
+
+class Page(HTMLParser):
+    """A page taken apart: its tags in order, what refers to something, and texts."""
+
+    VOID = ("meta", "img", "br", "hr", "path", "use", "link", "source")
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.source = path.read_text()
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.feed(self.source)
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.texts))
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        return [attrs for name, attrs in self.tags if name == tag]
+
+
+def numbers(level: float) -> Any:
+    def row(epoch: int, seed: int) -> dict[str, float]:
+        value = level + epoch + seed
+        return {"rollout/return_mean": value, "eval/return_greedy": value + 1, "train/policy_loss": 1 / epoch}
+
+    return row
+
+
+def write_film(path: Path, side: int = 64, count: int = 8) -> None:
+    chance = np.random.default_rng(0)
+    with mp4(path, 8) as add:
+        for _ in range(count):
+            add(chance.integers(0, 255, (side, side, 3), np.uint8))
+
+
+@pytest.fixture
+def compared(logdir: Path) -> Path:
+    """Two algorithms of three seeds, the second with another learning rate; a film; names that want escaping."""
+    for name, lr in (("UDRL", "0.001"), ("RCP-R", "0.002")):
+        for seed in (25, 26, 27):
+            flags = [*LINE, "--lr", lr, "--seed", str(seed)]
+            folder = write_run(logdir, name, numbers(10.0), flags=flags, seeds=[seed], name="a<b>&c")
+    write_film(folder / "videos" / "final.mp4")
+    return logdir
+
+
+def made(*argv: str | Path, out: Path) -> Page:
+    assert trainer.main(["--report", *map(str, argv), "--report_out", str(out)]) == 0
+    return Page(out)
+
+
+def sound(page: Page) -> None:
+    """No page may fail this."""
+    whole = page.source
+    assert len(whole.encode()) < 5_000_000
+    assert not re.search(r"""(src|href|action|data|poster)\s*=\s*["']?\s*(https?:|//|file:|/)""", whole)
+    assert not re.search(r"@import|url\(\s*['\"]?(https?:|//|data:font)|<script|<iframe|<link", whole)
+    for tag, attrs in page.tags:
+        for name in ("src", "href", "xlink:href"):
+            if name in attrs:
+                assert attrs[name].startswith(("data:", "#")), (tag, attrs[name][:60])
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    wanted = [attrs[name][1:] for _, attrs in page.tags for name in ("href", "xlink:href") if name in attrs]
+    wanted += re.findall(r"url\(#([^)]+)\)", whole)
+    assert {each for each in wanted if not each.startswith("ata:")} <= set(ids)
+    # for those who do not see it
+    assert page.all("html")[0]["lang"] == "en" and page.all("title") and len(page.all("h1")) == 1
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1 and all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(attrs.get("alt") for attrs in page.all("img"))
+    assert all(attrs.get("aria-label") for attrs in page.all("video") + page.all("svg"))
+    assert all(attrs.get("scope") in ("col", "row") for attrs in page.all("th"))
+    assert len(page.all("caption")) == len(page.all("table"))
+    assert page.all("main") and page.all("nav") and all("tabindex" in each for each in page.all("pre"))
+    assert {"viewport", "color-scheme"} <= {each.get("name") for each in page.all("meta")}
+    assert "prefers-color-scheme: dark" in whole
+
+
+@pytest.mark.draws
+def test_a_comparison(compared: Path, tmp_path: Path, capsys: Shown) -> None:
+    page = made(compared, out=tmp_path / "page.html")
+    said = capsys.readouterr().out
+    size = (tmp_path / "page.html").stat().st_size / 1e6
+    assert said == f"Report: {tmp_path / 'page.html'} ({size:.1f} MB; open it in a browser)\n"
+    sound(page)
+    assert "RCP-R and UDRL on lunarlander" in page.text
+    # means over seeds 25, 26, 27 and the last tenth of 40 epochs, 37 to 40 (10 + 38.5 + 26 + 1)
+    assert re.search(r"RCP-R 25-27 40,000 greedy 75\.5 75\.5 74\.5 to 76\.5", page.text)
+    assert "seed 27 40 40,000 75.5 (77.0) 76.5 (78.0)" in page.text
+    assert page.all("svg") and page.source.count("var(--c0)") > 0 and "#0072b2" not in page.source.partition("<main")[2]
+    video = page.all("video")[0]["src"]
+    film = next(compared.glob("**/final.mp4"))
+    assert video.startswith("data:video/mp4;base64,") and base64.b64decode(video.partition(",")[2]) == film.read_bytes()
+    differing = page.text.partition("Settings that differ between the runs")[2].partition("All ")[0]
+    assert "lr 0.002 0.001" in differing and "implementation RCP-R UDRL" in differing
+    assert " discount " not in differing and " discount " in page.text
+    command = "python trainer.py --implementation RCP-R --gamename lunarlander --seed 25 --lr 0.002"
+    assert f"{command} python trainer.py --implementation RCP-R --gamename lunarlander --seed 26" in page.text
+    assert "a<b>" not in page.source and "before versions were noted" in page.text
+
+
+@pytest.mark.draws
+def test_one_run_as_it_is_made(logdir: Path, capsys: Shown) -> None:
+    folder = trained(logdir, "--record", "--record_episodes", "1", epochs=4, time_limit=9, lr=2e-3)
+    assert trainer.main(["--report", str(folder)]) == 0
+    page = Page(folder / "report.html")
+    sound(page)
+    assert "UDRL on cartpole" in page.text and page.all("video")
+    given = page.text.partition("Settings that are not the defaults")[2].partition("All ")[0]
+    assert "lr 0.002 " in given and "time_limit 9 null " in given and "discount" not in given
+    noted = versions()
+    assert read_versions(folder) == [{"from": "1"} | noted]
+    assert f"torch {noted['torch']}" in page.text and noted["understudy"] in page.text
+    assert "--lr 0.002" in page.text.partition("How to repeat it")[2]
+    capsys.readouterr()
+    assert trainer.main(["--report", str(folder)]) == 0  # its own page is written anew
+    assert [path.name for path in folder.glob("*.html")] == ["report.html"]
+
+
+@pytest.mark.draws
+def test_a_search(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
+    folder = trained(logdir, implementation="SE")
+    page = made(folder, out=tmp_path / "page.html")
+    sound(page)
+    assert {"data:image/png;base64"} == {each["src"].partition(",")[0] for each in page.all("img")}
+    assert len(page.all("img")) == 2 and "Held-out evaluation of the winner" in page.text
+
+
+def test_pages_of_other_runs_stay(compared: Path, tmp_path: Path) -> None:
+    for names in (("UDRL", "RCP-R"), ("UDRL", "RCP-R"), ("RCP-R",)):
+        folders = [str(path) for name in names for path in compared.glob(f"*/*/{name}/seed_2[56]")]
+        assert trainer.main(["--report", *folders, "--report_out", str(tmp_path)]) == 0
+    assert sorted(path.name for path in tmp_path.glob("*.html")) == [
+        "report_lunarlander_RCP-R.html", "report_lunarlander_RCP-R_UDRL.html",
+    ]  # fmt: skip
+    folders = [str(path) for path in compared.glob("*/*/RCP-R/seed_2[67]")]
+    assert trainer.main(["--report", *folders, "--report_out", str(tmp_path)]) == 0
+    assert (tmp_path / "report_lunarlander_RCP-R-2.html").exists()
+
+
+def test_films_that_do_not_fit_are_left_out_and_named(
+    compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = next(compared.glob("*/*/UDRL/seed_25/version_0"))
+    write_film(folder / "videos" / "final.mp4", 512, 30)
+    size = (folder / "videos" / "final.mp4").stat().st_size
+    monkeypatch.setattr(sections, "LARGEST", size)
+    page = made(compared, out=tmp_path / "page.html")
+    sound(page)
+    assert len(page.all("video")) == 1  # the small one, of RCP-R
+    assert re.search(rf"Left out, as .* MB: \S*final\.mp4 \({size / 1e6:.1f} MB\)", page.text)
+    assert (tmp_path / "page.html").stat().st_size < size
+
+
+def test_runs_that_say_little(logdir: Path, tmp_path: Path) -> None:
+    """No config.yaml, no returns; settings of another program; versions that are damaged."""
+    folder = write_run(logdir, "UDRL", lambda epoch, seed: {"time/rollout": 1.0}, epochs=2)
+    page = made(folder, out=tmp_path / "page.html")
+    sound(page)
+    assert "No return was logged" in page.text and "No config.yaml" in page.text
+    (folder / "config.yaml").write_text("implementation: Unheard\nlr: 0.5\n")
+    (folder / FILE).write_text('[{"from": "x"}]')
+    page = made(folder, out=tmp_path / "page.html")
+    sound(page)
+    assert "lr 0.5" in page.text and "python trainer.py --config" in page.text
+
+
+@pytest.mark.parametrize(("argv", "line"), [
+    ("--report nowhere", "report is 'nowhere': no such file or folder"),
+    ("--report EMPTY", "report is 'EMPTY', which holds no metrics.csv; allowed: run folders, or any folder above them"),
+    ("--report RUN --report_out page.pdf", "report_out is 'page.pdf'; allowed: a folder, or a file ending in .html"),
+    ("--report RUN --lr 1", "--lr has no effect with --report"),
+    ("--report RUN --plot RUN", "--plot and --report exclude each other"),
+    ("--report_out x.html", "--report_out has no effect without --report"),
+])  # fmt: skip
+def test_what_cannot_be_reported_is_one_line(argv: str, line: str, tmp_path: Path, capsys: Shown) -> None:
+    (empty := tmp_path / "empty").mkdir()
+    run = write_run(tmp_path / "runs", "UDRL", numbers(1.0), epochs=2)
+    words = [{"EMPTY": str(empty), "RUN": str(run)}.get(word, word) for word in argv.split()]
+    assert refused(trainer.main, words, "", capsys) == f"error: {line.replace('EMPTY', str(empty))}\n"
+
+
+def test_versions_are_noted_where_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_versions(tmp_path, 1)
+    write_versions(tmp_path, 5)
+    assert len(read_versions(tmp_path)) == 1
+    changed = versions() | {"torch": "0.1"}
+    monkeypatch.setattr("control.storage.versions.versions", lambda: changed)
+    write_versions(tmp_path, 7)
+    assert [(each["from"], each["torch"]) for each in read_versions(tmp_path)][1:] == [("7", "0.1")]
+    write_versions(tmp_path, 7)  # from its checkpoint once more
+    assert [each["from"] for each in read_versions(tmp_path)] == ["1", "7"]
+
+
+def test_seeds_in_words() -> None:
+    assert ranges([27, 25, 26, 31]) == "25-27, 31" and ranges([4]) == "4"
