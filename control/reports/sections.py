@@ -22,6 +22,11 @@ from models.settings import SettingError
 
 LARGEST = 5_000_000  # bytes of a page
 _MOST_COMMANDS = 12  # of one group; more are said by their number
+_FIGURES = {
+    "": "Curves over environment steps",
+    "losses": "Losses over environment steps",
+    "scores": "Comparison of scores: performance profiles and probability of improvement",
+}
 _PICTURES = {
     "curve.png": "The search: fitness of the population and return of fresh agents of the mean",
     "behaviour.png": "What the synthetic environment shows the agents that train on it, beside the real environment",
@@ -55,9 +60,8 @@ def title(subjects: Sequence[Subject]) -> str:
         return _listed(list(dict.fromkeys("/".join(each) for each in names)))
     games, kinds = (list(dict.fromkeys(each[place] for each in names)) for place in (0, 2))
     alike = len(subjects) > 1 and len(games) == len(kinds) == 1
-    return f"{_listed(kinds)} on {_listed(games)}" + (
-        f": {_listed([subject.label for subject in subjects])}" if alike else ""
-    )
+    labels = f": {_listed([subject.label for subject in subjects])}" if alike else ""
+    return f"{_listed(kinds)} on {_listed(games)}{labels}"
 
 
 def brief(subjects: Sequence[Subject]) -> str:
@@ -71,18 +75,13 @@ def brief(subjects: Sequence[Subject]) -> str:
         if tag:
             over = aggregates(subject.summary["over_seeds"][tag])
             best = [seed[tag]["best"] for seed in seeds.values() if seed.get(tag, {}).get("best") is not None]
-            row += [
-                TAGS[tag].short,
-                *(over[name] for name in AGGREGATES),
-                _number(sum(best) / len(best)) if best else "-",
-            ]
+            row += [TAGS[tag].short, *(over[name] for name in AGGREGATES)]
+            row += [_number(sum(best) / len(best))] if best else []
             judged = True
         rows.append(row + ["-"] * (8 - len(row)))
     head = ("runs", "seeds", "steps of a seed", "return", "mean", "IQM", "its 95 % interval", "best epoch")
     first = subjects[0].group.names
-    where = (
-        f"{first[-1] if len(first) < 3 else first[2]} on {first[0]}, experiment {first[1]}." if len(first) >= 3 else ""
-    )
+    where = f"{first[2]} on {first[0]}, experiment {first[1]}." if len(first) >= 3 else ""
     note = (
         "Returns are means over the last tenth of the epochs, over seeds; the best epoch is the mean of each seed's. "
         "The interval is a bootstrap over seeds of the interquartile mean (IQM)."
@@ -99,15 +98,18 @@ def curves(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> str:
             plot(run_dirs, Path(place, "plot.svg"))
         except SettingError:  # nothing to draw yet
             return html.paragraph("Neither returns nor losses were logged yet.")
-        drawn = [path.read_text(encoding="utf-8") for path in sorted(Path(place).glob("*.svg"))]
-    what = f"Curves over environment steps of {title(subjects)}"
-    alt = f"{what}. The tables below have the numbers."
-    return "\n".join(html.drawing(svg, number, alt, f"{what}.") for number, svg in enumerate(drawn))
+        drawn = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(place).glob("*.svg"))}
+    parts = []
+    for number, (stem, svg) in enumerate(drawn.items()):
+        kind = stem.removeprefix("plot").strip("_0123456789")
+        what = f"{_FIGURES.get(kind, kind.capitalize())}: {title(subjects)}"
+        parts.append(html.drawing(svg, number, f"{what}. The tables below have the numbers.", f"{what}."))
+    return "\n".join(parts)
 
 
 def numbers(subjects: Sequence[Subject]) -> str:
     """A table for each group, a row for each seed."""
-    parts = []
+    parts = [html.paragraph("Returns: mean over the last tenth of the epochs, in brackets the best epoch.")]
     for subject in subjects:
         shown = list(subject.summary["over_seeds"])
         best = subject.summary.get("best_over_seeds", {})
@@ -118,8 +120,11 @@ def numbers(subjects: Sequence[Subject]) -> str:
         ]  # fmt: skip
         columns = [aggregates(subject.summary["over_seeds"][tag], best.get(tag)) for tag in shown]
         rows += [[name.strip(), "", "", *(column[name] for column in columns)] for name in AGGREGATES]
-        caption = f"{subject.label}: return, mean of the last tenth of the epochs, in brackets the best epoch"
-        parts.append(html.table(caption, ["seed", "epochs", "steps", *(TAGS[tag].short for tag in shown)], rows))
+        parts.append(
+            html.table(
+                f"Seeds of {subject.label}", ["seed", "epochs", "steps", *(TAGS[tag].short for tag in shown)], rows
+            )
+        )
     return "\n".join(parts)
 
 
@@ -148,7 +153,7 @@ def _held_out(scores: dict[str, Any], label: str) -> str:
              "worst": "worst", "solved": "share solved", "steps": "training steps"}  # fmt: skip
     found = {name: scores["report"].get(name) for name in names}
     rows = [[names[name], _number(value)] for name, value in found.items() if isinstance(value, int | float)]
-    return html.table(f"Held-out evaluation of the winner: {label}", ("", "value"), rows)
+    return html.table(f"Held-out evaluation: {label}", ("", "value"), rows)
 
 
 def _scores(folder: Path) -> dict[str, Any]:
@@ -166,13 +171,10 @@ def films(subjects: Sequence[Subject], room: Room) -> str:
             for path in folder.films:
                 if found := room.first(path, path.with_suffix(".gif")):
                     kind = path.stem.partition("_")[0]
-                    when = {"final": "after training", "eval": "of an evaluation"}.get(
-                        kind, f"on the way ({path.stem})"
-                    )
-                    what = f"Film {when}: {subject.label}, {folder.path.parent.name.replace('_', ' ')}"
-                    parts.append(
-                        html.video(found, what, f"{what}. Some episodes are no average: the tables have these.")
-                    )
+                    when = {"final": "after training", "eval": "of an evaluation"}
+                    where = when.get(kind, f"on the way, {path.stem.replace('_', ' ')}")
+                    what = f"Film {where}: {subject.label}, {folder.path.parent.name.replace('_', ' ')}"
+                    parts.append(html.video(found, what, f"{what}. A few episodes are no mean: the tables have those."))
     return "\n".join([*parts, *_left_out(room)])
 
 
@@ -188,12 +190,8 @@ def settings(subjects: Sequence[Subject]) -> str:
     names = list(dict.fromkeys(name for subject in subjects for folder in subject.folders for name in folder.written))
     if not names:
         return html.paragraph("No config.yaml was found beside the metrics.")
-    meaning = {
-        n: str(flag.meta.get("help", ""))
-        for subject in subjects
-        for f in subject.folders
-        for n, flag in f.known.items()
-    }
+    known = {name: flag for subject in subjects for folder in subject.folders for name, flag in folder.known.items()}
+    meaning = {name: str(flag.meta.get("help", "")) for name, flag in known.items()}
     values = {name: [_value(subject, name) for subject in subjects] for name in names}
     labels = [subject.label for subject in subjects]
     every = [[name, *values[name], meaning.get(name, "")] for name in names]
@@ -204,7 +202,6 @@ def settings(subjects: Sequence[Subject]) -> str:
         none = "The settings of all runs are the same."
     else:
         what, head = "Settings that are not the defaults", ("setting", "value", "default", "meaning")
-        known = subjects[0].folders[0].known
         defaults = {name: as_text(flag.default) for name, flag in known.items()}
         rows = [
             [name, *values[name], defaults[name], meaning.get(name, "")]
@@ -231,14 +228,9 @@ def versions(subjects: Sequence[Subject]) -> str:
     names = dict.fromkeys(name for each in flat.values() for entry in each for name in entry if name != "from")
     if not names:
         return html.paragraph("These runs were made before versions were noted in their folders.")
+    columns = [flat[subject.label] for subject in subjects]
     rows = [
-        [
-            name,
-            *(
-                " | ".join(dict.fromkeys(entry[name] for entry in flat[subject.label] if name in entry))
-                for subject in subjects
-            ),
-        ]
+        [name, *(" | ".join(dict.fromkeys(each[name] for each in column if name in each)) for column in columns)]
         for name in names
     ]
     parts = [html.table("Made with", ("", *(subject.label for subject in subjects)), rows, numbers=False)]
@@ -249,7 +241,7 @@ def versions(subjects: Sequence[Subject]) -> str:
 
 def repeat(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -> str:
     """Commands that make these runs, and this page, again."""
-    parts, again = [], []
+    parts = []
     for subject in subjects:
         lines = []
         for folder in subject.folders:
@@ -262,16 +254,13 @@ def repeat(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) 
             continue
         parts.append(f"<h3>{escape(subject.label)}</h3>" if len(subjects) > 1 else "")
         parts.append(html.code(lines[:_MOST_COMMANDS]))
-        if more := len(lines) - _MOST_COMMANDS:
-            again = [html.paragraph(f"{more} more runs differ in their seeds alone.", "faint")] if more > 0 else []
-            parts += again
+        if len(lines) > _MOST_COMMANDS:
+            parts.append(html.paragraph(f"And {len(lines) - _MOST_COMMANDS} runs with other seeds.", "faint"))
     folders = " ".join(shlex.quote(near(Path(path))) for path in run_dirs)
     out = f" --report_out {shlex.quote(near(target))}"
     parts += [html.paragraph("This page, and its figure as a file:")]
     parts += [html.code([f"python trainer.py --report {folders}{out}", f"python trainer.py --plot {folders}"])]
-    note = (
-        "A run gives the same numbers again with the versions above; other processors and versions round differently."
-    )
+    note = "A run gives the same numbers again with the same versions and processor; others round differently."
     return "\n".join([*parts, html.paragraph(note, "faint")])
 
 
