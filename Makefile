@@ -82,7 +82,7 @@ bench: setup  ## every benchmark, one after another
 	@set -e; for file in $(filter-out benchmarks/common.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(RUN) "$$file" $(ARGS); done
 
 tensorboard: trainer  ## TensorBoard over all runs
-	@$(RUN) -m tensorboard.main --logdir exp_dir $(ARGS)
+	@$(dir $(RUN))tensorboard --logdir exp_dir $(ARGS)
 
 clean:  ## remove .venv and caches; exp_dir stays
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache

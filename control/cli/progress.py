@@ -25,12 +25,16 @@ class Lines:
 
     def show(self, what: str, share: float) -> None:
         """Print how much of ``what`` is done, if it is time for a line."""
+        if 0 < share < 1:
+            left = tqdm.format_interval((time.monotonic() - self._started) * (1 - share) / share)
+            self.say(f"  {what}: {100 * share:.0f} %, {left} left")
+
+    def say(self, line: str) -> None:
+        """Print it, if it is time for a line."""
         now = time.monotonic()
-        if now - self._last < LINE_SECONDS or not 0 < share < 1:
-            return
-        self._last = now
-        left = tqdm.format_interval((now - self._started) * (1 - share) / share)
-        print(f"  {what}: {100 * share:.0f} %, {left} left", flush=True)
+        if now - self._last >= LINE_SECONDS:
+            self._last = now
+            print(line, flush=True)
 
 
 @contextlib.contextmanager

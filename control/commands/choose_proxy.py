@@ -19,6 +19,7 @@ from control.cli.words import command_line
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.evolution.objectives import average, staying
 from control.films.recording import Actor, record, returns_text
+from control.lightning.board import show_film
 from control.lightning.population import PopulationModule
 from control.loops.build import spaces_of
 from control.reports.search import describe, iqm_text, search_figure, speed_text
@@ -43,6 +44,7 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
     """Figure, re-evaluation, held-out evaluation, and the winner as ``proxy.safetensors``; yields lines for the
     summary, and prints what it is about to do if ``verbose``. A search that was cut short gets its figure only."""
     config, run = module.config, module.settings.run
+    say_if(verbose, "drawing the fitness of all generations")
     yield "figure", search_figure(folder, config.solved_reward, look_of(run))
     if not module.is_over():
         return
@@ -71,9 +73,11 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
     if "stays" in summary:
         yield "solved", speed_text(summary)
     if run.record:
-        _say("filming an agent that trains on the winner", verbose)
-        yield "video", _film(module, winner, folder / "videos" / "final.mp4")
-    _say("drawing what the winner shows agents", verbose)
+        say_if(verbose, "filming an agent that trains on the winner")
+        video = folder / "videos" / "final.mp4"
+        yield "video", _film(module, winner, video)
+        show_film(module, folder, video)
+    say_if(verbose, "drawing what the winner shows agents")
     pictures = importlib.import_module(f"control.reports.{family(run.implementation).package.rpartition('.')[2]}")
     yield "picture", pictures.picture(files.load(path), folder, module.settings)
 
@@ -150,17 +154,17 @@ def _outcome(
     """Train and test ``count`` fresh agents on each of ``means [N, D]``, the same for all; of these agents only
     ``some``, as a slice has first and last. They train as in use (``deploy_steps``). Where ``doing`` says what this is,
     that is printed, with the minutes it may take by the last generation's, and later how much is done."""
-    steps, last = module.config.steps_in_use, module.outcome
+    steps = module.config.steps_in_use
     own = module.seeds_of(name, count)[slice(*some or (0, count))]
     if doing:
-        seconds = (last.train_seconds + last.test_seconds) / len(last.returns) if last else 0.0  # of an agent
-        minutes = seconds * steps / module.config.inner_steps * len(own) * len(means) / 60
+        minutes = module.seconds_of(len(own) * len(means)) / 60
         print(f"{doing} (about {minutes:.0f} minutes)" if minutes >= 1 else doing, flush=True)
     proxies, seeds = means.repeat_interleave(len(own), 0), own * len(means)
     with progress("agents trained and tested", bool(doing)) as watch:
         return module.workers.run(proxies, seeds, sample_all=sample_all, watch=watch, inner_steps=steps)
 
 
-def _say(doing: str, verbose: bool) -> None:
+def say_if(verbose: bool, doing: str) -> None:
+    """Print what is done next, if ``verbose``."""
     if verbose:
         print(doing, flush=True)

@@ -13,10 +13,11 @@ from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
 from control.cli.ending import ending
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, end_of, to_yaml
-from control.commands.choose_proxy import conclude
+from control.commands.choose_proxy import conclude, say_if
 from control.commands.process import prepare
 from control.films.recording import check_recording, film, returns_text
 from control.lightning.agent import AgentModule
+from control.lightning.board import show_film
 from control.lightning.callbacks import AtomicCheckpointIO, Checkpoints, Progress, Recorder, RunLog, StopOnSignal
 from control.lightning.module import RunModule
 from control.lightning.population import PopulationModule
@@ -84,7 +85,7 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
             fit(module, folder, [*shown, Recorder(folder), *callbacks, stop])
     except StopNow:
         raise KeyboardInterrupt from None
-    finished = _conclude(module, folder, time.monotonic() - started, verbose) and not stop.asked
+    finished = _conclude(module, folder, started, verbose) and not stop.asked
     if finished:
         ending.status = 0  # all is said and written, whatever comes now
     module.close()
@@ -170,9 +171,9 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     return checkpoint.settings.replace(**changes | {"resume": False})
 
 
-def _conclude(module: RunModule, folder: Path, seconds: float, verbose: bool) -> bool:
-    """What is left to do after the last epoch, and the summary a person reads: what came out, where it is, what to
-    type next. False where Ctrl-C cut the former short."""
+def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) -> bool:
+    """What is left to do after the last epoch, and the summary a person reads: what came out, how long all of it took
+    since ``started``, where it is, what to type next. False where Ctrl-C cut the former short."""
     lines: list[tuple[str, object]] = [("run", folder)]
     finished = True
     try:
@@ -182,13 +183,14 @@ def _conclude(module: RunModule, folder: Path, seconds: float, verbose: bool) ->
         finished = False
     if not verbose:
         return finished
+    seconds = time.monotonic() - started
     spent = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.1f} seconds"
     count = f"{module.epoch} {module.unit}{'s' * (module.epoch != 1)}"
     steps = f"{module.steps_a_seed():,} {module.steps_on} steps"
     if len(module.seeds) > 1:
         steps += f" of each of {len(module.seeds)} seeds ({int(module.env_steps.sum()):,} in all)"
     print(f"\n{count}, {steps} in {spent}")
-    commands: list[Command] = [("-m", "tensorboard.main", "--logdir", module.settings.run.logdir)]
+    commands: list[Command] = [("tensorboard", "--logdir", module.settings.run.logdir)]
     proxy = folder / IN_RUN
     if kept := checkpoints.kept(folder / "checkpoints"):
         lines.append(("checkpoint", kept))
@@ -207,15 +209,23 @@ def _conclude(module: RunModule, folder: Path, seconds: float, verbose: bool) ->
 
 
 def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command]) -> None:
-    """Print the last lines of a summary, and commands of Python that a shell in this folder takes as they are."""
+    """Print the last lines of a summary, and commands that a shell in this folder takes as they are: ``tensorboard``
+    with its flags, or the words after ``python``."""
     print(*(f"  {name:<12}{value}" for name, value in lines), "next:", sep="\n")
-    here, python = Path.cwd(), "python" if shutil.which("python") == sys.executable else Path(sys.executable)
+    here = Path.cwd()
     for command in commands:
+        name, *words = command if command[0] == "tensorboard" else ("python", *command)
         near = [
             word.relative_to(here) if isinstance(word, Path) and word.is_relative_to(here) else word
-            for word in (python, *command)
+            for word in (_program(str(name)), *words)
         ]
         print(f"  {shlex.join(map(str, near))}", flush=True)
+
+
+def _program(name: str) -> str | Path:
+    """``name`` where a shell finds that of this environment by it, else its path."""
+    own = Path(sys.executable) if name == "python" else Path(sys.executable).with_name(name)
+    return name if shutil.which(name) == str(own) else own
 
 
 def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[str, object]]:
@@ -225,6 +235,7 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
         return
     assert isinstance(module, AgentModule)
     if (folder / "metrics.csv").exists():
+        say_if(verbose, "drawing the learning curve")
         yield "figure", learning_curve(folder, look_of(module.settings.run))
     if module.settings.run.record:
         video, best = folder / "videos" / "final.mp4", folder / "checkpoints" / "best.ckpt"
@@ -232,7 +243,9 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
             module.take_weights(checkpoints.load(best))
         try:
             run = module.settings.run
+            say_if(verbose, "filming the best agent")
             returns = film(module.loop, run, video, "final video", episodes=run.record_episodes, small=True)
+            show_film(module, folder, video)
             yield "video", f"{video}, .gif (the best agent, greedy: {returns_text(returns)})"
         except UserError as error:
             print(f"warning: no video: {error}")

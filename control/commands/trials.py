@@ -153,7 +153,7 @@ class Search:
         lines = [("search", self.folder), ("table", self.folder / "results.csv")]
         lines += [(name, path) for name, (_, path) in found.items()]
         commands = [(TRAINER, *words) for words in found.values()]
-        show_next(lines, [*commands, ("-m", "tensorboard.main", "--logdir", self.folder)])
+        show_next(lines, [*commands, ("tensorboard", "--logdir", self.folder)])
         return 130 if interrupted else 0
 
     def _text(self, trial: Trial) -> str:

@@ -100,7 +100,8 @@ class AgentModule(RunModule):
 
     def histograms(self) -> dict[str, Tensor]:
         """Weights of the first member, and its actions in the latest evaluation: each coordinate of continuous ones."""
-        found = {f"weights/{name}": weights[0] for name, weights in self.loop.agents[0].named_parameters()}
+        named = self.loop.agents[0].named_parameters()
+        found = {f"weights/{name}": weights[0] for name, weights in named if "target" not in name}
         for mode, actions in self.loop.actions.items():
             many = actions.dim() > 1
             parts = {f"_{i}": part for i, part in enumerate(actions.unbind(1))} if many else {"": actions}

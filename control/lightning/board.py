@@ -3,7 +3,6 @@
 The x axis of everything is the number of environment steps that the member has made.
 """
 
-import io
 import math
 import re
 import time
@@ -16,9 +15,16 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from control.cli.settings import Settings, as_dict, from_dict
+from control.lightning.module import RunModule
 from control.reports.tags import FITNESS, TAGS, tags
 
-_RUN = ("epochs", "steps_per_epoch", "time_limit", "target_return")  # settings of a run that are of learning
+_RUN = (
+    "epochs",
+    "total_steps",
+    "steps_per_epoch",
+    "time_limit",
+    "target_return",
+)  # settings of a run that are of learning
 _SWITCHES = ("compile", "compiled")  # settings of agents and searches that do not
 _LARGEST = 10_000  # numbers of a histogram; of more, as many are taken evenly
 
@@ -65,23 +71,14 @@ class Board:
             bars = np.arange(float(values.min()) - 0.5, float(values.max()) + 1)
             self.writer.add_histogram(tag, values, steps, bins=bars)  # type: ignore[arg-type]  # edges are bins
 
-    def film(self, frames: Sequence[np.ndarray[Any, Any]], milliseconds: float, steps: int) -> None:
-        """``frames [H, W, 3]`` uint8 as an image that moves."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        height, width = frames[0].shape[:2]
-        image = Summary.Image(
-            height=height, width=width, colorspace=3, encoded_image_string=animated(frames, milliseconds)
-        )
-        self.writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag="film", image=image)]), steps)
-
-    def scores(self, settings: Settings, seed: int, final: Mapping[str, float]) -> None:
-        """Hyperparameters and ``final`` numbers for the page HPARAMS."""
+    def hyperparameters(self, settings: Settings, seed: int) -> None:
+        """What makes this run another, for the page HPARAMS, which adds the last value of every scalar. It lists all
+        hyperparameters of all runs only where none of them says itself which there are."""
         from torch.utils.tensorboard.summary import hparams
 
         values = hyperparameters(settings) | {"seed": seed}
         plain = {name: each if isinstance(each, int | float | str) else str(each) for name, each in values.items()}
-        for summary in hparams(plain, dict(final)):
+        for summary in hparams(plain, {})[1:]:
             self.writer._get_file_writer().add_summary(summary)
 
     def close(self) -> None:
@@ -136,14 +133,24 @@ def layout(logged: set[str]) -> dict[str, list[Any]]:
     return charts
 
 
-def animated(frames: Sequence[np.ndarray[Any, Any]], milliseconds: float) -> bytes:
-    """A GIF of ``frames [H, W, 3]`` uint8, each of so many milliseconds, that repeats for ever."""
-    from PIL import Image
+def show_film(module: RunModule, folder: Path, video: Path) -> None:
+    """Have TensorBoard show the GIF beside the ``video`` of a run's first member, as an image that moves."""
+    film = video.with_suffix(".gif")
+    if module.settings.run.logger != "tensorboard" or not film.exists():
+        return
+    from tensorboard.compat.proto.summary_pb2 import Summary
 
-    images = [Image.fromarray(frame).quantize(64) for frame in frames]
-    content = io.BytesIO()
-    images[0].save(content, "GIF", save_all=True, append_images=images[1:], duration=milliseconds, loop=0)
-    return content.getvalue()
+    content = film.read_bytes()
+    width, height = (int.from_bytes(content[at : at + 2], "little") for at in (6, 8))
+    image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=content)
+    with SummaryWriter(str(places(folder, module.seeds)[0])) as writer:
+        steps = int(module.env_steps[0])
+        writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag="film", image=image)]), steps)
+
+
+def places(folder: Path, seeds: Sequence[int]) -> list[Path]:
+    """The folder of each member's event files in that of a run."""
+    return [folder] if len(seeds) == 1 else [folder / f"seed_{seed}" for seed in seeds]
 
 
 def date_back(folder: Path) -> None:

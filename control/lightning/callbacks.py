@@ -21,11 +21,10 @@ from control.cli.ending import SIGNALS, ending, say
 from control.cli.progress import Lines
 from control.films.recording import film
 from control.lightning.agent import AgentModule
-from control.lightning.board import Board, put_aside
+from control.lightning.board import Board, places, put_aside
 from control.lightning.module import RunModule
 from control.reports.figures import command_figure
-from control.reports.runs import read_runs
-from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, renamed, tags
+from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, renamed
 from control.storage import checkpoints
 from control.storage.run_dir import MetricsFile, read_metrics, synced
 from models.settings import StopNow
@@ -41,6 +40,9 @@ class Progress(Callback):
         self._shown = 0.0  # when the bar last told how much of an epoch is done
         self._steps, self._time, self._first, self._begun, self._started = 0, 0.0, 0, 0.0, 0.0
         self._within = Lines()
+        self._between = Lines()  # of epochs that report nothing
+        self._began, self._before = 0.0, 0.0  # when the epoch began, and how much was done by then
+        self._waits = False  # whether nothing has been learned before the epoch
 
     def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         self._steps, self._time = int(module.env_steps.sum()), time.perf_counter()
@@ -50,12 +52,15 @@ class Progress(Callback):
             unit, total = (module.unit, module.epochs) if module.epochs is not None else ("step", module.total_steps)
             self.bar = tqdm(total=total, initial=self._done(module), unit=unit, dynamic_ncols=True, smoothing=0.05)
         self._within.begin()
+        self._between.begin()
         module.watch = lambda share: self._show(module, 0, share)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         number = trainer.current_epoch + 1
+        self._began, self._before = time.perf_counter(), module.share()
+        self._waits = not module.gradient_steps and number > self._first + 1
         if number == self._first + 1:  # what came before is no epoch
-            self._started = time.perf_counter()
+            self._started = self._began
         self._within.begin()
         module.watch = lambda share: self._show(module, number, share)
 
@@ -78,21 +83,33 @@ class Progress(Callback):
         if self.bar is not None:
             self.bar.update(self._done(module) - self.bar.n)
             self.bar.set_postfix_str(module.headline())
+        if self._waits and module.gradient_steps:  # from here on epochs take longer than those before
+            self._begun, self._started = self._before, self._began
         parts = module.report()
         if parts is not None:
+            self._between.begin()
             self._line(module, parts)
+        elif self.bar is None:
+            self._between.say("  ".join([_counted(module, module.epoch), module.headline(), self._left(module)]))
         if reason := module.stop_reason():
             tqdm.write(reason)
 
     def _line(self, module: RunModule, parts: list[str]) -> None:
         steps, now = int(module.env_steps.sum()), time.perf_counter()
         rate, self._steps, self._time = (steps - self._steps) / (now - self._time), steps, now
-        share = module.share()
-        left = (now - self._started) / (share - self._begun) * (1 - share)
         speed = f"{rate:,.0f} steps/s{' in all' if len(module.seeds) > 1 else ''}"
-        done = _counted(module, module.epoch)
-        tqdm.write("  ".join([done, *parts, speed, f"{tqdm.format_interval(left)} left"]))
+        tqdm.write("  ".join([_counted(module, module.epoch), *parts, speed, self._left(module)]))
         sys.stdout.flush()
+
+    def _left(self, module: RunModule) -> str:
+        """How long the run may still take, with what comes after the last epoch. Nobody knows before the first update,
+        which makes an epoch several times as long."""
+        share = module.share()
+        if isinstance(module, AgentModule) and not module.gradient_steps and share < 1:
+            return "no update yet"
+        left = (time.perf_counter() - self._started) / (share - self._begun) * (1 - share)
+        left += 0.0 if module.stop_reason() else module.seconds_after()
+        return f"{tqdm.format_interval(left)} left"
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.bar is not None:
@@ -120,7 +137,7 @@ class RunLog(Callback):
         if done := module.epoch:
             counted = zip(seeds, steps, strict=True)
             self.metrics.go_on_after([{"epoch": done, "env_steps": count, "seed": seed} for seed, count in counted])
-        folders = [run_dir] if len(seeds) == 1 else [run_dir / f"seed_{seed}" for seed in seeds]
+        folders = places(run_dir, seeds)
         former = tensorboard and bool(done) and self.metrics.renamed
         for folder in folders if former else ():
             put_aside(folder)
@@ -165,12 +182,9 @@ class RunLog(Callback):
             board.writer.flush()  # a scheduler of trials may end this process any moment
 
     def finish(self, module: RunModule) -> None:
-        """Hyperparameters and final scores for TensorBoard's HPARAMS page, then close."""
-        runs = {run.seed: run for run in read_runs(self.metrics.path)}
+        """Hyperparameters for TensorBoard's HPARAMS page, then close."""
         for seed, board in zip(self.seeds, self.boards, strict=False):
-            measured = {tag: runs[seed].points(tag)[1] for tag in tags("return", "score") if seed in runs}
-            final = {tag: float(values[-1]) for tag, values in measured.items() if len(values)}
-            board.scores(module.settings, seed, final)
+            board.hyperparameters(module.settings, seed)
             board.close()
 
 

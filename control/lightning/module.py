@@ -89,6 +89,10 @@ class RunModule(pl.LightningModule):
         """Numbers of the first member whose distribution TensorBoard shows, taken at evaluations."""
         return {}
 
+    def seconds_after(self) -> float:
+        """What is left to do after the last epoch may take so long, as far as that is known."""
+        return 0.0
+
     def close(self) -> None:
         """Close the environments and end the processes that are the module's."""
 

@@ -93,6 +93,18 @@ class PopulationModule(RunModule):
         split = self.stages.parameters.split(self.mean.detach())
         return {f"weights/{name}": part[0] for name, part in split.items()}
 
+    def seconds_of(self, agents: int) -> float:
+        """What training and testing so many fresh agents as they are in use may take, by the last generation's."""
+        if self.outcome is None:
+            return 0.0
+        own = (self.outcome.train_seconds + self.outcome.test_seconds) / len(self.outcome.returns)
+        return own * agents * self.config.steps_in_use / self.config.inner_steps
+
+    def seconds_after(self) -> float:
+        """The re-evaluation of the best means, the winner's held-out evaluation, and its film."""
+        means = len(self.archive.entries) + (not self.has_solved())
+        return self.seconds_of(means * self.config.retest_agents + self.config.report_agents + self.settings.run.record)
+
     def close(self) -> None:
         self.workers.close()
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["return", "score", "loss", "command", ""]
-"""What shows a tag beside the loggers. ``return``: figures, tables and HPARAMS; ``score``: HPARAMS; ``loss``: figures;
-``command``: the panel of obtained against commanded return."""
+Kind = Literal["return", "loss", "command", ""]
+"""What shows a tag beside the loggers. ``return``: figures and tables; ``loss``: figures; ``command``: the panel
+of obtained against commanded return."""
 
 RUNNING_MEAN = "rollout/return_running_mean"
 RUNNING_BEST = "rollout/return_running_best"
@@ -56,7 +56,7 @@ TAGS = {
         Tag(RUNNING_MEAN, "Mean return of the latest training episodes", "reward",
             "Mean return of the last `running_mean_len` training episodes, or of all where there are fewer.",
             "return", "running mean", (TRAINING, SAMPLED)),
-        Tag(RUNNING_BEST, "Best running mean", "reward", "The largest running mean so far.", "score"),
+        Tag(RUNNING_BEST, "Best running mean", "reward", "The largest running mean so far."),
         Tag(TRAINING, "Training return", "reward", "Mean return of the training episodes that ended in the epoch.",
             "return", "training"),
         Tag("rollout/return_std", "Training return, standard deviation", "reward",
@@ -76,7 +76,7 @@ TAGS = {
             "Mean return, in the test environment, of fresh agents that trained on the search's mean.",
             "return", "search mean"),
         Tag(BEST_FITNESS, "Largest fitness of the generation", "reward",
-            "The largest fitness of the generation.", "score"),
+            "The largest fitness of the generation."),
         Tag(WORST_FITNESS, "Smallest fitness of the generation", "reward", "The smallest fitness of the generation."),
         Tag("search/fitness_std", "Fitness, standard deviation", "reward", "Standard deviation of fitness."),
         Tag("search/center_solved", "Solved by agents of the mean", "share",
