@@ -195,8 +195,7 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     if kept := checkpoints.kept(folder / "checkpoints"):
         lines.append(("checkpoint", kept))
     if isinstance(module, AgentModule) and kept:
-        commands += [(TRAINER, "--eval_agent", kept)]
-        commands += [(TRAINER, "--eval_agent", kept, "--num_eval_episodes", 1, "--record")]
+        commands += [(TRAINER, "--eval_agent", kept, "--record"), (TRAINER, "--report", folder)]
     elif proxy.exists():
         evaluation = (TRAINER, "--eval_agent", proxy, "--agent", module.settings.run.agent, "--num_agents", 10)
         commands += [evaluation, (*evaluation, "--vary_hp")]

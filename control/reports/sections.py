@@ -267,9 +267,9 @@ def repeat(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) 
 def _number(value: float | None) -> str:
     if value is None:
         return "-"
-    return (
-        f"{value:,}" if isinstance(value, int) else f"{value:,.1f}" if abs(value) >= 1 or not value else f"{value:#.3g}"
-    )
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 1 or not value else f"{value:#.3g}"
 
 
 def _ranges(numbers: Sequence[int]) -> str:

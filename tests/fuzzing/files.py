@@ -90,10 +90,9 @@ def _change(rng: random.Random, content: dict[str, Any]) -> None:
             ["payload:CartPole-v1", "payload:Payload-v0", "payload:cartpole,x=1", ":", "a,b"]
         )
     elif how == 5:
-        content[rng.choice(["command", "logdir", "ray_address", "reload", "eval_agent", "plot", "use_tune", "config",
-        "help",
-                            "resume", "version", "search_space", "no_record", "command.return",
-                            ""])] = odd(rng)  # fmt: skip
+        content[rng.choice(["command", "logdir", "ray_address", "reload", "eval_agent", "plot", "film", "report",
+                            "use_tune", "config", "help", "resume", "version", "search_space", "no_record",
+                            "command.return", ""])] = odd(rng)  # fmt: skip
     else:
         content[name] = odd(rng)
 

@@ -132,7 +132,10 @@ def value(rng: random.Random, flag: Flag, stock: Path, sound: bool) -> list[str]
     return [",".join(f"{rng.choice([middle, low + (high - low) * rng.random()]):g}" for _ in range(count))]
 
 
-PATHS = ("logdir", "reload", "eval_agent", "search_space", "plot", "plot_out", "config")
+PATHS = (
+    "logdir", "reload", "eval_agent", "search_space", "plot", "plot_out", "film", "film_out", "report", "report_out",
+    "config",
+)  # fmt: skip
 
 
 @functools.cache
@@ -158,7 +161,7 @@ def draw(rng: random.Random, stock: Path) -> tuple[list[str], list[str]]:
     if mode < 0.12:
         given = [("eval_agent", [paths(rng, stock)])]
     elif mode < 0.17:
-        given = [("plot", [paths(rng, stock) for _ in range(rng.randint(0, 3))])]
+        given = [(rng.choice(["plot", "report"]), [paths(rng, stock) for _ in range(rng.randint(0, 3))])]
     elif mode < 0.25:
         given += [("use_tune", []), *([("search_space", [paths(rng, stock)])] if rng.random() < 0.6 else [])]
     elif mode < 0.32:
@@ -194,7 +197,9 @@ def draw(rng: random.Random, stock: Path) -> tuple[list[str], list[str]]:
 def shortened(argv: Sequence[str], implementation: str) -> list[str]:
     """``argv`` with what makes its run short, where it does not say so itself."""
     said = {word[2:].partition("=")[0].removeprefix("no_") for word in argv if word.startswith("--")}
-    if said & {"eval_agent", "plot", "help", "version", "preset", "use_tune"} or not (own := small(implementation)):
+    if said & {"eval_agent", "plot", "film", "report", "help", "version", "preset", "use_tune"} or not (
+        own := small(implementation)
+    ):
         return [*argv]
     extra = {name: each for name, each in own.items() if name not in said | {"implementation"}}
     return [*argv, *(word for name, each in extra.items() for word in (f"--{name}", str(each)))]
