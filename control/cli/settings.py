@@ -114,6 +114,7 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     if values.get("total_steps") is not None and end != "total_steps":
         values.setdefault(end, None)  # the default of another end is not asked for
     if proxy is not None and (target := values.get("target_return")) is not None:
+        target = build(run, {"target_return": target}).target_return
         solved = values.get("solved_reward")
         if solved not in (None, target):
             raise SettingError(f"target_return is {target}, but solved_reward is {solved}; give one")
