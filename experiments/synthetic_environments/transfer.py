@@ -1,5 +1,5 @@
-"""Agents of stable-baselines3 on our synthetic environments: DQN and PPO train on the Gymnasium form of each and, for
-as many steps, on the real CartPole. All are tested on the real one.
+"""Agents of stable-baselines3 on our synthetic environments: DQN, A2C and PPO train on the Gymnasium form of each and,
+for as many steps, on the real CartPole. All are tested on the real one.
 
     python experiments/synthetic_environments/transfer.py --json results.json
 
@@ -23,25 +23,27 @@ import torch  # noqa: E402
 
 import understudy  # noqa: E402, F401  # registers the synthetic environments
 
-TRAINED_ON = {
-    "bandit": "understudy/SyntheticCartPole-v0",
-    "mdp": "understudy/SyntheticCartPoleMDP-v0",
-    "real": "CartPole-v1",
-}
+PROXIES = {"bandit": "cartpole-bandit", "broad": "cartpole-mdp-broad", "mdp": "cartpole-mdp"}
 # Everything not named here is stable-baselines3's default.
 SETTINGS: dict[str, dict[str, Any]] = {
     "DQN": {"learning_rate": 1e-3, "learning_starts": 300, "train_freq": 1, "target_update_interval": 100,
             "exploration_fraction": 0.5, "policy_kwargs": {"net_arch": [64]}},
+    "A2C": {},
     "PPO": {"n_steps": 256},
+    "PPO as in CleanRL": {"n_steps": 128, "batch_size": 128, "n_epochs": 4, "ent_coef": 0.01, "clip_range_vf": 0.2,
+                          "learning_rate": lambda left: 2.5e-4 * left},
 }  # fmt: skip
+SIDE_BY_SIDE = {"PPO as in CleanRL": 4}  # environments; one, where nothing is said
 
 
 def trained(kind: str, where: str, steps: int, seed: int, proxy: str | None) -> Any:
     """An agent of stable-baselines3 after ``steps`` steps."""
     import stable_baselines3
+    from stable_baselines3.common.env_util import make_vec_env
 
-    made = gymnasium.make(TRAINED_ON[where], **({"proxy": proxy} if proxy else {}))
-    agent = getattr(stable_baselines3, kind)("MlpPolicy", made, seed=seed, device="cpu", **SETTINGS[kind])
+    name, own = ("CartPole-v1", {}) if where == "real" else ("understudy/Synthetic-v0", {"proxy": proxy})
+    made = make_vec_env(name, SIDE_BY_SIDE.get(kind, 1), seed=seed, env_kwargs=own)
+    agent = getattr(stable_baselines3, kind.split()[0])("MlpPolicy", made, seed=seed, device="cpu", **SETTINGS[kind])
     return agent.learn(steps)
 
 
@@ -63,13 +65,14 @@ def main() -> None:
     flags.add_argument("--steps", type=int, default=10_000)
     flags.add_argument("--seeds", type=int, default=3)
     flags.add_argument("--episodes", type=int, default=10)
-    flags.add_argument("--on", nargs="+", choices=list(TRAINED_ON), default=list(TRAINED_ON))
-    flags.add_argument("--bandit", help="a bandit of one's own in place of the shipped one")
-    flags.add_argument("--mdp", help="an MDP of one's own in place of the shipped one")
+    flags.add_argument("--on", nargs="+", choices=[*PROXIES, "real"], default=[*PROXIES, "real"])
+    flags.add_argument("--agents", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
+    for where, shipped in PROXIES.items():
+        flags.add_argument(f"--{where}", default=shipped, help=f"a file of one's own ({shipped})")
     given = flags.parse_args()
     torch.set_num_threads(1)
     results: dict[str, dict[str, Any]] = {}
-    for kind in SETTINGS:
+    for kind in given.agents:
         for where in given.on:
             started, proxy = time.process_time(), getattr(given, where, None)
             returns = [
