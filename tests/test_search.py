@@ -19,6 +19,7 @@ from fake_runs import refused
 from helpers import flags, run_folder, same_runs, start, trained, wait_until
 from models.proxies import files
 from models.proxies.synthetic.networks import Networks
+from models.settings import SettingError
 from models.streams import Streams
 
 search, searched = partial(flags, implementation="SE"), partial(trained, implementation="SE")
@@ -117,6 +118,18 @@ def test_the_paper_preset_stops_by_its_plateau(tmp_path: Path, game: str, episod
     assert found == ((True, 3, "tanh") if game == "cartpole" else (True, 7, "relu"))
     said = files.load(folder / "proxy.safetensors").description["command"]
     assert f"--gamename {game}" in said and "--preset paper" in said and "logdir" not in said
+
+
+def test_the_broad_preset_is_one_of_ppo(tmp_path: Path) -> None:
+    """Its episodes have ten steps, which nothing ends before."""
+    with pytest.raises(SettingError, match="agent is 'DDQN'; allowed with preset broad: PPO"):
+        config.parse(["--implementation", "SE", "--gamename", "cartpole", "--preset", "broad"])
+    folder = searched(
+        tmp_path, "--agent", "PPO", preset="broad", generations=1, initial_draws=2, initial_members=2, inner_steps=40,
+        rollout_steps=5, batch_size=10,
+    )  # fmt: skip
+    metrics = read_metrics(folder / "metrics.csv")
+    assert metrics["search/episode_length"] == [10.0] and (folder / "behaviour.png").exists()
 
 
 def test_resume_is_exact(tmp_path: Path) -> None:

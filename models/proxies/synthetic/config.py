@@ -33,9 +33,9 @@ class Synthetic:
     )
     preset: str = _proxy(
         "recipe",
-        "recipe: what works here; paper: the published loop with its tuned values (figure 2); paper_varied: that "
-        "loop with varied agents (figure 3) [F]",
-        choices=("recipe", "paper", "paper_varied"),
+        "recipe: what works here; broad: an MDP for policy learners too, with --agent PPO; paper: the published loop "
+        "with its tuned values (figure 2); paper_varied: that loop with varied agents (figure 3) [F]",
+        choices=("recipe", "broad", "paper", "paper_varied"),
     )
     proxy_init: str = _proxy(
         "torch",
@@ -74,6 +74,12 @@ _PRESETS: dict[tuple[str, str], dict[str, object]] = {
         "strategy": "snes", "step_size": 1.0, "initial_draws": 32, "deploy_steps": 10_000,
         "vary_hp": True, "vary": ("lr",),
         "num_envs": 10, "fill": 300, "init_episodes": 0, "buffer_size": 2000, "eps_fraction": 0.5,
+    },
+    ("broad", "mdp"): {
+        "learned_reset": True, "max_steps": 10, "done_bias": -5.0, "proxy_init": "normal", "initial_draws": 16,
+        "initial_members": 8, "generations": 80, "inner_steps": 10_000, "keep_best": 3, "retest_agents": 8,
+        "vary_hp": True, "vary": ("lr",), "hidden_sizes": (64,), "num_envs": 4, "rollout_steps": 128,
+        "batch_size": 128, "ppo_epochs": 4, "lr": 1e-3, "ent_coef": 0.01,
     },
     ("paper", "mdp"): {
         "raw_done": True, "strategy": "nes", "population": 32, "common_random_numbers": False,
@@ -119,6 +125,8 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
         raise no_choice("proxy", proxy, PROXIES)
     if (preset, proxy) not in _PRESETS:
         raise no_choice("preset", preset, [name for name, kind in _PRESETS if kind == proxy], f" for a {proxy}")
+    if preset == "broad" and (agent := values.get("agent", "DDQN")) != "PPO":
+        raise no_choice("agent", agent, ["PPO"], " with preset broad")
     base = "cartpole" if game == "cartpole-200" else game
     solved = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     unknown = {"quit_when_solved": False} if values.get("solved_reward", solved.get("solved_reward")) is None else {}
