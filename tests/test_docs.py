@@ -24,6 +24,7 @@ from models.registry import family
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 PAGES += sorted(ROOT.glob("experiments/**/*.md")) + sorted(ROOT.glob("understudy/**/*.md"))
+HOW_TO = sorted(ROOT.glob("docs/how_to/*.md"))  # whose commands need what they show: test_how_to.py
 TINY = "--eval_every 1 --eval_episodes 1 --batch_size "  # ends with that of each kind
 EPISODES = TINY + "8 --epochs 1 --num_grad_steps 1 --num_rand_action_rollouts 2 --training_rollouts_per_worker 2"
 POLICY = TINY + "2 --max_episodes 2"
@@ -51,6 +52,8 @@ SLOW = (
 # One process runs all pages one after another: a command that several pages show then runs once.
 ONE_PROCESS = pytest.mark.xdist_group("documented commands")
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+RUN = [page for page in PAGES if page not in HOW_TO]
+every_page_with_commands = pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -148,7 +151,7 @@ def trained() -> set[frozenset[str]]:
 
 
 @ONE_PROCESS
-@every_page
+@every_page_with_commands
 def test_every_command_runs(
     page: Path, workplace: Path, trained: set[frozenset[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +170,7 @@ def test_every_command_runs(
 
 @pytest.mark.slow
 @ONE_PROCESS
-@every_page
+@every_page_with_commands
 def test_every_slow_command_runs(page: Path, workplace: Path) -> None:
     for command in commands(page):
         possible = "bash_train.sh" not in command or shutil.which("parallel")
@@ -176,9 +179,9 @@ def test_every_slow_command_runs(page: Path, workplace: Path) -> None:
 
 
 @ONE_PROCESS
-@every_page
+@every_page_with_commands
 def test_every_python_example_runs(page: Path, workplace: Path) -> None:
-    """The blocks of a page share their names; those that begin with the name of a file are for test_contributing.py."""
+    """The blocks of a page share their names; those that begin with the name of a file are for test_how_to.py."""
     names: dict[str, object] = {"__name__": "__example__"}
     with contextlib.chdir(workplace):
         for block in blocks(page, "python"):

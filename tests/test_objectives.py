@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from control.evolution.objectives import OBJECTIVES, first, objective, staying, stays
+from control.evolution import objectives
+from control.evolution.objectives import first, objective, staying, stays
 from control.reports.search import describe, quartiles, speed_text
 from models.proxies.reward.config import Config
-from models.proxies.search import SearchConfig, validate
+from models.proxies.search import OBJECTIVES, SearchConfig, validate
 
 NAN = float("nan")
 CURVE = torch.tensor([
@@ -47,6 +48,7 @@ def test_fitness(settings: dict[str, Any], expected: list[float]) -> None:
 
 def test_every_objective_can_be_chosen() -> None:
     assert tuple(OBJECTIVES) == SearchConfig.__dataclass_fields__["objective"].metadata["choices"]
+    assert all(callable(getattr(objectives, name)) for name in OBJECTIVES)
 
 
 def test_when_an_agent_is_solved() -> None:

@@ -1,6 +1,5 @@
 """What a search maximises: from agents that were trained and tested to the fitness of the proxies they trained on."""
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -43,14 +42,11 @@ def threshold(outcome: Tested, config: Any) -> Tensor:
     return -outcome.steps.to(missing.dtype) - config.unsolved_weight * missing
 
 
-OBJECTIVES: dict[str, Callable[[Tested, Any], Tensor]] = {
-    "final": final, "average": average, "auc": auc, "threshold": threshold,
-}  # fmt: skip
-
-
 def objective(outcome: Tested, config: Any) -> Tensor:
-    """The fitness ``[N]`` by ``config.objective``."""
-    return OBJECTIVES[config.objective](outcome, config)
+    """The fitness ``[N]`` by the function above that ``config.objective`` names; `models.proxies.search.OBJECTIVES`
+    lists these."""
+    fitness: Tensor = globals()[config.objective](outcome, config)
+    return fitness
 
 
 def stays(curve: Tensor, solved: float) -> Tensor:

@@ -12,6 +12,16 @@ from models.settings import setting, width
 
 HAS_NUMBA = importlib.util.find_spec("numba") is not None  # the extra of that name
 
+OBJECTIVES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "final": ("the return of tests after training", ()),
+    "average": ("their mean over the training", ("test_every",)),
+    "auc": ("their sum over its steps", ("test_every",)),
+    "threshold": ("few steps until solved [F]", ("solved_reward",)),
+}
+"""What a search can maximise, in words, and the settings that it needs. Each is a function of this name in
+``control/evolution/objectives.py``."""
+_NEEDED = {"solved_reward": "a solved_reward to reach", "test_every": "steps between tests"}
+
 _network = functools.partial(setting, section="proxy")
 _search = functools.partial(setting, section="search")
 _inner = functools.partial(setting, section="inner loop")
@@ -74,9 +84,8 @@ class SearchConfig:
 
     objective: str = _inner(
         "final",
-        "what a search maximises: the return of tests after training (final), their mean over the training (average) "
-        "or sum over its steps (auc), or few steps until solved (threshold [F])",
-        choices=("final", "average", "auc", "threshold"),
+        f"what a search maximises. {'; '.join(f'{name}: {words}' for name, (words, _) in OBJECTIVES.items())}",
+        choices=OBJECTIVES,
     )
     test_every: int | None = _inner(
         None, "steps of an agent's training between tests on the real environment; null tests at its end", minimum=1
@@ -144,12 +153,11 @@ def validate(config: SearchConfig) -> str | None:
         return f"population is {config.population}; allowed with mirrored: an even number"
     if config.inner_rule == "tests" and config.solved_reward is None:
         return "inner_rule is 'tests', but solved_reward is null; allowed: a solved_reward to test for"
-    for name in ("objective", "choose_by"):
-        if getattr(config, name) in ("threshold", "stays") and config.solved_reward is None:
-            return f"{name} is {getattr(config, name)!r}, but solved_reward is null; allowed: a solved_reward to reach"
-    for name in ("objective", "choose_by"):
-        if getattr(config, name) in ("average", "auc", "stays") and config.test_every is None:
-            return f"{name} is {getattr(config, name)!r}, but test_every is null; allowed: steps between tests"
+    stays = ("solved_reward", "test_every") if config.choose_by == "stays" else ()
+    for name, needs in (("objective", OBJECTIVES[config.objective][1]), ("choose_by", stays)):
+        for need in needs:
+            if getattr(config, need) is None:
+                return f"{name} is {getattr(config, name)!r}, but {need} is null; allowed: {_NEEDED[need]}"
     if config.test_every is not None and config.inner_rule != "budget":
         return f"test_every is {config.test_every}, but inner_rule is {config.inner_rule!r}; allowed: budget"
     if config.test_every is not None and config.train_episodes is not None:

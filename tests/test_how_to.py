@@ -1,0 +1,121 @@
+"""The pages of docs/how_to/ are complete: the files and the changes they show, and nothing else, make an environment,
+an agent, a loss term and an objective, and their commands run."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+from test_docs import HOW_TO, commands
+
+FILES = {"models/agents/cem/config.py", "models/agents/cem/agent.py", "envs/corridor.py"}
+CHANGED = {
+    "models/agents/policy_gradients/config.py", "models/agents/policy_gradients/agent.py", "control/reports/tags.py",
+    "models/proxies/search.py", "control/evolution/objectives.py",
+}  # fmt: skip
+USERS = {"my_corridor.py"}  # outside the project, so not in its style
+ONE = "import sys, trainer; [trainer.main(line.split()) and sys.exit(line) for line in sys.argv[1:]]"
+RN = "--no_compiled --population 4 --generations 2 --inner_steps 200 --deploy_steps 200 --second_phase null"
+TINY = {
+    "CPG": "--max_episodes 4 --batch_size 2 --eval_every 1 --eval_episodes 1",
+    "CEM": "--epochs 2 --eval_every 1",
+    "RN": f"{RN} --center_agents 1 --retest_agents 1 --report_agents 1 --eval_every 1",
+}
+
+
+def changed(text: str, diff: str) -> str:
+    """``text`` with the hunks of a file's diff, each of which fits in one place. Hunks bear no line numbers."""
+    for hunk in re.split(r"^@@.*\n", diff, flags=re.MULTILINE)[1:]:
+        old, new = ("".join(line[1:] for line in hunk.splitlines(True) if line[0] in f" {sign}") for sign in "-+")
+        assert text.count(old) == 1, f"{text.count(old)} places for\n{old}"
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project with the files that the pages show, Python blocks whose first line names the file, and with the
+    changes in their diffs."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, folder)
+        elif (path / "__init__.py").exists() or path.name in ("experiments", "tests"):
+            shutil.copytree(path, folder / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+    text = "".join(page.read_text() for page in HOW_TO)
+    shown = dict(re.findall(r"^```python\n# (\S+\.py)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    assert set(shown) == FILES | USERS
+    for name, content in shown.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content)
+    diffs = "".join(re.findall(r"^```diff\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    parts = re.findall(r"^--- a/(\S+)\n\+\+\+ b/\1\n(.*?)(?=^--- a|\Z)", diffs, re.MULTILINE | re.DOTALL)
+    assert {name for name, _ in parts} == CHANGED
+    for name, diff in parts:
+        (folder / name).write_text(changed((folder / name).read_text(), diff))
+    return folder
+
+
+def run(checkout: Path, *words: str) -> str:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=checkout, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def metrics(checkout: Path, where: str) -> dict[str, list[float]]:
+    """The columns of the one run in ``exp_dir/<where>``."""
+    (path,) = checkout.glob(f"exp_dir/{where}/seed_*/version_0/metrics.csv")
+    header, *rows = [line.split(",") for line in path.read_text().splitlines()]
+    return {name: [float(row[i]) for row in rows if row[i]] for i, name in enumerate(header)}
+
+
+def test_every_command_runs(checkout: Path) -> None:
+    lines, seen = [], set()
+    for page in HOW_TO:
+        for command in commands(page):
+            if command.startswith("python trainer.py "):
+                (name,) = re.findall(r"--implementation (\S+)", command)
+                lines.append(f"{command.removeprefix('python trainer.py ')} {TINY[name]}")
+                seen.add(page.stem)
+            else:  # run below
+                assert command == "python -m pytest tests/test_agent_contract.py -k CEM"
+    assert seen == {page.stem for page in HOW_TO}
+    lines.append("--implementation CEM --gamename corridor --epochs 2 --eval_every 1")
+    shown = run(checkout, "-c", ONE, *sorted(lines, key=lambda line: "--help" in line))  # which ends the process
+    assert "--elite_share" in shown and ", corridor" in shown
+    found = metrics(checkout, "corridor/debug/CEM")
+    assert len(found["epoch"]) == 2 and {"train/policy_loss", "train/elite_return", "eval/return_greedy"} < set(found)
+    assert len(metrics(checkout, "my_corridor_Corridor-v0/debug/CPG")["rollout/return_mean"]) == 2
+    found = metrics(checkout, "cartpole/debug/CPG")
+    parts = zip(*(found[f"train/{name}_loss"] for name in ("score", "policy", "entropy", "total")), strict=True)
+    assert all(score > 0 and score + sum(others) == pytest.approx(total) for score, *others, total in parts)
+    (config,) = checkout.glob("exp_dir/cliff/debug/RN/seed_*/version_0/config.yaml")
+    assert "objective: worst" in config.read_text()
+
+
+@pytest.mark.slow
+def test_the_examples_have_the_style_of_the_project(checkout: Path) -> None:
+    run(checkout, "-m", "ruff", "check", *sorted(FILES | CHANGED | USERS))
+    run(checkout, "-m", "ruff", "format", "--check", *sorted(FILES | CHANGED | USERS))
+    run(checkout, "-m", "mypy", *sorted(FILES | CHANGED))
+
+
+@pytest.mark.slow
+def test_the_examples_keep_to_their_contracts(checkout: Path) -> None:
+    run(checkout, *"-m pytest -q -p no:cacheprovider tests/test_agent_contract.py -k CEM".split())
+    run(checkout, *"-m pytest -q -p no:cacheprovider tests/test_dynamics.py -k corridor".split())
+
+
+@pytest.mark.slow
+def test_the_example_environment_can_be_learned(checkout: Path) -> None:
+    flags = "--epochs 40 --lr 1e-2 --target_return 0.9 --eval_every 5 --exp_name learns"
+    printed = run(checkout, *f"trainer.py --implementation CEM --gamename corridor {flags}".split())
+    assert "reached" in printed or "target" in printed, printed
