@@ -1,0 +1,157 @@
+"""The page of all settings, made from their declarations.
+
+python -m control.cli.reference     # writes docs/settings.md
+"""
+
+import dataclasses
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from control.cli.help import OBVIOUS, WORDS
+from control.cli.options import Flag
+from control.cli.run_settings import RunConfig
+from control.cli.settings import COMMAND, COMMANDS
+from control.cli.words import word
+from models.family import Family
+from models.proxies.search import NetworkConfig, SearchConfig
+from models.registry import implementations
+from models.settings import allowed, kinds
+from models.vocabulary import others
+
+WIDTH = 120
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+HEAD = """# Settings
+
+Every setting with its meaning, default and range. It is a flag (`--lr 1e-3`), a key of a YAML file (`lr: 1e-3`) and a
+keyword in Python (`lr=1e-3`), by the same name.
+
+{words}
+
+`python trainer.py --implementation CPG --help` prints those of one agent. *Also* are other names that are accepted.
+Letters in brackets are sources, named at the head of each family. This page is made by
+`python -m control.cli.reference`.
+"""
+TITLES = {
+    "command_conditioned": "Agents that follow commands", "ddqn": "DDQN",
+    "model_generalisation": "Model-based generalisation",
+    "policy_gradients": "Policy gradients", "ppo": "PPO", "sac": "SAC", "tabular": "Tables", "td3": "TD3",
+    "td3_discrete": "TD3 for discrete actions", "reward": "Reward networks", "synthetic": "Synthetic environments",
+}  # fmt: skip
+
+
+def page() -> str:
+    """The whole page."""
+    words = _filled(re.sub(r"(--[a-z_]+|64,64 or 64 64)", r"`\1`", WORDS))
+    return (
+        "\n".join(
+            [HEAD.format(words=words), *_of_runs(), *_of_environments(), *_of_searches(), *_of_families()]
+        ).rstrip()
+        + "\n"
+    )
+
+
+def _of_runs() -> Iterator[str]:
+    yield "## Every run\n"
+    yield from _sections(RunConfig())
+    yield "### commands\n"
+    flags = [Flag(f"command.{name}", COMMAND, field.metadata, None, "") for name, field in COMMANDS.items()]
+    yield from _lines(flags)
+
+
+def _of_environments() -> Iterator[str]:
+    from envs.names import GAMES, declared, resolve
+
+    yield "## Environments with parameters\n"
+    yield "They become part of the environment's name: `--gamename procmaze --grid_size 5` is `procmaze,grid_size=5`.\n"
+    for name in (*GAMES, *declared()):
+        found = resolve(name)
+        if found.parameters is not None:
+            yield f"### {name}\n"
+            config = found.parameters(**found.in_use())
+            yield from _lines(_flags(config))
+
+
+def _of_searches() -> Iterator[str]:
+    names = [name for name, own in implementations().items() if own.learns_from == "evolution"]
+    yield f"## Searches ({', '.join(names)})\n"
+    yield "Defaults depend on the preset and the environment; `--help` with both shows those of a run.\n"
+    yield from _sections(SearchConfig(), names)
+    yield from _sections(NetworkConfig(), names)
+
+
+def _of_families() -> Iterator[str]:
+    known = implementations()
+    for one in dict.fromkeys(known[name].package for name in known):
+        names = [name for name, own in known.items() if own.package == one]
+        yield from _of_family(known[names[0]], names)
+
+
+def _of_family(own: Family, names: Sequence[str]) -> Iterator[str]:
+    folder = own.package.rpartition(".")[2]
+    title = TITLES.get(folder, folder)
+    yield f"## {title}" + ("\n" if names == [title] else f" ({', '.join(names)})\n")
+    if sources := re.search(r"^Sources?: (.+?)(?:\n\n|\Z)", own.sources, re.DOTALL | re.MULTILINE):
+        yield _filled(sources[1]) + "\n"
+    shared = {*kinds(SearchConfig), *kinds(NetworkConfig)} if own.learns_from == "evolution" else set()
+    yield from _sections(own.config(), [folder], shared)
+    changes = {f"`{name}`": values for name, values in own.implementations.items() if len(names) > 1}
+    changes |= {f"`--preset {p}` with `{n}`": v for p, by_name in own.presets.items() for n, v in by_name.items()}
+    changes |= {f"`{name}` on `{game}`": values for (name, game), values in own.environment_presets.items()}
+    if changes := {title: values for title, values in changes.items() if values}:
+        yield "### other defaults\n"
+        yield from (_filled(f"- {title}: {_pairs(values)}", "  ") for title, values in changes.items())
+        yield ""
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{name}` {word(value, ',')}" for name, value in values.items())
+
+
+def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] = ()) -> Iterator[str]:
+    """The settings of a config below their headings."""
+    flags = [flag for flag in _flags(config) if flag.name not in without]
+    for section in sorted({flag.section: 0 for flag in flags}, key=bool):  # those without a heading come first
+        if section:
+            yield f"### {section}\n"
+        yield from _lines([flag for flag in flags if flag.section == section], families)
+
+
+def _flags(config: Any) -> list[Flag]:
+    known = kinds(type(config))
+    return [
+        Flag(
+            field.name,
+            known[field.name],
+            field.metadata,
+            getattr(config, field.name),
+            field.metadata.get("section", ""),
+        )
+        for field in dataclasses.fields(config)
+    ]
+
+
+def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]:
+    """A list item a setting, and an empty line."""
+    for flag in flags:
+        may = ("one of " if flag.meta.get("choices") and not flag.kind.many else "") + allowed(flag.kind, flag.meta)
+        plain = not flag.kind.many and may.split(";")[0] in OBVIOUS and flag.kind.item is not bool
+        also = others(flag.name, families)
+        said = f" Also {', '.join(f'`{name}`' for name in also)}." if also else ""
+        default = f"Default `{word(flag.default, ',') or 'empty'}`{'' if plain else '; '}{'' if plain else may}."
+        line = (
+            f"- **`{flag.name}`**: {flag.meta['help']}{'' if flag.meta['help'].endswith('.') else '.'} {default}{said}"
+        )
+        yield _filled(line, "  ")
+    yield ""
+
+
+def _filled(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"written: {PAGE}")

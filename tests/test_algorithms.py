@@ -1,0 +1,46 @@
+"""The table of docs/algorithms.md against the agents themselves."""
+
+import importlib.util
+import re
+
+import pytest
+
+from conftest import ROOT
+from models.registry import agent_class, default_config, family, implementations
+from models.spaces import Continuous
+
+PAGE = (ROOT / "docs/algorithms.md").read_text()
+WORDS = {True: "yes", False: ""}
+
+
+def table(heading: str) -> dict[str, list[str]]:
+    """The rows below a heading row, by their first cell."""
+    rows = re.search(rf"^\| {re.escape(heading)} .*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    assert rows
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[1].splitlines()]
+    return {first: others for first, *others in cells}
+
+
+def searches(name: str) -> bool:
+    return family(name).learns_from == "evolution"
+
+
+def test_the_page_has_every_implementation() -> None:
+    assert set(table("`--implementation` | observations")) == {name for name in implementations() if not searches(name)}
+    assert set(table("`--implementation` | learns")) == {name for name in implementations() if searches(name)}
+
+
+@pytest.mark.parametrize("name", [name for name in implementations() if not searches(name)])
+def test_a_row(name: str) -> None:
+    observations, actions, policy, proxies, code, gpu = table("`--implementation` | observations")[name]
+    own, agent = family(name), agent_class(name)
+    seen = "one-hot cells" if agent.takes_cells_only else "vectors, images" if agent.takes_images else "vectors"
+    chosen = ["continuous" if kind is Continuous else "discrete" for kind in agent.action_kinds]
+    assert (observations, actions) == (seen, ", ".join(chosen))
+    assert (proxies, gpu) == (WORDS[own.trains_on_proxies], WORDS["gpu" in own.accelerators])
+    if own.learns_from == "episodes":
+        assert policy == ("on" if default_config(name, "cartpole").schedule.on_policy else "off")
+    if importlib.util.find_spec("numba"):
+        from control.loops.compiled import KINDS
+
+        assert code == WORDS[agent in KINDS]
