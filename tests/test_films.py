@@ -114,6 +114,25 @@ def test_a_film_has_the_speed_of_the_environment_and_every_step(stripes: str, tm
         assert gif.n_frames > 1 and gif.info["loop"] == 0
 
 
+def test_an_episode_without_end_is_cut(stripes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.films.recording._LONGEST", 6)
+    assert record([Actor(lambda: playing(stripes))], stripes, tmp_path / "film.mp4", [500]) == [[6.0]]
+
+
+def test_a_fault_while_filming_is_its_own_and_leaves_no_file(stripes: str, tmp_path: Path) -> None:
+    def broken() -> Policy:
+        policy: Any = playing(stripes)
+        policy.act = lambda obs: 1 / 0
+        return policy
+
+    with pytest.raises(ZeroDivisionError):
+        record([Actor(broken)], stripes, tmp_path / "film.mp4", [5])
+    assert not [*tmp_path.iterdir()]
+    (tmp_path / "folder.mp4").mkdir()
+    with pytest.raises(OSError):
+        record([Actor(lambda: playing(stripes))], stripes, tmp_path / "folder.mp4", [1])
+
+
 @pytest.mark.parametrize(("told", "speed"), [
     (15, 15.0), (None, 30.0), ("fast", 30.0), (float("nan"), 30.0), (0.1, 1.0), (10**9, 240.0),
 ])  # fmt: skip
@@ -187,17 +206,15 @@ def test_a_commanded_policy_tells_what_it_is_asked() -> None:
 # -- side by side ------------------------------------------------------------------------------------------------------
 
 
-def test_trained_beside_untrained(logdir: Path, capsys: Shown) -> None:
+def test_trained_beside_untrained(logdir: Path, capsys: Shown, finished: Any) -> None:
     for name in ("UDRL", "DDQN"):
-        folder = trained(logdir / name, implementation=name, epochs=2, num_seeds=2)
+        folder = str(finished(implementation=name, num_seeds=2)[0])
         capsys.readouterr()
-        argv = ["--film", "untrained", str(folder), "--record_episodes", "2", "--time_limit", "8"]
-        assert trainer.main([*argv, "--logdir", str(logdir), "--film_out", str(logdir / f"{name}.mp4")]) == 0
+        argv = ["--film", "untrained", folder, "--record_episodes", "1", "--time_limit", "5"]
+        assert trainer.main([*argv, "--film_out", str(logdir / f"{name}.mp4")]) == 0
         first, second, *_ = capsys.readouterr().out.splitlines()
-        assert first == f"{name}, untrained: 2 episodes, returns 8, 8"
-        assert re.match(rf"{name} \(debug, seed 25\), \d+ steps: ", second) and second.endswith(
-            ": 2 episodes, returns 8, 8"
-        )
+        assert first == f"{name}, untrained: one episode, return 5"
+        assert re.fullmatch(rf"{name} \(debug, seed 25\), [\d,]+ steps: one episode, return 5", second)
         assert frames(logdir / f"{name}.mp4")[0]["size"][0] == 1208 and (logdir / f"{name}.gif").exists()
 
 
@@ -205,13 +222,15 @@ def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
     logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SearchConfig, "steps_in_use", 300)
+    monkeypatch.setattr("control.loops.compiled.able", lambda loop: False)  # which saves compiling it
+    (logdir / "films").mkdir(parents=True)
+    (logdir / "films" / "cartpole_0.mp4").touch()  # of an earlier film
     argv = ["--film", "cartpole-bandit", "real", "untrained", "--record_episodes", "1", "--time_limit", "5"]
-    for _ in range(2):
-        assert trainer.main([*argv, "--logdir", str(logdir)]) == 0
+    assert trainer.main([*argv, "--logdir", str(logdir)]) == 0
     said = capsys.readouterr().out
     names = ("DDQN, 300 steps on cartpole-bandit", "DDQN, 300 steps on the real cartpole", "DDQN, untrained")
     assert all(f"\n{name}: one episode, return 5\n" in said for name in names)
-    films = ["cartpole_0.gif", "cartpole_0.mp4", "cartpole_1.gif", "cartpole_1.mp4"]
+    films = ["cartpole_0.mp4", "cartpole_1.gif", "cartpole_1.mp4"]
     assert sorted(path.name for path in (logdir / "films").iterdir()) == films
 
 

@@ -40,11 +40,11 @@ def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None
     ends. Raises UserError where it cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     writer: Any = None
-    try:
-        with replacing(path) as temporary:
+    with replacing(path) as temporary:
 
-            def add(frame: Frame) -> None:
-                nonlocal writer
+        def add(frame: Frame) -> None:
+            nonlocal writer
+            with _writing("video", path):
                 if writer is None:
                     writer = encoder().write_frames(
                         str(temporary), frame.shape[1::-1], fps=frames_per_second, macro_block_size=2,
@@ -53,33 +53,37 @@ def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None
                     writer.send(None)
                 writer.send(np.ascontiguousarray(frame))
 
+        try:
             yield add
+        finally:
             if writer is not None:
-                writer.close()
+                with _writing("video", path):
+                    writer.close()
+
+
+@contextlib.contextmanager
+def _writing(what: str, path: Path) -> Iterator[None]:
+    """A UserError of whatever ffmpeg or the disk says."""
+    try:
+        yield
     except (OSError, RuntimeError) as error:
-        raise UserError(f"video {str(path)!r} could not be written: {first_line(error)[:160]}") from error
-    finally:
-        if writer is not None:
-            writer.close()
+        raise UserError(f"{what} {str(path)!r} could not be written: {first_line(error)[:160]}") from error
 
 
 def gif(video: Path, limit: int = SMALL) -> Path:
     """A GIF of ``video`` beside it, as good as ``limit`` bytes allow: a long or lively film gets fewer frames, pixels
     and colours, and at last fewer seconds. Raises UserError where it cannot be written."""
     path, rate, size = video.with_suffix(".gif"), 0.0, 0
-    try:
+    with _writing("GIF", path), replacing(path) as temporary:
         widest = next(encoder().read_frames(str(video)))["size"][0]
-        with replacing(path) as temporary:
-            for quality in _QUALITIES:
-                now = quality[0] * min(quality[1], widest) ** 2  # pixels a second, nearly
-                if rate and size * now / rate > 2 * limit and quality != _QUALITIES[-1]:
-                    continue  # by what the last one took, this one is far too large
-                _convert(video, temporary, *quality)
-                rate, size = now, temporary.stat().st_size
-                if size <= limit:
-                    break
-    except (OSError, RuntimeError) as error:
-        raise UserError(f"GIF {str(path)!r} could not be written: {first_line(error)[:160]}") from error
+        for quality in _QUALITIES:
+            now = quality[0] * min(quality[1], widest) ** 2  # pixels a second, nearly
+            if rate and size * now / rate > 2 * limit and quality != _QUALITIES[-1]:
+                continue  # by what the last one took, this one is far too large
+            _convert(video, temporary, *quality)
+            rate, size = now, temporary.stat().st_size
+            if size <= limit:
+                break
     return path
 
 

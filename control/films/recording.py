@@ -19,6 +19,7 @@ from models.contract import Policy
 from models.settings import SettingError, UserError
 from models.streams import Streams
 
+_LONGEST = 10_000  # steps of an episode, after which it is cut: some environments have no end
 _LOOK, _PAUSE = 0.4, 1.4  # seconds for which the last picture of an episode stays as it is, and then behind its card
 
 
@@ -116,7 +117,7 @@ class _Stage:
         seeds = torch.full(self._first.shape, seed, dtype=torch.int64)
         self._obs: Tensor = self.environment.reset(seeds, self._first)
         self._frame = enlarged(self.environment.frame(0, 0))
-        self._heading, self._steps, self.done, self._waited = heading, 0, False, 0
+        self._heading, self._steps, self.done, self._waited, self._end = heading, 0, False, 0, "after"
         self.returns.append(0.0)
         self._told = self.policy.told()
 
@@ -125,7 +126,7 @@ class _Stage:
         if self.done:
             self._waited += 1
             if self._waited == max(1, round(_LOOK * self.frames_per_second)):
-                ended = f"after {self._steps:,} step{'s' * (self._steps != 1)}"
+                ended = f"{self._end} {self._steps:,} step{'s' * (self._steps != 1)}"
                 words = [self._heading, f"return {_number(self.returns[-1])}", ended]
                 self._frame = card(self._frame, words, round(1.5 * self._letters))
             return
@@ -135,6 +136,8 @@ class _Stage:
         self.policy.advance(step.reward)
         self._obs, self.done = step.obs, bool(step.done[0, 0])
         self._steps += 1
+        if self._steps == _LONGEST and not self.done:
+            self.done, self._end = True, "cut after"
         self.returns[-1] += float(step.reward[0, 0])
         self._frame = enlarged(self.environment.frame(0, 0))
 
