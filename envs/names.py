@@ -295,7 +295,7 @@ def register_ours() -> None:
 
     for game in _TABLE:
         if game.gym_id.startswith("understudy/") and game.gym_id not in registry:
-            fixed = {} if game.parameters else dict(game.kwargs)
+            fixed = dict(game.kwargs)
             limit = fixed.pop("max_episode_steps", None)
             kwargs = {"dynamics": game.dynamics, **fixed}
             register(game.gym_id, "envs.tensor_gym:TensorGym", max_episode_steps=limit, kwargs=kwargs)

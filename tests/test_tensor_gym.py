@@ -9,6 +9,7 @@ import torch
 from gymnasium.utils.env_checker import check_env
 
 from envs.make import make_dynamics
+from envs.names import resolve
 from envs.tensor import TensorEnvironment
 from models.settings import SettingError
 
@@ -89,3 +90,10 @@ def test_bad_parameters_are_one_line() -> None:
     env.reset(seed=0)
     with pytest.raises(gym.error.InvalidAction, match="action is 7"):
         env.step(7)
+
+
+@pytest.mark.parametrize("game", ["procmaze", "opengrid", "buttongrid", "panflute"])
+def test_an_id_is_the_environment_of_the_command_line(game: str) -> None:
+    env, known = gym.make(resolve(game).gym_id), make_dynamics(game)
+    assert env.observation_space.shape == known.spaces.obs_shape
+    assert env.spec.max_episode_steps == known.spaces.max_episode_steps

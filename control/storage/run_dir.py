@@ -30,8 +30,9 @@ def parent(run: RunConfig) -> Path:
 
 
 def safe_name(name: str) -> str:
-    """``name`` as one folder: letters, digits and ``._+=-`` stay, anything else (as in ``ALE/Pong-v5``) is ``_``."""
-    return re.sub(r"[^\w.+=-]+", "_", name).lstrip(".")[:100] or "_"
+    """``name`` as one folder: letters, digits and ``._+-`` stay, ``=`` is ``-``, anything else (as in ``ALE/Pong-v5``)
+    is ``_``."""
+    return re.sub(r"[^\w.+-]+", "_", name.replace("=", "-")).lstrip(".")[:100] or "_"
 
 
 def versions(folder: Path) -> list[Path]:
