@@ -161,7 +161,7 @@ def test_one_run_as_it_is_made(logdir: Path, capsys: Shown) -> None:
 
 @pytest.mark.draws
 def test_a_search(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
-    folder = trained(logdir, implementation="SE")
+    folder = trained(logdir, "--no_compiled", implementation="SE")
     page = made(folder, out=tmp_path / "page.html")
     sound(page)
     assert {"data:image/png;base64"} == {each["src"].partition(",")[0] for each in page.all("img")}
