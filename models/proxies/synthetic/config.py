@@ -77,7 +77,7 @@ _PRESETS: dict[tuple[str, str], dict[str, object]] = {
     },
     ("broad", "mdp"): {
         "learned_reset": True, "max_steps": 10, "done_bias": -5.0, "proxy_init": "normal", "initial_draws": 16,
-        "initial_members": 8, "generations": 80, "inner_steps": 10_000, "keep_best": 3, "retest_agents": 8,
+        "initial_members": 8, "generations": 40, "inner_steps": 10_000, "keep_best": 3, "retest_agents": 8,
         "vary_hp": True, "vary": ("lr",), "hidden_sizes": (64,), "num_envs": 4, "rollout_steps": 128,
         "batch_size": 128, "ppo_epochs": 4, "lr": 1e-3, "ent_coef": 0.01,
     },
