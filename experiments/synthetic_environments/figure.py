@@ -31,10 +31,10 @@ from models.settings import SettingError  # noqa: E402
 
 SEARCHES = {"CartPole, MDP": "cartpole/mdp", "CartPole, bandit": "cartpole/bandit", "Acrobot, bandit": "acrobot/bandit"}
 # What agents train on has one colour in every panel.
-COLOUR = {"bandit": COLOURS[0], "real": COLOURS[1], "mdp": COLOURS[2]}
-WORDS = {"bandit": "synthetic bandit", "mdp": "synthetic MDP", "real": "real"}
+COLOUR = {"bandit": COLOURS[0], "real": COLOURS[1], "mdp": COLOURS[2], "broad": COLOURS[3]}
+WORDS = {"bandit": "synthetic bandit", "mdp": "synthetic MDP", "broad": "broad MDP", "real": "real"}
 STYLES = ("-", (0, (4, 1.5)), (0, (1, 1)))
-SOLVED = "SB3: stable-baselines3; solved: Gymnasium's reward_threshold"
+SOLVED = "SB3: stable-baselines3; PPO*: as in CleanRL; solved: Gymnasium's reward_threshold"
 
 
 def _level(game: str) -> list[Level]:
@@ -81,7 +81,7 @@ def draw_transfer(axis: Any, results: dict[str, dict[str, Any]]) -> None:
         )
         axis.plot(np.mean(row["returns"]), at - 0.15, "D", color=colour, markersize=4)
     axis.plot([], [], "o", color=INK, markersize=3.2, label="seed")
-    _rows(axis, [name.replace("mdp", "MDP") for name in results])
+    _rows(axis, [name.replace("mdp", "MDP").replace(" as in CleanRL", "*") for name in results])
     draw_levels(axis, _level("cartpole"), {}, labels=False, along="x")
     steps = next(iter(results.values()))["steps"]
     set_title(axis, f"CartPole: SB3 after {steps:,} steps", 1.6)
@@ -108,7 +108,7 @@ def make(given: argparse.Namespace) -> None:
     notes = ["lines: new agents trained on the mean of the search distribution"] * bool(found)
     held_out = "held-out: 64 new agents, 10 episodes each; line: 95 % bootstrap interval of their interquartile mean"
     notes += [held_out] * bool(reports)
-    height = 2.1 * bool(found) + 2.3 * bool(games or results)
+    height = 2.1 * bool(found) + max(2.3, 0.22 * len(results)) * bool(games or results)
     with Book(given.out, look_of(given)) as book, book.sheet(
         cells, (WIDTH, height), note="; ".join([*notes, SOLVED])
     ) as axes:  # fmt: skip
