@@ -41,6 +41,7 @@ EPISODES = COMMON | {
     "rollout/return_std", "rollout/return_max", "rollout/return_min", "time/rollout", "time/update",
     "eval/return_sampled",
 }  # fmt: skip
+SEEN = {"command/return_seen_min", "command/return_seen_max"}
 COMMANDED = EPISODES | {"train/policy_loss", "train/entropy", "train/grad_norm", "train/buffer_size"}
 GRADIENTS = EPISODES | {
     "rollout/return_running_mean", "rollout/return_running_best", "train/policy_loss", "train/total_loss",
@@ -48,8 +49,8 @@ GRADIENTS = EPISODES | {
 }  # fmt: skip
 COMPARED = GRADIENTS | {"train/entropy_loss", "train/baseline", "train/advantage_mean"}
 WRITTEN = {
-    "UDRL": COMMANDED | {"command/return", "command/horizon", "train/validation_loss"},
-    "RCP-R": COMMANDED | {"command/return", "train/validation_loss"},
+    "UDRL": COMMANDED | SEEN | {"command/return", "command/horizon", "train/validation_loss"},
+    "RCP-R": COMMANDED | SEEN | {"command/return", "train/validation_loss"},
     "RCP-A": COMMANDED | {"command/advantage", "train/value_loss", "train/explained_variance"},
     "VPG": GRADIENTS, "CPG": COMPARED, "AAC": COMPARED | {"train/value_loss", "train/explained_variance"},
     "DDQN": STEPS, "DuelingDDQN": STEPS, "TD3Discrete": STEPS - {"train/epsilon"} | {"train/policy_loss"},

@@ -92,6 +92,9 @@ class RunConfig:
         minimum=1,
     )
     evaluation: str = _evaluation("both", "how --eval_agent acts", choices=("greedy", "sampled", "both"))
+    obedience: bool = _evaluation(
+        False, "ask the agent for returns over and beyond those seen in training, and compare what it obtains"
+    )
 
     use_tune: bool = _tuning(False, "search hyperparameters with Ray Tune instead of one run")
     search_space: str | None = _tuning(None, "YAML file of the search space; null is the published one")

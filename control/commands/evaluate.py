@@ -15,6 +15,7 @@ from torch import Tensor
 from control.cli.options import for_fresh_agents
 from control.cli.progress import progress
 from control.cli.settings import RunConfig, Settings, as_dict, from_dict
+from control.commands import obedience
 from control.commands.process import prepare
 from control.commands.run import to_play, with_weights
 from control.evolution.cluster import make_workers
@@ -24,6 +25,7 @@ from control.loops.build import check_accelerator, check_spaces, device_of, spac
 from control.loops.loop import Loop
 from control.loops.memory import check_memory, of_fresh_agents
 from control.loops.rollout import Episodes
+from control.reports.obedience import COMMANDS
 from control.reports.search import describe, iqm_text, speed_text
 from control.reports.statistics import interval, iqm
 from control.reports.tables import aligned, with_interval
@@ -78,11 +80,17 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             raise SettingError(
                 f"{name} is {getattr(now, name)!r}, but the checkpoint is of {getattr(then.run, name)!r}; leave it out"
             )
+    if now.obedience and (now.record or "return" in settings.command):
+        name = "record" if now.record else "command.return"
+        raise SettingError(f"--{name} has no effect with --obedience, which asks for many returns", name)
     names = (*_FROM_NOW, *{"time_limit"} & settings.given)
     changes = {name: getattr(now, name) for name in names} | {"command": then.command | settings.command}
-    here = to_play(then.replace(**changes), now.num_eval_episodes)
+    few = now.obedience and "num_eval_episodes" not in settings.given
+    episodes = obedience.EPISODES if few else now.num_eval_episodes
+    here = to_play(then.replace(**changes), episodes)
     with contextlib.closing(with_weights(checkpoint, here, now.seed)) as loop:
         able = loop.evaluation_modes
+        followed = obedience.check(loop, then.run.implementation) if now.obedience else None
         if now.evaluation not in ("both", *able):
             raise SettingError(
                 f"evaluation is {now.evaluation!r}, which has no effect with {then.run.implementation}; allowed: "
@@ -92,11 +100,15 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             check_recording(here.run)
         epoch = checkpoint.run_state["epoch"]
         print(f"{then.run.implementation} on {then.run.gamename}, epoch {epoch}: {checkpoint.path}")
-        print(f"{_followed(loop, here)}{now.num_eval_episodes} episodes per seed\n")
         modes = able if now.evaluation == "both" else (now.evaluation,)
+        if followed:
+            print(f"{COMMANDS} commands, {episodes} episodes of each per seed\n")
+            obedience.report(checkpoint, followed, modes, episodes, now.seed, here.command)
+            return
+        print(f"{_followed(loop, here)}{episodes} episodes per seed\n")
         table = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
         for mode in modes:
-            table += _rows(mode, loop.seeds, loop.evaluate(now.num_eval_episodes, sample=mode == "sampled"))
+            table += _rows(mode, loop.seeds, loop.evaluate(episodes, sample=mode == "sampled"))
         print("\n".join(aligned(table)))
         if now.record:
             folder = checkpoint.path.parent
@@ -154,7 +166,16 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     """Train ``num_agents`` fresh agents on the proxy and as many on the real environment, and print a table of their
     real returns. Seeds of the agents come from ``--seed``."""
     run = settings.run
-    for name in ("record", "record_episodes", "evaluation", "command", "implementation", "gamename", "step_timeout"):
+    for name in (
+        "record",
+        "record_episodes",
+        "evaluation",
+        "obedience",
+        "command",
+        "implementation",
+        "gamename",
+        "step_timeout",
+    ):
         if name in settings.given:
             raise SettingError(f"--{name} has no effect with a proxy for --eval_agent", name)
     real_spaces = _real_spaces(proxy)

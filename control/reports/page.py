@@ -66,6 +66,7 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path, m
     words = {
         "In brief": sections.brief(subjects),
         "Curves": sections.curves(subjects, run_dirs),
+        "Obedience": sections.obeyed(subjects),
         "Numbers": sections.numbers(subjects),
         "Settings": sections.settings(subjects),
         "Versions": sections.versions(subjects),
@@ -76,8 +77,8 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path, m
     room = sections.Room(sections.LARGEST - taken)
     words["Learned environments and rewards"] = sections.learned(subjects, room)
     words["Films"] = sections.films(subjects, room)
-    order = ("In brief", "Curves", "Films", "Learned environments and rewards", "Numbers", "Settings", "Versions",
-             "How to repeat it")  # fmt: skip
+    order = ("In brief", "Curves", "Obedience", "Films", "Learned environments and rewards", "Numbers", "Settings",
+             "Versions", "How to repeat it")  # fmt: skip
     shown = {_anchor(name): (name, words[name]) for name in order if words[name]}
     steps = max(seed["env_steps"] for subject in subjects for seed in subject.summary["seeds"].values())
     counts = seeds_text([len(subject.group.runs) for subject in subjects])

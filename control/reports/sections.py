@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from control.cli.words import command_line
-from control.reports import html
+from control.reports import html, obedience
 from control.reports.folders import Subject, as_text, near
 from control.reports.groups import plot
 from control.reports.tables import AGGREGATES, aggregates
@@ -21,6 +21,7 @@ from control.storage.versions import read_versions
 from models.settings import SettingError
 
 LARGEST = 5_000_000  # bytes of a page
+_OBEDIENCE = 1000  # the first number of a drawing of obedience, beyond those of curves
 _MOST_COMMANDS = 12  # of one group; more are said by their number
 _FIGURES = {
     "": "Curves over environment steps",
@@ -104,6 +105,31 @@ def curves(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> str:
         kind = stem.removeprefix("plot").strip("_0123456789")
         what = f"{_FIGURES.get(kind, kind.capitalize())}: {title(subjects)}"
         parts.append(html.drawing(svg, number, f"{what}. The tables below have the numbers.", f"{what}."))
+    return "\n".join(parts)
+
+
+def obeyed(subjects: Sequence[Subject]) -> str:
+    """What `--obedience` found, of agents that are commanded a return: figures and tables."""
+    parts: list[str] = []
+    for subject in subjects:
+        for folder in subject.folders:
+            for path in sorted((folder.path / "checkpoints").glob(f"*{obedience.END}")):
+                label = f"{subject.label}, {folder.path.parent.name.replace('_', ' ')}, {path.name.split('_')[0]}"
+                with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError):
+                    parts.append(_obeyed(json.loads(path.read_text(encoding="utf-8")), label, len(parts)))
+    return "\n".join(parts)
+
+
+def _obeyed(found: dict[str, Any], label: str, number: int) -> str:
+    with tempfile.TemporaryDirectory() as place:
+        obedience.draw(found, Path(place, "obedience.svg"))
+        svg = Path(place, "obedience.svg").read_text(encoding="utf-8")
+    what = f"Obtained against commanded return: {label}"
+    parts = [html.drawing(svg, _OBEDIENCE + number, f"{what}. The table below has the numbers.", f"{what}.")]
+    parts += [
+        html.table(f"Obedience: {label}, {mode} actions", obedience.HEAD, obedience.rows(measured))
+        for mode, measured in found["modes"].items()
+    ]
     return "\n".join(parts)
 
 

@@ -26,6 +26,8 @@ WORST_FITNESS = "search/fitness_worst"
 MEAN_RETURN = "search/center_return"
 SYNTHETIC_STEPS = "search/synthetic_steps"
 COMMAND = "command/return"
+SMALLEST_SEEN = "command/return_seen_min"
+LARGEST_SEEN = "command/return_seen_max"
 LEARNING_RATE = "train/learning_rate"
 GRADIENT_STEPS = "train/gradient_steps"
 SPEED = "time/steps_per_second"
@@ -138,6 +140,9 @@ TAGS = {
             "Divergence of the model's latent states from the fixed prior, mean over the epoch."),
         Tag(COMMAND, "Obtained against commanded return", "reward",
             "Mean return that training episodes are commanded to get.", "command"),
+        Tag(SMALLEST_SEEN, "Smallest return learned from", "reward",
+            "The smallest return of the episodes in the replay buffer, discounted as commands are."),
+        Tag(LARGEST_SEEN, "Largest return learned from", "reward", "The largest of these returns."),
         Tag("command/horizon", "Commanded horizon", "steps", "Mean number of steps that episodes are commanded."),
         Tag("command/advantage", "Commanded advantage", "reward", "Mean advantage that steps are commanded."),
         Tag(EPOCH, "Epoch", "epochs", "The epoch, or a search's generation: a column `epoch` in metrics.csv."),

@@ -158,7 +158,18 @@ class Agent(EpisodeAgent):
 
     def status(self) -> dict[str, Tensor]:
         held = [sum(map(len, episodes)) for episodes in self.memory.episodes]
-        return super().status() | {"train/buffer_size": torch.tensor(held)}
+        return super().status() | {"train/buffer_size": torch.tensor(held)} | self._seen()
+
+    def _seen(self) -> dict[str, Tensor]:
+        """The smallest and largest return ``[M]`` of the episodes in memory, as commands have them; empty where no
+        return is commanded."""
+        names = [name for name in ("rtg", "cum_rew") if name in self.commands.names]
+        if not names:
+            return {}
+        firsts = [torch.stack([episode.slots[0] for episode in episodes]) for episodes in self.memory.episodes]
+        returns = [self.memory.fields[names[0]][m][first] for m, first in enumerate(firsts)]
+        ends = {"min": torch.amin, "max": torch.amax}
+        return {f"command/return_seen_{name}": torch.stack([end(own) for own in returns]) for name, end in ends.items()}
 
     def _descend(self, optimizer: Adam, updates: int, loss_of: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
         """Gradient steps on batches from memory; mean loss ``[M]``. ``loss_of`` gives the loss to descend and the loss
