@@ -203,7 +203,7 @@ def test_settings_survive_yaml_and_checkpoints(
     # What names a file must exist, what chooses the mode has its own tests, and cores differ from machine to machine.
     fixed = {"implementation", "gamename", "eval_agent", "reload", "use_tune", "search_space", "plot", "resume",
              "preset", "logdir", "ray_address", "plot_out", "plot_format", "plot_theme", "plot_log", "film", "film_out",
-             "report", "report_out", "num_workers", "num_threads", "max_concurrent_trials", "desire_rtg",
+             "report", "report_out", "obedience", "num_workers", "num_threads", "max_concurrent_trials", "desire_rtg",
              "desire_cum_rew", "desire_horizon", "desire_advantage"}  # fmt: skip
     for part in (RunConfig(), default_config(name, "cartpole")):
         known = [field for field in dataclasses.fields(part) if field.name not in fixed]
