@@ -24,7 +24,7 @@ BROKEN := $(if $(filter runs,$(shell $(RUN) -c 'print("runs")' 2>/dev/null)),,ag
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup trainer train demo test slow soak fuzz lint format types bench tensorboard clean again
+.PHONY: help setup trainer train demo test slow soak fuzz lint format types bench docs tensorboard clean again
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -80,6 +80,9 @@ types: setup  ## type check
 
 bench: setup  ## every benchmark, one after another
 	@set -e; for file in $(filter-out benchmarks/common.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(RUN) "$$file" $(ARGS); done
+
+docs: $(STAMP)train,docs  ## the documentation as a site
+	@$(RUN) -m sphinx -b html -n -W --keep-going -q -c docs . build/site && echo "Open build/site/index.html in a browser"
 
 tensorboard: trainer  ## TensorBoard over all runs
 	@$(dir $(RUN))tensorboard --logdir exp_dir $(ARGS)

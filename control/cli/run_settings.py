@@ -22,7 +22,7 @@ class RunConfig:
 
     implementation: str = _run("UDRL", "the learning algorithm, SE to learn a synthetic environment, or RN a reward")
     agent: str = _run("DDQN", "agent that trains on a proxy (SE, RN), or several of one family: DDQN,DuelingDDQN")
-    gamename: str = _run("lunarlander", "the environment: one of those above, or any Gymnasium id", maximum=200)
+    gamename: str = _run("lunarlander", "the environment: one that `--help` lists, or any Gymnasium id", maximum=200)
     exp_name: str = _run("debug", "name of the experiment, a folder", maximum=100)
     seed: int = _run(25, "seed of the run; with num_seeds, of its first member", minimum=0, maximum=2**63 - 1)
     num_seeds: int = _count(1, "runs trained side by side, with seeds seed, seed + 1, ...")

@@ -1,0 +1,99 @@
+"""The documentation as a site: ``make docs``. The sources are the Markdown files as they are read in the repository.
+
+The source folder is the repository, not docs/, so that links such as ``../experiments/...`` mean the same in both.
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+project = "Understudy"
+author = "the Understudy authors"
+copyright = author
+version = release = re.findall(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[0]
+
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+root_doc = "docs/index"
+include_patterns = ["docs/**", "experiments/**.md", "understudy/**.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+exclude_patterns = [".*", "build", "exp_dir", "**/__pycache__", "docs/_static"]
+smartquotes = False  # which would make a dash of the two hyphens of a flag
+default_role = "code"  # docstrings name what they speak of in single backticks
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
+myst_links_external_new_tab = False
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_default_options = {"members": True}
+nitpick_ignore_regex = [("py:.*", r".*")]  # types of other libraries and of ours that have no page
+
+html_theme = "furo"
+pygments_dark_style = "github-dark"
+html_title = "Understudy"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
+html_copy_source = False
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#0b6e8a", "color-brand-content": "#0b6e8a"},
+    "dark_css_variables": {"color-brand-primary": "#5cc3de", "color-brand-content": "#5cc3de"},
+}
+
+_PICTURE = re.compile(r'<picture>\n<source [^>]*srcset="([^"]+)">\n<img alt="([^"]+)" src="([^"]+)">\n</picture>')
+_IMAGE = re.compile(r"^!\[([^\]]+)\]\(([^)]+)\)$", re.MULTILINE)
+_LINK = re.compile(r"\[([^\]]+)\]\(([^):#]+)\)")
+
+
+def _figure(source: str, caption: str, shown: str = "") -> str:
+    """A figure with its description below it; ``shown`` is a class of the theme, for light or dark pages alone."""
+    options = f":alt: {caption}\n" + (f":class: {shown}\n:figclass: {shown}\n" if shown else "")
+    return f":::{{figure}} {source}\n{options}\n{caption}.\n:::\n"
+
+
+def as_on_the_site(text: str, folder: Path) -> str:
+    """A Markdown page as the site needs it: pictures are figures, and a link to a folder is its name."""
+    text = _PICTURE.sub(
+        lambda it: _figure(it[3], it[2], "only-light") + "\n" + _figure(it[1], it[2], "only-dark"), text
+    )
+    text = _IMAGE.sub(lambda it: _figure(it[2], it[1]), text)
+    return _LINK.sub(lambda it: it[1] if (folder / it[2]).is_dir() else it[0], text)
+
+
+def with_examples(lines: list[str]) -> list[str]:
+    """A docstring whose indented lines are code, which reStructuredText would take for a quotation."""
+    found: list[str] = []
+    for i, line in enumerate(lines):
+        if line.startswith("    ") and i and not lines[i - 1].strip() and ".. code-block:: python" not in found:
+            found += [".. code-block:: python", "", line]
+        else:
+            found.append(line)
+    return found
+
+
+def _read(app, name, source):
+    source[0] = as_on_the_site(source[0], (ROOT / name).parent)
+
+
+def _document(app, what, name, thing, options, lines):
+    if what == "module":
+        lines[:] = with_examples(lines)
+
+
+def _first_page(app, error):
+    """What opens where somebody opens the folder of the site."""
+    if error is None and app.builder.name == "html":
+        start = f'<meta http-equiv="refresh" content="0; url={root_doc}.html"><a href="{root_doc}.html">{project}</a>\n'
+        (Path(app.outdir) / "index.html").write_text(f"<!doctype html><title>{project}</title>{start}")
+
+
+def setup(app):
+    app.connect("source-read", _read)
+    app.connect("autodoc-process-docstring", _document)
+    app.connect("build-finished", _first_page)

@@ -1,0 +1,67 @@
+"""The documentation as a site: what is changed of a page for it, and that Sphinx builds it without a warning."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from conftest import ROOT
+
+
+@pytest.fixture(scope="module")
+def conf() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_conf", ROOT / "docs/conf.py")
+    assert spec and spec.loader
+    found = importlib.util.module_from_spec(spec)
+    before = list(sys.path)
+    spec.loader.exec_module(found)
+    sys.path[:] = before
+    return found
+
+
+def test_pictures_become_figures_and_links_to_folders_their_names(conf: ModuleType) -> None:
+    page = """<picture>
+<source media="(prefers-color-scheme: dark)" srcset="results/a_dark.png">
+<img alt="Two curves" src="results/a.png">
+</picture>
+
+![A film](images/b.gif)
+
+See [peers](../benchmarks/peers), [speed](benchmarks.md) and [a site](https://example.org).
+"""
+    text = conf.as_on_the_site(page, ROOT / "docs")
+    assert re.findall(r":::{figure} (.+)", text) == ["results/a.png", "results/a_dark.png", "images/b.gif"]
+    assert ":figclass: only-light\n\nTwo curves.\n:::" in text and ":figclass: only-dark\n\nTwo curves.\n:::" in text
+    assert "<img" not in text and "See peers, [speed](benchmarks.md) and [a site](https://example.org)." in text
+
+
+def test_every_picture_of_the_pages_is_understood(conf: ModuleType) -> None:
+    for page in (*ROOT.glob("docs/**/*.md"), *ROOT.glob("experiments/**/*.md")):
+        text = conf.as_on_the_site(page.read_text(), page.parent)
+        assert not re.search(r"<(img|picture|source)\b", text), page
+        for name in re.findall(r":::{figure} (.+)", text):
+            assert (page.parent / name).is_file(), f"{page.name} shows {name}"
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    for needed in ("sphinx", "furo", "myst_parser"):
+        pytest.importorskip(needed)
+    command = [sys.executable, "-m", "sphinx", "-b", "html", "-n", "-W", "--keep-going", "-q"]
+    command += ["-d", str(tmp_path / "read"), "-c", "docs", ".", str(tmp_path / "site")]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    start = (tmp_path / "site/docs/index.html").read_text()
+    assert "docs/index.html" in (tmp_path / "site/index.html").read_text()
+    assert all(f"how_to/{page.stem}.html" in start for page in ROOT.glob("docs/how_to/*.md"))
+    api = (tmp_path / "site/docs/api.html").read_text()
+    assert all(
+        f'id="{name}"' in api for name in ("trainer.train", "understudy.load", "control.commands.run.Run.predict")
+    )
