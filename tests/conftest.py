@@ -1,6 +1,7 @@
 """What every test may count on: one thread a process, no display, the same hypothesis examples each time."""
 
 import contextlib
+import gc
 import io
 import os
 import signal
@@ -28,6 +29,12 @@ settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 
 
+def pytest_collection_finish() -> None:
+    """All that is there now stays to the end, so Python's search for garbage need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def same_chance() -> None:
     """What a test draws from torch's global generator is the same each time, alone or after any other test."""
@@ -45,10 +52,17 @@ def denormal_numbers() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs write blank figures: drawing would take most of the time of a run of seconds. Tests about figures
-    are marked ``draws``."""
-    if request.node.get_closest_marker("draws") is None:
-        monkeypatch.setattr("matplotlib.figure.Figure.draw", lambda self, renderer: None)
+    """Runs write blank figures of few pixels: drawing would take most of the time of a run of seconds, and so would
+    the ticks that are made when texts are looked for. Tests about figures are marked ``draws``, or ask for `drawn`."""
+    if request.node.get_closest_marker("draws") is not None:
+        return
+    monkeypatch.setattr("matplotlib.figure.Figure.draw", lambda self, renderer: None)
+    if "drawn" not in request.fixturenames:
+        from matplotlib.figure import Figure
+
+        monkeypatch.setattr(Figure, "findobj", lambda self, *args, **more: [])
+        write = Figure.savefig
+        monkeypatch.setattr(Figure, "savefig", lambda self, *args, **more: write(self, *args, **({"dpi": 20} | more)))
 
 
 @pytest.fixture

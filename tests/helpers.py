@@ -39,7 +39,7 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 STEP_TINY: dict[str, Any] = {
     "batch_size": 9, "feature_dim": 13, "buffer_size": 700, "init_episodes": 1,
-    "rollout_steps": 19, "ppo_epochs": 2, "num_envs": 1,
+    "rollout_steps": 19, "ppo_epochs": 2, "num_envs": 1, "icm_hidden_size": 13, "rnd_hidden_size": 11,
 }  # fmt: skip
 MODEL_TINY: dict[str, Any] = STEP_TINY | {
     "hidden_sizes": (11, 11), "rollout_length": 3, "num_features": 3, "feature_width": 5, "buffer_size": 23,

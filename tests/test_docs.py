@@ -5,11 +5,13 @@ import functools
 import importlib.util
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ import pytest
 import trainer
 from conftest import ROOT
 from control.cli.parse import parse
+from control.films import recording
 from helpers import on_policy
 from models.agents.model_generalisation.config import PRESETS
 from models.proxies.search import SearchConfig
@@ -41,6 +44,7 @@ REWARDS = (
     "--population 4 --generations 1 --inner_steps 60 --test_every 20 --test_episodes 1 --average_from 0 "
     "--center_agents 1 --retest_agents 1 --report_agents 1 --deploy_steps 40"
 )
+FILM = " --record_episodes 1 --time_limit 20"
 # These install or start something on the machine, so no test runs them.
 SETUP = ("source ", "sudo apt-get install ", "pip install ", "uv ", "git clone ", "cd ", "ray start ", ".ci/run")
 SLOW = (
@@ -49,8 +53,9 @@ SLOW = (
 )  # fmt: skip
 
 
-# One process runs all pages one after another: a command that several pages show then runs once.
-ONE_PROCESS = pytest.mark.xdist_group("documented commands")
+# One process runs all pages one after another: a command that several pages show then runs once. It is that of
+# test_compiled.py, so that machine code of new sources is not compiled twice side by side.
+ONE_PROCESS = pytest.mark.xdist_group("compiled")
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 RUN = [page for page in PAGES if page not in HOW_TO]
 every_page_with_commands = pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
@@ -77,7 +82,9 @@ def scaled(command: str) -> str:
     if "--plot" in command or "--report" in command or "--help" in command:
         return command
     if "--film" in command:
-        return f"{command} --record_episodes 1 --time_limit 20"
+        return command + FILM
+    if "--eval_agent" in command and "--record" in command:
+        return f"{command} --num_eval_episodes 1{FILM}"
     if "compare.py" in command:
         return f"{command} --agents 2 --steps 100 --every 50".replace("--trained_steps 30000", "--trained_steps 200")
     if "exam.py" in command:
@@ -128,13 +135,28 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def ended(script: Callable[[], object]) -> object:
+    """The exit status of a script, None where it ends without one."""
+    try:
+        script()
+    except SystemExit as status:
+        return status.code
+    return None
+
+
 @functools.cache
 def run(command: str, folder: Path) -> None:
     words = shlex.split(command)
+    # in this process, where torch is imported already
     if words[:2] == ["python", "trainer.py"] and "--use_tune" not in words:
-        # in this process, where torch is imported already
         with contextlib.chdir(folder):
             assert trainer.main(words[2:]) == 0, command
+        return
+    if words[0] == "python" and words[1].startswith("experiments/") and "--use_tune" not in words:
+        with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patched:
+            patched.setattr(sys, "argv", words[1:])
+            patched.setattr(sys, "path", [str(Path(words[1]).parent), *sys.path])
+            assert ended(functools.partial(runpy.run_path, words[1], run_name="__main__")) in (0, None), command
         return
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": tools, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
@@ -158,6 +180,7 @@ def test_every_command_runs(
     """Side by side, one seed of several does. What differs from a training before in its seeds alone is only parsed,
     as a search of hyperparameters is; agents are trained for a moment on synthetic environments that are shipped."""
     monkeypatch.setattr(SearchConfig, "steps_in_use", 300)
+    monkeypatch.setattr(recording, "_PAUSE", 0.0)
     for command in commands(page):
         command = re.sub(r"^.*\./bash_train\.sh", "python trainer.py", command)
         flags = {flag for flag in command.split(" --") if not re.match("(seed|num_seeds|epochs) ", flag)}

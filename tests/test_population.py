@@ -176,13 +176,6 @@ def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) 
             pass
 
 
-def test_one_worker_needs_no_ray() -> None:
-    process = script(
-        "make_workers(*job).run(None, [1], inner_steps=3)\nprint([m for m in sys.modules if m[:3] == 'ray'])"
-    )
-    assert process.communicate(timeout=120) == ("[]\n", "")
-
-
 def test_more_workers_than_cores_are_refused(two: RayWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a search too, whose Ray this one stands for."""
     with pytest.raises(SettingError, match="^num_workers is 3; allowed: at most 2, the cores of the search's Ray$"):
