@@ -225,9 +225,9 @@ def trained(case: str, game: str) -> Any:
         loop.epoch()
         return loop
     hidden = {"hidden_sizes": (16,) * len(getattr(tiny(case), "hidden_sizes", ()))}
-    learning, epochs = LEARNING, 8
+    learning, epochs = LEARNING, 5 if valued(case) else 8
     if on_policy(ALL[case][0]):
-        learning, epochs = LEARNING_ON_POLICY, 120 if valued(case) else 60  # values take longer than actions
+        learning, epochs = LEARNING_ON_POLICY, 80 if valued(case) else 40  # values take longer than actions
     loop = loop_of(case, game, 1, 2, config_of(case, game, **(learning | hidden)), eval_episodes=30)
     for _ in range(epochs):
         loop.epoch()

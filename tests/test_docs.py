@@ -179,7 +179,8 @@ def test_every_command_runs(
 ) -> None:
     """Side by side, one seed of several does. What differs from a training before in its seeds alone is only parsed,
     as a search of hyperparameters is; agents are trained for a moment on synthetic environments that are shipped."""
-    monkeypatch.setattr(SearchConfig, "steps_in_use", 300)
+    few = property(lambda config: max(300, config.average_from + (config.test_every or 0)))  # one test at least
+    monkeypatch.setattr(SearchConfig, "steps_in_use", few)
     monkeypatch.setattr(recording, "_PAUSE", 0.0)
     for command in commands(page):
         command = re.sub(r"^.*\./bash_train\.sh", "python trainer.py", command)
