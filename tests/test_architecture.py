@@ -86,7 +86,8 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def imports(path: Path, types: bool = False) -> Iterator[Import]:
+@functools.cache
+def imports(path: Path, types: bool = False) -> list[Import]:
     """Every import statement of a file, `from a import b` as a.b; those for type checkers only where ``types``."""
 
     def visit(node: ast.AST, in_function: bool) -> Iterator[Import]:
@@ -107,7 +108,7 @@ def imports(path: Path, types: bool = False) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
             yield from visit(child, inside)
 
-    yield from visit(ast.parse(path.read_text(encoding="utf-8")), False)
+    return list(visit(ast.parse(path.read_text(encoding="utf-8")), False))
 
 
 @functools.cache
