@@ -25,7 +25,7 @@ from models.agents.model_generalisation.config import PRESETS
 from models.proxies.search import SearchConfig
 from models.registry import family
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "AGENTS.md", *sorted(ROOT.glob("docs/**/*.md"))]
 PAGES += sorted(ROOT.glob("experiments/**/*.md")) + sorted(ROOT.glob("understudy/**/*.md"))
 HOW_TO = sorted(ROOT.glob("docs/how_to/*.md"))  # whose commands need what they show: test_how_to.py
 TINY = "--eval_every 1 --eval_episodes 1 --batch_size "  # ends with that of each kind
