@@ -195,3 +195,17 @@ def test_advantages_follow_the_value_of_a_cut_off_episode_and_not_of_an_ended_on
         found[number] = agent.memory.fields["advantage"][0][episode.slots].tolist()
     assert sum((found[i] for i in range(3)), []) == pytest.approx(expected, abs=1e-4)
     assert agent.commands.mean.item() == pytest.approx(max(expected), abs=1e-4)
+
+
+def test_the_floor_is_a_share_of_the_uniform_policy_in_sampled_actions() -> None:
+    """Of a policy that is sure of action 0, a share of 0.3 among 3 actions leaves 0.7 + 0.1."""
+
+    def shares(floor: float, sample: bool = True) -> list[float]:
+        agent = shown("UDRL", policy_floor=floor)
+        agent.forward = lambda obs, command: torch.tensor([50.0, 0.0, 0.0]).expand(1, 4000, 3)
+        actions = agent.begin(4000, Streams([3]), sample=sample).act(torch.zeros(1, 4000, 2))
+        return (torch.bincount(actions[0], minlength=3) / 4000).tolist()
+
+    assert shares(0.3) == pytest.approx([0.8, 0.1, 0.1], abs=0.02)
+    assert shares(1.0) == pytest.approx([1 / 3] * 3, abs=0.03)
+    assert shares(0.0) == shares(0.3, sample=False) == [1.0, 0.0, 0.0]

@@ -305,6 +305,9 @@ class CommandedPolicy(Policy):
             draws.append((Streams.normal, {"command": (envs,)}))
         if sample:
             draws.append((Streams.gumbel if agent.discrete else Streams.normal, {"action": (envs, agent.outputs)}))
+        self.floor = agent.config.policy_floor if sample and agent.discrete else 0.0
+        if self.floor:
+            draws.append((Streams.uniform, {"floor": (envs, 2)}))
         self.noise = NoiseBlocks(streams, draws)
 
     @torch.no_grad()
@@ -314,7 +317,11 @@ class CommandedPolicy(Policy):
             self.command[..., self.commands.column["advantage"]] = self.commands.around_mean(noise["command"])
         outputs, strength = self.agent(obs, self.command), self.agent.config.action_noise
         if self.agent.discrete:
-            return (outputs * strength + noise["action"] if self.sample else outputs).argmax(-1)
+            actions = (outputs * strength + noise["action"] if self.sample else outputs).argmax(-1)
+            if self.floor:
+                whether, which = noise["floor"].unbind(-1)
+                actions = torch.where(whether < self.floor, (which * self.agent.outputs).long(), actions)
+            return actions
         if self.sample:
             outputs = outputs + _CONTINUOUS_NOISE * strength * noise["action"]
         # A member that has diverged must not end the others' run by an action that no environment takes.

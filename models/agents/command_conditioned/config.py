@@ -2,7 +2,9 @@
 
 Sources: [U] Srivastava et al. 2019, "Training Agents using Upside-Down Reinforcement Learning", arXiv 1912.02877.
 [R] Kumar et al. 2019, "Reward-Conditioned Policies", arXiv 1912.13465. [C] the public code of both, whose tuned
-values for LunarLander come from correspondence with the authors.
+values for LunarLander come from correspondence with the authors. [S] after Strupl et al. 2025, "On the Convergence and
+Stability of Upside-Down Reinforcement Learning, Goal-Conditioned Supervised Learning, and Online Decision
+Transformers", arXiv 2502.05672, who mix the policies of eUDRL with the uniform one.
 """
 
 from dataclasses import dataclass
@@ -84,6 +86,9 @@ class Config:
     training_rollouts_per_worker: int = setting(20, "episodes per epoch, side by side [C]", minimum=1, maximum=4096)
     action_noise: float = setting(
         1.0, "factor on the logits before sampling; continuous actions: standard deviation is 0.3 of it [C]", above=0
+    )
+    policy_floor: float = setting(
+        0.0, "share of the uniform policy in sampled actions, discrete ones only [S]", minimum=0, maximum=1
     )
 
     # Reward-conditioned policies
