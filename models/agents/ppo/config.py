@@ -51,8 +51,12 @@ class Config(Intrinsic):
         minimum=1,
         maximum=10_000,
     )
-    normalize_obs: bool = setting(False, "shift and scale observations by their running mean and deviation [H]")
-    normalize_reward: bool = setting(False, "divide rewards by the running deviation of their discounted sum [H]")
+    normalize_obs: bool = setting(
+        False, "shift and scale observations by their running mean and standard deviation [H]"
+    )
+    normalize_reward: bool = setting(
+        False, "divide rewards by the running standard deviation of their discounted sum [H]"
+    )
 
     # Learning
     lr: float = setting(3e-4, "Adam's learning rate [B]", above=0)

@@ -53,7 +53,7 @@ class Config(Intrinsic):
     # Exploration, collection and tests
     noise_type: str = setting(
         "normal",
-        "what actions are drawn by, times the policy's own deviation. normal: another number at each step [H]; "
+        "what actions are drawn by, times the policy's standard deviation. normal: another number at each step [H]; "
         "ornstein-uhlenbeck: one that drifts along an episode, from 0 to about 1.8 in size [E, S]",
         choices=NOISE_TYPES,
     )
