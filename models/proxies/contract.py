@@ -4,7 +4,9 @@ A kind of proxy is a folder here and a file of the same name in ``envs/``. Its `
 derives from `models.proxies.search.SearchConfig` and adds what the proxy is, and ``FAMILY`` (`models.family.Family`,
 ``learns_from="evolution"``); its ``networks.py`` has ``Networks(config, spaces)``, for M proxies at once, which are
 `Parameters`; ``envs/<kind>.py`` has ``Stages``, which is `envs.make.Stages`: it puts agents and proxies together in an
-environment. D is the number of parameters of one proxy.
+environment. ``control/reports/<kind>.py`` has ``picture``, which draws a winner. ``understudy/files.py`` lists, for all
+readers of files, the names of kinds (``KINDS``), the settings of each, and the shapes of its tensors (``_shapes``).
+D is the number of parameters of one proxy.
 """
 
 from typing import Any, Protocol
