@@ -105,7 +105,7 @@ SEARCHES = """
 --agent DDQM -> agent is 'DDQM'; allowed: DDQN, DuelingDDQN, ...; did you mean 'DDQN'?
 --agent UDRL -> agent is 'UDRL'; allowed: DDQN, DuelingDDQN, ...
 --proxy bandid -> proxy is 'bandid'; allowed: mdp, bandit; did you mean 'bandit'?
---preset papper -> preset is 'papper'; allowed for a mdp: recipe, paper, paper_varied; did you mean 'paper'?
+--preset papper -> preset is 'papper'; allowed for a mdp: recipe, broad, paper, paper_varied; did you mean 'paper'?
 --proxy bandit --preset paper -> preset is 'paper'; allowed for a bandit: recipe
 --strategy ness -> strategy is 'ness'; allowed: nes, openai_es, snes; did you mean 'nes'?
 --population 5 -> population is 5; allowed with mirrored: an even number

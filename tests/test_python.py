@@ -23,7 +23,7 @@ from helpers import SMALL_POLICY_RUN, SMALL_RUN, SMALL_STEP_RUN, different, flag
 from models.settings import SettingError
 
 SMALL = {"UDRL": SMALL_RUN | {"hidden_sizes": (12, 16)}, "CPG": SMALL_POLICY_RUN | {"hidden_sizes": (12, 16)},
-         "DDQN": SMALL_STEP_RUN}  # fmt: skip
+         "DDQN": SMALL_STEP_RUN | {"hidden_sizes": (12,)}}  # fmt: skip
 
 
 def lightning(folder: Path, epochs: int, *callbacks: pl.Callback, **settings: Any) -> pl.Trainer:

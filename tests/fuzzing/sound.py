@@ -88,7 +88,8 @@ class SoundProxy:
             path = run_folder(folder / "exp_dir") / "proxy.safetensors"
         else:
             config = dataclasses.replace((KINDS | REWARDS)[kind][0], deploy_steps=60, inner_steps=60)
-            written(path, kind, config=config, description={"settings": settings, "scores": {}})
+            lists = {"hidden_sizes": [8]} if "hidden_sizes" in settings else {}  # a file has values, not words
+            written(path, kind, config=config, description={"settings": settings | lists, "scores": {}})
         self.data, (self.header, self.tensors) = path.read_bytes(), stand_ins.parts(str(path))
         place = folder.parent / f"{folder.name}-sound"
         ended = call(self.prepare(place, self.data), place, cpu=60, wall=900)
