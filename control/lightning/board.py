@@ -14,9 +14,11 @@ import numpy as np
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from control.cli.settings import Settings, as_dict, from_dict
+from control.cli.run_settings import RunConfig
+from control.cli.settings import Settings, as_dict
 from control.lightning.module import RunModule
 from control.reports.tags import FITNESS, TAGS, tags
+from models.registry import default_configs
 
 _RUN = (
     "epochs",
@@ -91,7 +93,8 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
     run = settings.run
     own = {"implementation": run.implementation, "gamename": run.gamename}
     own |= {} if settings.proxy is None else {"agent": run.agent}
-    usual = as_dict(from_dict(own))
+    agent, proxy = default_configs(run.implementation, run.gamename, {}, run.agent)
+    usual = as_dict(Settings(RunConfig(), agent, proxy=proxy))
     values = as_dict(settings)
     of_run = {*as_dict(Settings(run, None))} - {*(_RUN if settings.proxy is None else ("time_limit",))}
     command = {f"command.{name}": value for name, value in values.pop("command").items()}

@@ -145,8 +145,8 @@ def _limit(cpu: float, told: int) -> None:
 _CHANGES = {"os.mkdir": 0, "os.remove": 0, "os.rmdir": 0, "os.rename": 1, "os.link": 1, "os.symlink": 1,
             "os.truncate": 0, "os.chmod": 0, "shutil.rmtree": 0}  # fmt: skip
 _FREE = ("/dev/", "/proc/self/", "/proc/thread-self/")
-# The directories that Python and our libraries keep for themselves.
-_KEPT = re.compile(r"__pycache__|/matplotlib(/|$)|\.pyc\b|/tmp/(pymp-|torch|ray-)")
+# The directories that Python, our libraries and machine code keep for themselves.
+_KEPT = re.compile(r"__pycache__|/matplotlib(/|$)|\.pyc\b|/tmp/(pymp-|torch|ray-)|/understudy/[0-9a-f]{16}(/|$)")
 
 
 def _watch(folder: Path, told: int) -> None:
