@@ -114,6 +114,8 @@ def scaled(command: str) -> str:
 def tiny(command: str) -> str:
     """Flags that make the run of a command small."""
     name = (re.findall(r"--implementation (\S+)", command) or ["UDRL"])[-1]
+    if name == "QLearning":
+        return "--total_steps 10 --steps_per_epoch 5 --eval_every 1 --eval_episodes 1"
     if name == "RN":
         return REWARDS.replace("--test_every 20", "") if "paper" in command else REWARDS
     if family(name).learns_from == "evolution":
