@@ -29,11 +29,16 @@ def implementations() -> dict[str, Family]:
     return found
 
 
+# What other libraries have, and what comes nearest here.
+_ELSEWHERE = {"A2C": "AAC", "A3C": "AAC", "DQN": "DDQN", "DDPG": "TD3", "REINFORCE": "VPG", "PG": "VPG"}
+
+
 def family(name: str) -> Family:
     """The family that has implementation ``name``; SettingError when there is none."""
     known = implementations()
     if name not in known:
-        raise no_choice("implementation", name, known)
+        meant = _ELSEWHERE.get(name.upper(), name)
+        raise no_choice("implementation", name, known, meant=meant)
     return known[name]
 
 

@@ -159,10 +159,11 @@ def refused(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> Setti
     return SettingError(f"{name} is {shown(value)}; allowed: {allowed(kind, meta)}{near}", name)
 
 
-def no_choice(name: str, value: Any, choices: Iterable[str], where: str = "") -> SettingError:
-    """The error for a ``value`` of ``name`` that is none of the ``choices`` there."""
-    known = list(choices)
-    near = nearest(value, known) if isinstance(value, str) else ""
+def no_choice(name: str, value: Any, choices: Iterable[str], where: str = "", meant: Any = None) -> SettingError:
+    """The error for a ``value`` of ``name`` that is none of the ``choices`` there; ``meant`` is what the nearest is
+    looked up for, else the value itself."""
+    known, meant = list(choices), value if meant is None else meant
+    near = nearest(meant, known) if isinstance(meant, str) else ""
     return SettingError(f"{name} is {shown(value)}; allowed{where}: {', '.join(known)}{near}", name)
 
 

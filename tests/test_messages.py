@@ -39,6 +39,8 @@ train -> 'train' is not a flag; flags start with --
 --seed 1e3 -> seed is '1e3'; allowed: integer, at least 0, at most 9223372036854775807; did you mean 1000?
 --exp_name .. -> exp_name is '..'; allowed: the name of a folder
 --exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8 without NUL
+--implementation A2C -> implementation is 'A2C'; allowed: UDRL, RCP-R, RCP-A, DDQN, ... SE; did you mean 'AAC'?
+--eval_agent @ --eval_episodes 3 -> --eval_episodes has no effect with --eval_agent; did you mean '--num_eval_episodes'?
 --implementation RCPA -> implementation is 'RCPA'; allowed: UDRL, RCP-R, RCP-A, DDQN, ... SE; did you mean 'RCP-A'?
 --implementation ER --preset procmaze_hi
     -> preset is 'procmaze_hi'; allowed for ER: shipped, procmaze_high, ... did you mean 'procmaze_high'?

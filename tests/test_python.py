@@ -63,6 +63,8 @@ def test_a_loaded_agent_plays(tmp_path: Path) -> None:
     assert run.evaluate(3).returns.shape == (2, 3)
     with pytest.raises(SettingError, match="sample is True"):
         run.evaluate(3, sample=True)
+    with pytest.raises(SettingError, match="episodes is 0; allowed: integer, at least 1"):
+        trainer.evaluate(run.folder, episodes=0)
 
 
 @pytest.mark.parametrize(("given", "threads"), [({}, "1"), ({"OMP_NUM_THREADS": "4"}, "4")])

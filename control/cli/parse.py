@@ -274,7 +274,8 @@ def _check_together(settings: Settings, typed: Collection[str], known: Mapping[s
             if getattr(run, mode) and name not in (mode, *heard):
                 raise SettingError(f"--{name} has no effect with --{mode}", name)
         if run.eval_agent and known[name].section not in FOR_EVALUATION and name not in fresh:
-            raise SettingError(f"--{name} has no effect with --eval_agent: the checkpoint holds it")
+            near = "; did you mean '--num_eval_episodes'?" if name == "eval_episodes" else ": the checkpoint holds it"
+            raise SettingError(f"--{name} has no effect with --eval_agent{near}", name)
     for name in MUST_EXIST:
         value = getattr(run, name) or ()
         for path in (value,) if isinstance(value, str) else value:

@@ -100,6 +100,8 @@ class Run:
     def evaluate(self, episodes: int = 100, sample: bool = False, seed: int = 25) -> Evaluation:
         """Play ``episodes`` of every seed of the run with greedy actions, or with drawn ones (``sample``). ``seed``
         chooses the episodes; the numbers are those of ``--eval_agent`` with the same ``--evaluation``."""
+        if type(episodes) is not int or episodes < 1:
+            raise SettingError(f"episodes is {episodes!r}; allowed: integer, at least 1", "episodes")
         prepare(self.settings.run)
         settings = to_play(self.settings.replace(num_workers=1), episodes)
         with contextlib.closing(with_weights(self._checkpoint, settings, seed)) as loop:

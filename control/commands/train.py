@@ -1,6 +1,7 @@
 """A training run from start to summary: folder, module, Lightning's trainer, and what is said at the end."""
 
 import importlib
+import math
 import shlex
 import shutil
 import sys
@@ -58,6 +59,8 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
         having = [run.name for run in older if (run / run_dir.LAST).exists()]
         kept = f"; {having[-1]}, which has one, is another run and stays as it is" if having else ""
         print(f"{folder.name} ended before its first checkpoint, so this starts anew{kept}")
+    if settings.run.resume and not older:
+        print(f"note: there is no run to resume in {run_dir.parent(settings.run)}, so one begins")
     weights = checkpoints.load(settings.run.reload) if settings.run.reload else None
     module = build_module(settings.replace(resume=False))
     if weights and isinstance(module, AgentModule):
@@ -77,6 +80,8 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
         first, last = module.seeds[0], module.seeds[-1]
         seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
         resuming = f" (resuming after epoch {done})" if done else ""
+        if done and module.is_over():
+            resuming = f" (nothing is left to train after epoch {done})"
         print(f"{run.implementation} on {run.gamename}, {seeds}: {folder}{resuming}")
     started, stop = time.monotonic(), StopOnSignal()
     shown: Callbacks = [Progress()] if verbose else []
@@ -190,6 +195,8 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     if len(module.seeds) > 1:
         steps += f" of each of {len(module.seeds)} seeds ({int(module.env_steps.sum()):,} in all)"
     print(f"\n{count}, {steps} in {spent}")
+    if isinstance(module, AgentModule) and module.best == -math.inf and module.epoch:
+        print(f"note: nothing was evaluated, as --eval_every is {module.validate_every} epochs: there is no best.ckpt")
     commands: list[Command] = [("tensorboard", "--logdir", module.settings.run.logdir)]
     proxy = folder / IN_RUN
     if kept := checkpoints.kept(folder / "checkpoints"):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from control.cli.settings import Settings
 from control.lightning.module import RunModule
 from control.loops.build import build_loop, take_weights
-from control.reports.tags import GREEDY, REWARD_RATE, RUNNING_MEAN, SAMPLED, SPEED, TRAINING
+from control.reports.tags import GREEDY, REWARD_RATE, RUNNING_MEAN, SAMPLED, SCORES, SPEED, TRAINING
 from control.storage import checkpoints
 from models.state import demand
 
@@ -63,7 +63,7 @@ class AgentModule(RunModule):
         self.row |= self.loop.measure()
         self.row["time/eval"] = torch.full((len(self.seeds),), time.perf_counter() - start)
         for tag, mean in self.means().items():
-            if tag in (GREEDY, SAMPLED, REWARD_RATE, RUNNING_MEAN):
+            if tag in SCORES:
                 self.log(tag, mean, logger=self.trainer.state.fn != "fit", batch_size=1)
 
     def own_state(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from control.cli.progress import Watch
 from control.cli.settings import Settings, as_dict
-from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS
+from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, SCORES
 from control.storage.checkpoints import FORMAT, OURS, Checkpoint, believing, digest
 from models.state import like
 
@@ -117,6 +117,9 @@ class RunModule(pl.LightningModule):
     def on_train_epoch_end(self) -> None:
         if self.stop_reason() or self.is_over():
             self.trainer.should_stop = True
+        for tag, mean in self.means().items():  # those of an evaluation are logged with it
+            if tag not in SCORES:
+                self.log(tag, mean, logger=False, batch_size=1)
         if self.loggers:
             steps = float(self.env_steps.double().mean())
             counters = {EPOCH: self.epoch, ENV_STEPS: steps, GRADIENT_STEPS: self.gradient_steps}

@@ -203,9 +203,9 @@ class PopulationModule(RunModule):
         self.flat = self.flat + 1 if level and unsolved else 0
         if self.flat == _FLAT:
             raise UserError(
-                f"for {_FLAT} generations all proxies have had the same fitness ({float(sound[0]):.4g}), so there is "
-                "nothing to climb and the search stops; metrics and checkpoint are kept: another start (start_from), a "
-                "larger inner_steps, noise_std or test_limit may help"
+                f"for {_FLAT} generations all proxies have had the same fitness (the last time {float(sound[0]):.4g}), "
+                "so there is nothing to climb and the search stops; metrics and checkpoint are kept: another start "
+                "(start_from), a larger inner_steps, noise_std or test_limit may help"
             )
         return self.flat == 0
 
@@ -220,8 +220,8 @@ class PopulationModule(RunModule):
         noise = float(torch.as_tensor(self.strategy.noise_std).mean())
         where = "its mean" if self.config.start_from is not None else "a new one"
         print(
-            f"note: for {self.flat} generations all proxies have had the same fitness "
-            f"({float(self.fitness.nan_to_num().max()):.4g}), so there is nothing to climb: the search starts from "
+            f"note: for {self.flat} generations all proxies have had the same fitness (the last time "
+            f"{float(self.fitness.nan_to_num().max()):.4g}), so there is nothing to climb: the search starts from "
             f"{where} with noise_std {noise:.3g}; a larger inner_steps or test_limit may help"
         )
 

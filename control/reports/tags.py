@@ -20,6 +20,7 @@ LENGTH = "rollout/length_mean"
 SAMPLED = "eval/return_sampled"
 GREEDY = "eval/return_greedy"
 REWARD_RATE = "eval/reward_rate"
+SCORES = (GREEDY, SAMPLED, REWARD_RATE, RUNNING_MEAN)  # of evaluations
 FITNESS = "search/fitness_mean"
 BEST_FITNESS = "search/fitness_best"
 WORST_FITNESS = "search/fitness_worst"
