@@ -207,7 +207,8 @@ def test_every_slow_command_runs(page: Path, workplace: Path) -> None:
 @ONE_PROCESS
 @every_page_with_commands
 def test_every_python_example_runs(page: Path, workplace: Path) -> None:
-    """The blocks of a page share their names; those that begin with the name of a file are for test_how_to.py."""
+    """The blocks of a page share their names; those that begin with the name of a file are for test_how_to.py. Of one
+    that needs a library which is missing, only the plain imports run."""
     names: dict[str, object] = {"__name__": "__example__"}
     with contextlib.chdir(workplace):
         for block in blocks(page, "python"):
