@@ -52,8 +52,8 @@ def denormal_numbers() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs write blank figures of few pixels: drawing would take most of the time of a run of seconds, and so would
-    the ticks that are made when texts are looked for. Tests about figures are marked ``draws``, or ask for `drawn`."""
+    """Runs write blank figures: drawing would take most of the time of a run of seconds, and so would the ticks that
+    are made when texts are looked for. Tests about figures are marked ``draws``, or ask for `drawn`."""
     if request.node.get_closest_marker("draws") is not None:
         return
     monkeypatch.setattr("matplotlib.figure.Figure.draw", lambda self, renderer: None)
@@ -61,8 +61,6 @@ def blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         from matplotlib.figure import Figure
 
         monkeypatch.setattr(Figure, "findobj", lambda self, *args, **more: [])
-        write = Figure.savefig
-        monkeypatch.setattr(Figure, "savefig", lambda self, *args, **more: write(self, *args, **({"dpi": 20} | more)))
 
 
 @pytest.fixture
