@@ -12,7 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from control.cli.parse import RunConfig, as_dict, from_dict, parse, settings_from, to_yaml
-from control.cli.settings import acting
+from control.cli.settings import acting, replaced_in
 from control.cli.words import command_line
 from helpers import yaml_file
 from models.agents.ddqn import config
@@ -203,10 +203,10 @@ def test_settings_survive_yaml_and_checkpoints(
     # What names a file must exist, what chooses the mode has its own tests, and cores differ from machine to machine.
     fixed = {"implementation", "gamename", "eval_agent", "reload", "use_tune", "search_space", "plot", "resume",
              "preset", "logdir", "ray_address", "plot_out", "plot_format", "plot_theme", "plot_log", "film", "film_out",
-             "report", "report_out", "obedience", "num_workers", "num_threads", "max_concurrent_trials", "desire_rtg",
+             "report", "report_out", "num_workers", "num_threads", "max_concurrent_trials", "desire_rtg",
              "desire_cum_rew", "desire_horizon", "desire_advantage"}  # fmt: skip
     for part in (RunConfig(), default_config(name, "cartpole")):
-        known = [field for field in dataclasses.fields(part) if field.name not in fixed]
+        known = [field for field in dataclasses.fields(part) if field.name not in fixed | {*replaced_in(name)}]
         for field in data.draw(st.lists(st.sampled_from(known), max_size=6, unique_by=lambda field: field.name)):
             changes[field.name] = data.draw(values_of(kinds(type(part))[field.name], field.metadata), field.name)
     settings = parse(["--implementation", name, "--gamename", "cartpole", "--command.return", "1.5"]).replace(**changes)

@@ -77,7 +77,7 @@ def test_settings_of_such_a_game_survive_files_and_have_a_plain_folder(tmp_path:
     assert settings.agent == parse(["--gamename", "procmaze"]).agent
     assert from_dict(as_dict(settings)).run == settings.run
     assert parse(["--config", yaml_file(tmp_path, to_yaml(settings))]).run == settings.run
-    assert parent(settings.run).parts[1] == "procmaze_grid_size=5_teleport_on_termination=false"
+    assert parent(settings.run).parts[1] == "procmaze_grid_size-5_teleport_on_termination-false"
     assert parse(["--eval_agent", str(tmp_path), "--gamename", "procmaze", "--grid_size", "5",
                   "--no_teleport_on_termination"]).run.gamename == FIVE  # fmt: skip
 

@@ -88,20 +88,25 @@ class Plain:
         if config.baseline == "value":
             losses["value_loss"] = config.delta * (self.values(states) - target).square().mean()
         total = sum(losses.values())
-        self._step(total, self.optimizers)
+        norms = self._step(total, self.optimizers)
         for _ in range(config.value_steps):
             self._step(config.delta * (self.values(states) - target).square().mean(), self.optimizers[1:])
         self.updates += 1
-        return {name: loss.item() for name, loss in (losses | {"total_loss": total, "entropy_share": entropy}).items()}
+        losses |= {"total_loss": total, "entropy_share": entropy, "entropy": entropy * math.log(4)}
+        losses |= {"grad_norm": norms[0]} if norms else {}
+        return {name: loss.item() for name, loss in losses.items()}
 
-    def _step(self, loss: Any, optimizers: list[Any]) -> None:
+    def _step(self, loss: Any, optimizers: list[Any]) -> list[Tensor]:
+        """The norms of the gradients of each optimizer, where these are clipped."""
+        norms = []
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss.backward()
         for optimizer in optimizers:
             if self.config.max_grad_norm is not None:
-                nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], self.config.max_grad_norm)
+                norms.append(nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], self.config.max_grad_norm))
             optimizer.step()
+        return norms
 
 
 @pytest.mark.parametrize("case", [*OURS, "AAC-more-value-steps"])

@@ -35,7 +35,7 @@ def test_figures_of_scripts(theme: str, tmp_path: Path, drawn: list[Any], capsys
     assert [len(line.get_xdata()) for line in dots] == [5] * 6, "six algorithms of five seeds"
     assert len(models.axes) == 2 and models.axes[0].get_xlim() == models.axes[1].get_xlim()
     rows = [[label.get_text() for label in axis.get_yticklabels()] for axis in searches.axes]
-    assert rows[0] == [f"{kind}, seed {i}" for kind in ("MDP", "bandit") for i in range(3)] and len(rows[2]) == 6
+    assert rows[0] == [f"{kind}, seed {i}" for kind in ("MDP", "bandit") for i in range(3)] and len(rows[2]) == 16
     assert all(figure.get_size_inches()[0] == WIDTH for figure in drawn)
     assert len({figure.get_facecolor() for figure in drawn}) == 1
 
