@@ -59,12 +59,12 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
         having = [run.name for run in older if (run / run_dir.LAST).exists()]
         kept = f"; {having[-1]}, which has one, is another run and stays as it is" if having else ""
         print(f"{folder.name} ended before its first checkpoint, so this starts anew{kept}")
-    if settings.run.resume and not older:
-        print(f"note: there is no run to resume in {run_dir.parent(settings.run)}, so one begins")
     weights = checkpoints.load(settings.run.reload) if settings.run.reload else None
     module = build_module(settings.replace(resume=False))
     if weights and isinstance(module, AgentModule):
         module.take_weights(weights)
+    if settings.run.resume and not older:
+        print(f"note: there is no run to resume in {run_dir.parent(settings.run)}, so one begins")
     folder = run_dir.create(settings.run)
     with run_dir.locked(folder, new=True):
         return folder, _train_in(folder, module, callbacks, verbose)
