@@ -6,6 +6,7 @@ import shutil
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from control.cli.options import Flag
@@ -94,3 +95,11 @@ def _explain(flag: Flag, families: Sequence[str]) -> str:
     if also := others(flag.name, families):
         parts.append(f"also: {', '.join(also)}")
     return f"{flag.meta.get('help', '')} ({'; '.join(parts)})".replace("%", "%%")
+
+
+def version() -> str:
+    """The version of this checkout, as pyproject.toml has it."""
+    import tomllib
+
+    pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    return str(tomllib.loads(pyproject)["project"]["version"])

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from itertools import combinations, product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from control.cli.errors import absent
@@ -44,10 +43,9 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     typed = split(sys.argv[1:] if argv is None else argv)
     asked = dict(typed)
     if "version" in asked:
-        import tomllib
+        from control.cli.help import version
 
-        pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-        print(f"understudy {tomllib.loads(pyproject)['project']['version']}")
+        print(f"understudy {version()}")
         raise SystemExit(0)
     if [name for name, _ in typed].count("config") > 1:
         raise SettingError("--config is given twice; allowed: one file")

@@ -20,14 +20,9 @@ from control.lightning.module import RunModule
 from control.reports.tags import FITNESS, TAGS, tags
 from models.registry import default_configs
 
-_RUN = (
-    "epochs",
-    "total_steps",
-    "steps_per_epoch",
-    "time_limit",
-    "target_return",
-)  # settings of a run that are of learning
-_SWITCHES = ("compile", "compiled")  # settings of agents and searches that do not
+# Settings of a run that change what is learned, and settings of agents and searches that do not.
+_RUN = ("epochs", "total_steps", "steps_per_epoch", "time_limit", "target_return")
+_SWITCHES = ("compile", "compiled")
 _LARGEST = 10_000  # numbers of a histogram; of more, as many are taken evenly
 
 
@@ -61,7 +56,7 @@ class Board:
             self.writer.add_custom_scalars({family: layout(set(logged))})
 
     def histogram(self, tag: str, numbers: Tensor, steps: int) -> None:
-        """Of what is finite; whole numbers have a bar each."""
+        """Add a histogram of those of the ``numbers`` that are finite; each whole number gets a bar of its own."""
         values = numbers.detach().reshape(-1)
         values = values[:: -(-len(values) // _LARGEST)].cpu().double()
         values = values[values.isfinite()]

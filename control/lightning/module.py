@@ -117,14 +117,15 @@ class RunModule(pl.LightningModule):
     def on_train_epoch_end(self) -> None:
         if self.stop_reason() or self.is_over():
             self.trainer.should_stop = True
-        for tag, mean in self.means().items():  # those of an evaluation are logged with it
+        means = self.means()
+        for tag, mean in means.items():  # those of an evaluation are logged with it
             if tag not in SCORES:
                 self.log(tag, mean, logger=False, batch_size=1)
         if self.loggers:
             steps = float(self.env_steps.double().mean())
             counters = {EPOCH: self.epoch, ENV_STEPS: steps, GRADIENT_STEPS: self.gradient_steps}
             for logger in self.loggers:
-                logger.log_metrics(counters | self.means(), int(steps))
+                logger.log_metrics(counters | means, int(steps))
 
     def own_state(self) -> dict[str, Any]:
         """What a resumed run needs beside weights and optimisers."""

@@ -49,7 +49,6 @@ class PopulationModule(RunModule):
         self.steps_on = "training" if settings.run.implementation == "RN" else "synthetic"
         self.workers, self.stages = workers, stages
         self.mean = nn.Parameter(torch.zeros(1, stages.parameters.size), requires_grad=False)
-        self.strategy = STRATEGIES[self.config.strategy](self.config, self.mean[0])
         self.archive = Archive(self.config.keep_best)
         self.solved = False  # whether the latest mean that was scored reaches ``solved_reward``
         self.noise = self.population = torch.zeros(0)  # of the generation: [rows, D], [P, D]
@@ -59,6 +58,7 @@ class PopulationModule(RunModule):
         self.real_steps = 0
         self.flat = 0  # generations in a row in which all proxies had the same fitness, below what counts as solved
         self.widened = 0  # times that noise_std was doubled since all proxies had the same fitness
+        self.strategy = self.strategy_from(self.mean[0], 1)
         self.kinds = len(named_agents(settings.run.agent))
 
     def has_solved(self) -> bool:
@@ -236,8 +236,8 @@ class PopulationModule(RunModule):
 
     def own_state(self) -> dict[str, Any]:
         archive = {"entries": [list(entry) for entry in self.archive.entries]}
-        search = {"strategy": self.strategy.state_dict(), "archive": archive, "solved": self.solved, "flat": self.flat}
-        search["widened"] = self.widened
+        search = {"strategy": self.strategy.state_dict(), "archive": archive}
+        search |= {name: getattr(self, name) for name in ("solved", "flat", "widened")}
         return super().own_state() | {"real_steps": self.real_steps, "evolution": search}
 
     def take_state(self, state: dict[str, Any]) -> None:

@@ -33,7 +33,8 @@ def grid(low: ArrayLike, high: ArrayLike) -> Array:
 
 
 def slope(commanded: ArrayLike, obtained: ArrayLike) -> float:
-    """Of the line through pairs ``[N]`` by least squares: 1 where each unit more is obtained, 0 where none is heard."""
+    """The slope of the line that least squares puts through pairs ``[N]``: 1 where each unit that is asked for is
+    obtained, 0 where the command changes nothing."""
     x = np.asarray(commanded, dtype=np.float64)
     x = x - x.mean()
     return float(x @ np.asarray(obtained, dtype=np.float64) / (x @ x))
@@ -41,17 +42,18 @@ def slope(commanded: ArrayLike, obtained: ArrayLike) -> float:
 
 def rank_correlation(commanded: ArrayLike, obtained: ArrayLike) -> float:
     """Spearman's, of pairs ``[N]``; equal numbers share the mean of their ranks. 0 where all of one side are equal."""
-    x, y = (ranks - ranks.mean() for ranks in (_ranks(commanded), _ranks(obtained)))
+    import torch  # a page draws numbers that were measured before, without it
+
+    from control.evolution.fitness_shaping import centred_ranks
+
+    pair = (torch.as_tensor(np.asarray(each, dtype=np.float64)) for each in (commanded, obtained))
+    x, y = (centred_ranks(each).numpy() for each in pair)
     scale = float(np.sqrt((x @ x) * (y @ y)))
     return float(x @ y) / scale if scale else 0.0
 
 
-def _ranks(values: ArrayLike) -> Array:
-    _, place, counts = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True, return_counts=True)
-    return np.asarray((counts.cumsum() - (counts - 1) / 2)[place])
-
-
 def absolute_error(commanded: ArrayLike, obtained: ArrayLike) -> float:
+    """The mean absolute difference of pairs ``[N]``, in units of return."""
     return float(np.abs(np.asarray(obtained, dtype=np.float64) - np.asarray(commanded)).mean())
 
 

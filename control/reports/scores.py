@@ -178,7 +178,7 @@ def _profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
 
 
 def _improvements(axis: Any, tasks: Mapping[str, Task], labels: Sequence[str], colours: Mapping[str, str]) -> None:
-    """Of the first of ``labels`` over each other; half-way is no difference."""
+    """Draw how likely the first of ``labels`` is to beat each other; one half is no difference."""
     best, *others = labels
     axis.axvline(0.5, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)))
     for at, other in enumerate(others):

@@ -7,9 +7,9 @@ import json
 import os
 import platform
 import subprocess
-import tomllib
 from pathlib import Path
 
+from control.cli.help import version
 from control.storage.run_dir import atomic_write_text
 
 FILE = "versions.json"
@@ -20,8 +20,11 @@ _ROOT = Path(__file__).parents[2]
 @functools.cache
 def versions() -> dict[str, str]:
     """The versions of this process by name, and what it runs on; only packages that are installed."""
-    project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    found = {"understudy": f"{project}{_commit()}", "Python": platform.python_version(), "system": platform.platform()}
+    found = {
+        "understudy": f"{version()}{_commit()}",
+        "Python": platform.python_version(),
+        "system": platform.platform(),
+    }
     found["processor"] = f"{_processor()}, {os.cpu_count()} cores"
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
