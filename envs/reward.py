@@ -16,7 +16,7 @@ from models.proxies.reward.fit import fit
 from models.proxies.reward.networks import Networks
 from models.settings import SettingError
 from models.streams import Streams, random_actions
-from understudy.proxy import Mode
+from understudy.kinds import Mode
 from understudy.rewards import shaped
 
 _SAMPLES = 4096  # steps of random play by which a first network is fitted

@@ -22,7 +22,7 @@ from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
 from rewards import CLIFF, SCALED, SMALL, Learners, drawn, phi_of, telling, written
-from understudy.proxy import MODES
+from understudy.kinds import MODES
 from understudy.rewards import shaped
 
 __all__ = ["telling"]

@@ -14,7 +14,7 @@ from envs.make import make_environment
 from proxies import written as synthetic
 from rewards import CLIFF, SCALED, SMALL, Learners, drawn, phi_of, telling, written
 from understudy import ProxyError, RewardVectorWrapper, RewardWrapper
-from understudy.proxy import MODES
+from understudy.kinds import MODES
 
 __all__ = ["telling"]
 

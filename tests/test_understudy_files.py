@@ -28,7 +28,8 @@ from models.settings import allowed, bounds, kinds
 from models.spaces import Discrete
 from proxies import DESCRIPTION, KINDS, REWARDS, written
 from understudy import ProxyError
-from understudy.proxy import MODES
+from understudy.kinds import KINDS as READ
+from understudy.kinds import MODES
 
 
 @pytest.fixture
@@ -288,12 +289,14 @@ def test_names_that_are_no_paths(name: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["SE", "RN"])
 def test_ranges_are_those_of_the_flags(kind: str) -> None:
-    own, files = family(kind).config, understudy.files
+    own = family(kind).config
     fields = {field.name: field.metadata for field in dataclasses.fields(own)}
-    settings = files.SETTINGS | (files._OF_REWARDS if kind == "RN" else files._OF_ENVIRONMENTS)
+    names = fields["proxy"]["choices"]
+    assert all(files.searching(name) == kind for name in names)
+    settings = {name: each for proxy in names for name, each in READ[proxy].settings.items()}
     for name, (good, words) in settings.items():
         found, limits = kinds(own)[name], bounds(kinds(own)[name], fields[name])
-        if not found.many and name not in ("proxy", "rn_output_scale"):
+        if not found.many and name != "rn_output_scale":
             assert words == allowed(found, fields[name]), name
         if found.item is int and limits:
             assert good(limits["minimum"]) and good(limits["maximum"]), name

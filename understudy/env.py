@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from understudy.files import SUFFIX, load
+from understudy.kinds import KINDS
 from understudy.program import IDS, SEEDS, Episodes, Program
 from understudy.proxy import Proxy, ProxyError
 
@@ -177,8 +178,8 @@ def _opened(proxy: Source, game: str = "", kind: str = "") -> Proxy:
     if proxy is None:
         raise ProxyError(f"proxy is None; allowed: a {SUFFIX} file of a synthetic environment")
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
-    if loaded.kind == "reward":
-        raise ProxyError(f"proxy {str(loaded.path)!r} is a learned reward; allowed: understudy.RewardWrapper for it")
+    if pays := KINDS[loaded.kind].used_by:
+        raise ProxyError(f"proxy {str(loaded.path)!r} is a learned reward; allowed: {pays} for it")
     # cartpole-200 and CartPole-v1 are a cartpole too.
     found = IDS.get(loaded.game, loaded.game).rpartition("-v")[0].lower()
     if (game and found != game) or (kind and loaded.kind != kind):

@@ -13,7 +13,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,12 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors import numpy as safetensors_numpy
 
-from understudy.program import ACTIVATIONS
-from understudy.proxy import MODES, Proxy, ProxyError
+from understudy.kinds import KINDS, Json, Kind
+from understudy.proxy import Proxy, ProxyError
 
 SUFFIX = ".safetensors"
 IN_RUN = "proxy.safetensors"  # what the folder of a search calls its winner
 SHIPPED = Path(__file__).resolve().parent / "pretrained"
-
-Json = Mapping[str, Any]
 
 _FORMAT, _KEY = 1, "understudy"
 _ALLOWED = f"a {SUFFIX} file of a learned environment or reward"
@@ -37,41 +35,6 @@ _SPACES = {"obs_shape", "actions", "max_episode_steps", "max_return"}
 _TEXT = 2**20  # characters of metadata at most
 _WIDEST = 1.7e38  # bound of an action, so that float32 holds the distance between two
 _COPIES = 4  # of the file's numbers that memory must have room for: networks side by side are wider than each
-
-
-def _integer(most: int) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and 1 <= value <= most
-
-
-def _number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= 1e9
-
-
-def _numbers(value: Any) -> bool:
-    return type(value) is list and len(value) <= 16 and all(map(_number, value))
-
-
-Readable = Mapping[str, tuple[Callable[[Any], bool], str]]
-KINDS = ("mdp", "bandit", "reward")
-# Settings that a reader needs: what they may be, and that in words. The ranges are those of the trainer's flags.
-SETTINGS: Readable = {
-    "proxy": (lambda value: value in KINDS, ", ".join(KINDS)),
-    "proxy_hidden_size": (_integer(65_536), "integer, at least 1, at most 65536"),
-    "proxy_hidden_layer": (_integer(16), "integer, at least 1, at most 16"),
-    "proxy_activation_fn": (lambda value: isinstance(value, str) and value in ACTIVATIONS, ", ".join(ACTIVATIONS)),
-}
-_OF_ENVIRONMENTS: Readable = {
-    "learned_reset": (lambda value: type(value) is bool, "true or false"),
-    "latent_size": (lambda v: v is None or _integer(65_536)(v), "integer, at least 1, at most 65536; or null"),
-    "max_steps": (lambda v: v is None or _integer(10**9)(v), "integer, at least 1; or null"),
-}
-_OF_REWARDS: Readable = {
-    "mode": (lambda value: type(value) is int and value in MODES, ", ".join(map(str, MODES))),
-    "rn_output_scale": (_number, "number"),
-    "rn_terminal": (lambda value: value in ("free", "zero"), "free, zero"),
-    "rn_input_center": (_numbers, "list of numbers, at most 16"),
-    "rn_input_spread": (lambda value: _numbers(value) and 0 not in value, "list of numbers other than 0, at most 16"),
-}
 
 
 def pretrained() -> dict[str, Path]:
@@ -111,8 +74,15 @@ def save(
     path = Path(path)
     # JSON has no numbers that are not finite; Python's writes them as words.
     plain = json.loads(json.dumps(description), parse_constant=lambda word: None)
-    header = {"format": _FORMAT, "game": game, "spaces": spaces, "config": config}
-    header |= {"networks": _in_words(config), "description": plain}
+    kind = KINDS.get(str(config.get("proxy")))
+    usual = kind.defaults if kind else {}
+    own = {name: value for name, value in config.items() if name not in usual or value != usual[name]}
+    header = {"format": _FORMAT, "game": game, "spaces": spaces, "config": own}
+    try:
+        header["networks"] = kind.words(config) if kind else ""
+    except (KeyError, TypeError):  # of settings that are refused below
+        header["networks"] = ""
+    header["description"] = plain
     layers = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     header["digest"] = _digest(header, layers)
     # One key: the library writes several in another order each time.
@@ -153,7 +123,9 @@ def _read(file: Path, path: Path) -> Proxy:
             found = {name: (layer.get_dtype(), layer.get_shape()) for name, layer in layers.items()}
             for what, allowed in _problems(header, found):
                 raise refused(path, what, allowed)
-            tensors = {name: opened.get_tensor(name) for name in _shapes(header["config"], header["spaces"])}
+            kind = KINDS[header["config"]["proxy"]]
+            config = kind.defaults | header["config"]
+            tensors = {name: opened.get_tensor(name) for name in kind.shapes(config, header["spaces"])}
     except OSError as error:
         raise refused(path, f"cannot be read ({error.strerror or error})", _ALLOWED) from error
     except SafetensorError as error:
@@ -163,7 +135,7 @@ def _read(file: Path, path: Path) -> Proxy:
             raise refused(path, f"tensor {name} holds numbers that are not finite", "finite numbers")
     if header.get("digest", digest := _digest(header, tensors)) != digest:
         raise refused(path, "it is not as it was written: its digest is another", _ALLOWED)
-    return Proxy(path, header["game"], header["spaces"], header["config"], header["description"], tensors)
+    return Proxy(path, header["game"], header["spaces"], config, header["description"], tensors)
 
 
 def _digest(header: Json, tensors: Mapping[str, np.ndarray]) -> str:
@@ -229,16 +201,20 @@ def _problems(header: Any, found: Mapping[str, tuple[str, list[int]]]) -> Iterat
     if not isinstance(settings, dict) or not isinstance(settings.get("agent", ""), str):
         yield "its description.settings are damaged", "a mapping as `save` writes it"
     config = header["config"]
-    for group in (SETTINGS, _OF_REWARDS if config.get("proxy") == "reward" else _OF_ENVIRONMENTS):
-        for name, (good, words) in group.items():
-            if name not in config:
-                yield f"its setting {name} is missing", f"all of {', '.join(group)}"
-            if not good(config[name]):
-                near = nearest(config[name], words.split(", ")) if isinstance(config[name], str) else ""
-                yield f"its setting {name} is {_brief(config[name])}", f"{words}{near}"
-    if not _are_spaces(header["spaces"], config):
+    if "proxy" not in config:
+        yield "its setting proxy is missing", f"one of {', '.join(KINDS)}"
+    if not isinstance(name := config["proxy"], str) or name not in KINDS:
+        yield f"its setting proxy is {_brief(name)}", f"{', '.join(KINDS)}{_near(name, KINDS)}"
+    kind = KINDS[config["proxy"]]
+    config = kind.defaults | config
+    for name, (good, words) in kind.settings.items():
+        if name not in config:
+            yield f"its setting {name} is missing", f"all of {', '.join(kind.settings)}"
+        if not good(config[name]):
+            yield f"its setting {name} is {_brief(config[name])}", f"{words}{_near(config[name], words.split(', '))}"
+    if not _are_spaces(header["spaces"], config, kind):
         yield f"its spaces are damaged: {_brief(header['spaces'])}", "spaces as `save` writes them"
-    expected = _shapes(header["config"], header["spaces"])
+    expected = kind.shapes(config, header["spaces"])
     for name in sorted(expected.keys() - found):
         yield f"tensor {name} is missing", f"all of {', '.join(expected)}"
     for name in sorted(found.keys() - expected):
@@ -251,22 +227,15 @@ def _problems(header: Any, found: Mapping[str, tuple[str, list[int]]]) -> Iterat
         yield f"its networks take {needed / 1e9:.1f} GB", f"{free / 1e9:.1f} GB, which are free"
 
 
-def _are_spaces(spaces: Json, config: Json) -> bool:
+def _near(value: Any, names: Iterable[str]) -> str:
+    return nearest(value, names) if isinstance(value, str) else ""
+
+
+def _are_spaces(spaces: Json, config: Json, kind: Kind) -> bool:
     try:
-        info = spaces.get("info", [])
-        scaled = [config[name] for name in ("rn_input_center", "rn_input_spread") if config.get(name)]
-        if config["proxy"] == "reward":
-            if "info" not in spaces or MODES[config["mode"]].info and not info:
-                return False
-        elif "info" in spaces:
-            return False
         (size,), limit, best = spaces["obs_shape"], spaces["max_episode_steps"], spaces["max_return"]
         actions = spaces["actions"]
-        if spaces.keys() - {"info"} != _SPACES or actions.keys() not in ({"n"}, {"low", "high"}):
-            return False
-        if any(len(numbers) != size for numbers in scaled):
-            return False
-        if type(info) is not list or len(info) > 64 or not all(type(name) is str for name in info):
+        if spaces.keys() != _SPACES | set(kind.spaces) or actions.keys() not in ({"n"}, {"low", "high"}):
             return False
         bounds = [] if "n" in actions else list(zip(actions["low"], actions["high"], strict=True))
         counts = (size, 1 if limit is None else limit, actions.get("n", len(bounds)))
@@ -275,59 +244,7 @@ def _are_spaces(spaces: Json, config: Json) -> bool:
             all(type(count) is int and 1 <= count < 2**63 for count in counts)
             and all(type(each) in (int, float) and abs(each) <= _WIDEST for each in numbers)
             and all(np.float32(low) < np.float32(high) for low, high in bounds)
+            and kind.fits(config, spaces)
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return False
-
-
-def _shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
-    """Name -> shape of every tensor. S is the size of an observation, A the number of actions (or the size of one).
-
-    A learned reward is one network of the state, of the step's info or of both (`Mode`); of the info alone it is one
-    weight, without a bias.
-
-    As an MDP, state ``[S]``, reward ``[1]`` and done ``[1]`` are networks of ``[action, state]``, the action one-hot
-    where discrete; as a bandit, the reward alone. Where first states are learned, ``initial`` gives ``[S]`` from noise.
-    """
-    bandit, (size,), actions = config["proxy"] == "bandit", spaces["obs_shape"], spaces["actions"]
-    if config["proxy"] == "reward":
-        mode = MODES[config["mode"]]
-        if mode.info and not mode.state:
-            return {"reward.0.weight": [1, len(spaces["info"])]}
-        inputs = max(1, size * mode.state + len(spaces["info"]) * mode.info)  # mode 0 has a network without use
-        return _layers({"reward": (inputs, 1)}, config)
-    inputs = (actions["n"] if "n" in actions else len(actions["low"])) + size
-    networks = {"reward": (inputs, 1)}
-    if not bandit:
-        networks = {"state": (inputs, size), **networks, "done": (inputs, 1)}
-    if bandit or config["learned_reset"]:
-        networks["initial"] = (config["latent_size"] or size, size)
-    return _layers(networks, config)
-
-
-def _layers(networks: Mapping[str, tuple[int, int]], config: Json) -> dict[str, list[int]]:
-    hidden = [config["proxy_hidden_size"]] * config["proxy_hidden_layer"]
-    named: dict[str, list[int]] = {}
-    for name, (first, last) in networks.items():
-        for i, (ins, outs) in enumerate(zip([first, *hidden], [*hidden, last], strict=True)):
-            named |= {f"{name}.{i}.weight": [outs, ins], f"{name}.{i}.bias": [outs]}
-    return named
-
-
-def _in_words(config: Json) -> str:
-    """How to rebuild the networks."""
-    between, bandit = config.get("proxy_activation_fn", ""), config.get("proxy") == "bandit"
-    if slope := {"leakyrelu": 0.01, "prelu": 0.25}.get(between):
-        between = f"leaky ReLU of slope {slope} below zero"
-    if config.get("proxy") == "reward":
-        words = f"phi is torch.nn.Linear layers 0, 1, ... with {between} between them, times rn_output_scale. Its "
-        words += "input is (observation - rn_input_center) / rn_input_spread, then the step's info, as far as the "
-        return f"{words}mode has them. What reward the mode makes of phi: understudy.rewards.shaped."
-    names, outputs = "reward", "Every step is an episode."
-    if not bandit:
-        names = "state, reward and done"
-        outputs = "state gives the next state, reward the reward, done above 0.5 ends the episode."
-    words = f"Each network is torch.nn.Linear layers 0, 1, ... with {between} between them. "
-    words += f"Input of {names} is the action (one-hot where discrete), then the state. {outputs}"
-    learned = bandit or config.get("learned_reset")
-    return f"{words} initial turns standard normal noise into a first state." if learned else words

@@ -9,20 +9,14 @@ import gymnasium
 import numpy as np
 
 from understudy.hashing import normal, uniform
+from understudy.kinds import KINDS
+from understudy.layers import ACTIVATIONS, finished, side_by_side
 from understudy.proxy import BOUND, Proxy, ProxyError
 
 SEEDS = 2**62  # of an environment's first episode; the next ones count on
 ENDS_ABOVE = 0.5  # the done network's output above which an episode ends
 _BLOCK = 32  # episodes whose first states are drawn at once
 _DRAWS = 4096  # first observations of an environment that has no formula here
-# In place: the argument is overwritten.
-ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "relu": lambda x: np.maximum(x, 0, out=x),
-    "leakyrelu": lambda x: np.maximum(x, x * 0.01, out=x),
-    "tanh": lambda x: np.tanh(x, out=x),
-    "prelu": lambda x: np.maximum(x, x * 0.25, out=x),
-    "identity": lambda x: x,
-}
 # Gymnasium ids of the trainer's own names of environments; any other name is an id itself.
 IDS = {
     "cartpole": "CartPole-v1",
@@ -59,10 +53,10 @@ class Program:
     """
 
     def __init__(self, proxy: Proxy) -> None:
-        self._size, self._bandit = proxy.spaces["obs_shape"][0], proxy.kind == "bandit"
+        self._size, self._one_step = proxy.spaces["obs_shape"][0], KINDS[proxy.kind].one_step
         self._activation = ACTIVATIONS[proxy.config["proxy_activation_fn"]]
-        names = ["reward"] if self._bandit else ["state", "reward", "done"]
-        (first, self._bias), *self._layers = _side_by_side(proxy, names)
+        names = ["reward"] if self._one_step else ["state", "reward", "done"]
+        (first, self._bias), *self._layers = side_by_side(proxy.tensors, names)
         self._by_action, self._by_state = np.split(first, [-self._size])
         self._discrete = "n" in proxy.spaces["actions"]
         if self._discrete:  # the product of a one-hot action is a row of the weights
@@ -84,41 +78,21 @@ class Program:
         a bandit is the array that was given."""
         with np.errstate(all="ignore"):
             acted = self._by_action[action] if self._discrete else action @ self._by_action + self._bias
-            out = self._finish(state @ self._by_state + acted, self._layers)
+            out = finished(state @ self._by_state + acted, self._layers, self._activation)
             ends = out[:, -1] > ENDS_ABOVE
             out = _finite(out)
-        if self._bandit:
+        if self._one_step:
             return state, out[:, 0], np.ones(len(state), np.bool_)
         return out[:, : self._size], out[:, self._size], ends
 
     def _learned_starts(self, proxy: Proxy) -> Starts:
-        (weight, bias), *layers = _side_by_side(proxy, ["initial"])
-        return lambda seeds: self._finish(normal(seeds, len(weight)).astype(np.float32) @ weight + bias, layers)
+        (weight, bias), *layers = side_by_side(proxy.tensors, ["initial"])
 
-    def _finish(self, hidden: np.ndarray, layers: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-        """From what the first layer gives, before its activation, to the outputs ``[..., out]``."""
-        for weight, bias in layers:
-            hidden = self._activation(hidden) @ weight + bias
-        return hidden
+        def starts(seeds: np.ndarray) -> np.ndarray:
+            hidden = normal(seeds, len(weight)).astype(np.float32) @ weight + bias
+            return finished(hidden, layers, self._activation)
 
-
-def _side_by_side(proxy: Proxy, names: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Weights ``[in, out]`` and biases ``[out]`` of networks of one input as one wide network, so that a step costs as
-    many products as one network has layers. After the first layer their matrices stand along the diagonal."""
-    layers = []
-    for i in range(proxy.config["proxy_hidden_layer"] + 1):
-        weights = [proxy.tensors[f"{name}.{i}.weight"].T for name in names]
-        bias = np.concatenate([proxy.tensors[f"{name}.{i}.bias"] for name in names])
-        layers.append((_diagonal(weights) if i else np.concatenate(weights, 1), bias))
-    return layers
-
-
-def _diagonal(matrices: list[np.ndarray]) -> np.ndarray:
-    whole, row, column = np.zeros(np.sum([each.shape for each in matrices], 0), np.float32), 0, 0
-    for matrix in matrices:
-        whole[row : row + matrix.shape[0], column : column + matrix.shape[1]] = matrix
-        row, column = row + matrix.shape[0], column + matrix.shape[1]
-    return whole
+        return starts
 
 
 def _finite(values: np.ndarray) -> np.ndarray:

@@ -17,8 +17,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from understudy.files import load
-from understudy.program import ACTIVATIONS
-from understudy.proxy import MODES, Mode, Proxy, ProxyError
+from understudy.kinds import MODES, Mode
+from understudy.layers import ACTIVATIONS
+from understudy.proxy import Proxy, ProxyError
 
 NATIVE = "native_reward"  # the entry of info that keeps the environment's own reward
 

@@ -39,6 +39,7 @@ from models.settings import SettingError, kinds
 from models.spaces import Spaces
 from models.vocabulary import translate
 from understudy.files import IN_RUN, SUFFIX, pretrained
+from understudy.kinds import KINDS
 
 _FROM_NOW = (
     "num_workers",
@@ -195,9 +196,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         check_spaces(here, agent_class(name), real_spaces, name)
     check_accelerator(dataclasses.replace(here, implementation=proxy.implementation))
     check_memory(needed, [here, agent, config], run.accelerator)
-    learned, real_name = ("reward network", "real reward") if config.proxy == "reward" else ("synthetic", "real")
-    by = {"reward": "reward network", "bandit": "synthetic bandit"}.get(config.proxy, "synthetic environment")
-    print(f"{proxy.game} by a {by}: {proxy.path}")
+    kind = KINDS[config.proxy]
+    learned, real_name = (kind.called, "real reward") if kind.used_by else ("synthetic", "real")
+    print(f"{proxy.game} by a {kind.called}: {proxy.path}")
     sampled = f", sampled for each agent: {', '.join(agent.vary)}" if agent.vary_hp else ""
     print(f"{run.num_agents} fresh {agent_name} agents on each, seed {run.seed}{sampled}; "
           f"{tests} real test episodes per agent\n")  # fmt: skip
@@ -234,7 +235,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         return
     if run.real_steps is None and rule == "budget" and config.train_episodes is None:
         show(real_name, agent, None, config.steps_in_use, rule)
-        if config.proxy != "reward":
+        if not kind.used_by:
             note = "both trainings are the same; with --real_steps N that on the real environment is one that suits it"
             print(f"\n{note}")
         return
@@ -256,7 +257,7 @@ def _real_spaces(proxy: Proxy) -> Spaces:
         real = spaces_of(proxy.game)
     except SettingError as error:
         raise ProxyError(f"{start} {error}") from error
-    for name in ("obs_shape", "actions", *["info"] * (proxy.config.proxy == "reward")):
+    for name in ("obs_shape", "actions", *KINDS[proxy.config.proxy].spaces):
         ours, theirs = getattr(own, name), getattr(real, name)
         if ours != theirs:
             raise ProxyError(f"{start} {name} is {ours}; allowed with {proxy.game}: {theirs}")

@@ -26,6 +26,7 @@ from models.registry import agent_class, named_agents
 from models.settings import SettingError, UserError
 from models.state import like
 from models.streams import Streams, derive_seed
+from understudy.kinds import KINDS
 
 _FLAT = 20  # generations in a row without any difference in fitness after which a search ends
 _AGAIN = 5  # of them after which it starts elsewhere
@@ -46,7 +47,7 @@ class PopulationModule(RunModule):
         super().__init__(settings, [settings.run.seed])
         self.config: SearchConfig = settings.proxy
         # Agents of reward networks step the real environment, which pays them another reward.
-        self.steps_on = "training" if settings.run.implementation == "RN" else "synthetic"
+        self.steps_on = "training" if KINDS[settings.proxy.proxy].used_by else "synthetic"
         self.workers, self.stages = workers, stages
         self.mean = nn.Parameter(torch.zeros(1, stages.parameters.size), requires_grad=False)
         self.archive = Archive(self.config.keep_best)

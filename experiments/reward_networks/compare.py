@@ -42,7 +42,7 @@ from envs.potentials import HAND  # noqa: E402
 from envs.reward import RewardedEnvironment  # noqa: E402
 from models.proxies import files  # noqa: E402
 from models.settings import kinds, read  # noqa: E402
-from understudy.proxy import MODES  # noqa: E402
+from understudy.kinds import MODES  # noqa: E402
 
 ADDITIVE_POTENTIAL = MODES[2]
 # The agents of a game: their kind, how long they train, steps between tests, and episodes of a test.

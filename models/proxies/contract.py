@@ -4,8 +4,8 @@ A kind of proxy is a folder here and a file of the same name in ``envs/``. Its `
 derives from `models.proxies.search.SearchConfig` and adds what the proxy is, and ``FAMILY`` (`models.family.Family`,
 ``learns_from="evolution"``); its ``networks.py`` has ``Networks(config, spaces)``, for M proxies at once, which are
 `Parameters`; ``envs/<kind>.py`` has ``Stages``, which is `envs.make.Stages`: it puts agents and proxies together in an
-environment. ``control/reports/<kind>.py`` has ``picture``, which draws a winner. ``understudy/files.py`` lists, for all
-readers of files, the names of kinds (``KINDS``), the settings of each, and the shapes of its tensors (``_shapes``).
+environment. ``control/reports/<kind>.py`` has ``picture``, which draws a winner. `understudy.kinds.KINDS` has a record
+of it for all readers of files: its settings, the shapes of its tensors, and its words.
 D is the number of parameters of one proxy.
 """
 

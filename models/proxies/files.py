@@ -19,6 +19,7 @@ from models.spaces import Continuous, Discrete, Spaces
 from models.vocabulary import translate
 from understudy import ProxyError
 from understudy.files import refused
+from understudy.kinds import KINDS
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def networks_of(config: SearchConfig, spaces: Spaces) -> Any:
 
 
 def searching(kind: str) -> str:
-    """The implementation that learns proxies of a kind: mdp, bandit, reward."""
+    """The implementation that learns proxies of a kind (`understudy.kinds.KINDS`)."""
     for name, own in implementations().items():
         fields = getattr(own.config, "__dataclass_fields__", {})
         if own.learns_from == "evolution" and kind in fields["proxy"].metadata["choices"]:
@@ -72,10 +73,9 @@ def save(
     limits: dict[str, Any] = {"max_episode_steps": spaces.max_episode_steps, "max_return": spaces.max_return}
     settings = asdict(config)
     del settings["compiled"]  # which is not about the proxy
-    if settings["proxy"] == "reward":
-        limits["info"] = list(spaces.info)
-        if settings["rn_evolve_scale"]:  # a reader knows one factor
-            settings |= {"rn_output_scale": float(networks.scaled(parameters[None])), "rn_evolve_scale": False}
+    limits |= {name: list(getattr(spaces, name)) for name in KINDS[settings["proxy"]].spaces}
+    if settings.get("rn_evolve_scale"):  # a reader knows one factor
+        settings |= {"rn_output_scale": float(networks.scaled(parameters[None])), "rn_evolve_scale": False}
     understudy.save(
         path, {name: layer.numpy() for name, layer in networks.named(parameters).items()},
         game=game, spaces={"obs_shape": list(spaces.obs_shape), "actions": asdict(spaces.actions)} | limits,

@@ -8,7 +8,7 @@ from models.proxies.reward.config import Config
 from models.settings import SettingError
 from models.spaces import Spaces
 from models.streams import Streams
-from understudy.proxy import MODES
+from understudy.kinds import MODES
 
 
 class Networks:

@@ -1,0 +1,213 @@
+"""The kinds of learned environments and rewards, one record each: `KINDS` is the one table that writers, readers and
+environments go by.
+
+S is the size of an observation, A the number of actions (or the size of one), I the number of numbers that a step tells
+in its info.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from understudy.layers import ACTIVATIONS
+
+Json = Mapping[str, Any]
+
+
+class Setting(NamedTuple):
+    """What a reader demands of one setting of a file: whether a value is ``good``, and what is allowed in ``words``."""
+
+    good: Callable[[Any], bool]
+    words: str
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of proxy.
+
+    ``called`` is its name in a sentence. ``settings`` are those that a reader needs, with the ranges of the trainer's
+    flags; `defaults` are those among them that a file may leave out, and leaves out where they have this value.
+    ``shapes(config, spaces)`` names every tensor with its shape, ``words(config)`` tells a person how to rebuild the
+    networks. ``spaces`` are the entries that such a file has beside the usual ones of the real environment, and
+    ``fits(config, spaces)`` is false where they are damaged. ``one_step`` says that every step is an episode.
+    ``used_by`` is what pays a learned reward; it is empty for an environment.
+    """
+
+    called: str
+    settings: Mapping[str, Setting]
+    shapes: Callable[[Json, Json], dict[str, list[int]]]
+    words: Callable[[Json], str]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    spaces: tuple[str, ...] = ()
+    fits: Callable[[Json, Json], bool] = lambda config, spaces: True
+    one_step: bool = False
+    used_by: str = ""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way to make a reward of a network phi (`understudy.rewards.shaped`): ``additive`` to the real reward, else in
+    its place; of a ``potential``, else of where a step leads. phi is of the ``state``, of the step's ``info``, or of
+    both; of the info alone it is linear and has no bias."""
+
+    name: str
+    additive: bool
+    potential: bool
+    state: bool = True
+    info: bool = False
+
+
+MODES: dict[int, Mode] = {
+    0: Mode("native", additive=True, potential=False, state=False),
+    1: Mode("exclusive potential", additive=False, potential=True),
+    2: Mode("additive potential", additive=True, potential=True),
+    3: Mode("exclusive potential with info", additive=False, potential=True, info=True),
+    4: Mode("additive potential with info", additive=True, potential=True, info=True),
+    5: Mode("exclusive", additive=False, potential=False),
+    6: Mode("additive", additive=True, potential=False),
+    7: Mode("exclusive with info", additive=False, potential=False, info=True),
+    8: Mode("additive with info", additive=True, potential=False, info=True),
+    101: Mode("exclusive weighted info", additive=False, potential=False, state=False, info=True),
+    102: Mode("additive weighted info", additive=True, potential=False, state=False, info=True),
+}
+
+
+# What settings may be -----------------------------------------------------------------------------------------------
+
+
+def integer(most: int, words: str, optional: bool = False) -> Setting:
+    """From 1 to ``most``, or null where it is ``optional``."""
+    return Setting(lambda v: v is None and optional or type(v) is int and 1 <= v <= most, words)
+
+
+def choice(*names: Any) -> Setting:
+    """One of ``names``; 1 is not true."""
+    return Setting(lambda v: any(type(v) is type(name) and v == name for name in names), ", ".join(map(str, names)))
+
+
+def number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= 1e9
+
+
+def numbers(value: Any) -> bool:
+    return type(value) is list and len(value) <= 16 and all(map(number, value))
+
+
+NETWORKS = {
+    "proxy_hidden_size": integer(65_536, "integer, at least 1, at most 65536"),
+    "proxy_hidden_layer": integer(16, "integer, at least 1, at most 16"),
+    "proxy_activation_fn": choice(*ACTIVATIONS),
+}
+"""The settings of networks that are all of one width, depth and activation."""
+
+
+def layers(networks: Mapping[str, tuple[int, int]], config: Json) -> dict[str, list[int]]:
+    """Shapes of weights and biases of networks by these settings: name -> numbers in and out."""
+    hidden = [config["proxy_hidden_size"]] * config["proxy_hidden_layer"]
+    named: dict[str, list[int]] = {}
+    for name, (first, last) in networks.items():
+        for i, (ins, outs) in enumerate(zip([first, *hidden], [*hidden, last], strict=True)):
+            named |= {f"{name}.{i}.weight": [outs, ins], f"{name}.{i}.bias": [outs]}
+    return named
+
+
+def activation_in_words(config: Json) -> str:
+    between = str(config["proxy_activation_fn"])
+    slope = {"leakyrelu": 0.01, "prelu": 0.25}.get(between)
+    return f"leaky ReLU of slope {slope} below zero" if slope else between
+
+
+# Synthetic environments ---------------------------------------------------------------------------------------------
+
+
+def _inputs(spaces: Json) -> int:
+    """Numbers of ``[action, state]``, the action one-hot where discrete."""
+    actions = spaces["actions"]
+    count = actions["n"] if "n" in actions else len(actions["low"])
+    return int(count + spaces["obs_shape"][0])
+
+
+def _initial(config: Json, spaces: Json) -> dict[str, tuple[int, int]]:
+    """The network that turns noise into first states ``[S]``."""
+    (size,) = spaces["obs_shape"]
+    return {"initial": (config["latent_size"] or size, size)}
+
+
+def _mdp_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
+    """State ``[S]``, reward ``[1]`` and done ``[1]`` are networks of ``[action, state]``."""
+    inputs, (size,) = _inputs(spaces), spaces["obs_shape"]
+    networks = {"state": (inputs, size), "reward": (inputs, 1), "done": (inputs, 1)}
+    return layers(networks | (_initial(config, spaces) if config["learned_reset"] else {}), config)
+
+
+def _bandit_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
+    """The reward ``[1]`` is a network of ``[action, state]``."""
+    return layers({"reward": (_inputs(spaces), 1)} | _initial(config, spaces), config)
+
+
+def _step_in_words(config: Json, names: str, outputs: str, initial: bool) -> str:
+    between = activation_in_words(config)
+    words = f"Each network is torch.nn.Linear layers 0, 1, ... with {between} between them. "
+    words += f"Input of {names} is the action (one-hot where discrete), then the state. {outputs}"
+    return f"{words} initial turns standard normal noise into a first state." if initial else words
+
+
+def _mdp_in_words(config: Json) -> str:
+    outputs = "state gives the next state, reward the reward, done above 0.5 ends the episode."
+    return _step_in_words(config, "state, reward and done", outputs, config["learned_reset"])
+
+
+def _bandit_in_words(config: Json) -> str:
+    return _step_in_words(config, "reward", "Every step is an episode.", True)
+
+
+_ENVIRONMENT = NETWORKS | {
+    "learned_reset": Setting(lambda v: type(v) is bool, "true or false"),
+    "latent_size": integer(65_536, "integer, at least 1, at most 65536; or null", optional=True),
+    "max_steps": integer(10**9, "integer, at least 1; or null", optional=True),
+}
+
+
+# Learned rewards ----------------------------------------------------------------------------------------------------
+
+
+def _reward_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
+    """One network of the state, of the step's info or of both (`Mode`); of the info alone it is one weight, without a
+    bias."""
+    mode, (size,), told = MODES[config["mode"]], spaces["obs_shape"], len(spaces["info"])
+    if mode.info and not mode.state:
+        return {"reward.0.weight": [1, told]}
+    inputs = max(1, size * mode.state + told * mode.info)  # mode 0 has a network without use
+    return layers({"reward": (inputs, 1)}, config)
+
+
+def _reward_in_words(config: Json) -> str:
+    words = f"phi is torch.nn.Linear layers 0, 1, ... with {activation_in_words(config)} between them, times "
+    words += "rn_output_scale. Its input is (observation - rn_input_center) / rn_input_spread, then the step's info, "
+    return f"{words}as far as the mode has them. What reward the mode makes of phi: understudy.rewards.shaped."
+
+
+def _reward_fits(config: Json, spaces: Json) -> bool:
+    info, (size,) = spaces["info"], spaces["obs_shape"]
+    scaled = [config[name] for name in ("rn_input_center", "rn_input_spread") if config[name]]
+    named = type(info) is list and len(info) <= 64 and all(type(name) is str for name in info)
+    return named and (bool(info) or not MODES[config["mode"]].info) and all(len(each) == size for each in scaled)
+
+
+_REWARD = NETWORKS | {
+    "mode": choice(*MODES),
+    "rn_output_scale": Setting(number, "number"),
+    "rn_terminal": choice("free", "zero"),
+    "rn_input_center": Setting(numbers, "list of numbers, at most 16"),
+    "rn_input_spread": Setting(lambda v: numbers(v) and 0 not in v, "list of numbers other than 0, at most 16"),
+}
+
+KINDS: dict[str, Kind] = {
+    "mdp": Kind("synthetic environment", _ENVIRONMENT, _mdp_shapes, _mdp_in_words),
+    "bandit": Kind("synthetic bandit", _ENVIRONMENT, _bandit_shapes, _bandit_in_words, one_step=True),
+    "reward": Kind(
+        "reward network", _REWARD, _reward_shapes, _reward_in_words, spaces=("info",), fits=_reward_fits,
+        used_by="understudy.RewardWrapper",
+    ),
+}  # fmt: skip
+"""What the setting ``proxy`` of a file may be. A new kind is one more entry."""

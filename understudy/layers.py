@@ -1,0 +1,42 @@
+"""Fully connected layers in NumPy."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+Layers = list[tuple[np.ndarray, np.ndarray]]
+"""Weights ``[in, out]`` and biases ``[out]``, from the first layer on."""
+# In place: the argument is overwritten.
+ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "relu": lambda x: np.maximum(x, 0, out=x),
+    "leakyrelu": lambda x: np.maximum(x, x * 0.01, out=x),
+    "tanh": lambda x: np.tanh(x, out=x),
+    "prelu": lambda x: np.maximum(x, x * 0.25, out=x),
+    "identity": lambda x: x,
+}
+
+
+def side_by_side(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> Layers:
+    """Networks of one input and one depth as one wide network, so that a step costs as many products as one network
+    has layers. After the first layer their matrices stand along the diagonal."""
+    layers: Layers = []
+    while (weight := f"{len(layers)}.weight") and f"{names[0]}.{weight}" in tensors:
+        weights = [tensors[f"{name}.{weight}"].T for name in names]
+        bias = np.concatenate([tensors[f"{name}.{len(layers)}.bias"] for name in names])
+        layers.append((_diagonal(weights) if layers else np.concatenate(weights, 1), bias))
+    return layers
+
+
+def _diagonal(matrices: list[np.ndarray]) -> np.ndarray:
+    whole, row, column = np.zeros(np.sum([each.shape for each in matrices], 0), np.float32), 0, 0
+    for matrix in matrices:
+        whole[row : row + matrix.shape[0], column : column + matrix.shape[1]] = matrix
+        row, column = row + matrix.shape[0], column + matrix.shape[1]
+    return whole
+
+
+def finished(hidden: np.ndarray, layers: Layers, activation: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """From what the first layer gives, before its activation, through all further ``layers``: ``[..., out]``."""
+    for weight, bias in layers:
+        hidden = activation(hidden) @ weight + bias
+    return hidden
