@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from models.settings import INTEGER, SettingError, check, check_value, closest, nearest, read, setting, shown
+from models.settings import INTEGER, SettingError, check, check_value, closest, nearest, read, setting, shown, spelt
 
 PROBE_PREFIX = "probe-"
 
@@ -193,8 +193,10 @@ def resolve(name: str) -> Game:
     `Game` has the name with them sorted.
 
     An id without a version means the newest; one whose version is gone is mapped to the newest, with a note on
-    stderr. An id of our table (``LunarLander-v3``) gives our `Game`. Raises SettingError with the nearest name.
+    stderr. An id of our table (``LunarLander-v3``) gives our `Game`. Case and separators are those of the name
+    (`models.settings.spelt`). Raises SettingError with the nearest name.
     """
+    name = spelt(name, [*GAMES, *declared()])
     if name in GAMES:
         return GAMES[name]
     if name in declared():
@@ -214,7 +216,7 @@ def resolve(name: str) -> Game:
     if gym_id is None:
         raise _unknown(name)
     full = f"{module}:{gym_id}" if module else gym_id
-    if bare != gym_id:
+    if bare.lower() != gym_id.lower():
         print(f"note: gamename {name} is now {full}", file=sys.stderr)
     return next((g for g in _TABLE if g.gym_id == full and not g.wrappers), Game(full, full))
 
@@ -322,13 +324,17 @@ def _ids() -> dict[str, str]:
 
 
 def _registered(bare: str) -> str | None:
-    """``bare`` itself when it can be made, else the newest version where ``bare`` names an older one or none."""
-    ids, asked = _ids(), re.fullmatch(r"(.+?)(?:-v(\d+))?", bare)
+    """``bare`` in its own spelling when it can be made, else the newest version where ``bare`` names an older one or
+    none."""
+    ids = _ids()
+    bare = spelt(bare, ids)
+    asked = re.fullmatch(r"(.+?)(?:-[vV](\d+))?", bare)
     if asked is None or bare in ids:
         return bare if asked else None
-    found = [re.fullmatch(rf"{re.escape(asked[1])}-v(\d+)", gym_id) for gym_id in ids]
-    newest = max((int(match[1]) for match in found if match), default=-1)
-    return f"{asked[1]}-v{newest}" if int(asked[2] or -1) < newest else None
+    found = [match for gym_id in ids if (match := re.fullmatch(r"(.+)-v(\d+)", gym_id))]
+    base = spelt(asked[1], {match[1] for match in found})
+    newest = max((int(match[2]) for match in found if match[1] == base), default=-1)
+    return f"{base}-v{newest}" if int(asked[2] or -1) < newest else None
 
 
 def _unknown(name: str) -> SettingError:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from models.family import Family
-from models.settings import SettingError, kinds, no_choice
+from models.settings import SettingError, kinds, no_choice, spelt
 
 
 @functools.cache
@@ -40,6 +40,11 @@ def family(name: str) -> Family:
         meant = _ELSEWHERE.get(name.upper(), name)
         raise no_choice("implementation", name, known, meant=meant)
     return known[name]
+
+
+def as_named(names: str) -> str:
+    """``names`` of implementations, one or several with commas between them, each in its own spelling."""
+    return ",".join(spelt(name.strip(), implementations()) for name in names.split(","))
 
 
 def inner_agents() -> list[str]:

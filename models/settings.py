@@ -218,6 +218,21 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     return by_lower[close[0]] if close else None
 
 
+def spelt(name: str, names: Iterable[str]) -> str:
+    """``name`` as the one of ``names`` is spelt that equals it but for case, blanks, dashes and underscores; ``name``
+    itself where it is one of them, or where none or several do."""
+    names = list(names)
+    same = [] if name in names else [other for other in names if _bare(other) == _bare(name)]
+    return same[0] if len(same) == 1 else name
+
+
+def _bare(name: str) -> str:
+    return name.lower().translate(_SEPARATORS)
+
+
+_SEPARATORS = str.maketrans("", "", " -_")
+
+
 def _fits(value: Any, item: type, meta: Mapping[str, Any]) -> bool:
     # An int is a float here, but True is not a number, though Python says so.
     if type(value) is not item and not (item is float and type(value) is int):

@@ -8,6 +8,7 @@ checkpoints alike. Imports no torch.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from models.registry import as_named
 from models.settings import LONGEST, SettingError, shown
 
 # Sources: [Y] Young et al. 2023, [F] Ferreira et al. 2022 and [C] the command-conditioned family's original, each the
@@ -70,7 +71,12 @@ _SUPERSEDED = {
 }  # fmt: skip
 """Names that had no effect beside another in what earlier versions wrote, which was every setting of a run."""
 _COMPLETE = {"implementation", "gamename", "epochs", "steps_per_epoch", "eval_every", "display"}
-_VALUES = {"vary": {"hidden_size": "width", "hidden_layer": "depth"}}  # values that have another name now
+# Values that have another name now, and names in another spelling.
+_VALUES: dict[str, Callable[[str], str]] = {
+    "vary": lambda text: ",".join({"hidden_size": "width", "hidden_layer": "depth"}.get(p, p) for p in text.split(",")),
+    "implementation": as_named,
+    "agent": as_named,
+}
 
 _GENERAL = {other: ours for ours, others in _OTHERS.items() for other in others.split()}
 
@@ -109,7 +115,7 @@ def translate(
             before = next((old for old, new in renamed.items() if new == ours), ours)
             first, second = sorted((before, name if before != name else ours), key=ours.__eq__)
             raise SettingError(f"{first} and {second} are one setting; give {ours}", name)
-        found[ours] = _renamed(_VALUES.get(ours, {}), value)
+        found[ours] = _renamed(_VALUES[ours], value) if ours in _VALUES else value
         if ours != name:
             renamed[name] = ours
     if "hidden_sizes" in known and "width" not in known:
@@ -117,11 +123,11 @@ def translate(
     return found, renamed
 
 
-def _renamed(names: Mapping[str, str], value: Any) -> Any:
+def _renamed(name: Callable[[str], str], value: Any) -> Any:
     """``value`` with its words called as now."""
     if isinstance(value, list | tuple):
-        return type(value)(_renamed(names, each) for each in value)
-    return ",".join(names.get(part, part) for part in value.split(",")) if names and isinstance(value, str) else value
+        return type(value)(_renamed(name, each) for each in value)
+    return name(value) if isinstance(value, str) else value
 
 
 def _put_together(

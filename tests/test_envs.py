@@ -266,7 +266,10 @@ def test_frames_for_a_video(monkeypatch):
     ("LunarLander-v3", "LunarLander-v3", False),
     ("gymnasium.envs.classic_control:CartPole-v1", "gymnasium.envs.classic_control:CartPole-v1", False),
     ("LunarLander-v2", "LunarLander-v3", True), ("CliffWalking-v0", "CliffWalking-v1", True),
-    ("HalfCheetah-v2", "HalfCheetah-v5", True),
+    ("HalfCheetah-v2", "HalfCheetah-v5", True), ("halfcheetah-V2", "HalfCheetah-v5", True),
+    ("CartPole", "CartPole-v1", False), ("cart_pole", "CartPole-v1", False), ("PROBE_1", "", False),
+    ("BlackJack-V1", "Blackjack-v1", False), ("frozen_lake", "FrozenLake-v1", True),
+    ("cliff-walking", "CliffWalking-v1", False), ("CartPole-200", "CartPole-v0", False),
 ])  # fmt: skip
 def test_names_and_gymnasium_ids_resolve_old_ones_to_the_newest(name, gym_id, note, capsys):
     import_module("gamename", name)

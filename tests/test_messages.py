@@ -41,7 +41,7 @@ train -> 'train' is not a flag; flags start with --
 --exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8 without NUL
 --implementation A2C -> implementation is 'A2C'; allowed: UDRL, RCP-R, RCP-A, DDQN, ... SE; did you mean 'AAC'?
 --eval_agent @ --eval_episodes 3 -> --eval_episodes has no effect with --eval_agent; did you mean '--num_eval_episodes'?
---implementation RCPA -> implementation is 'RCPA'; allowed: UDRL, RCP-R, RCP-A, DDQN, ... SE; did you mean 'RCP-A'?
+--implementation RCPAA -> implementation is 'RCPAA'; allowed: UDRL, RCP-R, RCP-A, DDQN, ... SE; did you mean 'RCP-A'?
 --implementation ER --preset procmaze_hi
     -> preset is 'procmaze_hi'; allowed for ER: shipped, procmaze_high, ... did you mean 'procmaze_high'?
 --gamename lunarlandr -> gamename is 'lunarlandr'; did you mean 'lunarlander'? Allowed: ...

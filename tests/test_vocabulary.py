@@ -73,6 +73,25 @@ MEANT = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("name", implementations())
+def test_an_implementation_is_known_in_any_spelling(name: str, tmp_path: Path) -> None:
+    """By flags, files, keywords and in the settings of a checkpoint; what is written has the name's own."""
+    for spelling in (name.lower(), name.upper(), name.replace("-", "_"), name.replace("Dueling", "dueling_")):
+        file = tmp_path / "run.yaml"
+        file.write_text(f"algo: {spelling}\nenv: CartPole\n")
+        found = [parse(["--algo", spelling]), parse(["--config", str(file)]), settings_from(algo=spelling),
+                 parse(["--config", str(file), "--algo", name]), from_dict({"implementation": spelling})]  # fmt: skip
+        assert {settings.run.implementation for settings in found} == {name}
+    assert found[1].run.gamename == "cartpole"
+    with pytest.raises(SettingError, match=f"^implementation is '{name}x'"):
+        parse(["--algo", f"{name}x"])
+
+
+def test_names_of_agents_are_known_in_any_spelling() -> None:
+    assert parse("--algo se --env CartPole --agent ddqn,dueling_ddqn".split()).run.agent == "DDQN,DuelingDDQN"
+    assert parse("--algo se --env CartPole --agent td3_discrete".split()).run.agent == "TD3Discrete"
+
+
 @pytest.mark.parametrize(("words", "values", "said"), MEANT, ids=[words for words, *_ in MEANT])
 def test_other_names_are_accepted_everywhere(
     words: str, values: dict[str, Any], said: str, tmp_path: Path, capsys: Shown
