@@ -1,10 +1,10 @@
 """CartPole as a tensor program: the equations of Gymnasium 1.4.0's CartPole-v0 and -v1 in float64, within rounding.
 
-A cart of 1 kg on a track carries a pole of 0.1 kg and half length 0.5 m (Barto, Sutton & Anderson 1983, with Florian
-2007's corrected equations and no friction). Actions push it with 10 N to the left (0) or right (1) for 0.02 s, explicit
-Euler. Every step pays 1, the one that ends the episode too. It terminates when the cart is beyond 2.4 m or the pole
-beyond 12 degrees. Initial states are uniform as Gymnasium's but from `envs.seeded`, not from NumPy's stream: the same
-seed starts another episode there.
+A cart of 1 kg on a track carries a pole of 0.1 kg and half length 0.5 m, unless told otherwise (Barto, Sutton &
+Anderson 1983, with Florian 2007's corrected equations and no friction). Actions push it with 10 N to the left (0) or
+right (1) for 0.02 s, explicit Euler. Every step pays 1, the one that ends the episode too. It terminates when the cart
+is beyond 2.4 m or the pole beyond 12 degrees. Initial states are uniform as Gymnasium's but from `envs.seeded`, not
+from NumPy's stream: the same seed starts another episode there.
 """
 
 import math
@@ -12,39 +12,57 @@ import math
 import torch
 from torch import Tensor
 
+from envs.names import CartPoleParameters
 from envs.seeded import uniform
 from envs.tensor import Dynamics
 from models.spaces import Discrete, Spaces
 
-_GRAVITY, _FORCE, _SECONDS = 9.8, 10.0, 0.02
-_MASS, _POLE_MASS, _HALF_LENGTH = 1.1, 0.1, 0.5  # kg with the pole, kg, m
-_SHARE = _POLE_MASS * _HALF_LENGTH / _MASS  # the pole's moment over the whole mass, m
-_PUSHES = torch.tensor([-_FORCE / _MASS, _FORCE / _MASS], dtype=torch.float64)
+_SECONDS = 0.02
 # The largest |state| of an episode that goes on; no speed is too large. `math.radians(12)` is an ulp off Gymnasium's.
 _BOUNDS = torch.tensor([2.4, math.inf, 12 * 2 * math.pi / 360, math.inf], dtype=torch.float64)
 _START = 0.05
+_SPREAD = ("gravity", "cart_mass", "pole_mass", "half_length")  # what an episode may draw, in columns 4 to 7
 
 
 class CartPole(Dynamics):
     """State ``[..., 4]`` float64: position (m), speed (m/s), angle from upright (rad), angular speed (rad/s); the
-    observation is the same in float32. ``max_episode_steps`` is 500 in CartPole-v1, 200 in CartPole-v0."""
+    observation is the same in float32. ``max_episode_steps`` is 500 in CartPole-v1, 200 in CartPole-v0.
 
-    def __init__(self, max_episode_steps: int = 500) -> None:
+    ``physics`` are fields of `CartPoleParameters`. With a ``physics_spread`` the state is ``[..., 8]``: an episode's
+    own gravity, masses and half length are behind the four numbers, and are not observed. Raises SettingError."""
+
+    def __init__(self, max_episode_steps: int = 500, **physics: float) -> None:
         self.spaces = Spaces((4,), Discrete(2), torch.float32, max_episode_steps, float(max_episode_steps))
-        self._pushes, self._bounds = _PUSHES, _BOUNDS
+        self.physics = CartPoleParameters(**physics)
+        self.drawn = self.physics.physics_spread > 1
+        self._bounds = _BOUNDS
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Uniform on [-0.05, 0.05) in each of the four numbers."""
-        return (uniform(seeds, 4) * 2 - 1) * _START
+        """Uniform on [-0.05, 0.05) in each of the four numbers; what an episode draws is log-uniform."""
+        if not self.drawn:
+            return (uniform(seeds, 4) * 2 - 1) * _START
+        first, chance = (uniform(seeds, 4 + len(_SPREAD)) * 2 - 1).split([4, len(_SPREAD)], -1)
+        middle = torch.tensor([getattr(self.physics, name) for name in _SPREAD], dtype=torch.float64)
+        factors = (chance * math.log(self.physics.physics_spread)).exp()
+        return torch.cat((first * _START, factors * middle.to(seeds.device)), -1)
 
     def observe(self, state: Tensor) -> Tensor:
-        return state.float()
+        return state[..., :4].float()
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        _, speed, angle, spin = state.unbind(-1)
+        own, gravity, cart, pole, half = self.physics, *(getattr(self.physics, name) for name in _SPREAD)
+        moving = state
+        if self.drawn:
+            moving, drawn = state.split([4, len(_SPREAD)], -1)
+            gravity, cart, pole, half = drawn.unbind(-1)
+        _, speed, angle, spin = moving.unbind(-1)
+        mass = cart + pole
+        share = pole * half / mass  # the pole's moment over the whole mass, m
         cos, sin = angle.cos(), angle.sin()
-        push = torch.take(self._pushes, actions) + spin * spin * sin * _SHARE
-        turn = (sin * _GRAVITY - cos * push) / (_HALF_LENGTH * 4 / 3 - cos * cos * (_HALF_LENGTH * _POLE_MASS / _MASS))
-        rates = torch.stack((speed, push - turn * cos * _SHARE, spin, turn), -1)
-        state = state + rates * _SECONDS
-        return state, torch.ones_like(speed, dtype=torch.float32), (state.abs() > self._bounds).any(-1), None
+        push = (actions.double() * 2 - 1) * (own.force / mass) + spin * spin * sin * share
+        turn = (sin * gravity - cos * push) / (half * 4 / 3 - cos * cos * (half * pole / mass))
+        rates = torch.stack((speed, push - turn * cos * share, spin, turn), -1)
+        moving = moving + rates * _SECONDS
+        ends = (moving.abs() > self._bounds).any(-1)
+        state = torch.cat((moving, drawn), -1) if self.drawn else moving
+        return state, torch.ones_like(speed, dtype=torch.float32), ends, None

@@ -16,6 +16,7 @@ from envs.cartpole import CartPole
 from envs.gridmaps import CellTable
 from envs.mountaincar import MountainCar
 from envs.mountaincar_continuous import MountainCarContinuous
+from envs.names import CartPoleParameters
 from envs.pendulum import Pendulum
 from envs.repeated import RepeatedDynamics
 from envs.reward import RewardedEnvironment
@@ -40,6 +41,7 @@ class World(NamedTuple):
     kind: int
     obs_size: int
     limit: int  # of steps; a huge number where there is none
+    physics: tuple[float, ...]  # of CartPole: gravity, masses of cart and pole, half length, force
     # RepeatedDynamics
     repeat: int
     last: int  # 0 where no limit cuts a step short
@@ -90,10 +92,12 @@ def world(environment: Environment) -> World | None:
     if kind is None:
         return None
     repeated = dynamics if isinstance(dynamics, RepeatedDynamics) else None
+    own = dynamics.physics if isinstance(dynamics, CartPole) else CartPoleParameters()
     found: dict[str, Any] = {
         "kind": kind, "obs_size": spaces.obs_shape[0],
         "limit": 2**62 if spaces.max_episode_steps is None else spaces.max_episode_steps,
         "repeat": 1 if repeated is None else repeated.repeat, "last": 0 if repeated is None else repeated._last or 0,
+        "physics": (own.gravity, own.cart_mass, own.pole_mass, own.half_length, own.force),
         "moves": 0, "next_cell": _empty(np.int64), "pays": _empty(), "ends": _empty(np.bool_),
         "actions": spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size,
         "flat": _empty(axes=2), "state": NOTHING, "reward": NOTHING, "done": NOTHING, "bandit": False,
@@ -198,13 +202,17 @@ def observe(kind, one_hot, state, obs):
 
 
 @exact
-def _cartpole(state, action):
+def _cartpole(physics, state, action):
     """`CartPole.step`."""
-    share = 0.1 * 0.5 / 1.1
+    gravity, cart, pole, half, force = physics
+    if len(state) > 4:
+        gravity, cart, pole, half = state[4], state[5], state[6], state[7]
+    mass = cart + pole
+    share = pole * half / mass
     speed, angle, spin = state[1], state[2], state[3]
     cos, sin = math.cos(angle), math.sin(angle)
-    push = (10.0 / 1.1 if action == 1 else -10.0 / 1.1) + spin * spin * sin * share
-    turn = (sin * 9.8 - cos * push) / (0.5 * 4 / 3 - cos * cos * (0.5 * 0.1 / 1.1))
+    push = (force / mass if action == 1 else -force / mass) + spin * spin * sin * share
+    turn = (sin * gravity - cos * push) / (half * 4 / 3 - cos * cos * (half * pole / mass))
     state[0] += speed * 0.02
     state[1] += (push - turn * cos * share) * 0.02
     state[2] += spin * 0.02
@@ -354,7 +362,7 @@ def advance(world, m, state, action, vector, obs, rows, before):
     f32 = np.float32
     reward, ends, discount = f32(1), False, f32(1)
     if world.kind == CARTPOLE:
-        ends = _cartpole(state, action)
+        ends = _cartpole(world.physics, state, action)
     elif world.kind == ACROBOT:
         ends = _acrobot(state, action)
         reward = f32(0) if ends else f32(-1)

@@ -15,7 +15,7 @@ from torch import Tensor
 import envs.registration  # noqa: F401  # our own ids
 from envs import promises, wrappers
 from envs.base import EnvironmentFault, Replayed, Step
-from envs.names import Game, first_line
+from envs.names import CartPoleParameters, Game, first_line
 from envs.promises import Broken
 from envs.watch import WATCH
 from models.settings import SettingError
@@ -230,6 +230,7 @@ def _open(game: Game, render: bool) -> gym.Env:
         os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo's own default draws through a display
     kwargs = {**game.kwargs, **({"render_mode": "rgb_array"} if render else {})}
     times = kwargs.pop("action_repeat", 1)
+    physics = {name: kwargs.pop(name) for name in list(kwargs) if name in CartPoleParameters.__dataclass_fields__}
     try:
         with warnings.catch_warnings():
             if render:  # a missing render mode is told below, in one line
@@ -258,6 +259,8 @@ def _open(game: Game, render: bool) -> gym.Env:
         raise SettingError(f"record: {game.name} cannot be drawn; its render modes: {modes}")
     if times > 1:
         env = wrappers.RepeatAction(env, times)
+    if physics:
+        env = wrappers.CartPolePhysics(env, CartPoleParameters(**physics))
     for name in game.wrappers:
         env = getattr(wrappers, name)(env)
     if screen is not None:

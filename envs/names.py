@@ -68,14 +68,37 @@ class RepeatParameters(Parameters):
     )
 
 
+def _physical(default: float, help: str) -> Any:
+    return setting(default, help, above=0, maximum=1000.0)
+
+
+@dataclass(frozen=True)
+class CartPoleParameters(Parameters):
+    """Parameters of `envs.cartpole.CartPole` and `envs.wrappers.CartPolePhysics`; the defaults are Gymnasium's."""
+
+    gravity: float = _physical(9.8, "of CartPole, in m/s^2")
+    cart_mass: float = _physical(1.0, "kg")
+    pole_mass: float = _physical(0.1, "kg")
+    half_length: float = _physical(0.5, "of the pole, in m")
+    force: float = _physical(10.0, "of a push, in N")
+    physics_spread: float = setting(
+        1.0,
+        "every episode has a gravity, masses and a half length of its own: those above, times factors that are "
+        "log-uniform between 1 over this number and this number",
+        minimum=1.0,
+        maximum=10.0,
+    )
+
+
 @dataclass(frozen=True)
 class Game:
     """One environment by name.
 
     ``gym_id`` is the Gymnasium id, ``module:id`` where a module must be imported first; empty for probes.
     ``max_return`` is a bound that no episode's return exceeds, None where none is known: commands are clipped to it.
-    ``kwargs`` go to ``gymnasium.make``, other than ``action_repeat`` (`envs.wrappers.RepeatAction`); ``wrappers`` are
-    classes of ``envs/wrappers.py``, applied in order.
+    ``kwargs`` go to ``gymnasium.make``, other than ``action_repeat`` (`envs.wrappers.RepeatAction`) and those of
+    `CartPoleParameters` (`envs.wrappers.CartPolePhysics`); ``wrappers`` are classes of ``envs/wrappers.py``, applied in
+    order.
     ``dynamics`` is ``module:class`` of the environment as a tensor program (`envs.tensor.Dynamics`, made with the same
     ``kwargs``), empty where there is none; it replaces the Gymnasium id except where frames are drawn.
     ``parameters`` is the class of those ``kwargs`` that a name may change (`Parameters`), None where it
@@ -136,8 +159,15 @@ _TABLE = (
     Game("lunarlander-sparse", "LunarLander-v3", 320.0, wrappers=("SparseReward",)),
     # One point a frame alive; 2100 frames (60 s) is the time limit of the task as published, absent from the id.
     Game("takecover", "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1", 2100.0, {"max_episode_steps": 2100}),
-    Game("cartpole", "CartPole-v1", 500.0, dynamics="envs.cartpole:CartPole"),
-    Game("cartpole-200", "CartPole-v0", 200.0, {"max_episode_steps": 200}, dynamics="envs.cartpole:CartPole"),
+    Game("cartpole", "CartPole-v1", 500.0, dynamics="envs.cartpole:CartPole", parameters=CartPoleParameters),
+    Game(
+        "cartpole-200",
+        "CartPole-v0",
+        200.0,
+        {"max_episode_steps": 200},
+        dynamics="envs.cartpole:CartPole",
+        parameters=CartPoleParameters,
+    ),
     Game("acrobot", "Acrobot-v1", dynamics="envs.acrobot:Acrobot"),
     _repeatable("mountaincar:MountainCar", "MountainCar-v0", 200),
     _repeatable("mountaincar_continuous:MountainCarContinuous", "MountainCarContinuous-v0", 999, 100.0),

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box
 
+from envs.names import CartPoleParameters
 from envs.promises import check_observation, number
 
 # ITU-R BT.601 luma.
@@ -50,6 +51,27 @@ class RepeatAction(gym.Wrapper):
             if terminated or truncated:
                 break
         return obs, total, terminated, truncated, info
+
+
+class CartPolePhysics(gym.Wrapper):
+    """Gymnasium's CartPole with other masses, lengths and forces, or with new ones in each episode, as
+    `envs.names.CartPoleParameters` says; the same seed draws others than in the tensor program."""
+
+    def __init__(self, env: gym.Env, physics: CartPoleParameters) -> None:
+        super().__init__(env)
+        self._physics = physics
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        found = self.env.reset(seed=seed, options=options)
+        cart: Any = self.env.unwrapped
+        physics, spread = self._physics, self._physics.physics_spread
+        # One draw for each of them, in this order.
+        gravity, mass, pole, half = spread ** cart.np_random.uniform(-1, 1, 4)
+        cart.gravity, cart.force_mag = physics.gravity * gravity, physics.force
+        cart.masscart, cart.masspole = physics.cart_mass * mass, physics.pole_mass * pole
+        cart.length = physics.half_length * half
+        cart.total_mass, cart.polemass_length = cart.masscart + cart.masspole, cart.masspole * cart.length
+        return found
 
 
 class FlatObservation(gym.Wrapper):

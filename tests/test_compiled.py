@@ -234,7 +234,15 @@ def test_it_does_not_matter_where_blocks_end(argv: str) -> None:
     assert torch.equal(weights(one)[0], weights(other)[0])
 
 
-GAMES = ("cartpole", "acrobot", "mountaincar", "mountaincar,action_repeat=3", "cliff")
+GAMES = (
+    "cartpole",
+    "cartpole,half_length=0.9",
+    "cartpole,physics_spread=2",
+    "acrobot",
+    "mountaincar",
+    "mountaincar,action_repeat=3",
+    "cliff",
+)
 
 
 @pytest.mark.parametrize("game", [*GAMES, "pendulum", "mountaincar-continuous,action_repeat=2"])

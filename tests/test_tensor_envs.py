@@ -17,8 +17,9 @@ from envs.base import EnvironmentFault, Step
 from envs.cartpole import CartPole
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_dynamics, make_environment
-from envs.names import GAMES, resolve
+from envs.names import GAMES, CartPoleParameters, resolve
 from envs.tensor import TensorEnvironment
+from envs.wrappers import CartPolePhysics
 from models.spaces import Discrete, Spaces
 from understudy import hashing
 
@@ -96,6 +97,46 @@ def test_one_step_equals_gymnasiums(name: str) -> None:
         same_step(name, step, *expected)
 
     check()
+
+
+@settings(max_examples=100, deadline=None)
+@given(STATES["cartpole"], st.integers(0, 1), st.lists(st.floats(0.1, 20), min_size=5, max_size=5))
+def test_other_physics_are_gymnasiums_too(state: tuple[float, ...], action: int, numbers: list[float]) -> None:
+    names = ("gravity", "cart_mass", "pole_mass", "half_length", "force")
+    physics = dict(zip(names, numbers, strict=True))
+    ours, theirs = CartPole(**physics), theirs_from("cartpole", torch.tensor(state, dtype=torch.float64))
+    wrapped = CartPolePhysics(theirs, CartPoleParameters(**physics))
+    wrapped.reset(seed=0)
+    theirs.unwrapped.state = np.array(state)
+    _, reward, terminated, _, _ = wrapped.step(action)
+    after, *_ = found = ours.step(torch.tensor(state, dtype=torch.float64)[None, None], torch.tensor([[action]]))
+    same_place("cartpole", after[0, 0], theirs.unwrapped.state)
+    assert (found[1].item(), found[2].item()) == (reward, terminated)
+
+
+def test_episodes_have_physics_of_their_own() -> None:
+    varied = CartPole(physics_spread=2.0, half_length=0.8)
+    starts = varied.initial(torch.arange(4000)[None])
+    middle = torch.tensor([9.8, 1.0, 0.1, 0.8], dtype=torch.float64)
+    factors = (starts[0, :, 4:] / middle).log() / math.log(2)
+    for column in factors.T:
+        assert stats.kstest(column.numpy(), stats.uniform(-1, 2).cdf).pvalue > 1e-3
+    assert np.abs(np.corrcoef(factors.T.numpy()) - np.eye(4)).max() < 0.06
+    assert torch.equal(varied.observe(starts), starts[..., :4].float())
+    state, actions = starts[:, :5], torch.tensor([[0, 1, 1, 0, 1]])
+    after = varied.step(state, actions)[0]
+    assert torch.equal(after[..., 4:], state[..., 4:])  # to the end of the episode
+    for i, own in enumerate(starts[0, :5, 4:].tolist()):
+        physics = dict(zip(("gravity", "cart_mass", "pole_mass", "half_length"), own, strict=True))
+        alone = CartPole(**physics).step(state[:, i : i + 1, :4], actions[:, i : i + 1])[0]
+        torch.testing.assert_close(alone[0, 0], after[0, i, :4], rtol=1e-14, atol=1e-14)
+
+
+def test_gymnasiums_episodes_draw_theirs_around_the_same_middle() -> None:
+    drawn = CartPolePhysics(gym.make("CartPole-v1"), CartPoleParameters(pole_mass=0.3, physics_spread=1.5))
+    found = [(drawn.reset(seed=seed), drawn.unwrapped.masspole)[1] for seed in range(50)]
+    assert 0.2 <= min(found) < 0.22 and 0.41 < max(found) <= 0.45
+    assert drawn.unwrapped.polemass_length == drawn.unwrapped.masspole * drawn.unwrapped.length
 
 
 @pytest.mark.parametrize(("column", "bound"), [(0, 2.4), (2, 12 * 2 * math.pi / 360)])

@@ -127,6 +127,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
         raise no_choice("preset", preset, [name for name, kind in _PRESETS if kind == proxy], f" for a {proxy}")
     if preset == "broad" and (agent := values.get("agent", "DDQN")) != "PPO":
         raise no_choice("agent", agent, ["PPO"], " with preset broad")
+    game = game.partition(",")[0]
     base = "cartpole" if game == "cartpole-200" else game
     solved = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     unknown = {"quit_when_solved": False} if values.get("solved_reward", solved.get("solved_reward")) is None else {}
