@@ -49,7 +49,7 @@ FILM = " --record_episodes 1 --time_limit 20"
 SETUP = ("source ", "sudo apt-get install ", "pip install ", "uv ", "git clone ", "cd ", "ray start ", ".ci/run")
 SLOW = (
     "takecover", "--gamename halfcheetah", "bash_train.sh", "--use_tune", "/tune/", "benchmarks/", "transfer.py",
-    "exam.py", "compare.py", "experiments/policy_gradients/", "experiments/model_generalisation/",
+    "exam.py", "physics.py", "compare.py", "experiments/policy_gradients/", "experiments/model_generalisation/",
 )  # fmt: skip
 
 
@@ -98,7 +98,8 @@ def scaled(command: str) -> str:
         few = "--hidden_sizes 8,8,8 --num_seeds 2 --eval_steps 5 --eval_episodes 2 --buffer_size 50"
         return f"{command} --fixture untrained {few}"
     for word, few in (
-        ("transfer.py", "--steps 400 --seeds 1 --episodes 1"), ("benchmarks/", "--quick"),
+        ("transfer.py", "--steps 400 --seeds 1 --episodes 1"), ("physics.py", "--agents 1 --real_steps 200"),
+        ("benchmarks/", "--quick"),
         ("--eval_agent cartpole-", "--num_agents 1 --no_real_baseline"),
         ("--eval_agent cliff-", "--num_agents 1 --no_real_baseline"), ("--eval_agent", "--num_eval_episodes 1"),
         ("--use_tune", f"{tiny(command)} --num_samples 1"), ("trainer.py", f"{tiny(command)} --no_record"),

@@ -1,0 +1,158 @@
+"""Fresh agents under physics that nobody trained for: what they learned from synthetic environments, from the real
+CartPole, and from one whose gravity, masses and length are drawn anew in each episode (domain randomisation).
+
+    python experiments/synthetic_environments/physics.py --proxies fixed=cartpole-bandit varied=RUN --json physics.json
+    python experiments/synthetic_environments/physics.py --numbers docs/results/physics.json --out physics.png
+
+On synthetic environments DDQN trains as these were made for; on the real ones as ``--algo DDQN`` does, for as many
+steps and for ``--real_steps``. A test multiplies one property of CartPole by a factor, or all of them by factors of its
+episode's own.
+"""
+
+import argparse
+import copy
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
+from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
+from control.reports.levels import Level  # noqa: E402
+from control.reports.panels import draw_levels  # noqa: E402
+from control.reports.search import describe, iqm_text  # noqa: E402
+from control.reports.sheets import WIDTH, Book, grid  # noqa: E402
+from control.reports.style import COLOURS  # noqa: E402
+from envs.names import CartPoleParameters  # noqa: E402
+from experiments.comparison import add_look, look_of, run_script  # noqa: E402
+from models.contract import Policy  # noqa: E402
+from models.proxies.files import Proxy  # noqa: E402
+from models.registry import default_config  # noqa: E402
+from models.settings import SettingError  # noqa: E402
+
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+PROPERTIES = ("half_length", "pole_mass", "cart_mass", "gravity")
+SPREADS = (2.0, 3.0, 5.0)
+MIDDLE = dataclasses.asdict(CartPoleParameters())
+
+
+def variants() -> dict[str, str]:
+    """What a test is called -> the environment that it is on."""
+    found = {f"{name} x {factor:g}": f"cartpole,{name}={MIDDLE[name] * factor}"
+             for name in PROPERTIES for factor in FACTORS if factor != 1}  # fmt: skip
+    drawn = {f"all within x {spread:g}": f"cartpole,physics_spread={spread}" for spread in SPREADS}
+    return {"as it is": "cartpole", **found, **drawn}
+
+
+class Abroad(InnerLoop):
+    """Trains where it is told, and tests agents in all variants, one after another."""
+
+    def test(self, policy: Policy, seeds: Sequence[int]) -> tuple[Tensor, int]:
+        found, steps = [], 0
+        for game in variants().values():
+            there = copy.copy(self)
+            there.game = game
+            returns, count = InnerLoop.test(there, policy, seeds)
+            found.append(returns)
+            steps += count
+        return torch.cat(found, 1), steps
+
+
+def measure(given: argparse.Namespace) -> dict[str, Any]:
+    """Regime -> variant -> `describe`'s numbers."""
+    proxies: dict[str, Any] = {}
+    for word in given.proxies:
+        name, equals, path = word.partition("=")
+        if not equals:
+            raise SettingError(f"proxies is {word!r}; allowed: NAME=FILE")
+        proxies[name] = proxy_or_checkpoint(path)
+        if not isinstance(proxies[name], Proxy) or proxies[name].game.partition(",")[0] != "cartpole":
+            raise SettingError(f"proxies is {word!r}; allowed: synthetic environments of cartpole")
+    first = next(iter(proxies.values()))
+    config = dataclasses.replace(first.config, test_episodes=given.episodes, test_limit=None)
+    settings = agent_settings(first, "DDQN", {"vary_hp": True})
+    on_real = dataclasses.replace(default_config("DDQN", "cartpole"), vary_hp=True)
+    seeds, steps = fresh_seeds(given.seed, "physics", given.agents), config.steps_in_use
+    varied = f"cartpole,physics_spread={given.spread:g}"
+    regimes = {name: ("cartpole", proxy.parameters, steps) for name, proxy in proxies.items()}
+    for budget in dict.fromkeys((steps, given.real_steps)):
+        regimes[f"real, {budget:,} steps"] = ("cartpole", None, budget)
+        regimes[f"real with drawn physics, {budget:,} steps"] = (varied, None, budget)
+    results: dict[str, Any] = {}
+    for regime, (game, parameters, budget) in regimes.items():
+        started = time.process_time()
+        loop = Abroad(config, "DDQN", on_real if parameters is None else settings, game)
+        rows = None if parameters is None else parameters.expand(len(seeds), -1)
+        outcome = loop.run(rows, seeds, inner_steps=budget, inner_rule="budget")
+        parts = outcome.returns.split(given.episodes, 1)
+        results[regime] = {
+            name: describe(dataclasses.replace(outcome, returns=part), config)
+            for name, part in zip(variants(), parts, strict=True)
+        }
+        print(f"{regime} ({time.process_time() - started:.0f} CPU-s)", flush=True)
+        for name, row in results[regime].items():
+            print(f"  {name:<20} {row['mean']:6.1f}  IQM {iqm_text(row)}", flush=True)
+    return {"agents": given.agents, "episodes": given.episodes, "spread": given.spread, "regimes": results}
+
+
+def draw(numbers: dict[str, Any], given: argparse.Namespace) -> None:
+    """A panel for each property: return over its factor, a line for each regime."""
+    note = (
+        f"{numbers['agents']} fresh agents (DDQN, drawn hyperparameters), {numbers['episodes']} greedy episodes each; "
+        "lines: interquartile mean, bands: its 95 % bootstrap interval; drawn physics: factors up to "
+        f"{numbers['spread']:g}"
+    )
+    with Book(given.out, look_of(given)) as book, book.sheet(
+        grid(len(PROPERTIES), 2), (WIDTH, 4.2), note=note
+    ) as axes:  # fmt: skip
+        for axis, name in zip(axes, PROPERTIES, strict=True):
+            for colour, (regime, rows) in zip(COLOURS, numbers["regimes"].items(), strict=False):
+                shown = [rows["as it is" if factor == 1 else f"{name} x {factor:g}"] for factor in FACTORS]
+                axis.plot(FACTORS, [row["iqm"] for row in shown], color=colour, marker="o", markersize=3, label=regime)
+                bounds = [[row[bound] for row in shown] for bound in ("iqm_low", "iqm_high")]
+                if None not in [*bounds[0], *bounds[1]]:
+                    axis.fill_between(FACTORS, *bounds, color=colour, alpha=0.15, linewidth=0)
+            axis.set_xscale("log", base=2)
+            axis.set_xticks(FACTORS, [f"{factor:g}" for factor in FACTORS])
+            draw_levels(axis, [Level(475.0, "solved", "")], {}, labels=False)
+            axis.set(xlabel=f"{name.replace('_', ' ')}, times that of CartPole", ylabel="return (of 500)")
+    print("\n".join(map(str, book.files)))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--proxies", nargs="+", default=["fixed=cartpole-bandit"], metavar="NAME=FILE")
+    flags.add_argument("--numbers", type=Path, help="draw a JSON of earlier results")
+    flags.add_argument("--json", type=Path, help="write the numbers here")
+    flags.add_argument("--out", type=Path, help="write a figure here")
+    flags.add_argument("--agents", type=int, default=32)
+    flags.add_argument("--episodes", type=int, default=10)
+    flags.add_argument("--real_steps", type=int, default=50_000)
+    flags.add_argument("--spread", type=float, default=3.0, help="largest factor of physics drawn in training")
+    flags.add_argument("--seed", type=int, default=1000)
+    add_look(flags)
+    given = flags.parse_args(argv)
+
+    def run() -> None:
+        torch.set_num_threads(1)
+        numbers = json.loads(given.numbers.read_text()) if given.numbers else measure(given)
+        if given.json:
+            given.json.write_text(json.dumps(numbers, indent=1) + "\n")
+        if given.out:
+            draw(numbers, given)
+
+    return run_script(run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
