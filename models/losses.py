@@ -68,11 +68,20 @@ def entropy(scores: Tensor) -> Tensor:
     return -entropy_loss(scores, math.log(scores.shape[-1]) or 1.0)
 
 
-def explained_variance(values: Tensor, goal: Tensor) -> Tensor:
+def explained_variance(values: Tensor, goal: Tensor, weight: Tensor | None = None) -> Tensor:
     """``1 - Var(goal - values) / Var(goal)`` over the last axis: 1 where values are the goals up to a constant, 0 where
-    they say no more than their mean. NaN where all goals are equal."""
-    whole = goal.var(-1, correction=0)
-    return (1 - (goal - values).var(-1, correction=0) / whole).masked_fill(whole == 0, torch.nan)
+    they say no more than their mean. NaN where all goals are equal. Experiences count by their ``weight``, of which the
+    first is above 0; None is alike."""
+    whole = _variance(goal, weight)
+    return (1 - _variance(goal - values, weight) / whole).masked_fill(whole == 0, torch.nan)
+
+
+def _variance(values: Tensor, weight: Tensor | None) -> Tensor:
+    shifted = values - values[..., :1]  # so that equal ones have none
+    if weight is None:
+        return shifted.var(-1, correction=0)
+    share = weight / weight.sum(-1, keepdim=True)
+    return ((shifted - (shifted * share).sum(-1, keepdim=True)).square() * share).sum(-1)
 
 
 def value_loss(values: Tensor, returns: Tensor, delta: float, share: Tensor | None = None) -> Tensor:

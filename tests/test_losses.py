@@ -13,6 +13,7 @@ from models.losses import (
     categorical_kl,
     cross_entropy,
     entropy_loss,
+    explained_variance,
     exponential_weights,
     gaussian_kl,
     gaussian_nll,
@@ -73,6 +74,19 @@ def test_exponential_weights_by_hand() -> None:
     weights = exponential_weights(torch.tensor([[1.0, 2.0, 3.0], [-10.0, 0.0, 10.0], [5.0, 5.0, 5.0]]), 0.5, 5.0)
     torch.testing.assert_close(weights, torch.tensor([[math.exp(-2), 1.0, 5.0]] * 2 + [[1.0] * 3]))
     assert exponential_weights(torch.tensor([[-250.0]]), 1.0, 20.0).tolist() == [[1.0]]
+
+
+def test_explained_variance_by_hand() -> None:
+    """Goals 0, 2, 4 have a variance of 8/3, errors 0, 0, 3 of 2. With weights 1, 1, 0 the third says nothing; with 2,
+    1, 1 the variance of goals is 11/4 and of errors 27/16."""
+    goal, values = torch.tensor([[0.0, 2.0, 4.0]] * 2), torch.tensor([[0.0, 2.0, 1.0], [7.0, 9.0, 11.0]])
+    assert explained_variance(values, goal).tolist() == pytest.approx([1 / 4, 1])
+    assert explained_variance(values, goal, torch.tensor([[1.0, 1.0, 0.0]] * 2)).tolist() == pytest.approx([1, 1])
+    by_weight = explained_variance(values, goal, torch.tensor([[2.0, 1.0, 1.0]] * 2))
+    assert by_weight.tolist() == pytest.approx([1 - 27 / 44, 1])
+    same = torch.full((1, 7), 0.1)
+    for weight in (None, torch.linspace(0.1, 1, 7).expand(1, 7)):
+        assert explained_variance(torch.zeros(1, 7), same, weight).isnan().all()
 
 
 # -- policy gradients ------------------------------------------------------------------------------------------------

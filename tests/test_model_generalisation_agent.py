@@ -26,6 +26,7 @@ from models.streams import Streams
 
 NAMES = MODELS[:5]
 MAZE, FLUTE = "procmaze,grid_size=3", "panflute,num_pipes=3"
+ACTED = {"q_mean", "entropy", "explained_variance"}
 BELOW_ONE = 1 - 2**-24  # the largest number that `torch.rand` gives
 parity = load_script("model_generalisation/parity")
 
@@ -43,18 +44,20 @@ def test_learning_begins_with_the_first_period_after_its_start(start: int, perio
 
 
 @pytest.mark.parametrize(("name", "expected"), [("ER", ""), ("CategoricalLatent", "reward termination obs kl")])
-def test_measured_are_means_since_it_was_last_asked(name: str, expected: str) -> None:
+def test_measured_are_means_since_it_was_last_asked_or_of_the_latest_update(name: str, expected: str) -> None:
     once, often = (step_loop(name, FLUTE, updates_per_step=2) for _ in range(2))
     single = []
     for step in range(12):
         once.step(), often.step()
         if step == 8:
             losses = {f"model/{part}_loss" for part in expected.split()}
-            assert once.agent.measured().keys() == {"train/q_mean", "train/entropy", *losses}
+            assert once.agent.measured().keys() == {f"train/{tag}" for tag in ACTED} | losses
         if step >= 8:
             single.append(often.agent.measured())
     assert often.agent.measured() == {}
-    for tag, mean in once.agent.measured().items():
+    measured = once.agent.measured()
+    assert torch.equal(measured.pop("train/explained_variance"), single[-1]["train/explained_variance"])
+    for tag, mean in measured.items():
         torch.testing.assert_close(mean, torch.stack([each[tag] for each in single[1:]]).mean(0))
 
 

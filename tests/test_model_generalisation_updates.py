@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -197,7 +198,9 @@ class Oracle:
             target = self._through(self.target if c.use_target else self.nets["values"], later)
             best = self.net("values", later).argmax(1) if c.double_DQN else target.argmax(1)
             goal = reward + c.discount * going * target[torch.arange(len(x)), best]
-        loss = (weight * (self.net("values", x)[torch.arange(len(x)), action] - goal) ** 2).sum() / len(x)
+        values = self.net("values", x)[torch.arange(len(x)), action]
+        loss = (weight * (values - goal) ** 2).sum() / len(x)
+        self.explained = 1 - spread(values - goal, weight) / spread(goal, weight)
         self.descend(["values"], loss, c.lr)
         return loss.detach()
 
@@ -295,6 +298,10 @@ def inverse(probability: Tensor, uniform: Tensor) -> Tensor:
     return torch.searchsorted(ends, uniform[..., None].contiguous(), right=True)[..., 0].clip(max=ends.shape[-1] - 1)
 
 
+def spread(x: Tensor, weight: Tensor) -> float:
+    return float(np.cov(x.detach().double(), aweights=weight.double(), ddof=0))
+
+
 # -- both side by side -------------------------------------------------------------------------------------------------
 
 
@@ -373,6 +380,7 @@ def test_updates_are_those_of_the_oracle(case: str) -> None:
             close(loss[ME], theirs[-1]["loss"], 1e-5)
             close(agent.values.target[ME], flat(agent.values.online, oracle.target), 1e-5)
             ours = agent.measured()
+            assert ours["train/explained_variance"][ME].item() == pytest.approx(oracle.explained, rel=1e-3, abs=1e-4)
             of_model = {tag: value for tag, value in ours.items() if tag.startswith("model/")}
             assert of_model.keys() == {f"model/{name}_loss" for name in theirs[0] if name != "loss"}
             for tag, value in of_model.items():

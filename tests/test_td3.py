@@ -1,6 +1,7 @@
 """TD3 and its discrete form: every gradient against autograd, delays, noise, waiting, tests."""
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -123,7 +124,7 @@ def test_the_gradients_are_those_of_the_losses(case: str) -> None:
     actors = [agent.online[m].clone().requires_grad_() for m in range(3)]
     critics = [agent.critics.online[m].clone().requires_grad_() for m in range(3)]
     losses = [torch_losses(agent, critics[m], actors[m], m) for m in range(3)]
-    ours = agent.learn()
+    ours, seen = agent.learn(), agent.measured()
     for m in range(3):
         losses[m].backward()
         assert ours[m].item() == pytest.approx(losses[m].item(), rel=1e-5)
@@ -133,6 +134,11 @@ def test_the_gradients_are_those_of_the_losses(case: str) -> None:
         torch_critics(agent, agent.critics.online[m], obs, action)[0].mean().neg().backward()
         assert actors[m].grad is not None and actors[m].grad.abs().max() > 1e-4
         torch.testing.assert_close(agent.optimizer.mean[m], 0.1 * actors[m].grad, rtol=1e-4, atol=1e-6)
+        if "train/entropy" in seen:
+            logits = torch_mlp(agent.network, actors[m][: agent.network.size], obs)
+            exact = torch.distributions.Categorical(logits=logits).entropy().mean().item()
+            assert seen["train/entropy"][m].item() == pytest.approx(exact, rel=1e-4) and exact < 0.9999 * math.log(3)
+    assert ("train/entropy" in seen) == isinstance(agent.spaces.actions, Discrete)
 
 
 def test_the_smaller_critic_and_its_gradient() -> None:

@@ -53,7 +53,8 @@ WRITTEN = {
     "RCP-R": COMMANDED | SEEN | {"command/return", "train/validation_loss"},
     "RCP-A": COMMANDED | {"command/advantage", "train/value_loss", "train/explained_variance"},
     "VPG": GRADIENTS, "CPG": COMPARED, "AAC": COMPARED | {"train/value_loss", "train/explained_variance"},
-    "DDQN": STEPS, "DuelingDDQN": STEPS, "TD3Discrete": STEPS - {"train/epsilon"} | {"train/policy_loss"},
+    "DDQN": STEPS, "DuelingDDQN": STEPS,
+    "TD3Discrete": STEPS - {"train/epsilon"} | {"train/policy_loss", "train/entropy"},
 }  # fmt: skip
 
 

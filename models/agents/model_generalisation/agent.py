@@ -10,9 +10,16 @@ from torch import Tensor
 from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.experience import States, Transitions
 from models.agents.model_generalisation.imagination import Imagination, Latent, ModelSpec, Perfect, Simple, imagined
-from models.agents.model_generalisation.values import ActionValues, compiled, exploration_noise, explore, replayed
+from models.agents.model_generalisation.values import (
+    ActionValues,
+    Update,
+    compiled,
+    exploration_noise,
+    explore,
+    replayed,
+)
 from models.contract import Policy, StepAgent
-from models.losses import entropy
+from models.losses import entropy, explained_variance
 from models.mlp import parameters
 from models.replay import row_bytes
 from models.settings import SettingError
@@ -70,6 +77,7 @@ class Agent(StepAgent):
         self._sums: dict[str, Tensor] = {}
         self._shown: list[Tensor] = []  # values [M, 1, A] that actions were chosen by
         self._updates = 0
+        self._latest: Update | None = None  # since measurements were last asked for
         self.numbers: dict[str, Tensor] = {}  # random ones of the step under way
 
     def _noise(self) -> NoiseBlocks:
@@ -171,20 +179,24 @@ class Agent(StepAgent):
             losses = self.model.fit(batch, numbers.get("fit"))
         if "starts" in numbers:
             batch = self.replay.batch(numbers["starts"])
-        loss, gradient = self._improve(batch, numbers)
-        self.values.optimizer.update([gradient])
+        self._latest = self._improve(batch, numbers)
+        self.values.optimizer.update([self._latest.gradient])
         # A captured graph writes its next results where these are.
-        return losses | {"loss": loss.clone()}
+        return losses | {"loss": self._latest.loss.clone()}
 
-    def _gradient(self, batch: Any, numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def _gradient(self, batch: Any, numbers: dict[str, Tensor]) -> Update:
         if self.config.model == "none":
             return replayed(self.values, batch)
         return imagined(self.values, self.model, batch, numbers)
 
     def measured(self) -> dict[str, Tensor]:
-        """Means of the model's losses, and of what was acted by, ``[M]`` since the last call, by tag."""
+        """Means of the model's losses, and of what was acted by, ``[M]`` since the last call, by tag; and how much the
+        values explain of the latest update's goals."""
         means = {f"model/{name}_loss": total / self._updates for name, total in self._sums.items() if name != "loss"}
         self._sums, self._updates = {}, 0
+        if self._latest is not None:
+            means["train/explained_variance"] = explained_variance(*self._latest[2:])
+            self._latest = None
         if self._shown:
             values = torch.cat(self._shown, 1)
             self._shown.clear()

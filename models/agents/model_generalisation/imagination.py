@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.experience import Batch
 from models.agents.model_generalisation.latents import Params, latents
-from models.agents.model_generalisation.values import ActionValues, adam, explore, network, one_hot
+from models.agents.model_generalisation.values import ActionValues, Update, adam, explore, network, one_hot
 from models.layers import sigmoid
 from models.losses import bit_nll, gaussian_nll
 from models.mlp import MlpNetwork
@@ -233,8 +233,8 @@ def _held(params: Params) -> Params:
     return tuple(each.detach() for each in params)
 
 
-def imagined(values: ActionValues, model: Imagination, start: Any, numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Loss ``[M]`` and gradient ``[M, D]`` of rollouts of T steps by the exploring policy from each of ``start``; every
+def imagined(values: ActionValues, model: Imagination, start: Any, numbers: dict[str, Tensor]) -> Update:
+    """The update by rollouts of T steps by the exploring policy from each of ``start``; every
     step is learned from, weighted by the probability that its episode got there (Young et al. 2023, algorithm 1).
 
     It changes nothing, has fixed shapes and asks the device for nothing, so it can be compiled, or captured as a graph.

@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,16 @@ def one_hot(action: Tensor, actions: int) -> Tensor:
     return action.unsqueeze(2) == torch.arange(actions, device=action.device)
 
 
+class Update(NamedTuple):
+    """What an update of the values goes by, and what it may be judged by."""
+
+    loss: Tensor  # [M]
+    gradient: Tensor  # [M, D]
+    taken: Tensor  # [M, B], values of the actions that were taken, before the update
+    goal: Tensor  # [M, B]
+    weight: Tensor | None  # [M, B]; None where all weigh the same
+
+
 class ActionValues(nn.Module):
     """Q of M members on what they see, ``[M, B, size] -> [M, B, A]``, with the target network and the optimiser."""
 
@@ -60,15 +70,17 @@ class ActionValues(nn.Module):
 
     def td_update(
         self, goal: Tensor, seen: Tensor, trace: list[Tensor], action: Tensor, weight: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The loss ``mean(weight (Q(seen)[action] - goal)^2)`` ``[M]`` and its gradient ``[M, D]``, for ``goal``,
-        ``action`` and ``weight`` ``[M, B]``; ``trace`` is what ``online.trace`` gave for ``seen``. The mean divides by
-        B whatever the weights are."""
-        taken = one_hot(action, self.actions).float()
-        error = (trace[-1] * taken).sum(2) - goal
+    ) -> Update:
+        """The loss ``mean(weight (Q(seen)[action] - goal)^2)`` and its gradient, for ``goal``, ``action`` and
+        ``weight`` ``[M, B]``; ``trace`` is what ``online.trace`` gave for ``seen``. The mean divides by B whatever the
+        weights are."""
+        chosen = one_hot(action, self.actions).float()
+        taken = (trace[-1] * chosen).sum(2)
+        error = taken - goal
         weighted = error if weight is None else error * weight
-        of_values = taken * (weighted * (2 / action.shape[1])).unsqueeze(2)
-        return (weighted * error).mean(1), self.online.gradient(seen, trace, of_values)[0]
+        of_values = chosen * (weighted * (2 / action.shape[1])).unsqueeze(2)
+        gradient = self.online.gradient(seen, trace, of_values)[0]
+        return Update((weighted * error).mean(1), gradient, taken, goal, weight)
 
 
 def exploration_noise(config: Config, actions: int) -> tuple[Callable[..., Tensor], int]:
@@ -88,8 +100,8 @@ def explore(config: Config, values: Tensor, numbers: Tensor) -> Tensor:
     return torch.where(numbers[..., 0] < config.epsilon, any_action, values.argmax(2))
 
 
-def replayed(values: ActionValues, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Loss ``[M]`` and gradient ``[M, D]`` for goals ``r + gamma * Q_target(s', best)``, r alone after termination
+def replayed(values: ActionValues, batch: Batch) -> Update:
+    """The update towards goals ``r + gamma * Q_target(s', best)``, r alone after termination
     (Young et al. 2023, "experience replay"). As in `imagination.imagined` nothing changes and shapes are fixed."""
     following = values.bootstrap_value(batch.next_obs)
     goal = torch.addcmul(batch.reward, batch.continues, following, value=values.config.discount)

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from models.agents.td3 import agent as td3
 from models.agents.td3_discrete.gumbel import gumbel_softmax, softmax_slope, temperature
+from models.losses import entropy
 from models.spaces import Discrete
 from models.streams import Draw, Streams
 
@@ -65,6 +66,7 @@ class Agent(td3.Agent):
 
     def _slope(self, obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
         trace, heat = self.network.forward(self._actor, obs), self.temperature(self.online)
+        self.critics.latest["logits"] = trace[-1]
         soft, vectors = self._vectors(trace[-1], numbers["gumbel"], heat)
         uphill = self.critics.first_slope(torch.cat([obs, vectors], 1))[:, self.obs_size :]
         gradient = softmax_slope(soft, uphill.neg()) / heat
@@ -75,6 +77,14 @@ class Agent(td3.Agent):
         else:
             of_level = of_network.new_zeros(len(of_network), 1)
         return torch.cat([of_network, of_level], 1)
+
+    def measured(self) -> dict[str, Tensor]:
+        """Also the entropy of what is done by vectors without normal noise. The largest of logits with Gumbel noise is
+        a draw from their softmax, whatever the temperature (Jang et al. 2017, section 2)."""
+        logits = self.critics.latest.get("logits")
+        nothing = torch.full((self.members,), torch.nan)
+        found = {"train/entropy": nothing if logits is None else entropy(logits.transpose(1, 2))}
+        return super().measured() | self.of_learners(found)
 
 
 def one_hot(values: Tensor, axis: int) -> Tensor:
