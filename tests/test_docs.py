@@ -49,7 +49,7 @@ FILM = " --record_episodes 1 --time_limit 20"
 SETUP = ("source ", "sudo apt-get install ", "pip install ", "uv ", "git clone ", "cd ", "ray start ", ".ci/run")
 SLOW = (
     "takecover", "--gamename halfcheetah", "bash_train.sh", "--use_tune", "/tune/", "benchmarks/", "transfer.py",
-    "exam.py", "physics.py", "compare.py", "experiments/policy_gradients/", "experiments/model_generalisation/",
+    "exam.py", "physics.py", "tuning.py", "compare.py", "experiments/policy_gradients/", "experiments/model_generalisation/",
 )  # fmt: skip
 
 
@@ -99,6 +99,7 @@ def scaled(command: str) -> str:
         return f"{command} --fixture untrained {few}"
     for word, few in (
         ("transfer.py", "--steps 400 --seeds 1 --episodes 1"), ("physics.py", "--agents 1 --real_steps 200"),
+        ("tuning.py", "--agents 1 --settings 2 --real_steps 200"),
         ("benchmarks/", "--quick"),
         ("--eval_agent cartpole-", "--num_agents 1 --no_real_baseline"),
         ("--eval_agent cliff-", "--num_agents 1 --no_real_baseline"), ("--eval_agent", "--num_eval_episodes 1"),

@@ -72,9 +72,10 @@ def aligned(rows: Sequence[Sequence[str]], least: Sequence[int] = ()) -> list[st
     return [form.format(*row).rstrip() for row in rows]
 
 
-def with_interval(value: float, bounds: Sequence[Any] | None) -> str:
-    """``500.0 [499.1, 500.0]``; the value alone where there are no bounds."""
-    return f"{value:.1f}" + (f" [{float(bounds[0]):.1f}, {float(bounds[1]):.1f}]" if bounds else "")
+def with_interval(value: float, bounds: Sequence[Any] | None, digits: int = 1) -> str:
+    """``500.0 [499.1, 500.0]``, with so many ``digits`` behind the point; the value alone where there are no bounds."""
+    shown, *ends = (f"{float(each):.{digits}f}" for each in (value, *(bounds or ())))
+    return f"{shown} [{', '.join(ends)}]" if ends else shown
 
 
 def seeds_text(counts: Sequence[int]) -> str:

@@ -1,0 +1,157 @@
+"""Hyperparameters chosen on a synthetic environment: how well does their order there agree with that on the real one,
+and what does it cost?
+
+    python experiments/synthetic_environments/tuning.py cartpole-bandit cartpole-mdp --json tuning.json
+
+Settings of DDQN are drawn at random. Agents of each train on the synthetic environment, where two things order the
+settings: what these agents earn on it, for which no real step is needed, and what they earn in a few episodes of the
+real environment. The truth is what agents with these settings earn that train on the real environment.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
+from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
+from control.loops.rollout import rollout  # noqa: E402
+from control.loops.steps import StepLoop  # noqa: E402
+from control.reports.obedience import rank_correlation  # noqa: E402
+from control.reports.statistics import interval  # noqa: E402
+from control.reports.tables import with_interval  # noqa: E402
+from experiments.comparison import run_script  # noqa: E402
+from models.contract import Policy  # noqa: E402
+from models.proxies.files import Proxy  # noqa: E402
+from models.registry import default_config  # noqa: E402
+from models.settings import SettingError  # noqa: E402
+from models.streams import Streams  # noqa: E402
+
+SYNTHETIC_EPISODES = 64
+
+
+def drawn(count: int, seed: int) -> list[dict[str, Any]]:
+    """``count`` settings of DDQN: learning rate, batch size and width log-uniform, one or two layers, activation."""
+    generator, found = np.random.default_rng(seed), []
+    for _ in range(count):
+        width, depth = int(8 * 8 ** generator.random()), int(generator.integers(1, 3))
+        found.append({
+            "lr": 1e-5 * 3e3 ** generator.random(), "batch_size": int(8 * 8 ** generator.random()),
+            "hidden_sizes": (width,) * depth, "activation": str(generator.choice(["relu", "tanh"])),
+        })  # fmt: skip
+    return found
+
+
+class OnBoth(InnerLoop):
+    """Tests agents on the real environment, and on the proxies on which they trained."""
+
+    def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
+        self.trained_on = proxies
+        return super().begin(proxies, seeds)
+
+    def test(self, policy: Policy, seeds: Sequence[int]) -> tuple[Tensor, int]:
+        real, steps = super().test(policy, seeds)
+        if self.trained_on is None:
+            return real, steps
+        agent = self.agent_class(self.agent_config, self.stages.spaces, list(seeds))
+        agent.envs = SYNTHETIC_EPISODES
+        with contextlib.closing(self.stages.stage(self.trained_on, agent)) as stage:
+            starts = Streams.named(seeds, "synthetic tests").episode_seeds(SYNTHETIC_EPISODES)
+            played = rollout(policy, stage, starts, keep=False)
+        return torch.cat([real, played.returns], 1), steps
+
+
+def correlations(pairs: Any, axis: int) -> np.ndarray:
+    """Rank correlations of resampled pairs ``[R, N, 2]``, ``[R]``, as `interval` asks for them."""
+    assert axis == 1
+    return np.array([rank_correlation(*each.T) for each in pairs])
+
+
+def scores(loop: OnBoth, settings: Sequence[Any], proxies: Tensor | None, agents: int, steps: int, seed: int) -> Any:
+    """``[N, K]`` returns after training with each of the settings: real ones, and synthetic ones; CPU seconds."""
+    started, found = time.process_time(), []
+    seeds = fresh_seeds(seed, "tuning", agents)
+    for config in settings:
+        loop.agent_config = config
+        rows = None if proxies is None else proxies.expand(agents, -1)
+        returns = loop.run(rows, seeds, inner_steps=steps, inner_rule="budget", test_every=None).returns
+        found.append(returns.nan_to_num(returns[returns.isfinite()].min() if returns.isfinite().any() else -1e9))
+    both = torch.stack(found).double()
+    real, synthetic = (each.mean(2).numpy() for each in both.tensor_split([loop.config.test_episodes], 2))
+    return real, synthetic, time.process_time() - started
+
+
+def measure(given: argparse.Namespace) -> dict[str, Any]:
+    """Proxy -> correlation of each order with the truth, what the first choice is worth, and what each cost."""
+    results, truths = {}, {}
+    changes = drawn(given.settings, given.seed)
+    for path in given.proxies:
+        proxy = proxy_or_checkpoint(path)
+        if not isinstance(proxy, Proxy):
+            raise SettingError(f"proxies is {path!r}; allowed: synthetic environments")
+        config = dataclasses.replace(proxy.config, test_episodes=given.episodes, test_limit=None)
+        if proxy.game not in truths:
+            plain = default_config("DDQN", proxy.game)
+            loop = OnBoth(config, "DDQN", plain, proxy.game)
+            real = [dataclasses.replace(plain, **change) for change in changes]
+            truth, _, seconds = scores(loop, real, None, given.agents, given.real_steps, given.seed)
+            truths[proxy.game] = truth.mean(1)
+            print(f"{proxy.game}, real: {seconds:.0f} CPU-s, best {truth.mean(1).max():.1f}, "
+                  f"median {np.median(truth.mean(1)):.1f}", flush=True)  # fmt: skip
+            results[proxy.game] = {"returns": truth.tolist(), "cpu_seconds": seconds,
+                                   "real_steps": given.settings * given.agents * given.real_steps}  # fmt: skip
+        truth = truths[proxy.game]
+        loop = OnBoth(config, "DDQN", agent_settings(proxy, "DDQN", {}), proxy.game)
+        own = [dataclasses.replace(loop.agent_config, vary_hp=False, **change) for change in changes]
+        rows = proxy.parameters[None]
+        after, reward, seconds = scores(loop, own, rows, given.agents, config.steps_in_use, given.seed)
+        row: dict[str, Any] = {"cpu_seconds": seconds, "synthetic_steps": after.size * config.steps_in_use}
+        for name, order in (("synthetic return", reward.mean(1)), ("real return", after.mean(1))):
+            agree, best = rank_correlation(order, truth), np.argsort(-order, kind="stable")
+            bounds = interval(np.stack([order, truth], 1), correlations)
+            row[name] = {"scores": order.tolist(), "rank_correlation": agree,
+                         "interval": bounds and [float(bound) for bound in bounds],
+                         "first": float(truth[best[0]]), "best_of_five": float(truth[best[:5]].max())}  # fmt: skip
+            chosen = f"first choice {truth[best[0]]:.1f}, best of five {truth[best[:5]].max():.1f}"
+            agreed = f"rank correlation {with_interval(agree, bounds, 2)}"
+            print(f"{path}, by {name:<17} {agreed}; {chosen}; {seconds:.0f} CPU-s", flush=True)
+        results[path] = row
+    return {"settings": [change | {"hidden_sizes": list(change["hidden_sizes"])} for change in changes],
+            "agents": given.agents, "real_steps": given.real_steps, "results": results}  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("proxies", nargs="+", help="files, run folders or shipped names")
+    flags.add_argument("--json", type=Path, help="write the numbers here")
+    flags.add_argument("--settings", type=int, default=40)
+    flags.add_argument("--agents", type=int, default=4, help="of each setting")
+    flags.add_argument("--episodes", type=int, default=10)
+    flags.add_argument("--real_steps", type=int, default=50_000, help="of training on the real environment")
+    flags.add_argument("--seed", type=int, default=1000)
+    given = flags.parse_args(argv)
+
+    def run() -> None:
+        torch.set_num_threads(1)
+        numbers = measure(given)
+        if given.json:
+            given.json.write_text(json.dumps(numbers, indent=1) + "\n")
+
+    return run_script(run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
