@@ -12,6 +12,7 @@ import pytest
 import torch
 from gymnasium.envs.registration import EnvSpec
 from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import trainer
 from control.films import encoding, pictures
@@ -189,6 +190,22 @@ def test_a_run_is_filmed_and_told(logdir: Path, capsys: Shown) -> None:
     assert height == 400 + 2 * 26 + 8  # its command stands in a line of its own
     error = refused(trainer.main, flags(logdir, "--record_episodes", "2"), "", capsys)
     assert error == "error: --record_episodes has no effect without --record\n"
+
+
+def test_films_of_epochs_are_among_the_images_of_tensorboard(logdir: Path) -> None:
+    more = ("--record", "--record_episodes", "1")
+    rates = {"recording_epoch_interval": 2, "record_n_rollouts_per_epoch": 2}
+    folder = trained(logdir, *more, implementation="DDQN", steps_per_epoch=7, epochs=4, time_limit=9, **rates)
+    names = {f"epoch_000{epoch}_{i}.mp4" for epoch in (2, 4) for i in (0, 1)}
+    gifs = {"epoch_0002_0.gif", "epoch_0004_0.gif", "final.gif"}
+    assert {path.name for path in (folder / "videos").iterdir()} == names | gifs | {"final.mp4"}
+    events = EventAccumulator(str(folder), size_guidance={"images": 0})
+    events.Reload()
+    images = {image.encoded_image_string: image.step for image in events.Images("film")}
+    shown = {
+        (folder / "videos" / name).read_bytes(): steps for name, steps in zip(sorted(gifs), (14, 28, 28), strict=True)
+    }
+    assert images == shown
 
 
 def test_a_commanded_policy_tells_what_it_is_asked() -> None:

@@ -75,7 +75,9 @@ class RunConfig:
     eval_every: int = _training(10, "epochs between evaluations", minimum=1)
     eval_episodes: int = _training(10, "episodes of each evaluation while training", minimum=1, maximum=1_000_000)
     recording_epoch_interval: int = _training(-1, "epochs between videos; 0 or less records none")
-    record_n_rollouts_per_epoch: int = _training(1, "episodes in each of these videos", minimum=1, maximum=1000)
+    record_n_rollouts_per_epoch: int = _training(
+        1, "videos in each such epoch, of an episode each", minimum=1, maximum=1000
+    )
     no_checkpoint: bool = _training(False, "save no checkpoints")
     checkpoint_every: int = _training(10, "epochs between checkpoints of everything that --resume needs", minimum=1)
     resume: bool = _training(False, "continue the newest run of this folder, or start one where there is none")

@@ -68,6 +68,10 @@ class Board:
             bars = np.arange(float(values.min()) - 0.5, float(values.max()) + 1)
             self.writer.add_histogram(tag, values, steps, bins=bars)  # type: ignore[arg-type]  # edges are bins
 
+    def film(self, video: Path, steps: int) -> None:
+        """Show the GIF beside a ``video``, as an image that moves."""
+        add_film(self.writer, video, steps)
+
     def hyperparameters(self, settings: Settings, seed: int) -> None:
         """What makes this run another, for the page HPARAMS, which adds the last value of every scalar. It lists all
         hyperparameters of all runs only where none of them says itself which there are."""
@@ -132,18 +136,21 @@ def layout(logged: set[str]) -> dict[str, list[Any]]:
 
 
 def show_film(module: RunModule, folder: Path, video: Path) -> None:
-    """Have TensorBoard show the GIF beside the ``video`` of a run's first member, as an image that moves."""
-    film = video.with_suffix(".gif")
-    if module.settings.run.logger != "tensorboard" or not film.exists():
+    """Have TensorBoard show the ``video`` of the first member of a run that has ended, if there is a GIF beside it."""
+    if module.settings.run.logger != "tensorboard" or not video.with_suffix(".gif").exists():
         return
+    with SummaryWriter(str(places(folder, module.seeds)[0])) as writer:
+        add_film(writer, video, int(module.env_steps[0]))
+
+
+def add_film(writer: SummaryWriter, video: Path, steps: int) -> None:
+    """Add the GIF beside a ``video`` to the images of the tag ``film``."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    content = film.read_bytes()
+    content = video.with_suffix(".gif").read_bytes()
     width, height = (int.from_bytes(content[at : at + 2], "little") for at in (6, 8))
     image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=content)
-    with SummaryWriter(str(places(folder, module.seeds)[0])) as writer:
-        steps = int(module.env_steps[0])
-        writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag="film", image=image)]), steps)
+    writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag="film", image=image)]), steps)
 
 
 def places(folder: Path, seeds: Sequence[int]) -> list[Path]:

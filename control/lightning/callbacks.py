@@ -255,7 +255,8 @@ class StopOnSignal(Callback):
 
 
 class Recorder(Callback):
-    """Videos of greedy episodes every ``recording_epoch_interval`` epochs."""
+    """Videos of greedy episodes every ``recording_epoch_interval`` epochs, of which TensorBoard shows an epoch's
+    first."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -264,6 +265,10 @@ class Recorder(Callback):
         run = module.settings.run
         every = run.recording_epoch_interval
         if every > 0 and module.epoch % every == 0 and isinstance(module, AgentModule):
+            (log,) = (each for each in trainer.callbacks if isinstance(each, RunLog))  # type: ignore[attr-defined]
             for i in range(run.record_n_rollouts_per_epoch):
                 path = self.folder / "videos" / f"epoch_{module.epoch:04d}_{i}.mp4"
-                film(module.loop, run, path, f"video {i} of epoch {module.epoch}")
+                boards = log.boards[: i == 0]
+                film(module.loop, run, path, f"video {i} of epoch {module.epoch}", small=bool(boards))
+                for board in boards:
+                    board.film(path, int(module.env_steps[0]))
