@@ -89,6 +89,11 @@ class EpisodeMemory:
             index = self._index[member] = torch.cat([episode.slots for episode in self.episodes[member]])
         return index
 
+    def firsts(self, member: int) -> Tensor:
+        """The slots of the first steps of a member's episodes, ``[episodes]``."""
+        lengths = torch.tensor([len(episode) for episode in self.episodes[member]])
+        return self.index(member)[lengths.cumsum(0) - lengths]
+
     def column(self, name: str) -> list[Tensor]:
         """One field of all steps in the order of `index`, ``[steps, ...]`` a member."""
         return [values.index_select(0, self.index(m)) for m, values in enumerate(self.fields[name])]

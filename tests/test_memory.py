@@ -46,6 +46,10 @@ def held(memory: EpisodeMemory, member: int) -> list[tuple[int, int, float]]:
         assert kept.extras["last"].tolist() == [int(numbers[0]), len(kept)]
         assert torch.equal(memory.fields["obs"][member][kept.slots], numbers[:, None].float().expand(-1, 2))
         found.append((int(numbers[0]), len(kept), kept.score))
+    if found:
+        firsts = memory.firsts(member)
+        assert memory.fields["number"][member][firsts].tolist() == [number for number, _, _ in found]
+        assert not memory.fields["place"][member][firsts].any()
     return found
 
 

@@ -166,8 +166,7 @@ class Agent(EpisodeAgent):
         names = [name for name in ("rtg", "cum_rew") if name in self.commands.names]
         if not names:
             return {}
-        firsts = [torch.stack([episode.slots[0] for episode in episodes]) for episodes in self.memory.episodes]
-        returns = [self.memory.fields[names[0]][m][first] for m, first in enumerate(firsts)]
+        returns = [self.memory.fields[names[0]][m][self.memory.firsts(m)] for m in range(self.members)]
         ends = {"min": torch.amin, "max": torch.amax}
         return {f"command/return_seen_{name}": torch.stack([end(own) for own in returns]) for name, end in ends.items()}
 
