@@ -80,14 +80,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         ending.say()
     except Exception as error:
-        line = errors.one_line(error)
+        lines = errors.lines(error)
         if ending.asked:  # an import that was cut short raises whatever it likes
             ending.say()
-        elif line is None:
+        elif lines is None:
             raise
         else:
             ending.status = 2
-            errors.show(line)
+            for line in lines:
+                errors.show(line)
     return ending.status
 
 

@@ -15,7 +15,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 RANGES: dict[type, dict[str, float]] = {
@@ -47,6 +47,20 @@ class SettingError(UserError, ValueError):
     def __init__(self, line: str, name: str = ""):
         super().__init__(line)
         self.name = name
+
+
+class SettingErrors(SettingError):
+    """Several at once; ``str(e)`` has a line for each of ``errors``."""
+
+    def __init__(self, errors: Sequence[SettingError]):
+        super().__init__("\n".join(map(str, errors)))
+        self.errors = tuple(errors)
+
+
+def raise_all(errors: Sequence[SettingError]) -> None:
+    """Raise the one error there is, or all of several; nothing where there is none."""
+    if errors:
+        raise SettingErrors(errors) if len(errors) > 1 else errors[0]
 
 
 def setting(

@@ -140,7 +140,8 @@ def test_evaluation_needs_nothing_but_the_path(tmp_path: Path) -> None:
         ({"implementation": "SE", "proxy": "bandit"}, "--implementation SE --proxy bandit"),
         ({"implementation": "CPG", "preset": "skeleton"}, "--implementation CPG --preset skeleton"),
         ({"eval_agent": Path(__file__), "tau": 0.5}, f"--eval_agent {__file__} --tau 0.5"),
-        ({"plot": [Path(__file__)], "time_limit": None}, f"--plot {__file__} --time_limit null"),
+        ({"plot": [Path(__file__)], "plot_out": None}, f"--plot {__file__} --plot_out null"),
+        ({"eval_agent": Path(__file__), "time_limit": None}, f"--eval_agent {__file__} --time_limit null"),
     ],
 )
 def test_python_means_what_flags_mean(values: dict[str, Any], words: str) -> None:

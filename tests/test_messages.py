@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import trainer
 from control.cli.parse import parse, settings_from
 from control.cli.settings import BY_FLAG
 from envs.buttongrid import ButtonGrid
@@ -40,6 +41,10 @@ train -> 'train' is not a flag; flags start with --
 --exp_name .. -> exp_name is '..'; allowed: the name of a folder
 --exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8 without NUL
 --implementation A2C -> implementation is 'A2C'; allowed: UDRL, RCP-R, RCP-A, DDQN, ... SE; did you mean 'AAC'?
+--plot @ --logdir X -> --logdir has no effect with --plot
+--plot @ --record -> --record has no effect with --plot
+--eval_agent @ --logdir X -> --logdir has no effect with --eval_agent
+--eval_agent @ --num_seeds 3 -> --num_seeds has no effect with --eval_agent
 --eval_agent @ --eval_episodes 3 -> --eval_episodes has no effect with --eval_agent; did you mean '--num_eval_episodes'?
 --implementation RCPAA -> implementation is 'RCPAA'; allowed: UDRL, RCP-R, RCP-A, DDQN, ... SE; did you mean 'RCP-A'?
 --implementation ER --preset procmaze_hi
@@ -120,6 +125,7 @@ SEARCHES = """
 --epochs 5 -> --epochs has no effect with SE; did you mean '--generations'?
 --strategy nes --score_transform 7 --eval_every 5
     -> score_transform is 7, ... but eval_every is 5; allowed: a eval_every of 1, or a score_transform from 0 to 4
+--num_workers 2 --num_threads 2 -> --num_threads has no effect with --num_workers 2, whose processes have a thread each
 --target_return 9 --solved_reward 400 -> target_return is 9.0, but solved_reward is 400.0; give one
 """
 MAZE = "preset is 'procmaze_low', but gamename is 'panflute'; leave out {}, or take a preset of panflute"
@@ -227,6 +233,41 @@ def test_wrong_keywords(values: dict[str, Any], line: str) -> None:
     with pytest.raises(SettingError) as error:
         settings_from(**values)
     check(error.value, line)
+
+
+SEVERAL = [
+    ("", "--lr -1 --seed x --nosuch 3 --epochs 5", ["--nosuch is unknown; see --help", "lr is -1.0; ...greater than 0",
+                                                    "seed is 'x'; allowed: integer, at least 0, at most ..."]),
+    ("lr: -1\nepochs: 0\nlearning_rat: 2", "--epochs 3 --num_seeds 0",
+     ["@: learning_rat is unknown; did you mean 'lr'?", "@: lr is -1.0; allowed: number, greater than 0",
+      "num_seeds is 0; allowed: integer, at least 1, at most 4096"]),
+    ("", "--gamename procmaze --grid_size 1 --no_record 3 --command.return x",
+     ["no_record is '3'; allowed: true or false", "grid_size is 1; ...", "command.return is 'x'; ..."]),
+    ("", "--film cartpole-bandit --lr 1 --epochs 3", ["--lr has no effect with --film", "--epochs has no ..."]),
+    ("", "--plot @ --logdir X --seed 3", ["--logdir has no effect with --plot", "--seed has no effect with --plot"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "words", "lines"), SEVERAL, ids=[words for _, words, _ in SEVERAL])
+def test_all_that_is_wrong_is_told_at_once(
+    tmp_path: Path, text: str, words: str, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    config = f"--config {file}" if text else ""
+    assert trainer.main(f"{words} {config}".replace("@", str(file)).split()) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == len(lines)
+    for line, wanted in zip(said, lines, strict=True):
+        check(line, f"error: {wanted}".replace("@", str(file)))
+
+
+def test_of_very_much_that_is_wrong_only_the_first_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("".join(f"nosuch{number}: 1\n" for number in range(50)))
+    assert trainer.main(["--config", str(file)]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 20 and said[-1].endswith("nosuch19 is unknown; see --help (and 30 settings more)")
 
 
 SIZE, COUNT, FLAG = "integer, at least 2, at most 100", "integer, at least 1, at most 100", "true or false"

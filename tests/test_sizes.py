@@ -53,7 +53,9 @@ def test_what_does_not_fit_is_one_line(
 ) -> None:
     monkeypatch.setattr(memory, "available_memory", lambda accelerator: 250_000_000)
     logdir = tmp_path / "exp_dir"
-    line = refused(trainer.main, [*words.split(), "--logdir", str(logdir)], "of memory, and 0.25 GB are free", capsys)
+    monkeypatch.chdir(tmp_path)
+    where = [] if "--eval_agent" in words else ["--logdir", str(logdir)]
+    line = refused(trainer.main, [*words.split(), *where], "of memory, and 0.25 GB are free", capsys)
     found = re.match(rf"error: {name} is (\[?[\d, ]+\]?), with which this needs about [\d,.]+ GB", line)
     assert found and "; allowed here: at most" in line and not logdir.exists()
     given, most = (

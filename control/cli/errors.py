@@ -5,15 +5,25 @@ import errno
 import os
 import sys
 
-from models.settings import UserError, brief
+from models.settings import SettingErrors, UserError, brief
 
 OURS = ("control", "envs", "models", "trainer", "understudy")
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # no room, or none that holds
 # The extra of pyproject.toml that brings a module; `train` brings what is not here.
 EXTRAS = {"ray": "tune", "optuna": "tune", "hpbandster": "bohb", "ConfigSpace": "bohb", "mujoco": "mujoco",
           "vizdoom": "doom", "wandb": "loggers", "mlflow": "loggers"}  # fmt: skip
+MOST = 20  # lines about one command
 # EBUSY: a file that is mounted on its own, as in a container, cannot be replaced.
 ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EBUSY, errno.ESTALE)
+
+
+def lines(error: BaseException) -> list[str] | None:
+    """The lines that say what to put right, one for each thing; None for a bug."""
+    errors = error.errors if isinstance(error, SettingErrors) else (error,)
+    found = [line for each in errors[:MOST] if (line := one_line(each)) is not None]
+    if len(errors) > MOST:
+        found[-1] += f" (and {len(errors) - MOST} settings more)"
+    return found or None
 
 
 def one_line(error: BaseException) -> str | None:

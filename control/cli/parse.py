@@ -3,43 +3,28 @@ defaults, the implementation's, what the game needs, a file (``--config``), flag
 
 import contextlib
 import dataclasses
-import os
 import sys
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from itertools import combinations, product
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from control.cli.errors import absent
 from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_fresh_agents, parameters, unknown
-from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, from_dict, replaced_in, to_yaml
-from control.cli.words import NULL, WORDS, Pair, named, one_word, read_value, split, word
+from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, from_dict, to_yaml
+from control.cli.together import FOR_EVALUATION, check_together
+from control.cli.words import NULL, Pair, named, one_word, read_value, split, word
 from models.registry import families_of, family
-from models.settings import SettingError, nearest, shown
+from models.settings import SettingError, check_value, raise_all, shown
 from models.vocabulary import DEPTHS, WIDTHS, translate, vocabulary
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml"]
 
-MODES = ("eval_agent", "use_tune", "plot", "film", "report")  # what is done instead of training one run
-CONFLICTS = [*combinations(MODES, 2), ("resume", "reload"),
-             *product(("eval_agent", "use_tune", "film", "report"), ("resume", "reload"))]  # fmt: skip
-# A flag of these sections does nothing unless the one named here is given too.
-SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot", "films": "film", "reports": "report"}
-# All that is heard beside such a flag.
-HEARD = {
-    "film": ("film_out", "record_episodes", "seed", "time_limit", "logdir", "num_threads"),
-    "report": ("report_out",),
-}
-FOR_EVALUATION = ("run", "evaluation")
 # Words that choose other defaults: of an agent the first, of a proxy and its agent all.
 CHOOSING = ("preset", "proxy", "agent", "mode")
-PER_CORE = 4  # threads or processes; more only get in each other's way
 FIRST = ("implementation", "gamename")  # which settings there are depends on them
-MUST_EXIST = ("eval_agent", "reload", "search_space", "plot", "film", "report")
 
 
 def parse(argv: Sequence[str] | None = None) -> Settings:
-    """The settings that ``argv`` (the process's own by default) asks for. Raises SettingError, one line, for whatever
-    is wrong, and SystemExit(0) after ``--help`` or ``--version``."""
+    """The settings that ``argv`` (the process's own by default) asks for. Raises SettingError, a line for each name and
+    value that is wrong, and SystemExit(0) after ``--help`` or ``--version``."""
     typed = split(sys.argv[1:] if argv is None else argv)
     asked = dict(typed)
     if "version" in asked:
@@ -77,7 +62,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     if "help" in asked:
         from control.cli.help import help_text
 
-        print(help_text(choice.known, choice.implementation))
+        print(help_text(choice.known, choice.implementation, choice.game))
         raise SystemExit(0)
     known = choice.known
     with _naming(file, in_file, ()):
@@ -85,13 +70,23 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     asked = {name: words for name, words in asked.items() if name not in FLAG_ONLY}
     asked, _ = _by_our_names(asked, choice, in_file)
     _tell(typed, asked, choice)
-    from_flags = named(asked.items(), known, choice.implementation, "--", choice.game)
-    words = named(in_file.items(), known, choice.implementation, f"{file}: ", choice.game) | from_flags
+    wrong: list[SettingError] = []
+    from_flags = named(asked.items(), known, choice.implementation, "--", choice.game, wrong)
+    words = named(in_file.items(), known, choice.implementation, f"{file}: ", choice.game, wrong) | from_flags
     if choice.evaluating:
         kept = parameters(choice.game) if "gamename" in words else {}
         words = {n: words[n] for n in words if n in from_flags or n in kept or known[n].section in FOR_EVALUATION}
+    values: dict[str, Any] = {}
+    for name, given in words.items():
+        try:
+            with _naming(file, words, from_flags):
+                values[name] = read_value(known[name], given)
+                if not choice.evaluating or known[name].section in FOR_EVALUATION:  # else the checkpoint says what fits
+                    check_value(name, values[name], known[name].kind, known[name].meta)
+        except SettingError as error:
+            wrong.append(error)
+    raise_all(wrong)
     with _naming(file, words, from_flags):
-        values = {name: read_value(known[name], given) for name, given in words.items()}
         return _settings(values, choice, from_flags)
 
 
@@ -220,7 +215,7 @@ def _settings(values: dict[str, Any], choice: _Choice, asked: Container[str]) ->
         settings = Settings(RunConfig(), None, changed=changed).replace(**run, command=command)
     else:
         settings = from_dict(values)
-    _check_together(settings, typed, choice.known)
+    check_together(settings, typed, choice.known)
     return dataclasses.replace(settings, given=given)
 
 
@@ -235,54 +230,3 @@ def _with_parameters(values: dict[str, Any], game: str, asked: Container[str]) -
     plain, of_name = taken_apart(values.get("gamename", game))
     last = {name: value for name, value in own.items() if name in asked or "gamename" not in asked}
     return with_parameters(plain, own | of_name | last).name
-
-
-def _check_together(settings: Settings, typed: Collection[str], known: Mapping[str, Flag]) -> None:
-    """What no single setting can know: conflicts, flags without effect, files that are not there."""
-    run = settings.run
-    if run.seed + run.num_seeds > 2**63:
-        raise SettingError(
-            f"seed is {run.seed}; allowed with num_seeds {run.num_seeds}: at most {2**63 - run.num_seeds}"
-        )
-    most = max(8, PER_CORE * (os.cpu_count() or 1))
-    for name in ("num_threads",) if run.ray_address else ("num_threads", "num_workers", "max_concurrent_trials"):
-        if (value := getattr(run, name) or 0) > most:
-            here = f"on this machine, which has {os.cpu_count()} cores"
-            raise SettingError(f"{name} is {value}; allowed: at most {most} {here}", name)
-    if run.exp_name in (".", ".."):
-        raise SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name")
-    for one, other in CONFLICTS:
-        if getattr(run, one) and getattr(run, other):
-            raise SettingError(f"--{one} and --{other} exclude each other")
-    fresh, own = for_fresh_agents(), family(run.implementation)
-    replaced = {} if run.eval_agent else replaced_in(run.implementation)
-    ineffective = {} if run.eval_agent else own.ineffective(settings.agent)
-    for name in typed:
-        if name == "record_episodes" and not (run.record or run.film):
-            raise SettingError("--record_episodes has no effect without --record", name)
-        if name in replaced:
-            near = f"; did you mean '--{replaced[name]}'?" if replaced[name] else ""
-            raise SettingError(f"--{name} has no effect with {run.implementation}{near}", name)
-        if name in ineffective:
-            raise SettingError(f"--{name} has no effect: {ineffective[name]}", name)
-        switch = SWITCHES.get(known[name].section)
-        if switch and not getattr(run, switch) and not name.startswith("command."):
-            raise SettingError(f"--{name} has no effect without --{switch}")
-        for mode, heard in HEARD.items():
-            if getattr(run, mode) and name not in (mode, *heard):
-                raise SettingError(f"--{name} has no effect with --{mode}", name)
-        if run.eval_agent and known[name].section not in FOR_EVALUATION and name not in fresh:
-            near = "; did you mean '--num_eval_episodes'?" if name == "eval_episodes" else ": the checkpoint holds it"
-            raise SettingError(f"--{name} has no effect with --eval_agent{near}", name)
-    for name in MUST_EXIST:
-        value = getattr(run, name) or ()
-        for path in (value,) if isinstance(value, str) else value:
-            if os.path.exists(path):
-                continue
-            shipped: Collection[str] = ()
-            if name in ("eval_agent", "film"):
-                from understudy import pretrained  # with Gymnasium, which most command lines need not load
-
-                shipped = [*pretrained(), *(WORDS if name == "film" else ())]
-            if path not in shipped:
-                raise SettingError(f"{name} is {path!r}: {absent(path)}{nearest(path, shipped)}", name)

@@ -58,10 +58,12 @@ def one_word(name: str, words: Sequence[str]) -> str:
 
 
 def named(
-    pairs: Iterable[Pair], known: Mapping[str, Flag], implementation: str, prefix: str, game: str = ""
-) -> dict[str, list[str]]:
+    pairs: Iterable[Pair], known: Mapping[str, Flag], implementation: str, prefix: str, game: str,
+    wrong: list[SettingError],
+) -> dict[str, list[str]]:  # fmt: skip
     """The words for each setting, the last where one is repeated; ``no_x`` becomes ``x`` turned round. ``prefix``
-    stands before a name in errors: ``--``, or the file it came from; ``game`` is what they may mention."""
+    stands before a name in errors: ``--``, or the file it came from; ``game`` is what they may mention. Errors go to
+    ``wrong``."""
     found: dict[str, list[str]] = {}
     for name, words in pairs:
         positive = name.removeprefix("no_")
@@ -71,9 +73,9 @@ def named(
             try:
                 found[positive] = [word(not read(bool, " ".join(words) or "true"))]
             except ValueError:
-                raise refused(name, " ".join(words), known[positive].kind, {}) from None
+                wrong.append(refused(name, " ".join(words), known[positive].kind, {}))
         else:
-            raise unknown(name, known, implementation, prefix, game)
+            wrong.append(unknown(name, known, implementation, prefix, game))
     return found
 
 

@@ -179,6 +179,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     ):
         if name in settings.given:
             raise SettingError(f"--{name} has no effect with a proxy for --eval_agent", name)
+    if run.num_workers > 1 and run.num_threads > 1:
+        line = f"--num_threads has no effect with --num_workers {run.num_workers}, whose processes have a thread each"
+        raise SettingError(line, "num_threads")
     real_spaces = _real_spaces(proxy)
     agent_name = run.agent if "agent" in settings.given else proxy.description.get("settings", {}).get("agent", "DDQN")
     if "agent" in settings.given:

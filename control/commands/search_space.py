@@ -13,7 +13,7 @@ from control.cli.settings import RunConfig, Settings, as_dict, from_dict
 from control.cli.words import named, read_value, word
 from envs.names import games_with
 from models.registry import families_of, family
-from models.settings import INTEGER, LONGEST, SettingError, kinds, nearest, setting, width
+from models.settings import INTEGER, LONGEST, SettingError, kinds, nearest, raise_all, setting, width
 from models.vocabulary import translate
 
 KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
@@ -145,7 +145,10 @@ def _dimension(name: str, entry: Any, settings: Settings, known: Mapping[str, Fl
     implementation = settings.run.implementation
     if games := games_with(name):
         raise SettingError(f"{name} is no hyperparameter but a parameter of {', '.join(games)}; give it as a flag")
-    if name not in named([(name, ["true"])], known, implementation, ""):
+    wrong: list[SettingError] = []
+    found = named([(name, ["true"])], known, implementation, "", "", wrong)
+    raise_all(wrong)
+    if name not in found:
         raise SettingError(f"{name} is no setting; write {name.removeprefix('no_')}: [true, false]")
     if not known[name].section.startswith("hyperparameters") and name != "seed":
         raise SettingError(f"{name} is no hyperparameter of {implementation}; give it as a flag")

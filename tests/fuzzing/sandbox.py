@@ -197,10 +197,9 @@ def complaints(ended: Ended, names: Sequence[str] = ()) -> Iterator[str]:
         yield f"changed what is not its own: {ended.strayed[0][:200]}"
     errors = [line for line in ended.err.split("\n") if line.startswith("error: ")]
     if ended.status == 2:
-        if len(errors) != 1 or not ended.err.endswith(errors[0] + "\n"):
+        if not errors or len({*errors}) < len(errors) or not ended.err.endswith("\n".join([*errors, ""])):
             yield f"{len(errors)} lines of error, the last being {ended.err[-200:]!r}"
-        else:
-            line = errors[0]
+        for line in errors:
             if len(line) > LONGEST:
                 yield f"a line of {len(line)} characters: {line[:120]}..."
             if _CONTROL.search(line):

@@ -1,0 +1,88 @@
+"""What no single setting can know: settings that exclude each other, flags without effect, files that are not there.
+Imports no torch."""
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from itertools import combinations, product
+
+from control.cli.errors import absent
+from control.cli.options import Flag, for_fresh_agents
+from control.cli.settings import Settings, replaced_in
+from control.cli.words import WORDS
+from models.registry import family
+from models.settings import SettingError, nearest, raise_all
+
+MODES = ("eval_agent", "use_tune", "plot", "film", "report")  # what is done instead of training one run
+CONFLICTS = [*combinations(MODES, 2), ("resume", "reload"),
+             *product(("eval_agent", "use_tune", "film", "report"), ("resume", "reload"))]  # fmt: skip
+# A flag of these sections does nothing unless the one named here is given too.
+SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot", "films": "film", "reports": "report"}
+# All that is heard beside such a flag.
+HEARD = {
+    "film": ("film_out", "record_episodes", "seed", "time_limit", "logdir", "num_threads"),
+    "report": ("report_out",),
+    "plot": ("plot_out", "plot_format", "plot_theme", "plot_log"),
+}
+# What of a run's settings --eval_agent does not hear: it writes beside what it evaluates.
+UNHEARD = ("exp_name", "logdir", "logger", "num_seeds")
+FOR_EVALUATION = ("run", "evaluation")
+PER_CORE = 4  # threads or processes; more only get in each other's way
+MUST_EXIST = ("eval_agent", "reload", "search_space", "plot", "film", "report")
+
+
+def check_together(settings: Settings, typed: Collection[str], known: Mapping[str, Flag]) -> None:
+    """Raise SettingError where settings, some of them ``typed`` as flags, do not go together."""
+    run = settings.run
+    if run.seed + run.num_seeds > 2**63:
+        raise SettingError(
+            f"seed is {run.seed}; allowed with num_seeds {run.num_seeds}: at most {2**63 - run.num_seeds}"
+        )
+    most = max(8, PER_CORE * (os.cpu_count() or 1))
+    for name in ("num_threads",) if run.ray_address else ("num_threads", "num_workers", "max_concurrent_trials"):
+        if (value := getattr(run, name) or 0) > most:
+            here = f"on this machine, which has {os.cpu_count()} cores"
+            raise SettingError(f"{name} is {value}; allowed: at most {most} {here}", name)
+    if run.exp_name in (".", ".."):
+        raise SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name")
+    for one, other in CONFLICTS:
+        if getattr(run, one) and getattr(run, other):
+            raise SettingError(f"--{one} and --{other} exclude each other")
+    raise_all([SettingError(f"--{name} has no effect{why}", name) for name, why in _idle(settings, typed, known)])
+    for name in MUST_EXIST:
+        value = getattr(run, name) or ()
+        for path in (value,) if isinstance(value, str) else value:
+            if os.path.exists(path):
+                continue
+            shipped: Collection[str] = ()
+            if name in ("eval_agent", "film"):
+                from understudy import pretrained  # with Gymnasium, which most command lines need not load
+
+                shipped = [*pretrained(), *(WORDS if name == "film" else ())]
+            if path not in shipped:
+                raise SettingError(f"{name} is {path!r}: {absent(path)}{nearest(path, shipped)}", name)
+
+
+def _idle(settings: Settings, typed: Collection[str], known: Mapping[str, Flag]) -> Iterator[tuple[str, str]]:
+    """Those of the ``typed`` flags that do nothing beside the other settings, and why."""
+    run, fresh, own = settings.run, for_fresh_agents(), family(settings.run.implementation)
+    replaced = {} if run.eval_agent else replaced_in(run.implementation)
+    ineffective = {} if run.eval_agent else own.ineffective(settings.agent)
+    modes = [mode for mode in HEARD if getattr(run, mode)]
+    for name in typed:
+        switch = SWITCHES.get(known[name].section)
+        if name == "record_episodes" and not (run.record or run.film):
+            yield name, " without --record"
+        elif name in replaced:
+            near = f"; did you mean '--{replaced[name]}'?" if replaced[name] else ""
+            yield name, f" with {run.implementation}{near}"
+        elif name in ineffective:
+            yield name, f": {ineffective[name]}"
+        elif switch and not getattr(run, switch) and not name.startswith("command."):
+            yield name, f" without --{switch}"
+        elif mode := next((mode for mode in modes if name not in (mode, *HEARD[mode])), None):
+            yield name, f" with --{mode}"
+        elif run.eval_agent and (name in UNHEARD or known[name].section not in FOR_EVALUATION and name not in fresh):
+            near = "; did you mean '--num_eval_episodes'?" if name == "eval_episodes" else ": the checkpoint holds it"
+            yield name, f" with --eval_agent{near if name not in UNHEARD else ''}"
+        elif name == "num_threads" and run.num_threads > 1 and run.num_workers > 1 and settings.proxy is not None:
+            yield name, f" with --num_workers {run.num_workers}, whose processes have a thread each"
