@@ -1,13 +1,11 @@
 """``--help``: every setting with its meaning, default and range, grouped."""
 
-import argparse
+import contextlib
+import os
 import re
-import shutil
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from control.cli.options import Flag
 from control.cli.run_settings import RunConfig
@@ -16,67 +14,97 @@ from models.registry import families_of, family, implementations
 from models.settings import LONGEST, RANGES, SMALLEST, allowed
 from models.vocabulary import others
 
-HEAD = """Train, evaluate, tune, plot, film and report on agents.
+HEAD = """usage: python trainer.py [--config FILE.yaml] [--name value ...]
+
+Train, evaluate, tune, plot, film and report on agents.
 
 {words}
 
-implementations:
-  {implementations}
+implementations (--help --algo PPO shows the settings of PPO):
+{implementations}
 environments:
-  {games}
-  any Gymnasium id, your own as module:Name-v0; probe-1 to 5, for tests"""
+{games}
+  any Gymnasium id, your own as module:Name-v0; probe-1 to 5, for tests
+"""
+OPTIONS = (
+    ("-h, --help", "show this and end"),
+    ("--version", "show the version and end"),
+    ("--config FILE.yaml", "settings from a file; a run's config.yaml repeats it"),
+    ("--import MODULE,...", "import these first; a file can name no module itself"),
+)
+OLDER = {
+    "print_statements": " 1 (a line for every epoch)", "no_checkpoint": "",
+    "recording_epoch_interval": " N and", "record_n_rollouts_per_epoch": " N (videos while training)",
+    "display": " (without effect)",
+}  # fmt: skip
+"""Flags of old scripts, shown in a line of their own."""
 WORDS = (
     "A bare flag switches on (--record), --no_ before it off; lists are 64,64 or 64 64; null stands for none. Where a "
     f"flag says nothing else, numbers are at most {RANGES[int]['maximum']:,} in size, numbers other than 0 at least "
     f"{SMALLEST:g}, and lists have at most {LONGEST} items. Integers are written out: 1000, not 1e3."
 )
 EXAMPLES = """examples:
+  python trainer.py --algo PPO --env CartPole-v1 --total_timesteps 100000    in the words of other libraries
   python trainer.py --seed 26                              train Upside-Down RL on LunarLander
   python trainer.py --implementation RCP-A --lr 5e-4       another agent, another learning rate
   python trainer.py --implementation SE --gamename cartpole --proxy bandit   learn a synthetic CartPole
   python trainer.py --eval_agent cartpole-bandit           train fresh agents on a shipped proxy
   python trainer.py --config run.yaml --epochs 500         settings from a file; flags win
-  python trainer.py --eval_agent RUN/checkpoints/best.ckpt --record --command.return 250"""
+  python trainer.py --eval_agent RUN/checkpoints/best.ckpt --record --command.return 250
+  python trainer.py --plot exp_dir/cartpole                curves and a table of all runs below a folder"""
 WIDEST = 110
+COLUMN = 32  # where explanations begin
 METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
 OBVIOUS = ("true or false", "text, not empty", "text", "number")  # the metavar says so already
 
 
-def help_text(known: Mapping[str, Flag], implementation: str) -> str:
+def help_text(known: Mapping[str, Flag], implementation: str, game: str) -> str:
     """The whole help page, with the defaults of that implementation on that game."""
     from envs.names import GAMES, declared
 
-    columns = shutil.get_terminal_size((WIDEST, 24)).columns  # in a file or pipe, the widest
-    width = max(40, min(WIDEST, columns))
+    width = max(40, min(WIDEST, _columns()))
 
-    def indented(names: Iterable[str]) -> str:
-        return "\n  ".join(textwrap.wrap(", ".join(names), width - 2))
+    def filled(text: str, indent: str = "  ") -> str:
+        return textwrap.fill(" ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent)
 
     games = [name for name, game in GAMES.items() if not game.is_probe] + [*declared()]
-    parser = argparse.ArgumentParser(
-        prog="trainer.py",
-        usage="python trainer.py [--config FILE.yaml] [--name value ...]",
-        description=HEAD.format(
-            words=textwrap.fill(WORDS, width), implementations=indented(implementations()), games=indented(games)
-        ),
-        epilog=EXAMPLES,
-        formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=width),
-    )
-    parser.add_argument("--version", help="show the version and end", action="store_true")
-    parser.add_argument("--config", metavar="FILE.yaml", help="settings from a file; a run's config.yaml repeats it")
-    parser.add_argument("--import", metavar="MODULE,...", help="import these first; a file can name no module itself")
-    groups: dict[str, Any] = {}
+    names = {"implementations": ", ".join(implementations()), "games": ", ".join(games)}
+    parts = [HEAD.format(words=filled(WORDS, ""), **{name: filled(text) for name, text in names.items()})]
+    parts += ["options:", *(_entry(left, text, width) for left, text in OPTIONS), ""]
+    groups: dict[str, list[Flag]] = {}
+    for flag in known.values():
+        groups.setdefault(flag.section, []).append(flag)
     families = families_of(implementation, RunConfig.agent)
     # What tags such as [C] stand for is said once, above the hyperparameters.
     sources = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family(implementation).sources, re.DOTALL | re.MULTILINE)
-    for flag in sorted(known.values(), key=lambda flag: flag.section.startswith("hyperparameters")):
-        if flag.section not in groups:
-            groups[flag.section] = parser.add_argument_group(flag.section)
-            if sources and flag.section.startswith("hyperparameters"):
-                groups[flag.section].description = textwrap.fill(" ".join(sources[1].split()), width - 2)
-                sources = None
-        groups[flag.section].add_argument(f"--{flag.name}", metavar=_metavar(flag), help=_explain(flag, families))
-    return parser.format_help()
+    for section in sorted(groups, key=_place):
+        parts.append(f"{section}:")
+        if section.startswith("hyperparameters") and sources:
+            parts += [filled(f"Defaults are those on {game}. {sources[1]}"), ""]
+            sources = None
+        shown = [flag for flag in groups[section] if flag.name not in OLDER]
+        parts += [_entry(f"--{flag.name} {_metavar(flag)}", _explain(flag, families), width) for flag in shown]
+        parts.append("")
+    older = ", ".join(f"--{name}{text}" for name, text in OLDER.items())
+    return "\n".join([*parts, filled(f"older flags, which are still accepted: {older}", ""), "", EXAMPLES, ""])
+
+
+def _columns() -> int:
+    """Of the terminal; in a file or pipe, the widest."""
+    with contextlib.suppress(ValueError, OSError):
+        return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(1).columns
+    return WIDEST
+
+
+def _place(section: str) -> tuple[bool, bool]:
+    """Hyperparameters come last, where a terminal shows them, and their subsections after the rest."""
+    return section.startswith("hyperparameters"), ": " in section
+
+
+def _entry(left: str, text: str, width: int) -> str:
+    lines = textwrap.wrap(" ".join(text.split()), width - COLUMN)
+    first = [f"  {left:<{COLUMN - 2}}{lines.pop(0)}"] if len(left) < COLUMN - 3 else [f"  {left}"]
+    return "\n".join([*first, *(" " * COLUMN + line for line in lines)])
 
 
 def _metavar(flag: Flag) -> str:
@@ -88,13 +116,14 @@ def _metavar(flag: Flag) -> str:
 
 def _explain(flag: Flag, families: Sequence[str]) -> str:
     parts = [f"default: {word(flag.default, ',')}"]
-    if flag.kind.many or allowed(flag.kind, flag.meta).split(";")[0] not in OBVIOUS:
-        parts.append(f"allowed: {allowed(flag.kind, flag.meta)}")
+    range_ = allowed(flag.kind, flag.meta)
+    if flag.kind.many or not range_.startswith("text, ") and range_.split(";")[0] not in OBVIOUS:
+        parts.append(f"allowed: {range_}")
     if flag.default is True:
         parts.append(f"off: --no_{flag.name}")
     if also := others(flag.name, families):
         parts.append(f"also: {', '.join(also)}")
-    return f"{flag.meta.get('help', '')} ({'; '.join(parts)})".replace("%", "%%")
+    return f"{flag.meta.get('help', '')} ({'; '.join(parts)})"
 
 
 def version() -> str:

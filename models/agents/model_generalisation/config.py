@@ -1,4 +1,4 @@
-"""Settings of the model-generalisation family. This file and presets.yaml are the only home of their defaults; neither
+"""Settings of the model-generalisation family. This file and presets.py are the only home of their defaults; neither
 imports torch.
 
 Sources: [Y] Young, Ramesh, Kirsch & Schmidhuber 2023, "The Benefits of Model-Based Generalization in Reinforcement
@@ -6,27 +6,18 @@ Learning", arXiv 2211.02222, and its public code.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
-import yaml
-
+from models.agents.model_generalisation.presets import CELLS, GAMES, REGIMES
 from models.family import Family, StepSchedule
 from models.settings import setting, width
 
 LARGEST_LATENT = 65_536  # numbers of a categorical latent state
 
-_TABLE: dict[str, Any] = yaml.load(
-    (Path(__file__).parent / "presets.yaml").read_text(encoding="utf-8"),
-    getattr(yaml, "CSafeLoader", yaml.SafeLoader),  # in C where PyYAML has it: every start reads this
-)
-
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    f"{game}_{regime}": {
-        name: of_game | of_regime | cells[f"{game}_{regime}"] for name, cells in _TABLE["cells"].items()
-    }
-    for game, of_game in _TABLE["games"].items()
-    for regime, of_regime in _TABLE["regimes"].items()
+    f"{game}_{regime}": {name: of_game | of_regime | cells[f"{game}_{regime}"] for name, cells in CELLS.items()}
+    for game, of_game in GAMES.items()
+    for regime, of_regime in REGIMES.items()
 }
 # The values where neither the game nor a preset has others.
 _USUAL = PRESETS["procmaze_high"]
@@ -35,7 +26,7 @@ _USUAL = PRESETS["procmaze_high"]
 @dataclass(frozen=True)
 class Config:
     """Hyperparameters of ER, PerfectModel, SimpleModel, CategoricalLatent and GaussianLatent. Defaults are those of ER
-    in the high-data regime on ProcMaze; `IMPLEMENTATIONS` holds what others change, presets.yaml the other cells."""
+    in the high-data regime on ProcMaze; `IMPLEMENTATIONS` holds what others change, presets.py the other cells."""
 
     num_envs: ClassVar[int] = 1  # environments per member
 
@@ -254,9 +245,7 @@ FAMILY = Family(
     config=Config,
     implementations=IMPLEMENTATIONS,
     learns_from="steps",
-    environment_presets={
-        (name, game): PRESETS[f"{game}_high"][name] for game in _TABLE["games"] for name in IMPLEMENTATIONS
-    },
+    environment_presets={(name, game): PRESETS[f"{game}_high"][name] for game in GAMES for name in IMPLEMENTATIONS},
     presets=PRESETS,
     preset_game=preset_game,
     validate=validate,
