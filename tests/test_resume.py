@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import yaml
 
 import trainer
@@ -17,7 +19,7 @@ from control.storage import checkpoints
 from control.storage.checkpoints import OURS
 from control.storage.run_dir import locked, read_metrics
 from fake_runs import Shown, refused
-from helpers import flags, forged, lasting, run_folder, same_runs, trained
+from helpers import different, flags, forged, lasting, learned, run_folder, same_runs, trained
 
 Finished = Callable[..., tuple[Path, str]]
 UDRL: dict[str, Any] = {"implementation": "UDRL"}
@@ -53,13 +55,39 @@ def contents(logdir: Path) -> dict[Path, bytes]:
 # -- in this process ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "stop"), [("UDRL", 1), ("CPG", 3)])
+@pytest.mark.parametrize(("name", "stop"), [("UDRL", 3), ("CPG", 3)])
 def test_a_run_that_is_made_longer_is_one_run(name: str, stop: int, logdir: Path, finished: Finished) -> None:
     """Ended after epoch ``stop`` by asking for no more, then resumed to the end."""
     trained(logdir, **lasting({"implementation": name}, stop))
     resumed = trained(logdir, "--resume", implementation=name)
     assert resumed.name == "version_0"
     same_runs(finished(implementation=name)[0], resumed)
+
+
+@pytest.mark.parametrize("name", ["UDRL", "CPG", "DDQN"])
+def test_a_run_too_short_for_an_evaluation_has_one_at_its_end(
+    name: str, logdir: Path, finished: Finished, capsys: Shown
+) -> None:
+    """And goes on to the numbers of a run that was longer from the start."""
+    folder = trained(logdir, **lasting({"implementation": name}, 1))
+    table, said = read_metrics(folder / "metrics.csv"), capsys.readouterr().out
+    assert table["epoch"] == [1] and table["time/eval"][0] > 0
+    assert f"greedy {table['eval/return_greedy'][0]:7.1f}" in said and "nothing was evaluated" not in said
+    assert (folder / "checkpoints" / "best.ckpt").exists()
+    resumed, whole = trained(logdir, "--resume", implementation=name), finished(implementation=name)[0]
+    ours, theirs = (learned(run) for run in (resumed, whole))
+    assert ours.keys() == theirs.keys()
+    for tag, values in ours.items():
+        first = 1 if tag.startswith("eval/") else 0
+        assert np.isfinite(values[0]) or not first
+        np.testing.assert_array_equal(values[first:], theirs[tag][first:], tag)
+    states = [torch.load(run / "checkpoints" / "last.ckpt", weights_only=True) for run in (resumed, whole)]
+    for state in states:
+        state[OURS]["loop"].pop("budget", None)  # that of the run as it was begun
+        for key in ("best", "digest", "settings"):
+            del state[OURS][key]
+    kept = [{key: state[key] for key in ("state_dict", "optimizer_states", OURS)} for state in states]
+    assert [*different(*kept)] == []
 
 
 @pytest.mark.parametrize("case", CASES)

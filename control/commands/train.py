@@ -196,7 +196,9 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
         steps += f" of each of {len(module.seeds)} seeds ({int(module.env_steps.sum()):,} in all)"
     print(f"\n{count}, {steps} in {spent}")
     if isinstance(module, AgentModule) and module.best == -math.inf and module.epoch:
-        print(f"note: nothing was evaluated, as --eval_every is {module.validate_every} epochs: there is no best.ckpt")
+        print(
+            f"note: nothing was evaluated yet, as --eval_every is {module.validate_every} epochs: there is no best.ckpt"
+        )
     commands: list[Command] = [("tensorboard", "--logdir", module.settings.run.logdir)]
     proxy = folder / IN_RUN
     if kept := checkpoints.kept(folder / "checkpoints"):

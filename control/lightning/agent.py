@@ -55,16 +55,23 @@ class AgentModule(RunModule):
         self.row[SPEED] = torch.full((len(self.seeds),), rate)
         self.epoch, self.env_steps = self.loop.epochs, self.loop.env_steps
         self.gradient_steps = self.loop.gradient_steps
+        if self.is_over() and self.epoch < (self.trainer.check_val_every_n_epoch or 0):
+            # Too short for any evaluation. One that is resumed for longer has the numbers of one that was so long.
+            with self.loop.put_back():
+                self._evaluate(logger=False, on_step=False, on_epoch=True)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        if self.trainer.sanity_checking:
-            return
+        if not self.trainer.sanity_checking:
+            self._evaluate(logger=self.trainer.state.fn != "fit")
+
+    def _evaluate(self, **how: Any) -> None:
+        """Add an evaluation to the row, and hand its scores to Lightning."""
         start = time.perf_counter()
         self.row |= self.loop.measure()
         self.row["time/eval"] = torch.full((len(self.seeds),), time.perf_counter() - start)
         for tag, mean in self.means().items():
             if tag in SCORES:
-                self.log(tag, mean, logger=self.trainer.state.fn != "fit", batch_size=1)
+                self.log(tag, mean, batch_size=1, **how)
 
     def own_state(self) -> dict[str, Any]:
         return super().own_state() | {"loop": self.loop.state_dict(self.whole)}

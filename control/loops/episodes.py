@@ -1,8 +1,9 @@
 """The loop of agents that learn from whole episodes: an epoch is gradient steps, and episodes side by side."""
 
+import contextlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -130,6 +131,13 @@ class EpisodeLoop(Loop):
     def measure(self) -> dict[str, Tensor]:
         self.measured = True
         return super().measure()
+
+    @contextlib.contextmanager
+    def put_back(self) -> Iterator[None]:
+        before = self.measured
+        with super().put_back():
+            yield
+        self.measured = before
 
     def policy(self, streams: Streams, sample: bool = False) -> Policy:
         return self.agent.begin(1, streams, sample=sample, evaluate=True, command=self.command)

@@ -1,8 +1,9 @@
 """What both loops of a run have in common: members, counters, evaluation, and warnings of what learns no more."""
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -85,6 +86,14 @@ class Loop(ABC):
         """An evaluation as the settings ask for it, in every mode; its row."""
         played = {mode: self._evaluated(mode) for mode in self.evaluation_modes}
         return {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in played.items()}
+
+    @contextlib.contextmanager
+    def put_back(self) -> Iterator[None]:
+        """Evaluations in this block change nothing of later ones."""
+        before = [(value, value.get_state()) for value in vars(self).values() if isinstance(value, Streams)]
+        yield
+        for streams, state in before:
+            streams.set_state(state)
 
     def _evaluated(self, mode: str) -> Episodes:
         """An evaluation as the settings ask for it; its `actions` are kept."""
