@@ -1,5 +1,6 @@
 """Epsilon-greedy exploration: how likely a random action is, by finished episodes or by the share of the training."""
 
+import functools
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +19,12 @@ class Settings(Protocol):
     def eps_decay(self) -> float: ...
     @property
     def eps_fraction(self) -> float | None: ...
+
+
+@functools.lru_cache(16)
+def _powers(first: float, decay: float, least: float, count: int) -> Tensor:
+    """``first * decay ** k`` of k below ``count``, at least ``least``."""
+    return torch.tensor([max(least, first * decay**k) for k in range(count)])
 
 
 class Epsilon:
@@ -42,8 +49,7 @@ class Epsilon:
             done = min(1.0, steps / (config.eps_fraction * budget))
             return torch.full(episodes.shape, config.eps_init + (config.eps_min - config.eps_init) * done)
         if (most := int(episodes.max())) >= len(self._table):
-            powers = [max(config.eps_min, config.eps_init * config.eps_decay**k) for k in range(2 * most + 64)]
-            self._table = torch.tensor(powers)
+            self._table = _powers(config.eps_init, config.eps_decay, config.eps_min, 1 << (2 * most + 63).bit_length())
         return self._table[episodes]
 
     def ahead(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from models.state import demand, like
-from models.streams import Streams, derive_seed
+from models.streams import Streams, derive_seed, in_step
 from understudy.hashing import bits
 
 _DRAWS = 4  # what the hashes are for, apart from the uses of `understudy.hashing`
@@ -79,5 +79,5 @@ class HashedStreams(Streams):
 def streams_on(device: torch.device, seeds: Sequence[int], name: str) -> Streams:
     """The streams called ``name`` of the runs ``seeds``: generators on the CPU, hashes elsewhere."""
     if device == CPU:
-        return Streams.named(seeds, name)
+        return in_step(seeds, name)
     return HashedStreams([derive_seed(seed, name) for seed in seeds], device)

@@ -71,14 +71,14 @@ class Mlp:
 
     def initial(self, streams: Streams) -> Tensor:
         """First parameters ``[M, size]``, each member's drawn from its own stream."""
-        rows = []
-        for generator in streams.generators:
-            parts: list[Tensor] = []
-            for layer, turned in zip(self.dense, self._turned, strict=True):
-                weight, bias = layer.initial(generator)  # [in, out]
-                parts += [(weight if turned or self.products is Rows else weight.T).reshape(-1), bias]
-            rows.append(torch.cat([*parts, torch.tensor([PRELU_SLOPE] * self._slope), torch.zeros(self.padding)]))
-        return torch.stack(rows)
+        return streams.each(self._first)
+
+    def _first(self, generator: torch.Generator) -> Tensor:
+        parts: list[Tensor] = []
+        for layer, turned in zip(self.dense, self._turned, strict=True):
+            weight, bias = layer.initial(generator)  # [in, out]
+            parts += [(weight if turned or self.products is Rows else weight.T).reshape(-1), bias]
+        return torch.cat([*parts, torch.tensor([PRELU_SLOPE] * self._slope), torch.zeros(self.padding)])
 
     def layers(self, flat: Tensor) -> list[Layer]:
         """Views of ``flat [M, size]``; they stay valid while its memory does. A prelu slope is a last, lone layer."""

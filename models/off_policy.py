@@ -16,7 +16,7 @@ from models.optim import MemberAdam
 from models.replay import ReplayBuffer
 from models.replaying import Replaying
 from models.spaces import Continuous, Discrete, Spaces
-from models.streams import Draw, NoiseBlocks, Streams
+from models.streams import Draw, NoiseBlocks, Streams, in_step
 from models.varied import draw_all, groups
 
 
@@ -40,7 +40,7 @@ class OffPolicy(Replaying):
         first = self.own[0]
         self.batch, hidden = first.batch_size, first.hidden_sizes
         self.obs_size, self.action_size = spaces.obs_shape[0], _vector(spaces)
-        streams = Streams.named(seeds, "weights")
+        streams = in_step(seeds, "weights")
         self.network = Mlp([self.obs_size, *hidden, self._outputs(self.action_size)], config.activation)
         self.online = nn.Parameter(self._initial(streams), requires_grad=False)
         rates = torch.tensor([own.lr for own in self.own])
@@ -54,7 +54,7 @@ class OffPolicy(Replaying):
         self.replay = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
         self.curiosity = curiosity_of(config, spaces, seeds)
         self.envs, self.updates_per_step = config.num_envs, config.updates_per_step
-        self.noise = NoiseBlocks(Streams.named(seeds, "exploration and replay"), self._draws())
+        self.noise = NoiseBlocks(in_step(seeds, "exploration and replay"), self._draws())
         drifts = config.noise_type == "ornstein-uhlenbeck"
         self.drift = OrnsteinUhlenbeck(len(seeds), self.envs, self.action_size) if drifts else None
         self.numbers: dict[str, Tensor] = {}  # of the step under way

@@ -40,34 +40,39 @@ class Streams:
     @classmethod
     def named(cls, seeds: Sequence[int], name: str) -> "Streams":
         """The streams called `name` of the runs `seeds`."""
-        return cls([derive_seed(seed, name) for seed in seeds])
+        derived = {seed: derive_seed(seed, name) for seed in set(seeds)}
+        return cls([derived[seed] for seed in seeds])
 
     def __len__(self) -> int:
         return len(self.generators)
 
+    def each(self, draw: Callable[[torch.Generator], Tensor]) -> Tensor:
+        """What ``draw`` gives of the generator of each member, ``[M, ...]``."""
+        return torch.stack([draw(generator) for generator in self.generators])
+
     def uniform(self, *shape: int) -> Tensor:
         """Uniform on [0, 1), ``[M, *shape]``."""
-        return torch.stack([torch.rand(shape, generator=g) for g in self.generators])
+        return self.each(lambda g: torch.rand(shape, generator=g))
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normal, ``[M, *shape]``."""
-        return torch.stack([torch.randn(shape, generator=g) for g in self.generators])
+        return self.each(lambda g: torch.randn(shape, generator=g))
 
     def gumbel(self, *shape: int) -> Tensor:
         """Standard Gumbel, ``[M, *shape]``: ``argmax(logits + gumbel)`` is a draw from softmax(logits)."""
         tiny = torch.finfo(torch.float32).tiny
-        return torch.stack([-(-torch.rand(shape, generator=g).clamp_min(tiny).log()).log() for g in self.generators])
+        return self.each(lambda g: -(-torch.rand(shape, generator=g).clamp_min(tiny).log()).log())
 
     def integers(self, highs: int | Sequence[int], *shape: int) -> Tensor:
         """Uniform integers below `highs` (one number, or one per member), ``[M, *shape]`` int64."""
-        bounds = [highs] * len(self) if isinstance(highs, int) else highs
-        return torch.stack(
-            [torch.randint(high, shape, generator=g) for high, g in zip(bounds, self.generators, strict=True)]
-        )
+        if isinstance(highs, int):
+            return self.each(lambda g: torch.randint(highs, shape, generator=g))
+        bounds = zip(highs, self.generators, strict=True)
+        return torch.stack([torch.randint(high, shape, generator=g) for high, g in bounds])
 
     def permutations(self, count: int) -> Tensor:
         """The numbers below ``count`` in random order, ``[M, count]`` int64."""
-        return torch.stack([torch.randperm(count, generator=g) for g in self.generators])
+        return self.each(lambda g: torch.randperm(count, generator=g))
 
     def episode_seeds(self, *shape: int) -> Tensor:
         """Seeds for environment resets, ``[M, *shape]`` int64 in [0, 2**31)."""
@@ -89,12 +94,50 @@ class Streams:
 
     def get_state(self) -> Tensor:
         """The state of all generators as one uint8 tensor ``[M, bytes]``."""
-        return torch.stack([g.get_state() for g in self.generators])
+        return self.each(torch.Generator.get_state)
 
     def set_state(self, state: Tensor) -> None:
         like(self.get_state(), state, "random generators")
         for generator, row in zip(self.generators, state, strict=True):
             generator.set_state(row.clone())
+
+
+class SharedStreams(Streams):
+    """Streams of which many have the same seed: one generator draws for all of these, in a fraction of the time. They
+    are the numbers of `Streams`. Members stay in step, so nothing is drawn for some of them alone."""
+
+    def __init__(self, seeds: Sequence[int]):
+        numbers = {seed: number for number, seed in enumerate(dict.fromkeys(seeds))}
+        super().__init__(list(numbers))
+        self._of = torch.tensor([numbers[seed] for seed in seeds])  # the generator of each member
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def each(self, draw: Callable[[torch.Generator], Tensor]) -> Tensor:
+        return super().each(draw)[self._of]
+
+    def integers(self, highs: int | Sequence[int], *shape: int) -> Tensor:
+        if not isinstance(highs, int):
+            raise NotImplementedError("bounds of each member")
+        return super().integers(highs, *shape)
+
+    def of(self, members: Tensor) -> Streams:
+        raise NotImplementedError("some of the streams")
+
+    def select(self, members: Sequence[int]) -> None:
+        used, self._of = self._of[torch.tensor(members, dtype=torch.int64)].unique(return_inverse=True)
+        super().select(used.tolist())
+
+    def set_state(self, state: Tensor) -> None:
+        like(self.get_state(), state, "random generators")
+        for generator, row in zip(self._of.tolist(), state, strict=True):
+            self.generators[generator].set_state(row.clone())
+
+
+def in_step(seeds: Sequence[int], name: str) -> Streams:
+    """`Streams.named`, for members that draw together for as long as they live."""
+    return (Streams if len(set(seeds)) == len(seeds) else SharedStreams).named(seeds, name)
 
 
 def random_actions(actions: Discrete | Continuous, streams: Streams, envs: int) -> Tensor:
@@ -128,6 +171,7 @@ class NoiseBlocks:
         self.streams, self.draws, self.steps, self.device = streams, draws, steps, device
         self._before = streams.get_state()  # where the block of now began
         self._block: dict[str, Tensor] = {}
+        self._by_step: Mapping[str, Sequence[Any]] | None = None  # the same, split when it is first needed
         self._used = steps  # of the block, which is not drawn yet
 
     def next(self) -> dict[str, Tensor]:
@@ -136,6 +180,8 @@ class NoiseBlocks:
             self._before = self.streams.get_state()
             self._draw()
         self._used += 1
+        if self._by_step is None:
+            self._by_step = self._split()
         return {name: steps[self._used - 1] for name, steps in self._by_step.items()}
 
     def ahead(self, most: int) -> dict[str, Tensor]:
@@ -154,18 +200,16 @@ class NoiseBlocks:
             numbers = draw(self.streams, self.steps, sum(counts)).to(self.device)
             for (name, shape), part in zip(shapes.items(), numbers.split(counts, 2), strict=True):
                 self._block[name] = part.unflatten(2, shape)
-        self._used = 0
-        self._split()
+        self._used, self._by_step = 0, None
 
-    def _split(self) -> None:
-        self._by_step = {name: block.unbind(1) for name, block in self._block.items()}
+    def _split(self) -> Mapping[str, Sequence[Any]]:
+        return {name: block.unbind(1) for name, block in self._block.items()}
 
     def select(self, members: Tensor) -> None:
         """Go on with ``members`` (indices ``[M']``) only."""
         self.streams.select(members.tolist())
         self._before = self._before[members]
-        self._block = {name: block[members] for name, block in self._block.items()}
-        self._split()
+        self._block, self._by_step = {name: block[members] for name, block in self._block.items()}, None
 
     def state_dict(self) -> dict[str, Any]:
         return {"streams": self._before, "used": self._used if self._block else None}

@@ -79,8 +79,9 @@ def _log_uniform(base: int, u: float) -> int:
 
 def draw_all(config: Any, seeds: Sequence[int]) -> list[Any]:
     """The hyperparameters of the members of one tensor program. ValueError where their shapes differ."""
-    own = [draw(config, seed) for seed in seeds]
-    if any(shape_of(each) != shape_of(own[0]) for each in own):
+    drawn = {seed: draw(config, seed) for seed in set(seeds)}
+    own = [drawn[seed] for seed in seeds]
+    if any(shape_of(each) != shape_of(own[0]) for each in drawn.values()):
         raise ValueError("members of different shapes; train each group of `groups` by itself")
     return own
 
@@ -93,6 +94,7 @@ def shape_of(own: Any) -> tuple[tuple[int, ...], int]:
 def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
     """Positions in ``seeds`` of the agents that can share a tensor program: those of one shape."""
     found: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    drawn = {seed: shape_of(draw(config, seed)) for seed in set(seeds)}
     for position, seed in enumerate(seeds):
-        found.setdefault(shape_of(draw(config, seed)), []).append(position)
+        found.setdefault(drawn[seed], []).append(position)
     return list(found.values())

@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+import types
 from typing import Any
 
 import numpy as np
@@ -260,6 +261,24 @@ def test_plays_the_same_episodes(game: str) -> None:
     assert ours is not None
     same = (ours.lengths == expected.lengths) & torch.isclose(ours.returns, expected.returns, rtol=1e-4, atol=1e-3)
     assert same.float().mean() > 0.95  # rounding decides between actions that are as good now and then
+
+
+@pytest.mark.parametrize("argv", [DDQNS["bandit, ten environments"], TD3S["relu"], TABLES["count bonus, drawn"]])
+def test_tests_on_the_way_are_those_between_the_steps(argv: str) -> None:
+    """Within the steps' machine code, and as `play` between them, of the same weights; how many there are too."""
+    inner = loop_of(argv, inner_steps=310, test_every=40, test_episodes=2, test_limit=30, inner_rule="budget")
+    inner.agent_config, seeds = dataclasses.replace(inner.agent_config, vary_hp=False), [3, 1, 4]
+    made = []
+    for on_the_way in (compiled.on_the_way, lambda *_: None):
+        loop, inner._rule_steps = begun(inner, seeds), 0
+        inner.compiled = types.SimpleNamespace(**(vars(compiled) | {"on_the_way": on_the_way}))
+        with inner._tests_on_the_way(seeds) as tests:
+            made.append((inner.finish(loop, tests), inner._rule_steps, weights(loop)))
+    (one, steps, mine), (other, count, theirs) = made
+    assert one.curve.shape == other.curve.shape == (3, 7)
+    assert one.curve.unique().numel() > 2 and steps > 60
+    torch.testing.assert_close(one.curve, other.curve, rtol=1e-4, atol=1e-3)
+    assert steps == count and all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
 def test_every_setting_is_in_machine_code_or_asks_for_torch() -> None:

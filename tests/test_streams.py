@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models.streams import Draw, NoiseBlocks, Streams, derive_seed
+from models.streams import Draw, NoiseBlocks, SharedStreams, Streams, derive_seed, in_step
 
 DRAWS = {
     "uniform": lambda s: s.uniform(37),
@@ -21,6 +21,22 @@ def test_a_member_draws_the_same_alone(name: str) -> None:
     for m, seed in enumerate([3, 4, 5]):
         assert torch.equal(together[m], DRAWS[name](Streams([seed]))[0])
     assert not torch.equal(together[0], together[1])
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_members_of_one_seed_draw_once_what_each_would_draw(name: str) -> None:
+    shared, each = in_step([5, 3, 5, 5, 4], "x"), Streams.named([5, 3, 5, 5, 4], "x")
+    assert isinstance(shared, SharedStreams) and len(shared) == 5 and len(shared.generators) == 3
+    for _ in range(2):
+        assert torch.equal(DRAWS[name](shared), DRAWS[name](each))
+    for streams in (shared, each):
+        streams.select([2, 4, 3])
+    assert torch.equal(shared.get_state(), each.get_state()) and len(shared.generators) == 2
+    assert torch.equal(DRAWS[name](shared), DRAWS[name](each))
+    again = in_step([1, 2, 1], "y")
+    again.set_state(shared.get_state())
+    assert torch.equal(DRAWS[name](again), DRAWS[name](each))
+    assert type(in_step([1, 2], "x")) is Streams
 
 
 def test_names_give_unrelated_streams() -> None:

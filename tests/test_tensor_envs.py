@@ -359,6 +359,20 @@ def test_seeded_numbers_are_what_they_are_called(kind: str, first: int) -> None:
     assert torch.equal(draw(torch.tensor(first + 7), 3), drawn[7, :3]) and draw(torch.tensor(7), 0).shape == (0,)
 
 
+@pytest.mark.parametrize("kind", DRAWS)
+@pytest.mark.parametrize("last", [11, 12])  # with 12, the members agree in the first of their seeds alone
+def test_members_of_the_same_seeds_get_what_each_would_get(kind: str, last: int) -> None:
+    draw = DRAWS[kind][0]
+    two = torch.tensor([[[3, 11], [5, 6]], [[7, 8], [9, 10]]])  # [B, M, E]
+    seeds = two[:, [0, 1, 0, 0, 1]].clone()
+    seeds[0, 2, 1] = last
+    drawn = draw(seeds, 3)
+    assert drawn.shape == (2, 5, 2, 3)
+    for place in range(5):
+        assert torch.equal(drawn[:, place : place + 1], draw(seeds[:, place : place + 1], 3))
+    assert torch.equal(draw(seeds[0], 3), drawn[0])
+
+
 def test_seeded_hash_is_splitmix64s() -> None:
     """The first outputs of the published generator from seed 1234567, which adds the golden ratio and mixes."""
     state = 1234567 + hashing.GOLDEN * torch.arange(3)

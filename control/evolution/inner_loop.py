@@ -30,11 +30,11 @@ from models.contract import InnerAgent, Policy
 from models.hashed import CPU, streams_on
 from models.proxies.search import SearchConfig
 from models.registry import agent_class, as_implementation, named_agents
-from models.streams import Streams, derive_seed, numbered_seed
+from models.streams import Streams, derive_seed, in_step, numbered_seed
 
 Advance = Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]]
 _COMPACT = 0.75  # share of members still in training below which the others leave the program
-_WATCHED = 128  # steps after which it is said how much is done
+_WATCHED, _WATCHED_COMPILED = 128, 512  # steps after which it is said how much is done
 _TRAINING = 0.9  # what is told of the work when agents are trained and still have to be tested
 
 
@@ -48,6 +48,15 @@ class Trained:
     steps: Tensor
     episodes: Tensor
     curve: Tensor
+
+
+@dataclass
+class TestsOnTheWay:
+    """Greedy episodes of agents in training, which start elsewhere at every test: on ``real``, from ``starts
+    [M, N, K]`` (seeds), N tests at most."""
+
+    real: Environment
+    starts: Tensor
 
 
 @dataclass
@@ -120,7 +129,7 @@ def train(
             due = min(due, look)
         if watch is not None:
             watch(1 - int(running.sum()) / members * (1 - made / steps))
-            due = min(due, _WATCHED)
+            due = min(due, _WATCHED if advance is None else _WATCHED_COMPILED)
         for ended in (advance or type(loop).advance)(loop, due, running, stops):
             if not stops:  # nobody leaves
                 counts.index_add_(0, ended.members, torch.ones_like(ended.members))
@@ -216,8 +225,8 @@ class InnerLoop:
 
     def _run_piece(self, proxies: Tensor | None, seeds: list[int], watch: Watch | None) -> Outcome:
         started, self._rule_steps = time.perf_counter(), 0
-        with self._tests_on_the_way(seeds) as test:
-            trained = self.finish(self.begin(proxies, seeds), test, part(watch, 0, _TRAINING))
+        with self._tests_on_the_way(seeds) as tests:
+            trained = self.finish(self.begin(proxies, seeds), tests, part(watch, 0, _TRAINING))
         middle = time.perf_counter()
         returns, steps = self.test(trained.policy, seeds)
         for tested in (returns, trained.curve):
@@ -251,44 +260,49 @@ class InnerLoop:
         loop: StepLoop = kind(agent, stage, streams_on(device, seeds, "episodes"))
         return loop
 
-    def finish(
-        self, loop: StepLoop, test: Callable[[Policy, int], Tensor] | None = None, watch: Watch | None = None
-    ) -> Trained:
-        """Train agents that have just begun to the end, with a ``test`` every ``test_every`` steps."""
+    def finish(self, loop: StepLoop, tests: TestsOnTheWay | None = None, watch: Watch | None = None) -> Trained:
+        """Train agents that have just begun to the end, with ``tests`` every ``test_every`` steps."""
         steps, every = (-(-each // loop.agent.envs) for each in (self.config.inner_steps, self.config.test_every or 1))
         code, rule, episodes = self.compiled, self._rule(loop.agent.members), self.config.train_episodes
+        test = None if tests is None else functools.partial(self._test_on_the_way, tests)
         if isinstance(loop, DeviceLoop):
             return train(loop, steps, rule, episodes, test, every, look=LOOK, watch=watch)
         if code is None or not code.able(loop):
             return train(loop, steps, rule, episodes, test, every, watch=watch)
-        advance = functools.partial(code.advance, threads=self.threads)
-        return train(loop, steps, rule, episodes, test, every, advance, code.LOOK, watch)
+        within = None if tests is None else code.on_the_way(loop, tests.real, tests.starts, every)
+        advance = functools.partial(code.advance, threads=self.threads, tests=within)
+        if within is None:
+            return train(loop, steps, rule, episodes, test, every, advance, code.LOOK, watch)
+        trained = train(loop, steps, rule, episodes, advance=advance, look=code.LOOK, watch=watch)
+        returns, lengths = (each[:, : within.made].contiguous() for each in (within.returns, within.lengths))
+        self._rule_steps += int(lengths.sum())
+        return dataclasses.replace(trained, curve=returns.mean(2))
 
     @contextlib.contextmanager
-    def _tests_on_the_way(self, seeds: Sequence[int]) -> Iterator[Callable[[Policy, int], Tensor] | None]:
-        """Give a function for the length of the block: the mean return ``[M]`` of a policy's greedy episodes, which
-        start elsewhere at every test. None where the settings ask for no tests."""
+    def _tests_on_the_way(self, seeds: Sequence[int]) -> Iterator[TestsOnTheWay | None]:
+        """Give the tests on the way of agents of ``seeds [M]`` for the length of the block; None where the settings ask
+        for none."""
         config = self.config
         if config.test_every is None:
             yield None
             return
-        tests = config.inner_steps // config.test_every + 1
-        starts = Streams.named(seeds, "tests on the way").episode_seeds(tests, config.test_episodes)
+        count = config.inner_steps // config.test_every + 1
+        starts = in_step(seeds, "tests on the way").episode_seeds(count, config.test_episodes)
         real = make_environment(self.game, len(seeds), config.test_episodes, time_limit=config.test_limit)
-
-        def test(policy: Policy, number: int) -> Tensor:
-            played = self._rollout(policy, real, starts[:, number])
-            self._rule_steps += int(played.lengths.sum())
-            return played.returns.mean(1)
-
         with contextlib.closing(real):
-            yield test
+            yield TestsOnTheWay(real, starts)
+
+    def _test_on_the_way(self, tests: TestsOnTheWay, policy: Policy, number: int) -> Tensor:
+        """The mean return ``[M]`` of a policy's greedy episodes, the ``number``-th time."""
+        played = self._rollout(policy, tests.real, tests.starts[:, number])
+        self._rule_steps += int(played.lengths.sum())
+        return played.returns.mean(1)
 
     def test(self, policy: Policy, seeds: Sequence[int]) -> tuple[Tensor, int]:
         """Greedy episodes of M agents on the real environment, by ``seeds [M]``: returns ``[M, K]``, steps of all."""
         count, limit = self.config.test_episodes, self.config.test_limit
         with contextlib.closing(make_environment(self.game, policy.members, count, time_limit=limit)) as real:
-            played = self._rollout(policy, real, Streams.named(seeds, "tests").episode_seeds(count))
+            played = self._rollout(policy, real, in_step(seeds, "tests").episode_seeds(count))
         return played.returns, int(played.lengths.sum())
 
     def _rollout(self, policy: Policy, real: Environment, seeds: Tensor) -> Episodes:

@@ -97,10 +97,54 @@ class Block(NamedTuple):
     took: Array
 
 
+class Tests(NamedTuple):
+    """Greedy episodes of M members, by their weights of the moment: K each, the n-th time of N."""
+
+    start: Array  # [M, N, K, S], the states that they start from
+    returns: Array  # [M, N, K]
+    lengths: Array  # [M, N, K]
+    due: Array  # [T], the number of the test after each step of a block; -1 where there is none
+
+
+class Hall(NamedTuple):
+    """Memory of one greedy episode."""
+
+    state: Array  # [S]
+    rows: Array  # of its environment
+    mine: Array  # of the player
+    vector: Array
+
+
+def _no_tests(steps: int) -> Tests:
+    start, lengths = np.empty((0, 0, 0, 0)), np.empty((0, 0, 0), np.int64)
+    return Tests(start, np.empty((0, 0, 0), np.float32), lengths, np.full(steps, -1))
+
+
 @exact
-def _steps(a, w, world, block, before, rows, first, last):
+def _episodes(p, world, tests, n, hall, first, last):
+    """What members from the ``first`` to before the ``last`` play the n-th time."""
+    obs = hall.rows[2, : world.obs_size]
+    for m in range(first, last):
+        for e in range(tests.start.shape[2]):
+            for k in range(len(hall.state)):
+                hall.state[k] = tests.start[m, n, e, k]
+            envs.observe(world.kind, world.one_hot, hall.state, obs)
+            total, steps, going = np.float32(0), 0, True
+            while going:
+                action = decide(p, m, obs, hall.mine, hall.vector)
+                reward, ends, _, _ = envs.advance(
+                    world, m, hall.state, action, hall.vector, obs, hall.rows, np.float32(0)
+                )
+                total += reward
+                steps += 1
+                going = not ends and steps < world.limit
+            tests.returns[m, n, e], tests.lengths[m, n, e] = total, steps
+
+
+@exact
+def _steps(a, w, world, block, before, rows, p, real, tests, hall, first, last):
     """Every running member from the ``first`` to before the ``last`` makes its steps to the end of the block, or to the
-    first that ends an episode."""
+    first that ends an episode, and the ``tests`` that are due on the ``real`` environment, as ``p``."""
     count, steps = block.state.shape[1], block.starts.shape[1]
     after = rows[2, : world.obs_size]
     for m in range(first, last):
@@ -141,6 +185,8 @@ def _steps(a, w, world, block, before, rows, first, last):
                 if world.paid and world.potential:
                     before[e] = envs.value(world, m, block.state[m, e], block.obs[m, e], rows)
                 paused = block.pause
+            if tests.due[t] >= 0:
+                _episodes(p, real, tests, tests.due[t], hall, m, m + 1)
             block.at[m] = t + 1
 
 
@@ -151,9 +197,54 @@ def able(loop: StepLoop) -> bool:
     return kind is not None and plain and envs.able(loop.environment)
 
 
-def advance(loop: StepLoop, count: int, running: Tensor, pause: bool, threads: int = 1) -> Iterator[Ended]:
-    """``count`` steps of the members ``running [M]`` bool, and the episodes that ended in them, some at a time. The
-    numbers do not depend on the ``threads`` that share the members.
+class OnTheWay:
+    """Greedy episodes on ``real`` after every ``every`` steps of a training that begins: from ``starts [M, N, K]``
+    (seeds), N times at most. ``returns`` and ``lengths [M, N, K]`` are known of the ``made`` first times."""
+
+    def __init__(self, real: TensorEnvironment, starts: Tensor, every: int):
+        found = envs.world(real)
+        assert found is not None
+        self.world, self.every, self.made = found, every, 0
+        self._start = real.dynamics.initial(starts).double().contiguous()
+        self.returns, self.lengths = torch.zeros(starts.shape), torch.zeros(starts.shape, dtype=torch.int64)
+
+    def tests(self, begun: int, steps: int) -> Tests:
+        """Those due in so many steps after the ``begun`` ones."""
+        done = np.arange(begun + 1, begun + steps + 1)
+        self.made = (begun + steps) // self.every
+        due = np.where(done % self.every, -1, done // self.every - 1)
+        return Tests(self._start.numpy(), self.returns.numpy(), self.lengths.numpy(), due)
+
+
+def on_the_way(loop: StepLoop, real: Environment, starts: Tensor, every: int) -> OnTheWay | None:
+    """Tests that `advance` makes within its steps, of a training that begins; None where it cannot."""
+    agent = loop.agent
+    assert isinstance(agent, InnerAgent)
+    if _playing(agent.with_weights(agent.online), real) is None:
+        return None
+    assert isinstance(real, TensorEnvironment)
+    return OnTheWay(real, starts, every)
+
+
+def _playing(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:
+    """What plays greedily and on what; None where a compiled function is missing, or an episode may never end."""
+    kind = _POLICIES.get(type(policy))
+    if kind is None or not isinstance(environment, TensorEnvironment) or environment.spaces.max_episode_steps is None:
+        return None
+    player, world = kind.player(policy), envs.world(environment)
+    return None if player is None or world is None else (player, world)
+
+
+def _hall(player: Any, world: envs.World, tests: Tests) -> Hall:
+    mine, vector = np.empty((4, player.widest), np.float32), np.empty(player.vector, np.float32)
+    return Hall(np.empty(tests.start.shape[3]), envs.memory(world), mine, vector)
+
+
+def advance(
+    loop: StepLoop, count: int, running: Tensor, pause: bool, threads: int = 1, tests: OnTheWay | None = None
+) -> Iterator[Ended]:
+    """``count`` steps of the members ``running [M]`` bool, and the episodes that ended in them, some at a time, with
+    the ``tests`` that are due. The numbers do not depend on the ``threads`` that share the members.
 
     With ``pause`` no member goes on after a step that ended an episode before that episode is given; whoever takes it
     may end the member's training by ``running``.
@@ -165,12 +256,18 @@ def advance(loop: StepLoop, count: int, running: Tensor, pause: bool, threads: i
     while count and running.any():
         numbers = noise.ahead(count)
         steps = next(iter(numbers.values())).shape[1]
-        yield from _block(loop, numbers, steps, running, pause, threads)
+        yield from _block(loop, numbers, steps, running, pause, threads, tests)
         count -= steps
 
 
 def _block(
-    loop: StepLoop, numbers: dict[str, Tensor], steps: int, running: Tensor, pause: bool, threads: int
+    loop: StepLoop,
+    numbers: dict[str, Tensor],
+    steps: int,
+    running: Tensor,
+    pause: bool,
+    threads: int,
+    tests: OnTheWay | None,
 ) -> Iterator[Ended]:
     agent, environment, obs = loop.agent, loop.environment, loop.obs
     real = envs.beneath(environment)
@@ -190,11 +287,18 @@ def _block(
     kind, world = KINDS[type(agent)], envs.world(environment)
     assert world is not None
     members = kind.members(agent, numbers, steps, loop.loss)
-    memories = [(kind.work(members), np.zeros(agent.envs, np.float32), envs.memory(world)) for _ in range(threads)]
+    player, place, due = kind.player(agent.with_weights(agent.online)), world, _no_tests(steps)
+    if tests is not None:
+        place, due = tests.world, tests.tests(loop.steps, steps)
+    assert player is not None
+    memories = [
+        (kind.work(members), np.zeros(agent.envs, np.float32), envs.memory(world), _hall(player, place, due))
+        for _ in range(threads)
+    ]
 
     def some(memory: Any, first: int, last: int) -> None:
-        work, before, rows = memory
-        _steps(members, work, world, block, before, rows, first, last)
+        work, before, rows, hall = memory
+        _steps(members, work, world, block, before, rows, player, place, due, hall, first, last)
 
     while True:
         for_members(some, agent.members, memories)
@@ -217,48 +321,22 @@ def _block(
 # -- tests -------------------------------------------------------------------------------------------------------------
 
 
-@exact
-def _episodes(p, world, start, state, rows, mine, vector, returns, lengths, first, last):
-    """One episode of some members from each state of ``start [M, E, K]``; returns and lengths ``[M, E]``."""
-    obs = rows[2, : world.obs_size]
-    for m in range(first, last):
-        for e in range(start.shape[1]):
-            for k in range(len(state)):
-                state[k] = start[m, e, k]
-            envs.observe(world.kind, world.one_hot, state, obs)
-            total, steps, going = np.float32(0), 0, True
-            while going:
-                action = decide(p, m, obs, mine, vector)
-                reward, ends, _, _ = envs.advance(world, m, state, action, vector, obs, rows, np.float32(0))
-                total += reward
-                steps += 1
-                going = not ends and steps < world.limit
-            returns[m, e], lengths[m, e] = total, steps
-
-
 def play(policy: Policy, environment: Environment, seeds: Tensor, threads: int = 1) -> Episodes | None:
     """`rollout` without a trajectory; None where a compiled function is missing, or an episode may never end."""
-    kind = _POLICIES.get(type(policy))
-    if kind is None or not isinstance(environment, TensorEnvironment) or environment.spaces.max_episode_steps is None:
+    playing = _playing(policy, environment)
+    if playing is None:
         return None
-    player, world = kind.player(policy), envs.world(environment)
-    if player is None or world is None:
-        return None
-    start = environment.dynamics.initial(seeds).double().contiguous().numpy()
-    returns, lengths = torch.zeros(seeds.shape), torch.zeros(seeds.shape, dtype=torch.int64)
-    found = returns.numpy(), lengths.numpy()
-    memories = [
-        (np.empty(start.shape[2]), envs.memory(world), np.empty((4, player.widest), np.float32),
-         np.empty(player.vector, np.float32))
-        for _ in range(threads)
-    ]  # fmt: skip
+    assert isinstance(environment, TensorEnvironment)
+    player, world = playing
+    way = OnTheWay(environment, seeds.unsqueeze(1), 1)
+    tests = way.tests(0, 1)
+    halls = [_hall(player, world, tests) for _ in range(threads)]
 
-    def some(memory: tuple[Array, ...], first: int, last: int) -> None:
-        state, rows, mine, vector = memory
-        _episodes(player, world, start, state, rows, mine, vector, *found, first, last)
+    def some(hall: Hall, first: int, last: int) -> None:
+        _episodes(player, world, tests, 0, hall, first, last)
 
-    for_members(some, len(start), memories)
-    return Episodes(returns, lengths)
+    for_members(some, len(seeds), halls)
+    return Episodes(way.returns[:, 0], way.lengths[:, 0])
 
 
 def warm() -> None:

@@ -51,6 +51,7 @@ class StepLoop:
         self.loss = torch.full((agent.members,), torch.nan, device=device)
         self._all_learn = False
         self._block = -1
+        self._by_step: list[tuple[Tensor, Tensor]] = []  # of the block, split when it is first needed
         self._block_state = streams.get_state()
 
     def step(self) -> Ended | None:
@@ -146,6 +147,8 @@ class StepLoop:
     def _start(self, where: Tensor | None) -> Tensor:
         while self._block < self.steps // BLOCK:
             self._draw()
+        if not self._by_step:
+            self._by_step = list(zip(self._seeds.unbind(0), self._starts.unbind(0), strict=True))
         seeds, start = self._by_step[self.steps % BLOCK]
         self.seeds = seeds if where is None else torch.where(where.to(seeds.device), seeds, self.seeds)
         return self.environment.start(start, where)
@@ -156,10 +159,7 @@ class StepLoop:
         self._block_state = self.streams.get_state()
         self._seeds = self.streams.episode_seeds(BLOCK, self.agent.envs).transpose(0, 1)
         self._starts = self.environment.starts(self._seeds)
-        self._split()
-
-    def _split(self) -> None:
-        self._by_step = list(zip(self._seeds.unbind(0), self._starts.unbind(0), strict=True))
+        self._by_step = []
 
     def select(self, members: Tensor) -> bool:
         """Go on with ``members`` (indices ``[M']``) of an `InnerAgent` only; False where the environment cannot."""
@@ -175,8 +175,7 @@ class StepLoop:
             value = getattr(self, name)
             setattr(self, name, None if value is None else value[members])
         if self.obs is not None:
-            self._seeds, self._starts = self._seeds[:, members], self._starts[:, members]
-            self._split()
+            self._seeds, self._starts, self._by_step = self._seeds[:, members], self._starts[:, members], []
         return True
 
     def state_dict(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from models.optim import MemberAdam
 from models.replay import ReplayBuffer
 from models.replaying import Replaying
 from models.spaces import Discrete, Spaces
-from models.streams import NoiseBlocks, Streams, integers_below, uniforms
+from models.streams import NoiseBlocks, Streams, in_step, integers_below, uniforms
 from models.varied import draw_all, groups
 
 
@@ -45,7 +45,7 @@ class Agent(Replaying, TickingAgent):
         self.network: Mlp | Dueling = Mlp(sizes, config.activation)
         if config.head == "dueling":
             self.network = Dueling(config, sizes)
-        start = self.network.initial(Streams.named(seeds, "weights")).to(device)
+        start = self.network.initial(in_step(seeds, "weights")).to(device)
         self.online = nn.Parameter(start, requires_grad=False)
         self.target = nn.Parameter(start.clone(), requires_grad=False)
         self.optimizer = MemberAdam(self.online, torch.tensor([own.lr for own in self.own], device=device))

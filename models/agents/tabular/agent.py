@@ -17,7 +17,7 @@ from models.epsilon import Epsilon
 from models.replaying import rates
 from models.spaces import Discrete, Spaces
 from models.state import demand, like
-from models.streams import NoiseBlocks, Streams, integers_below
+from models.streams import NoiseBlocks, Streams, in_step, integers_below
 from models.varied import sampled
 
 Array = np.ndarray[Any, Any]
@@ -57,9 +57,9 @@ class Cells:
 class Numbers(NoiseBlocks):
     """`NoiseBlocks` that gives arrays ``[M, ...]``."""
 
-    def _split(self) -> None:
+    def _split(self) -> dict[str, list[Array]]:
         arrays = {name: block.transpose(0, 1).contiguous().numpy() for name, block in self._block.items()}
-        self._by_step: Any = {name: list(array) for name, array in arrays.items()}
+        return {name: list(array) for name, array in arrays.items()}
 
 
 def best(values: Array, ties: Array | None = None) -> Array:
@@ -101,7 +101,8 @@ class Agent(InnerAgent):
         super().__init__()
         assert isinstance(spaces.actions, Discrete)
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
-        self.own = [draw(config, seed) for seed in seeds]
+        drawn = {seed: draw(config, seed) for seed in set(seeds)}
+        self.own = [drawn[seed] for seed in seeds]
         self.states, self.actions = spaces.obs_shape[0], spaces.actions.n
         self.envs = self.updates_per_step = config.num_envs
         shape = (len(seeds), self.states * self.actions)
@@ -117,7 +118,7 @@ class Agent(InnerAgent):
         ]
         if config.random_ties:
             draws.append((Streams.uniform, {f"{form}ties": (self.envs, self.actions) for form in forms}))
-        self.noise = Numbers(Streams.named(seeds, "exploration"), draws, steps=_BLOCK)
+        self.noise = Numbers(in_step(seeds, "exploration"), draws, steps=_BLOCK)
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # finished
         self._now = Now()
         self._prepare()

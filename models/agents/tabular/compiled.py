@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from models.agents.tabular.agent import Agent, Greedy
-from models.compiled import EXACT, INLINE, better, epsilon, exact
+from models.compiled import EXACT, INLINE, better, compiled, epsilon, exact
 
 Array = np.ndarray[Any, Any]
 BACKUPS = {"max": 0, "redrawn": 1, "executed": 2}
@@ -96,9 +96,9 @@ def player(policy: Greedy) -> Player:
     return Player(policy.rows, policy.cells.numbers, 1, 0)
 
 
-@exact
+@compiled
 def _cell(obs, numbers):
-    """`Cells` of one observation."""
+    """`Cells` of one observation: a sum of whole numbers, which is exact in any order."""
     total = np.float32(0)
     for k in range(len(numbers)):
         total += obs[k] * numbers[k]
