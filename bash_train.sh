@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
     cat <<'HELP'
-Trains several seeds side by side with GNU parallel, one thread each.
+Trains several seeds side by side, one thread each: with GNU parallel, which shows a bar, or else with xargs.
 
   ./bash_train.sh [--resume] [flags of trainer.py]
 
@@ -17,7 +17,7 @@ Environment variables
   PYTHON   interpreter                            (.venv/bin/python, else python3)
 
 --resume with the flags of an earlier call skips the seeds that finished; the others go on from their checkpoints.
-Each seed writes its output to LOGDIR/bash_train/FLAGS/seed_N.log; joblog.tsv beside it holds times and exit codes.
+Each seed writes its output to a seed_N.log below LOGDIR/bash_train; joblog.tsv beside it holds times and exit codes.
 Exit code: 0 when every seed finished, 1 when one did not, 2 for a call that cannot work, 130 after Ctrl-C.
 HELP
 }
@@ -42,20 +42,73 @@ has_metrics() {
     [ -n "$(find "$1" -name metrics.csv -print 2>/dev/null | head -n 1)" ]
 }
 
-# A folder for each set of flags: GNU parallel resumes by job number, the same seed only under the same call.
+# A folder for each set of flags, such as CPG-cartpole-1f3870be: GNU parallel resumes by job number, the same seed only
+# under the same call.
 folder_name() {
-    local words
-    words=$(printf '%s_' "$@" | tr -c 'A-Za-z0-9._\n' '-' |
-        sed -e 's/__*$//' -e 's/__*-*/_/g' -e 's/^--*//' | cut -c 1-60)
-    printf '%s-%s\n' "${words:-defaults}" "$(printf '%s\n' "$seeds" "$@" | cksum | cut -d ' ' -f 1)"
+    local game=${runs%/*/*}
+    printf '%s-%s-%x\n' "${runs##*/}" "${game##*/}" "$(printf '%s\n' "$seeds" "$@" | cksum | cut -d ' ' -f 1)"
 }
 
 # shellcheck disable=SC2329  # called by name
-train_seed() { # SEED, run by GNU parallel in a bash of its own
+train_seed() { # SEED, in a bash of its own
     local seed=$1
     eval "set -- $BASH_TRAIN_FLAGS"
+    set -- "$PYTHON" "$ROOT/trainer.py" "$@" --seed "$seed"
+    [ -z "$BASH_TRAIN_STOP" ] || set -- "$PYTHON" -c "$BASH_TRAIN_HEAR" "$BASH_TRAIN_STOP" "$@"
     echo "$$" >"$BASH_TRAIN_LOGS/seed_$seed.pid" # exec keeps the number
-    exec "$PYTHON" "$ROOT/trainer.py" "$@" --seed "$seed" >>"$BASH_TRAIN_LOGS/seed_$seed.log" 2>&1
+    exec "$@" >>"$BASH_TRAIN_LOGS/seed_$seed.log" 2>&1
+}
+
+# shellcheck disable=SC2329  # called by name
+run_seed() { # SEED, run by GNU parallel or xargs in a bash of its own; what that does not do itself stands here
+    local seed=$1 status=0 began
+    [ -z "$BASH_TRAIN_STOP" ] || [ ! -e "$BASH_TRAIN_STOP" ] || return 0
+    [ -z "$BASH_TRAIN_SAYS" ] || echo "seed $seed begins"
+    began=$(date +%s)
+    "$BASH" -c 'train_seed "$1"' _ "$seed" || status=$?
+    if [ -n "$BASH_TRAIN_SAYS" ]; then
+        case $status in
+            0) echo "seed $seed finished after $(($(date +%s) - began)) s" ;;
+            *) echo "seed $seed ended with status $status after $(($(date +%s) - began)) s" ;;
+        esac
+    fi
+    [ -n "$BASH_TRAIN_STOP" ] || return "$status"
+    printf '%s\t:\t%s\t%s\t0\t0\t%s\t0\trun_seed %s\n' "$(place_of "$seed")" "$began" \
+        "$(($(date +%s) - began))" "$status" "$seed" >>"$BASH_TRAIN_LOGS/joblog.tsv"
+}
+
+# shellcheck disable=SC2329
+place_of() { # SEED among all, from 1 on: the number of GNU parallel's job
+    local seed place=0
+    for seed in $BASH_TRAIN_SEEDS; do
+        place=$((place + 1))
+        [ "$seed" != "$1" ] || echo "$place"
+    done
+}
+
+# What a shell starts in the background does not hear Ctrl-C. A seed does again by this, and begins only before it.
+hear='
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+if os.path.exists(sys.argv[1]):
+    sys.exit(130)
+os.execvp(sys.argv[2], sys.argv[2:])'
+
+# As `in_parallel`, of the seeds that have not finished.
+by_xargs() {
+    local process seed todo=()
+    interrupted=
+    [ -s "$joblog" ] ||
+        printf 'Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n' >"$joblog"
+    for seed in $(seeds_that failed); do todo+=("$seed"); done
+    [ ${#todo[@]} -gt 0 ] || return 0
+    trap 'interrupted=1; : >"$BASH_TRAIN_STOP"' INT
+    # shellcheck disable=SC2016  # expanded by the shell of the seed
+    printf '%s\n' "${todo[@]}" |
+        xargs -n 1 -P "${JOBS:-$(getconf _NPROCESSORS_ONLN)}" "$BASH" -c 'run_seed "$1"' _ &
+    process=$!
+    while kill -0 "$process" 2>/dev/null; do wait "$process" || true; done
+    rm -f "$BASH_TRAIN_STOP"
 }
 
 # seeds_that finished|failed: by the last row of each seed in the joblog; columns 7 to 9 are exit code, signal, command.
@@ -84,7 +137,7 @@ for seed in ${seeds:-none}; do
     esac
 done
 [ -z "$(echo "$seeds" | tr ' ' '\n' | sort | uniq -d)" ] || refuse "SEEDS is '$seeds'; allowed: each seed once"
-prepare
+prepare or_xargs
 
 largest=$(echo "$seeds" | tr ' ' '\n' | sort -n | tail -n 1)
 read_back=$("$PYTHON" -c "$read_flags" "$ROOT" "$@" --seed "$largest") || exit 2
@@ -98,8 +151,11 @@ done
 BASH_TRAIN_LOGS=$logdir/bash_train/$(folder_name ${identity[@]+"${identity[@]}"})
 mkdir -p "$BASH_TRAIN_LOGS" 2>/dev/null || refuse "logdir is '$logdir'; no folder can be written there"
 BASH_TRAIN_FLAGS=$([ $# -eq 0 ] || printf '%q ' "$@")
-export BASH_TRAIN_LOGS BASH_TRAIN_FLAGS
-export -f train_seed
+BASH_TRAIN_STOP=${xargs:+$BASH_TRAIN_LOGS/stop} BASH_TRAIN_HEAR=$hear BASH_TRAIN_SEEDS=$seeds BASH_TRAIN_SAYS=
+[ -z "$xargs" ] && [ -t 2 ] || BASH_TRAIN_SAYS=1
+export BASH_TRAIN_LOGS BASH_TRAIN_FLAGS BASH_TRAIN_STOP BASH_TRAIN_HEAR BASH_TRAIN_SEEDS BASH_TRAIN_SAYS
+export -f train_seed run_seed place_of
+[ -z "$BASH_TRAIN_STOP" ] || rm -f "$BASH_TRAIN_STOP"
 
 # Seeds outlive a GNU parallel that was killed outright; a second process on the same run would spoil it.
 for seed in $seeds; do
@@ -120,8 +176,14 @@ else
 fi
 echo "Seeds $seeds; follow one with: tail -f $BASH_TRAIN_LOGS/seed_${seeds%% *}.log"
 
-# shellcheck disable=SC2086  # one argument per seed
-in_parallel train_seed ::: $seeds
+if [ -n "$xargs" ]; then
+    echo "GNU parallel is missing (apt-get install parallel), so there is no bar and no time left; xargs starts the seeds"
+    by_xargs
+else
+    [ -z "$BASH_TRAIN_SAYS" ] || options+=(--ungroup)
+    # shellcheck disable=SC2086  # one argument per seed
+    in_parallel run_seed ::: $seeds
+fi
 touch "$joblog"
 
 unfinished=$(seeds_that failed)

@@ -6,14 +6,22 @@ refuse() { # LINE
     exit 2
 }
 
-# Checks JOBS and GNU parallel, finds PYTHON, collects `options` for `in_parallel`.
-prepare() {
+# Checks JOBS and GNU parallel, finds PYTHON, collects `options` for `in_parallel`. With `or_xargs`, `xargs` is 1 where
+# only that is there.
+prepare() { # [or_xargs]
     case ${JOBS:-1} in
         0 | *[!0-9]*) refuse "JOBS is '$JOBS'; allowed: an integer of at least 1" ;;
     esac
+    # shellcheck disable=SC2034  # for the script that sources this
+    xargs=
     # moreutils has another program of the same name.
-    parallel --version 2>/dev/null </dev/null | grep -q '^GNU parallel' ||
+    if parallel --version 2>/dev/null </dev/null | grep -q '^GNU parallel'; then
+        :
+    elif [ "${1:-}" = or_xargs ] && command -v xargs >/dev/null; then
+        xargs=1
+    else
         refuse "GNU parallel is missing; apt-get install parallel (Debian, Ubuntu) or brew install parallel (macOS)"
+    fi
     if [ -z "${PYTHON:-}" ]; then
         PYTHON=$ROOT/.venv/bin/python
         [ -x "$PYTHON" ] || PYTHON=python3

@@ -138,6 +138,7 @@ def test_five_seeds_by_default_and_every_flag_as_it_was(seeds: Script, tmp_path:
     code, out, err = seeds(*words)
     assert (code, err) == (0, ""), "a progress bar is for terminals"
     for seed in range(25, 30):
+        assert out.index(f"seed {seed} begins\n") < out.index(f"seed {seed} finished after ")
         assert log_of(tmp_path, seed) == called(*words, "--seed", str(seed))
     assert list(tmp_path.glob("exp_dir/bash_train/*/joblog.tsv"))
     assert "--plot" not in out, "there is no run to plot"
@@ -168,7 +169,7 @@ def test_after_sigkill_no_run_gets_a_second_writer(seeds: Script) -> None:
     """Killed outright, GNU parallel leaves its jobs behind; they are named instead of joined by others."""
     process, jobs = seeds.waiting(2, SEEDS="1 2", JOBS="2")
     os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=90)
+    process.wait(timeout=90)  # what is left behind may still hold its output
     try:
         code, _, err = seeds("--resume", SEEDS="1 2")
         assert code == 2 and "seed 1 is still training, as process" in err and err.count("\n") == 1
@@ -178,6 +179,56 @@ def test_after_sigkill_no_run_gets_a_second_writer(seeds: Script) -> None:
     time.sleep(0.2)
     assert seeds("--resume", SEEDS="1 2")[0] == 0
     assert seeds.finished() == {"1": 1, "2": 1}
+
+
+# -- bash_train.sh without GNU parallel --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Script:
+    """With another program of the name `parallel`, as moreutils has one."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "parallel").write_text("#!/bin/sh\nexit 0\n")
+    (folder / "parallel").chmod(0o755)
+    ours = script(SEEDS, tmp_path)
+    ours.environment["PATH"] = f"{folder}:{os.environ['PATH']}"
+    return ours
+
+
+def test_xargs_trains_where_gnu_parallel_is_missing(alone: Script, tmp_path: Path) -> None:
+    odd = "it's {} $HOME; a*b"
+    words = ["--exp_name", odd, "--gamename=cartpole"]
+    code, out, err = alone(*words, SEEDS="1 2 3", JOBS="2", RUNS="exp_dir/cartpole/x")
+    assert (code, err) == (0, "") and "GNU parallel is missing" in out
+    for seed in (1, 2, 3):
+        assert log_of(tmp_path, seed) == called(*words, "--seed", str(seed))
+        assert out.index(f"seed {seed} begins") < out.index(f"seed {seed} finished after ")
+    assert alone.finished() == {"1": 1, "2": 1, "3": 1}
+    (log,) = tmp_path.glob("exp_dir/bash_train/UDRL-cartpole-*/joblog.tsv")
+    assert len(log.read_text().splitlines()) == 4
+
+
+def test_xargs_resumes_a_failed_seed_alone(alone: Script, seeds: Script, tmp_path: Path) -> None:
+    code, out, err = alone("--epochs", "3", SEEDS="1 2 3", FAIL="2", JOBS="2")
+    assert code == 1 and alone.finished() == {"1": 1, "3": 1} and "seed 2 ended with status 1" in out
+    assert "seed 2: error: 2 broke [exp_dir/bash_train/" in err and "seed 1:" not in err
+    # What one has begun, the other goes on with.
+    code, out, err = seeds("--epochs", "3", "--resume", SEEDS="1 2 3", FAIL="2")
+    assert code == 1 and "Finished earlier and skipped: 1 3" in out and alone.finished() == {"1": 1, "3": 1}
+    code, out, err = alone("--epochs", "3", "--resume", SEEDS="1 2 3")
+    assert code == 0, err
+    assert "Finished earlier and skipped: 1 3" in out and alone.finished() == {"1": 1, "2": 1, "3": 1}
+    assert alone("--epochs", "3", "--resume", SEEDS="1 2 3")[0] == 0 and alone.finished()["2"] == 1
+
+
+def test_ctrl_c_without_gnu_parallel_lets_every_seed_write_its_checkpoint(alone: Script, tmp_path: Path) -> None:
+    process, _ = alone.waiting(2, SEEDS="1 2 3", JOBS="2")
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=90)
+    assert process.returncode == 130 and err.count("checkpoint written") == 2
+    assert len(list(tmp_path.glob("waiting *"))) == 2, "nothing begins after Ctrl-C"
+    assert alone("--resume", SEEDS="1 2 3")[0] == 0 and alone.finished() == {"1": 1, "2": 1, "3": 1}
 
 
 # -- policy gradients --------------------------------------------------------------------------------------------------
