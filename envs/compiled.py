@@ -32,6 +32,7 @@ KINDS = {
     CartPole: CARTPOLE, Acrobot: ACROBOT, MountainCar: MOUNTAINCAR, MountainCarContinuous: CONTINUOUS,
     Pendulum: PENDULUM,
 }  # fmt: skip
+_FORMS = ("free", "absolute", "squared", "exponential")
 TAU = 2 * math.pi
 
 
@@ -59,6 +60,10 @@ class World(NamedTuple):
     bandit: bool
     raw_done: bool
     one_hot: bool
+    form: int  # 0, or that of a bandit whose reward goes by a target: then this is the network `reward`
+    fixed: int  # where its centre and spread begin in ``flat``
+    middle: Array  # [A], of the range of actions
+    half: Array
     # RewardedEnvironment
     paid: bool  # a learned reward
     phi: Net
@@ -101,7 +106,7 @@ def world(environment: Environment) -> World | None:
         "moves": 0, "next_cell": _empty(np.int64), "pays": _empty(), "ends": _empty(np.bool_),
         "actions": spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size,
         "flat": _empty(axes=2), "state": NOTHING, "reward": NOTHING, "done": NOTHING, "bandit": False,
-        "raw_done": False, "one_hot": False,
+        "raw_done": False, "one_hot": False, "form": 0, "fixed": 0, "middle": _empty(), "half": _empty(),
     }  # fmt: skip
     if isinstance(dynamics, CellTable):
         found |= {
@@ -115,6 +120,11 @@ def world(environment: Environment) -> World | None:
             nets[name] = net(part, begin)
             begin += part.size
         nets.pop("initial", None)
+        if "target" in nets:
+            bounds = program.bounds or (_empty(), _empty())
+            nets["reward"] = nets.pop("target")
+            found |= {"form": _FORMS.index(program.networks.config.reward_form), "fixed": program.networks.searched}
+            found |= dict(zip(("middle", "half"), map(np.asarray, bounds), strict=True))
         found |= nets | {
             "flat": program.flat.contiguous().numpy(), "bandit": dynamics.bandit, "raw_done": dynamics.raw_done,
             "one_hot": dynamics.spaces.one_hot,
@@ -309,6 +319,27 @@ def _repeated(world, state, action, vector):
 
 
 @within
+def _by_target(world, m, state, action, vector, rows):
+    """The reward of `Program._paid`."""
+    f32, flat, size, x = np.float32, world.flat[m], world.obs_size, rows[0]
+    for k in range(size):
+        x[k] = (f32(state[k]) - flat[world.fixed + k]) / flat[world.fixed + size + k]
+    at, total = single(world.reward, flat, rows, 0), f32(0)
+    if len(vector):
+        for k in range(world.actions):
+            u = min(max((vector[k] - world.middle[k]) / world.half[k], f32(-1)), f32(1))
+            off = u - min(max(rows[at, k], f32(-1)), f32(1))
+            total += abs(off) if world.form == 1 else off * off
+    else:
+        best = 0
+        for k in range(world.actions):
+            best = k if better(rows[at, k], rows[at, best]) else best
+        total = f32(0) if best == action else f32(2)
+    total /= f32(world.actions)
+    return f32(math.exp(f32(-4) * total)) if world.form == 3 else -total
+
+
+@within
 def _learned(world, m, state, action, vector, rows):
     """`SyntheticDynamics.step`: reward, raw done; ``state`` moved on."""
     flat, size = world.flat[m], world.obs_size
@@ -369,6 +400,8 @@ def advance(world, m, state, action, vector, obs, rows, before):
     elif world.kind == CELLS:
         place = int(state[0]) * world.moves + action
         state[0], reward, ends = world.next_cell[place], world.pays[place], world.ends[place]
+    elif world.kind == LEARNED and world.form:
+        reward, ends = _by_target(world, m, state, action, vector, rows), True
     elif world.kind == LEARNED:
         reward, raw = _learned(world, m, state, action, vector, rows)
         ends = raw > ENDS_ABOVE

@@ -54,6 +54,13 @@ class GymnasiumEnvironment(Replayed):
         self._obs = np.zeros((rows, *self.spaces.obs_shape), dtype)
         self._ages = np.zeros(rows, np.int64)
 
+    def bounds(self) -> tuple[Tensor, Tensor] | None:
+        """Lowest and highest numbers of an observation ``[O]``; None where they are not known."""
+        space = self._space
+        if not isinstance(space, Box) or len(space.shape) != 1 or np.abs([space.low, space.high]).max() > 1e6:
+            return None
+        return torch.tensor(space.low).float(), torch.tensor(space.high).float()
+
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
         self._note_reset(seeds, where)
         rows = self._rows(where)

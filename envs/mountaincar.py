@@ -11,6 +11,7 @@ from torch import Tensor
 from envs.repeated import RepeatedDynamics
 from envs.seeded import uniform
 from models.spaces import Discrete
+from models.streams import Streams
 
 _GRAVITY, _FORCE = 0.0025, 0.001
 LEFT, RIGHT, FASTEST = -1.2, 0.6, 0.07  # ends of the track, and the largest speed per step
@@ -27,6 +28,9 @@ class MountainCar(RepeatedDynamics):
     def first(self, seeds: Tensor) -> Tensor:
         return valley(seeds)
 
+    def anywhere(self, streams: Streams, count: int) -> Tensor:
+        return track(streams, count)
+
     def seen(self, state: Tensor) -> Tensor:
         return state.float()
 
@@ -41,6 +45,12 @@ def valley(seeds: Tensor) -> Tensor:
     """States ``[..., 2]`` float64 at rest, uniform on [-0.6, -0.4)."""
     position = uniform(seeds, 1) * 0.2 - 0.6
     return torch.cat((position, torch.zeros_like(position)), -1)
+
+
+def track(streams: Streams, count: int) -> Tensor:
+    """Positions and speeds ``[M, count, 2]`` float32, uniform between their ends."""
+    position, speed = streams.uniform(count, 2).unbind(-1)
+    return torch.stack((LEFT + (RIGHT - LEFT) * position, FASTEST * (2 * speed - 1)), -1)
 
 
 def driven(position: Tensor, speed: Tensor, goal: float) -> tuple[Tensor, Tensor]:

@@ -4,9 +4,10 @@ its state in float32, rounded as it rounds them. As MountainCar otherwise (`envs
 
 from torch import Tensor
 
-from envs.mountaincar import driven, valley
+from envs.mountaincar import driven, track, valley
 from envs.repeated import RepeatedDynamics
 from models.spaces import Continuous
+from models.streams import Streams
 
 _GRAVITY, _POWER = 0.0025, 0.0015
 _GOAL, _PRIZE, _COST = 0.45, 100.0, 0.1
@@ -23,6 +24,9 @@ class MountainCarContinuous(RepeatedDynamics):
 
     def first(self, seeds: Tensor) -> Tensor:
         return valley(seeds).float()
+
+    def anywhere(self, streams: Streams, count: int) -> Tensor:
+        return track(streams, count)
 
     def seen(self, state: Tensor) -> Tensor:
         return state

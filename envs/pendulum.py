@@ -13,6 +13,7 @@ from torch import Tensor
 from envs.repeated import RepeatedDynamics
 from envs.seeded import uniform
 from models.spaces import Continuous
+from models.streams import Streams
 
 _SECONDS, _FASTEST, _TORQUE = 0.05, 8.0, 2.0
 _WEIGHT, _INERTIA = 15.0, 3.0  # 3 g / 2 l, and 3 / m l^2
@@ -29,6 +30,10 @@ class Pendulum(RepeatedDynamics):
     def first(self, seeds: Tensor) -> Tensor:
         """Uniform on [-pi, pi) and [-1, 1)."""
         return (uniform(seeds, 2) * 2 - 1) * _START.to(seeds.device)
+
+    def anywhere(self, streams: Streams, count: int) -> Tensor:
+        numbers = (streams.uniform(count, 2).double() * 2 - 1) * torch.tensor([math.pi, _FASTEST], dtype=torch.float64)
+        return self.seen(numbers)
 
     def seen(self, state: Tensor) -> Tensor:
         angle, speed = state.unbind(-1)

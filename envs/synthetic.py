@@ -10,14 +10,18 @@ from torch import Tensor
 
 from envs import seeded
 from envs.base import Environment
+from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_environment
 from envs.tensor import CPU, Dynamics, TensorEnvironment
 from models.proxies.contract import Trainee
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks, Program
+from models.settings import SettingError
 from models.spaces import Spaces
+from models.streams import Streams
 
 ENDS_ABOVE = 0.5  # the done network's output above which an episode ends, as published
+_SEEN = 2048  # observations at least by which a target's inputs are scaled
 
 Starts = Callable[[Tensor], Tensor]
 """Seeds ``[..., M, E]`` to first observations ``[..., M, E, S]`` of the real environment."""
@@ -28,9 +32,9 @@ class SyntheticDynamics(Dynamics):
     (`models.spaces.Spaces.one_hot`) only its largest number is seen, as a 1 among zeros, as in the published code.
 
     Episodes start where the real environment's do (``starts``), or from the learned initial-state network on normal
-    noise drawn from the seed. They end where the output of the done network is above 0.5. With ``raw_done`` the
-    discount is 1 - d for its raw output d, as in the published replay buffer; else 0 at an end and 1 elsewhere. Nothing
-    is clipped, so states may leave every range and poor networks may give infinities.
+    noise drawn from the seed, or in a row of a table. They end where the output of the done network is above 0.5. With
+    ``raw_done`` the discount is 1 - d for its raw output d, as in the published replay buffer; else 0 at an end and 1
+    elsewhere. Nothing is clipped, so states may leave every range and poor networks may give infinities.
     """
 
     def __init__(self, program: Program, spaces: Spaces, starts: Starts):
@@ -42,6 +46,8 @@ class SyntheticDynamics(Dynamics):
 
     def initial(self, seeds: Tensor) -> Tensor:
         latent = self.program.networks.latent
+        if self.program.networks.rows:
+            return self.program.drawn(seeded.uniform(seeds, 1)[..., 0])
         if not latent:
             return self.starts(seeds)
         noise = seeded.normal(seeds, latent).float()
@@ -75,8 +81,22 @@ class Stages:
         real = make_environment(game, 1, 1)
         self.spaces = real.spaces
         self.parameters = Networks(config, self.spaces)
-        self.initial = self.parameters.initial
         real.close()
+
+    def initial(self, streams: Streams) -> Tensor:
+        """First parameters ``[M, D]``, one row a stream. Raises SettingError for a table where nobody knows what the
+        environment can show."""
+        own = self.parameters
+        flat = own.initial(streams)
+        if not (own.rows or own.has_target):
+            return flat
+        states = anywhere(self.game, streams, max(own.rows, _SEEN))
+        if states is not None:
+            return own.spread_over(flat, states)
+        if own.rows:
+            line = f"first_states is 'table', but {self.game} tells no bounds of its observations"
+            raise SettingError(f"{line}; allowed: latent", "first_states")
+        return flat
 
     @functools.cached_property
     def starts(self) -> Starts:
@@ -88,6 +108,20 @@ class Stages:
     def stage(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
         dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.starts)
         return TensorEnvironment(dynamics, agent.members, agent.envs, device=agent.device)
+
+
+def anywhere(game: str, streams: Streams, count: int) -> Tensor | None:
+    """Observations ``[M, count, S]`` that spread over all that the environment can show, M streams; None where it does
+    not say how far that goes."""
+    real = make_environment(game, 1, 1)
+    try:
+        if isinstance(real, TensorEnvironment):
+            found: Tensor | None = getattr(real.dynamics, "anywhere", lambda *_: None)(streams, count)
+            return found
+        bounds = real.bounds() if isinstance(real, GymnasiumEnvironment) else None
+        return None if bounds is None else bounds[0] + (bounds[1] - bounds[0]) * streams.uniform(count, len(bounds[0]))
+    finally:
+        real.close()
 
 
 def starts_of(environment: Environment, draws: int = 4096) -> Starts:

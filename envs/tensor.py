@@ -12,6 +12,7 @@ from envs.seeded import uniform_at
 from models.settings import OPTIONAL_INTEGER, check_value
 from models.spaces import Discrete, Spaces
 from models.state import like
+from models.streams import Streams
 
 # Columns of the states of `ChanceDynamics`.
 SEED, TIME = range(2)
@@ -39,6 +40,11 @@ class Dynamics(Protocol):
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """``state [M, E, K]``, ``actions [M, E(, A)]`` to the next state, reward ``[M, E]`` float32, terminated
         ``[M, E]`` bool, and the discount ``[M, E]`` of `Step`, None where it only says the same as terminated."""
+
+    def anywhere(self, streams: Streams, count: int) -> Tensor | None:
+        """Observations ``[M, count, *O]`` of M streams, spread over all states that there can be; None where these are
+        not known."""
+        return None
 
     def select(self, members: Tensor) -> Self:
         """The same for some of the members, ``members [M']`` int64; without parameters of members, itself."""

@@ -75,12 +75,15 @@ def setting(
     empty: bool = False,
     section: str = "",
     longest: int = LONGEST,
+    later: bool = False,
 ) -> Any:
     """A dataclass field with help and range. Bounds and choices hold for each item of a tuple, of which there are
     ``longest`` at most; None is never bounded. ``above`` and ``below`` exclude the bound itself; of text ``maximum``
     counts the bytes in UTF-8, as file systems do. ``empty`` permits the empty tuple and the empty text; ``section`` is
-    the heading under which ``--help`` lists it."""
+    the heading under which ``--help`` lists it. One that came ``later`` than the first files of proxies is left out of
+    these where it has its default, so that a file stays as it is."""
     metadata = {"help": help, "choices": tuple(choices or ()), "empty": empty, "section": section, "longest": longest}
+    metadata["later"] = later
     metadata |= {"above": above, "minimum": minimum, "below": below, "maximum": maximum}
     return dataclasses.field(default=default, metadata=metadata)
 

@@ -17,6 +17,7 @@ from models.streams import Streams
 
 CARTPOLE = Spaces((4,), Discrete(2), max_episode_steps=500, max_return=500.0)
 PUSHED = Spaces((2,), Continuous((-1.0,), (1.0,)), max_episode_steps=999)
+PULLED = Spaces((2,), Continuous((-1.0, -1.0), (1.0, 1.0)), max_episode_steps=999)
 SWUNG = Spaces((6,), Discrete(3), max_episode_steps=500)
 SMALL: dict[str, Any] = {"proxy_hidden_size": 9, "max_steps": 7}
 KINDS: dict[str, tuple[Config, Spaces, str]] = {
@@ -28,6 +29,12 @@ KINDS: dict[str, tuple[Config, Spaces, str]] = {
     "mdp-continuous": (Config(**SMALL), PUSHED, "mountaincar-continuous"),
     "mdp-acrobot": (Config(proxy_activation_fn="identity", **SMALL), SWUNG, "acrobot"),
     "bandit": (Config(proxy="bandit", **SMALL), CARTPOLE, "cartpole"),
+    "bandit-table": (Config(proxy="bandit", first_states="table", table_size=30_000, **SMALL), CARTPOLE, "cartpole"),
+    "bandit-absolute": (Config(proxy="bandit", reward_form="absolute", first_states="table", table_size=30_000,
+                               proxy_activation_fn="tanh", **SMALL), PUSHED, "mountaincar-continuous"),
+    "bandit-squared": (Config(proxy="bandit", reward_form="squared", latent_size=3, proxy_hidden_layer=2, **SMALL),
+                       PULLED, "mountaincar-continuous"),
+    "bandit-exponential": (Config(proxy="bandit", reward_form="exponential", **SMALL), SWUNG, "acrobot"),
 }  # fmt: skip
 TOLD = Spaces((3,), Continuous((-1.0,), (1.0,)), max_episode_steps=9, info=("speed", "cost"))
 _SCALED: dict[str, Any] = {
@@ -46,7 +53,9 @@ def written(path: Path, kind: str = "mdp", seed: int = 0, scale: float = 1.0, **
     config, spaces, game = (KINDS | REWARDS)[kind]
     networks = files.networks_of(config, spaces)
     parameters = networks.initial(Streams([seed])) * scale
-    if kind in KINDS and kind != "bandit" and scale == 3.0:
+    if getattr(networks, "has_target", False):  # which says 0 at first
+        parameters[:, : networks.searched] += Streams([seed + 1]).normal(networks.searched)
+    if kind in KINDS and not kind.startswith("bandit") and scale == 3.0:
         networks.split(parameters)["done"][0, -1] += 0.5 - _usual_done(networks, parameters)  # the last bias
     values = {"config": config, "spaces": spaces, "game": game, "description": DESCRIPTION} | changes
     files.save(path, parameters[0], **values)

@@ -42,6 +42,8 @@ DDQNS = {
     "raw done": "SE --gamename cartpole --raw_done --max_steps 20",
     "learned reset": "SE --gamename acrobot --learned_reset --max_steps 15",
     "bandit, ten environments": "SE --gamename cartpole --proxy bandit --fill 20",
+    "a bandit with a target": "SE --gamename mountaincar --proxy bandit --fill 20 --reward_form exponential "
+    "--first_states table",
     "epsilon by steps": "RN --gamename acrobot --mode 6 --eps_fraction 0.5 --eps_min 0.1",
     "several updates, small memory": "RN --gamename cartpole-200 --mode 5 --updates_per_step 3 --buffer_size 30",
     "late start": "RN --gamename mountaincar --mode 2 --init_episodes 0 --fill 40 --tau 0.3 --discount 0.7",
@@ -60,6 +62,15 @@ TD3S = {
     "prelu, repeated unevenly": f"{CAR} --activation prelu --action_repeat 3 --policy_delay 3 --tau 0.2",
     "identity, on the pendulum": "RN --gamename pendulum --mode 6 --agent TD3 --fill 20 --hidden_sizes 7 "
     "--batch_size 5 --activation identity --policy_std 1 --policy_std_clip 0.3 --action_std 0.7 --discount 0.5",
+    **{
+        f"a bandit with a target, {form}": f"SE --gamename {game} --agent TD3 --proxy bandit --preset two_stage "
+        f"--fill 20 --hidden_sizes 7 --batch_size 5 --reward_form {form} --first_states {states} --buffer_size 50"
+        for form, game, states in (
+            ("absolute", "pendulum", "table"),
+            ("squared", "mountaincar-continuous", "latent"),
+            ("exponential", "pendulum", "latent"),
+        )
+    },
     "a learned environment": "SE --gamename pendulum --agent TD3 --fill 20 --hidden_sizes 7,7 --batch_size 5 "
     "--max_steps 9 --init_episodes 2 --buffer_size 50",
 }
@@ -92,7 +103,10 @@ def loop_of(argv: str, **changes: Any) -> InnerLoop:
 
 def begun(loop: InnerLoop, seeds: list[int], rows: list[int] | None = None) -> StepLoop:
     """Agents on random proxies whose episodes end soon now and then."""
-    proxies = 2 * loop.stages.parameters.initial(Streams(range(3)))
+    parameters = loop.stages.parameters
+    proxies = 2 * loop.stages.initial(Streams(range(3)))
+    if getattr(parameters, "has_target", False):  # which says 0 at first
+        proxies[:, : parameters.searched] += Streams(range(3)).normal(parameters.searched)
     return loop.begin(proxies[rows or range(len(seeds))], seeds)
 
 

@@ -25,7 +25,7 @@ from models.proxies import files
 from models.proxies.synthetic.networks import Networks
 from models.registry import family
 from models.settings import allowed, bounds, kinds
-from models.spaces import Discrete
+from models.spaces import Discrete, Spaces
 from proxies import DESCRIPTION, KINDS, REWARDS, written
 from understudy import ProxyError
 from understudy.kinds import KINDS as READ
@@ -83,11 +83,18 @@ def test_plain_linear_layers_give_the_same_step(path: Path, kind: str) -> None:
         action = torch.randint(spaces.actions.n, (50,), generator=generator)
         encoded = F.one_hot(action, spaces.actions.n).float()
     else:
-        action = encoded = torch.randn(50, spaces.actions.size, generator=generator)
+        action = encoded = 3 * torch.randn(50, spaces.actions.size, generator=generator)
     x = torch.cat([encoded, state], 1)
     program = Networks(config, spaces).program(parameters[None])
     ours = program.step(state[None], action[None])
-    pairs = [(ours.reward[0], network("reward", x)[:, 0])]
+    if config.reward_form == "free":
+        pairs = [(ours.reward[0], network("reward", x)[:, 0])]
+    else:
+        aim = network("target", (state - tensors.pop("target.center")) / tensors.pop("target.spread"))
+        pairs = [(ours.reward[0], paid(config.reward_form, aim, encoded, spaces))]
+    if config.first_states == "table":
+        table = tensors.pop("states.table")
+        pairs.append((program.drawn(torch.tensor([[0.0, 0.99999]]))[0], table[[0, len(table) - 1]]))
     if config.proxy == "mdp":
         pairs += [(ours.next_state[0], network("state", x)), (ours.done[0], network("done", x)[:, 0])]
     if latent := program.networks.latent:
@@ -96,6 +103,20 @@ def test_plain_linear_layers_give_the_same_step(path: Path, kind: str) -> None:
     for mine, theirs in pairs:
         torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-6)
     assert not tensors  # all were used
+
+
+def paid(form: str, aim: Tensor, encoded: Tensor, spaces: Spaces) -> Tensor:
+    """Rewards ``[N]`` of actions by what a target says, both ``[N, A]``."""
+    if isinstance(spaces.actions, Discrete):
+        aim = F.one_hot(aim.argmax(1), spaces.actions.n)
+    else:
+        low, high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
+        aim, encoded = aim.clamp(-1, 1), (2 * (encoded - low) / (high - low) - 1).clamp(-1, 1)
+    off = (encoded - aim).abs()
+    assert off.max() > 0.5
+    if form == "absolute":
+        return -off.mean(1)
+    return -off.square().mean(1) if form == "squared" else (-4 * off.square().mean(1)).exp()
 
 
 @pytest.mark.parametrize("fails", ["fsync", "replace"])

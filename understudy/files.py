@@ -75,9 +75,7 @@ def save(
     # JSON has no numbers that are not finite; Python's writes them as words.
     plain = json.loads(json.dumps(description), parse_constant=lambda word: None)
     kind = KINDS.get(str(config.get("proxy")))
-    usual = kind.defaults if kind else {}
-    own = {name: value for name, value in config.items() if name not in usual or value != usual[name]}
-    header = {"format": _FORMAT, "game": game, "spaces": spaces, "config": own}
+    header = {"format": _FORMAT, "game": game, "spaces": spaces, "config": config}
     try:
         header["networks"] = kind.words(config) if kind else ""
     except (KeyError, TypeError):  # of settings that are refused below

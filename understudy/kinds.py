@@ -5,6 +5,7 @@ S is the size of an observation, A the number of actions (or the size of one), I
 in its info.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ class Kind:
     """One kind of proxy.
 
     ``called`` is its name in a sentence. ``settings`` are those that a reader needs, with the ranges of the trainer's
-    flags; `defaults` are those among them that a file may leave out, and leaves out where they have this value.
+    flags; `defaults` are those among them that a file may leave out, as older ones do, and what they are then.
     ``shapes(config, spaces)`` names every tensor with its shape, ``words(config)`` tells a person how to rebuild the
     networks. ``spaces`` are the entries that such a file has beside the usual ones of the real environment, and
     ``fits(config, spaces)`` is false where they are damaged. ``one_step`` says that every step is an episode.
@@ -55,6 +56,17 @@ class Mode:
     potential: bool
     state: bool = True
     info: bool = False
+
+
+FORMS: dict[str, Callable[[Any, int], Any]] = {
+    "absolute": lambda off, axis: -abs(off).mean(axis),
+    "squared": lambda off, axis: -(off * off).mean(axis),
+    "exponential": lambda off, axis: math.e ** (-4 * (off * off).mean(axis)),
+}
+"""Rewards of a bandit that has a target: of ``off``, how far an action is from the target's, an array or a tensor of
+float32 with the numbers of an action along ``axis``. An action is in shares of half its range, cut to [-1, 1]; a
+discrete one is one-hot."""
+FREE = "free"  # a reward that is a network of state and action
 
 
 MODES: dict[int, Mode] = {
@@ -120,11 +132,15 @@ def activation_in_words(config: Json) -> str:
 # Synthetic environments ---------------------------------------------------------------------------------------------
 
 
-def _inputs(spaces: Json) -> int:
-    """Numbers of ``[action, state]``, the action one-hot where discrete."""
+def _vector(spaces: Json) -> int:
+    """Numbers of an action, one-hot where discrete."""
     actions = spaces["actions"]
-    count = actions["n"] if "n" in actions else len(actions["low"])
-    return int(count + spaces["obs_shape"][0])
+    return int(actions["n"] if "n" in actions else len(actions["low"]))
+
+
+def _inputs(spaces: Json) -> int:
+    """Numbers of ``[action, state]``."""
+    return int(_vector(spaces) + spaces["obs_shape"][0])
 
 
 def _initial(config: Json, spaces: Json) -> dict[str, tuple[int, int]]:
@@ -141,8 +157,13 @@ def _mdp_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
 
 
 def _bandit_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
-    """The reward ``[1]`` is a network of ``[action, state]``."""
-    return layers({"reward": (_inputs(spaces), 1)} | _initial(config, spaces), config)
+    """The reward ``[1]`` is a network of ``[action, state]``, or it goes by ``target``, a network of
+    ``(state - center) / spread`` that gives actions. States are the rows of a table, or ``initial`` gives them."""
+    (size,), free, table = spaces["obs_shape"], config["reward_form"] == FREE, config["first_states"] == "table"
+    networks = {"reward": (_inputs(spaces), 1)} if free else {"target": (size, _vector(spaces))}
+    found = layers(networks | ({} if table else _initial(config, spaces)), config)
+    found |= {} if free else {"target.center": [size], "target.spread": [size]}
+    return found | ({"states.table": [config["table_size"], size]} if table else {})
 
 
 def _step_in_words(config: Json, names: str, outputs: str, initial: bool) -> str:
@@ -158,7 +179,23 @@ def _mdp_in_words(config: Json) -> str:
 
 
 def _bandit_in_words(config: Json) -> str:
-    return _step_in_words(config, "reward", "Every step is an episode.", True)
+    initial, form = config.get("first_states", "latent") == "latent", config.get("reward_form", FREE)
+    if form == FREE:
+        words = _step_in_words(config, "reward", "Every step is an episode.", initial)
+    else:
+        words = f"Each network is torch.nn.Linear layers 0, 1, ... with {activation_in_words(config)} between them. "
+        words += f"target takes (state - center) / spread and gives an action. {_FORM_IN_WORDS[form]} u is the action, "
+        words += "mu the target's, both in shares of half the range and cut to [-1, 1], or one-hot where discrete, "
+        words += "and the mean is over their numbers. Every step is an episode."
+        words += " initial turns standard normal noise into a first state." if initial else ""
+    return words if initial else f"{words} First states are rows of states.table."
+
+
+_FORM_IN_WORDS = {
+    "absolute": "The reward is -mean |u - mu|.",
+    "squared": "The reward is -mean (u - mu)^2.",
+    "exponential": "The reward is exp(-4 mean (u - mu)^2).",
+}
 
 
 _ENVIRONMENT = NETWORKS | {
@@ -166,6 +203,14 @@ _ENVIRONMENT = NETWORKS | {
     "latent_size": integer(65_536, "integer, at least 1, at most 65536; or null", optional=True),
     "max_steps": integer(10**9, "integer, at least 1; or null", optional=True),
 }
+
+
+_BANDIT = _ENVIRONMENT | {
+    "reward_form": choice(FREE, *FORMS),
+    "first_states": choice("latent", "table"),
+    "table_size": integer(1_000_000, "integer, at least 1, at most 1000000"),
+}
+_BANDIT_DEFAULTS = {"reward_form": FREE, "first_states": "latent", "table_size": 2048}
 
 
 # Learned rewards ----------------------------------------------------------------------------------------------------
@@ -204,7 +249,10 @@ _REWARD = NETWORKS | {
 
 KINDS: dict[str, Kind] = {
     "mdp": Kind("synthetic environment", _ENVIRONMENT, _mdp_shapes, _mdp_in_words),
-    "bandit": Kind("synthetic bandit", _ENVIRONMENT, _bandit_shapes, _bandit_in_words, one_step=True),
+    "bandit": Kind(
+        "synthetic bandit", _BANDIT, _bandit_shapes, _bandit_in_words, defaults=_BANDIT_DEFAULTS,
+        one_step=True,
+    ),
     "reward": Kind(
         "reward network", _REWARD, _reward_shapes, _reward_in_words, spaces=("info",), fits=_reward_fits,
         used_by="understudy.RewardWrapper",

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from understudy.hashing import normal, uniform
-from understudy.kinds import KINDS
+from understudy.kinds import FORMS, FREE, KINDS
 from understudy.layers import ACTIVATIONS, finished, side_by_side
 from understudy.proxy import BOUND, Proxy, ProxyError
 
@@ -55,17 +55,22 @@ class Program:
     def __init__(self, proxy: Proxy) -> None:
         self._size, self._one_step = proxy.spaces["obs_shape"][0], KINDS[proxy.kind].one_step
         self._activation = ACTIVATIONS[proxy.config["proxy_activation_fn"]]
-        names = ["reward"] if self._one_step else ["state", "reward", "done"]
-        (first, self._bias), *self._layers = side_by_side(proxy.tensors, names)
-        self._by_action, self._by_state = np.split(first, [-self._size])
         self._discrete = "n" in proxy.spaces["actions"]
-        if self._discrete:  # the product of a one-hot action is a row of the weights
-            self._by_action = self._by_action + self._bias
-        learned = "initial.0.bias" in proxy.tensors
-        self._starts = self._learned_starts(proxy) if learned else real_starts(proxy.game)
+        self._pay = None if proxy.config.get("reward_form", FREE) == FREE else _pay_by_target(proxy)
+        if self._pay is None:
+            names = ["reward"] if self._one_step else ["state", "reward", "done"]
+            (first, self._bias), *self._layers = side_by_side(proxy.tensors, names)
+            self._by_action, self._by_state = np.split(first, [-self._size])
+            if self._discrete:  # the product of a one-hot action is a row of the weights
+                self._by_action = self._by_action + self._bias
+        if "states.table" in proxy.tensors:
+            self._starts = _rows_of(proxy.tensors["states.table"])
+        else:
+            learned = "initial.0.bias" in proxy.tensors
+            self._starts = self._learned_starts(proxy) if learned else real_starts(proxy.game)
 
     def first_states(self, seeds: np.ndarray) -> np.ndarray:
-        """As `Starts`: learned from normal noise, else those of the real environment."""
+        """As `Starts`: learned from normal noise, or rows of a table, else those of the real environment."""
         with np.errstate(all="ignore"):
             states = _finite(self._starts(seeds))
         if states.shape[-1] != self._size:
@@ -77,6 +82,8 @@ class Program:
         the next state ``[N, S]``, reward ``[N]`` float32 and whether the episode ends, ``[N]`` bool. The next state of
         a bandit is the array that was given."""
         with np.errstate(all="ignore"):
+            if self._pay is not None:
+                return state, _finite(self._pay(state, action)), np.ones(len(state), np.bool_)
             acted = self._by_action[action] if self._discrete else action @ self._by_action + self._bias
             out = finished(state @ self._by_state + acted, self._layers, self._activation)
             ends = out[:, -1] > ENDS_ABOVE
@@ -99,6 +106,34 @@ def _finite(values: np.ndarray) -> np.ndarray:
     if np.abs(values).max() <= BOUND:  # false for NaN
         return values
     return np.clip(np.nan_to_num(values, nan=0.0, posinf=BOUND, neginf=-BOUND), -BOUND, BOUND)
+
+
+def _rows_of(table: np.ndarray) -> Starts:
+    """A row for each seed."""
+    return lambda seeds: table[(uniform(seeds, 1)[..., 0] * len(table)).astype(np.int64)]
+
+
+def _pay_by_target(proxy: Proxy) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Rewards ``[N]`` of states ``[N, S]`` and actions, by how far these are from what the target would do."""
+    (weight, bias), *layers = side_by_side(proxy.tensors, ["target"])
+    center, spread = proxy.tensors["target.center"], proxy.tensors["target.spread"]
+    activation, form = ACTIVATIONS[proxy.config["proxy_activation_fn"]], FORMS[proxy.config["reward_form"]]
+    actions = proxy.spaces["actions"]
+
+    def target(state: np.ndarray) -> np.ndarray:
+        return finished((state - center) / spread @ weight + bias, layers, activation)
+
+    if "n" in actions:
+        one_hot = np.eye(actions["n"], dtype=np.float32)
+        return lambda state, action: form(one_hot[action] - one_hot[target(state).argmax(-1)], -1)
+    low, high = (np.array(actions[name], np.float32) for name in ("low", "high"))
+    middle, half = (low + high) / 2, (high - low) / 2
+
+    def pay(state: np.ndarray, action: np.ndarray) -> np.ndarray:
+        off = np.clip((action - middle) / half, -1, 1) - np.clip(target(state), -1, 1)
+        return np.asarray(form(off, -1), np.float32)
+
+    return pay
 
 
 class Episodes:

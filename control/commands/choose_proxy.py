@@ -101,7 +101,7 @@ def _reevaluate(module: PopulationModule, verbose: bool) -> tuple[int, Tensor, l
     mean takes part even where its fitness was never among the best."""
     entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]
     if not (module.config.quit_when_solved and module.solved):
-        entries.append((None, module.epoch + 1, module.strategy.mean))
+        entries.append((None, module.epoch + 1, module.completed(module.strategy.mean)))
     count = module.config.retest_agents
     doing = f"re-evaluating {len(entries)} means with {count} fresh agents each" if verbose else ""
     means = torch.stack([mean for *_, mean in entries])

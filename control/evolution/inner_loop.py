@@ -193,13 +193,15 @@ class InnerLoop:
         seeds: Sequence[int],
         sample_all: bool = False,
         watch: Watch | None = None,
+        by_target: bool = False,
         **changes: Any,
     ) -> Outcome:
         """Train N fresh agents of ``seeds [N]`` and test them; agent i on ``proxies [N, D]`` row i, or all on the
         real environment where ``proxies`` is None.
 
         ``changes`` replace settings of the search; ``sample_all`` samples all hyperparameters that can be sampled.
-        ``watch`` is told how much is done. Tests start from seeds of the agent's own seed.
+        ``watch`` is told how much is done. Tests start from seeds of the agent's own seed. ``by_target`` trains nobody:
+        what is tested is the policy that each proxy rewards.
         """
         configure_torch()  # again: this thread need not be the one of last time
         loop = copy.copy(self)
@@ -207,6 +209,12 @@ class InnerLoop:
         if sample_all:
             everything = type(self.agent_config)().vary
             loop.agent_config = dataclasses.replace(self.agent_config, vary_hp=True, vary=everything)
+        if by_target:
+            assert proxies is not None
+            return Outcome.joined([
+                loop._test_targets(proxies[first : first + MOST_MEMBERS], seeds[first : first + MOST_MEMBERS])
+                for first in range(0, len(seeds), MOST_MEMBERS)
+            ])  # fmt: skip
         pieces, parts, shared = [], [], loop.agent_config
         for number, kind in enumerate(self.kinds):
             mine = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == number]
@@ -235,6 +243,13 @@ class InnerLoop:
             watch(1)
         seconds = middle - started, time.perf_counter() - middle
         return Outcome(returns, trained.curve, trained.steps, trained.episodes, steps + self._rule_steps, *seconds)
+
+    def _test_targets(self, proxies: Tensor, seeds: Sequence[int]) -> Outcome:
+        started = time.perf_counter()
+        returns, steps = self.test(self.stages.parameters.target(proxies), seeds)
+        returns[~proxies.isfinite().all(1)] = torch.nan
+        none = torch.zeros(len(seeds), dtype=torch.int64)
+        return Outcome(returns, torch.zeros(len(seeds), 0), none, none, steps, 0.0, time.perf_counter() - started)
 
     def close(self) -> None:
         """Nothing was started."""

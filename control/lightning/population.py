@@ -115,10 +115,15 @@ class PopulationModule(RunModule):
         return [Evolution()]
 
     def strategy_from(self, mean: Tensor, generation: int) -> Strategy:
-        """The strategy of a generation's phase at its start, with the mean ``[D]``."""
+        """The strategy of a generation's phase at its start, with the mean ``[D]`` or what is searched of it."""
         config = self.config.at(generation)
         config = dataclasses.replace(config, noise_std=config.noise_std * 2**self.widened)
-        return STRATEGIES[config.strategy](config, mean)
+        return STRATEGIES[config.strategy](config, mean[: self.stages.parameters.searched])
+
+    def completed(self, searched: Tensor) -> Tensor:
+        """Rows ``[..., D]`` of what the strategy knows of them, with the mean's numbers that no search changes."""
+        fixed = self.mean.detach()[0, searched.shape[-1] :]
+        return torch.cat([searched, fixed.expand(*searched.shape[:-1], -1)], -1) if len(fixed) else searched
 
     def first_mean(self) -> Tensor:
         """The proxy the search starts from, ``[D]``: of ``initial_draws`` the one whose perturbed copies have the best
@@ -131,8 +136,10 @@ class PopulationModule(RunModule):
         if draws == 1:
             return first[0]
         noise = Streams([derive_seed(seed, f"initial perturbation {i}") for i in range(draws)])
-        copies = first.unsqueeze(1) + config.noise_std * noise.normal(members, parameters.size)
-        outcome = self._train_fresh(copies.flatten(0, 1), [derive_seed(seed, "initial agent")] * draws * members)
+        copies = first.unsqueeze(1).repeat(1, members, 1)
+        copies[..., : parameters.searched] += config.noise_std * noise.normal(members, parameters.searched)
+        same = [derive_seed(seed, "initial agent")] * draws * members
+        outcome = self._train_fresh(copies.flatten(0, 1), same, by_target=config.scored_by == "target")
         fitness = objective(outcome, config).view(draws, members).mean(1).nan_to_num(-torch.inf)
         return first[int(fitness.argmax())]
 
@@ -154,7 +161,7 @@ class PopulationModule(RunModule):
             seeds = seeds + self.seeds_of(f"centre of {name}", config.center_agents)
         started = time.perf_counter()
         phase = {} if config is self.config else {"inner_steps": config.inner_steps}
-        self.outcome = self._train_fresh(proxies, seeds, **phase)
+        self.outcome = self._train_fresh(proxies, seeds, by_target=config.scored_by == "target", **phase)
         seconds = time.perf_counter() - started
         self.row = {
             SPEED: self.outcome.steps.sum()[None] / seconds,
@@ -263,8 +270,9 @@ class Evolution(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, module: PopulationModule) -> None:  # type: ignore[override]
         if module.epoch == 0:
-            module.strategy = module.strategy_from(module.first_mean(), 1)
-        module.mean.data = module.strategy.mean[None].clone()
+            module.mean.data = module.first_mean()[None].clone()
+            module.strategy = module.strategy_from(module.mean[0], 1)
+        module.mean.data = module.completed(module.strategy.mean)[None].clone()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: PopulationModule) -> None:  # type: ignore[override]
         if trainer.current_epoch == module.config.second_phase:  # fitness is another one from here on
@@ -272,14 +280,14 @@ class Evolution(pl.Callback):
             module.archive.entries.clear()
             module.flat = 0
         streams = Streams.named(module.seeds, f"perturbations of generation {trainer.current_epoch + 1}")
-        module.noise = streams.normal(module.strategy.rows, module.mean.shape[1])[0]
-        module.population = module.strategy.ask(module.noise)
+        module.noise = streams.normal(module.strategy.rows, len(module.strategy.mean))[0]
+        module.population = module.completed(module.strategy.ask(module.noise))
 
     def on_validation_end(self, trainer: pl.Trainer, module: PopulationModule) -> None:  # type: ignore[override]
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         if module.mean_fitness is not None:
-            module.archive.offer(module.mean_fitness, module.epoch, module.strategy.mean)
+            module.archive.offer(module.mean_fitness, module.epoch, module.completed(module.strategy.mean))
         if module.has_solved():
             return
         if not module.has_slope() and module.flat % _AGAIN == 0:
@@ -287,7 +295,7 @@ class Evolution(pl.Callback):
         else:
             told = module.strategy.tell(module.noise, module.ranked, module.mean_fitness)
             module.row |= {f"search/{name}": torch.tensor([value]) for name, value in told.items()}
-        module.mean.data = module.strategy.mean[None].clone()
+        module.mean.data = module.completed(module.strategy.mean)[None].clone()
         if not module.mean.isfinite().all():
             raise UserError(
                 f"the mean is no longer finite (generation {module.epoch}), so the search stops; the checkpoint of "

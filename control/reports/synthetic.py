@@ -43,6 +43,8 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     what = "next_obs" if proxy.config.proxy == "mdp" else "obs"
     if hasattr(agent, "replay"):
         rows = agent.replay.rows()
+        if what not in rows:  # agents of continuous actions keep both together
+            rows[what] = rows["pair"][..., : loop.stages.spaces.obs_shape[0]]
         seen, rewards = rows[what].flatten(0, -2), rows["reward"].flatten()
     else:
         seen, rewards = _played(trained.policy, interaction.environment, what)

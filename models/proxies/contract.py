@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from models.contract import Policy
 from models.streams import Streams
 
 
@@ -22,6 +23,11 @@ class Parameters(Protocol):
 
     @property
     def size(self) -> int: ...
+
+    @property
+    def searched(self) -> int:
+        """How many of these, the first ones, a search changes. The others stay as they were drawn."""
+        ...
 
     def initial(self, streams: Streams) -> Tensor:
         """First parameters ``[M, D]`` float32, one row a stream."""
@@ -32,6 +38,10 @@ class Parameters(Protocol):
     def named(self, flat: Tensor) -> dict[str, Tensor]:
         """Views of ``flat [D]`` as the file has them: weights ``[out, in]`` and biases ``[out]`` of layer i of a part,
         ``reward.0.weight``."""
+
+    def target(self, flat: Tensor) -> Policy:
+        """The policy that each of ``flat [M, D]`` rewards. Raises SettingError where the kind does not say which."""
+        ...
 
 
 class Trainee(Protocol):

@@ -3,7 +3,7 @@ settings. The format and its validation are `understudy.files`."""
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,9 @@ def save(
     limits: dict[str, Any] = {"max_episode_steps": spaces.max_episode_steps, "max_return": spaces.max_return}
     settings = asdict(config)
     del settings["compiled"]  # which is not about the proxy
+    for each in fields(config):
+        if each.metadata.get("later") and settings[each.name] == each.default:
+            del settings[each.name]
     limits |= {name: list(getattr(spaces, name)) for name in KINDS[settings["proxy"]].spaces}
     if settings.get("rn_evolve_scale"):  # a reader knows one factor
         settings |= {"rn_output_scale": float(networks.scaled(parameters[None])), "rn_evolve_scale": False}

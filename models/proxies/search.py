@@ -66,6 +66,13 @@ class SearchConfig:
     common_random_numbers: bool = _search(
         True, "all proxies of a generation get agents of the same seeds and the same tests"
     )
+    scored_by: str = _search(
+        "agents",
+        "what a proxy is judged by: agents that train on it; or target, the return of the policy that its reward "
+        "rewards, where the reward says which one that is: nobody trains",
+        choices=("agents", "target"),
+        later=True,
+    )
     start_from: str | None = _search(
         None, "a proxy's file, run folder or name whose parameters the search starts from; null draws them"
     )
@@ -79,6 +86,9 @@ class SearchConfig:
     second_step_size: float | None = _search(None, "step_size of that phase; null is the first's", above=0)
     second_agents: int | None = _search(None, "agents_per_proxy of that phase; null is the first's", minimum=1)
     second_steps: int | None = _search(None, "inner_steps of that phase; null is the first's", minimum=1)
+    second_scored_by: str | None = _search(
+        None, "scored_by of that phase; null is the first's", choices=("agents", "target"), later=True
+    )
     initial_draws: int = _search(1, "initial proxies sampled; the search starts from the best", minimum=1)
     initial_members: int = _search(16, "perturbed copies that score each initial proxy", minimum=1)
 
@@ -143,6 +153,7 @@ class SearchConfig:
         changes = {
             "noise_std": self.second_noise_std, "step_size": self.second_step_size,
             "agents_per_proxy": self.second_agents, "inner_steps": self.second_steps,
+            "scored_by": self.second_scored_by,
         }  # fmt: skip
         return replace(self, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
 
@@ -151,6 +162,8 @@ def validate(config: SearchConfig) -> str | None:
     """What is wrong with a combination of settings, as one line; None where nothing is."""
     if config.mirrored and config.population % 2:
         return f"population is {config.population}; allowed with mirrored: an even number"
+    if "target" in (config.scored_by, config.second_scored_by) and config.objective != "final":
+        return f"objective is {config.objective!r}, but a target is what scores, which does not train; allowed: final"
     if config.inner_rule == "tests" and config.solved_reward is None:
         return "inner_rule is 'tests', but solved_reward is null; allowed: a solved_reward to test for"
     stays = ("solved_reward", "test_every") if config.choose_by == "stays" else ()

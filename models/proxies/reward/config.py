@@ -148,6 +148,9 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
 
 
 def validate(config: Config) -> str | None:
+    for name in ("scored_by", "second_scored_by"):
+        if getattr(config, name) == "target":
+            return f"{name} is 'target', but a learned reward has none; allowed: agents"
     return search.validate(config)
 
 

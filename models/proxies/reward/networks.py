@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from models.contract import Policy
 from models.mlp import LEAK, PRELU_SLOPE, Mlp
 from models.proxies.reward.config import Config
 from models.settings import SettingError
@@ -38,7 +39,7 @@ class Networks:
         mlp = Mlp(sizes, "leakyrelu" if frozen else config.proxy_activation_fn, PRELU_SLOPE if frozen else LEAK)
         self.parts = {"reward": mlp}
         self.inner = inputs if self.linear else mlp.size  # numbers of the network itself
-        self.size = self.inner + config.rn_evolve_scale
+        self.size = self.searched = self.inner + config.rn_evolve_scale
 
     def initial(self, streams: Streams) -> Tensor:
         """First parameters ``[M, size]``, drawn as `torch.nn.Linear` does."""
@@ -62,6 +63,9 @@ class Networks:
         for i, (weight, bias) in enumerate(self.parts["reward"].layers(flat[None, : self.inner])):
             found[f"reward.{i}.weight"], found[f"reward.{i}.bias"] = weight[0], bias[0, :, 0]
         return found
+
+    def target(self, flat: Tensor) -> Policy:
+        raise SettingError("scored_by is 'target', but a learned reward has none; allowed: agents", "scored_by")
 
     def program(self, flat: Tensor) -> "Phi":
         """Ready to be evaluated, with parameters ``flat [M, size]``."""

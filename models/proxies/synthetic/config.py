@@ -19,6 +19,7 @@ _proxy = functools.partial(setting, section="synthetic environment")
 _width = functools.partial(width, section="synthetic environment")
 
 PROXIES = ("mdp", "bandit")
+FORMS = ("free", "absolute", "squared", "exponential")
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,28 @@ class Synthetic:
     preset: str = _proxy(
         "recipe",
         "recipe: what works here; broad: an MDP for policy learners too, with --agent PPO; paper: the published loop "
-        "with its tuned values (figure 2); paper_varied: that loop with varied agents (figure 3) [F]",
-        choices=("recipe", "broad", "paper", "paper_varied"),
+        "with its tuned values (figure 2); paper_varied: that loop with varied agents (figure 3) [F]; two_stage: a "
+        "bandit whose target is searched for directly, and agents train on its reward; published: the bandit's own "
+        "search [L]",
+        choices=("recipe", "broad", "paper", "paper_varied", "two_stage", "published"),
     )
+    reward_form: str = _proxy(
+        "free",
+        "reward of a bandit. free: a network of action and state [L]; the others go by how far an action u is from "
+        "what a target network mu of the state would do. absolute: -mean |u - mu|; squared: -mean (u - mu)^2; "
+        "exponential: exp(-4 mean (u - mu)^2); u and mu in shares of half the range, cut to [-1, 1]; one-hot where "
+        "discrete",
+        choices=FORMS,
+        later=True,
+    )
+    first_states: str = _proxy(
+        "latent",
+        "first states of a bandit. latent: a network on normal noise [L]; table: rows of a table that spreads over all "
+        "the environment can show, drawn once from the seed",
+        choices=("latent", "table"),
+        later=True,
+    )
+    table_size: int = _proxy(2048, "rows of that table", minimum=1, maximum=1_000_000, later=True)
     proxy_init: str = _proxy(
         "torch",
         "torch: uniform as in torch.nn.Linear [F]; normal: N(0, 1/inputs) and zero biases",
@@ -88,6 +108,24 @@ _PRESETS: dict[tuple[str, str], dict[str, object]] = {
         "keep_best": 1, "retest_drawn": False, "quit_when_solved": True,
     },
 }  # fmt: skip
+_PRESETS["two_stage", "bandit"] = {
+    "reward_form": "absolute", "first_states": "table", "proxy_activation_fn": "tanh", "proxy_hidden_size": 32,
+    "scored_by": "target", "generations": 150, "noise_std": 0.2, "step_size": 0.05, "center_agents": 8,
+    "deploy_steps": 10_000, "keep_best": 3, "retest_agents": 16, "report_agents": 32,
+}  # fmt: skip
+_PRESETS["published", "bandit"] = {
+    "proxy_hidden_size": 32, "proxy_activation_fn": "relu", "proxy_init": "normal", "strategy": "snes",
+    "step_size": 1.0, "noise_std": 0.05, "mirrored": False, "population": 128, "generations": 300,
+    "inner_steps": 10_000,
+}  # fmt: skip
+# Agents that train on a bandit of continuous actions.
+_SHORT: dict[str, object] = {"vary_hp": True, "vary": ("lr",), "hidden_sizes": (64, 64), "batch_size": 64, "lr": 1e-3}
+_OFF_POLICY: dict[str, object] = _SHORT | {
+    "num_envs": 5, "fill": 1000, "init_episodes": 0, "buffer_size": 10_000, "action_std": 0.3,
+}  # fmt: skip
+_AGENTS: dict[str, dict[str, object]] = {
+    "TD3": _OFF_POLICY, "SAC": _OFF_POLICY, "PPO": _SHORT | {"num_envs": 10, "rollout_steps": 50, "batch_size": 50},
+}  # fmt: skip
 _PRESETS["paper_varied", "mdp"] = _PRESETS["paper", "mdp"] | {"generations": 50}
 
 # The published values that differ from game to game, and the agents': (preset, proxy, game).
@@ -109,12 +147,23 @@ _BY_GAME: dict[tuple[str, str, str], dict[str, object]] = {
     ("paper_varied", "mdp", "acrobot"): {"max_steps": 500},
     ("recipe", "bandit", "acrobot"): {"generations": 150},
 }  # fmt: skip
+_BY_GAME["two_stage", "bandit", "pendulum"] = {
+    "population": 128, "noise_std": 0.3, "step_size": 0.1, "generations": 250, "second_phase": 150,
+    "second_noise_std": 0.15, "second_step_size": 0.03,
+}  # fmt: skip
+_BY_GAME["two_stage", "bandit", "mountaincar-continuous"] = {
+    "proxy_hidden_size": 16, "test_episodes": 4, "center_agents": 16, "generations": 100, "second_phase": 50,
+    "second_noise_std": 0.1, "second_step_size": 0.02,
+}  # fmt: skip
 for _game in ("cartpole", "acrobot"):
     _BY_GAME["paper_varied", "mdp", _game] |= {
         "noise_std": 0.05, "step_size": 1.0, "score_transform": 7, "vary_hp": True,
         "batch_size": 128, "hidden_sizes": (128, 128), "init_episodes": 10,
     }  # fmt: skip
 SOLVED = {"cartpole": 475.0, "cartpole-200": 195.0, "acrobot": -100.0}  # Gymnasium's reward thresholds
+
+
+_FOR_AGENTS = ("two_stage", "published")
 
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
@@ -132,12 +181,20 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     solved = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     unknown = {"quit_when_solved": False} if values.get("solved_reward", solved.get("solved_reward")) is None else {}
     every = {"eval_every": 1} if values.get("strategy") == "nes" else {}  # its score transforms 5 to 7 need it
-    return solved | _PRESETS[preset, proxy] | _BY_GAME.get((preset, proxy, base), {}) | unknown | every
+    agents = _AGENTS.get(str(values.get("agent")).partition(",")[0], {}) if preset in _FOR_AGENTS else {}
+    return solved | _PRESETS[preset, proxy] | agents | _BY_GAME.get((preset, proxy, base), {}) | unknown | every
 
 
 def validate(config: Config) -> str | None:
     if config.proxy == "bandit" and config.inner_rule == "plateau":
         return "inner_rule is 'plateau', but proxy is 'bandit', whose episodes have one step; allowed: budget, tests"
+    for name in ("reward_form", "first_states"):
+        if config.proxy != "bandit" and (value := getattr(config, name)) != (usual := getattr(Config, name)):
+            return f"{name} is {value!r}, but proxy is {config.proxy!r}; allowed: {usual}, or the proxy bandit"
+    for name in ("scored_by", "second_scored_by"):
+        if getattr(config, name) == "target" and config.reward_form == "free":
+            line = f"{name} is 'target', but reward_form is 'free', which has no target"
+            return f"{line}; allowed: agents, or a reward_form of {', '.join(FORMS[1:])}"
     return search.validate(config)
 
 

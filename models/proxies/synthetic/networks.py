@@ -1,14 +1,18 @@
 """The networks of a synthetic environment, for M members at once; parameters are flat, ``[M, size]``."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from models.contract import Policy
 from models.mlp import LEAK, PRELU_SLOPE, Layer, Mlp
 from models.proxies.synthetic.config import Config
-from models.spaces import Discrete, Spaces
+from models.settings import SettingError
+from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
+from understudy.kinds import FORMS, FREE
 
 
 @dataclass
@@ -25,22 +29,38 @@ class Networks:
     (or the size of one).
 
     As an MDP: next state, reward and done are three networks of ``[action, state]``, the action one-hot where
-    discrete; the next state is absolute, nothing is clipped. As a bandit: a reward network alone. Where resets are
+    discrete; the next state is absolute, nothing is clipped. As a bandit: a reward network alone, or a target network
+    of the state, by which the reward goes (`understudy.kinds.FORMS`). Where resets are
     learned, an initial-state network of normal noise. Source: Ferreira et al. 2022, section 3, and its public code;
     Liesen et al. 2024 for the bandit.
+
+    A bandit may have numbers that no search changes, after those that one does: centre and spread ``[S]`` of what its
+    target sees, and its table of first states ``[table_size, S]``.
     """
 
     def __init__(self, config: Config, spaces: Spaces):
         self.config, self.spaces, self.state_size = config, spaces, spaces.obs_shape[0]
         self.actions = spaces.actions
         self.action_size = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
-        self.latent = (config.latent_size or self.state_size) if config.learned_reset or config.proxy == "bandit" else 0
-        inputs = self.action_size + self.state_size
-        outputs = {"state": self.state_size, "reward": 1, "done": 1} if config.proxy == "mdp" else {"reward": 1}
+        bandit, size = config.proxy == "bandit", self.state_size
+        self.has_target = bandit and config.reward_form != FREE
+        self.rows = config.table_size if bandit and config.first_states == "table" else 0
+        draws = config.learned_reset or bandit and not self.rows
+        self.latent = (config.latent_size or size) if draws else 0
+        inputs = self.action_size + size
+        outputs = {"reward": 1} if bandit else {"state": size, "reward": 1, "done": 1}
         self.parts = {name: self._mlp(inputs, count) for name, count in outputs.items()}
+        if self.has_target:
+            self.parts = {"target": self._mlp(size, self.action_size)}
         if self.latent:
-            self.parts["initial"] = self._mlp(self.latent, self.state_size)
-        self.size = sum(part.size for part in self.parts.values())
+            self.parts["initial"] = self._mlp(self.latent, size)
+        self.searched = sum(part.size for part in self.parts.values())
+        self._fixed: dict[str, tuple[int, ...]] = {}
+        if self.has_target:
+            self._fixed |= {"target.center": (size,), "target.spread": (size,)}
+        if self.rows:
+            self._fixed |= {"states.table": (self.rows, size)}
+        self.size = self.searched + sum(math.prod(shape) for shape in self._fixed.values())
 
     def _mlp(self, inputs: int, outputs: int) -> Mlp:
         config = self.config
@@ -49,7 +69,8 @@ class Networks:
         return Mlp(sizes, "leakyrelu" if frozen else config.proxy_activation_fn, PRELU_SLOPE if frozen else LEAK)
 
     def initial(self, streams: Streams) -> Tensor:
-        """First parameters, ``[M, size]``, drawn as ``proxy_init`` says."""
+        """First parameters, ``[M, size]``, drawn as ``proxy_init`` says; a target starts with N(0, 1/inputs), no biases
+        and no outputs. Its table is standard normal until `spread_over` says otherwise."""
         parts = [part.initial(streams) for part in self.parts.values()]
         if self.config.proxy_init == "normal":
             parts = []
@@ -60,12 +81,44 @@ class Networks:
         if "done" in self.parts:
             _, bias = self.parts["done"].layers(self.split(flat)["done"])[-1]
             bias += self.config.done_bias
+        if self.has_target:
+            self._start_target(self.split(flat)["target"], streams)
+        if self._fixed:
+            flat = torch.cat([flat, flat.new_zeros(len(flat), self.size - self.searched)], 1)
+            flat = self.spread_over(flat, streams.normal(self.rows, self.state_size), scaled=False)
         return flat
+
+    def _start_target(self, own: Tensor, streams: Streams) -> None:
+        *hidden, last = self.parts["target"].layers(own)
+        for weight, bias in hidden:
+            weight.copy_(streams.normal(*weight.shape[1:]) / weight.shape[2] ** 0.5)
+            bias.zero_()
+        for part in last:
+            part.zero_()
+
+    def spread_over(self, flat: Tensor, states: Tensor, scaled: bool = True) -> Tensor:
+        """``flat [M, size]`` with these ``states [M, N, S]``, its first ``table_size`` as the table, and with a target
+        that sees them, ``scaled``, with mean 0 and variance 1."""
+        flat = flat.clone()
+        fixed = self.fixed(flat)
+        if self.rows:
+            fixed["states.table"].copy_(states[:, : self.rows])
+        if self.has_target:
+            center, spread = (states.mean(1), states.std(1)) if scaled else torch.tensor([0.0, 1.0])
+            fixed["target.center"].copy_(center)
+            fixed["target.spread"].copy_(spread.where(spread > 0, 1.0))
+        return flat
+
+    def fixed(self, flat: Tensor) -> dict[str, Tensor]:
+        """The numbers that no search changes, views of ``flat [M, size]`` by name."""
+        counts = [math.prod(shape) for shape in self._fixed.values()]
+        views = flat[:, self.searched :].split(counts, 1) if counts else ()
+        return {name: view.unflatten(1, self._fixed[name]) for name, view in zip(self._fixed, views, strict=True)}
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Each network's own parameters, views of ``flat [M, size]``."""
         sizes = [part.size for part in self.parts.values()]
-        return dict(zip(self.parts, flat.split(sizes, 1), strict=True))
+        return dict(zip(self.parts, flat[:, : self.searched].split(sizes, 1), strict=True))
 
     def named(self, flat: Tensor) -> dict[str, Tensor]:
         """Views of ``flat [D]`` as a file names them: weights ``[out, in]`` and biases ``[out]``."""
@@ -73,7 +126,14 @@ class Networks:
         for part, own in self.split(flat[None]).items():
             for i, (weight, bias) in enumerate(self.parts[part].layers(own)):
                 found[f"{part}.{i}.weight"], found[f"{part}.{i}.bias"] = weight[0], bias[0, :, 0]
-        return found
+        return found | {name: view[0] for name, view in self.fixed(flat[None]).items()}
+
+    def target(self, flat: Tensor) -> Policy:
+        """The policy of each target of ``flat [M, size]``. Raises SettingError where a reward has none."""
+        if not self.has_target:
+            line = f"scored_by is 'target', but reward_form is {self.config.reward_form!r}, which has none"
+            raise SettingError(f"{line}; allowed: agents", "scored_by")
+        return Target(self.program(flat))
 
     def program(self, flat: Tensor) -> "Program":
         """Ready to be stepped, with parameters ``flat [M, size]``."""
@@ -90,7 +150,15 @@ class Program:
         own = networks.split(flat)
         self.names = [name for name in networks.parts if name != "initial"]
         self.layers = {name: part.layers(own[name]) for name, part in networks.parts.items()}
-        self.folded = networks.config.proxy_hidden_layer == 1
+        self.fixed = networks.fixed(flat)
+        self.form = FORMS.get(networks.config.reward_form)
+        self.bounds: tuple[Tensor, Tensor] | None = None  # middle and half the range of actions [A]
+        if isinstance(networks.actions, Continuous):
+            low, high = (
+                torch.tensor(each, device=flat.device) for each in (networks.actions.low, networks.actions.high)
+            )
+            self.bounds = (low + high) / 2, (high - low) / 2
+        self.folded = networks.config.proxy_hidden_layer == 1 and not networks.has_target
         if self.folded:
             self._fold([self.layers[name] for name in self.names])
 
@@ -113,6 +181,9 @@ class Program:
     def step(self, state: Tensor, action: Tensor) -> Outcome:
         """``state [M, E, S]``, ``action [M, E]`` int64 or ``[M, E, A]`` -> `Outcome`. A bandit's state stays as it is
         and its done is 1."""
+        if self.networks.has_target:
+            reward = self._paid(state, action)
+            return Outcome(state, reward, torch.ones_like(reward))
         if isinstance(self.networks.actions, Discrete):
             action = (action.unsqueeze(-1) == self._each).float()
         x = torch.cat([action, state], 2).transpose(1, 2)
@@ -124,6 +195,40 @@ class Program:
             return Outcome(state, out[:, 0], torch.ones_like(out[:, 0]))
         size = self.networks.state_size
         return Outcome(out[:, :size].transpose(1, 2), out[:, size], out[:, size + 1])
+
+    def _paid(self, state: Tensor, action: Tensor) -> Tensor:
+        """``[M, E]``, by how far actions are from the target's."""
+        assert self.form is not None
+        aims = self._aims(state)
+        if self.bounds is None:
+            there, here = aims.argmax(1, keepdim=True), action.unsqueeze(1)
+            each = self._each.view(1, -1, 1)
+            off = (here == each).float() - (there == each).float()
+        else:
+            middle, half = self.bounds
+            off = ((action - middle) / half).clamp(-1, 1).transpose(1, 2) - aims.clamp(-1, 1)
+        paid: Tensor = self.form(off, 1)
+        return paid
+
+    def _aims(self, state: Tensor) -> Tensor:
+        """What the target network gives for ``state [M, E, S]``, ``[M, A, E]``."""
+        seen = (state - self.fixed["target.center"].unsqueeze(1)) / self.fixed["target.spread"].unsqueeze(1)
+        return self.networks.parts["target"].forward(self.layers["target"], seen.transpose(1, 2))[-1]
+
+    @torch.no_grad()
+    def aimed(self, state: Tensor) -> Tensor:
+        """The actions that are rewarded most in ``state [M, E, S]``, ``[M, E]`` int64 or ``[M, E, A]``."""
+        aims = self._aims(state)
+        if self.bounds is None:
+            return aims.argmax(1)
+        middle, half = self.bounds
+        return middle + half * aims.nan_to_num(0.0).clamp(-1, 1).transpose(1, 2)
+
+    def drawn(self, numbers: Tensor) -> Tensor:
+        """Rows ``[..., M, E, S]`` of the tables for uniform ``numbers [..., M, E]`` on [0, 1)."""
+        table = self.fixed["states.table"]
+        rows = (numbers * table.shape[1]).long()
+        return table[torch.arange(len(table), device=table.device).unsqueeze(1), rows]
 
     @torch.no_grad()
     def first_states(self, noise: Tensor) -> Tensor:
@@ -137,3 +242,13 @@ class Program:
 
     def to(self, device: torch.device) -> "Program":
         return Program(self.networks, self.flat.to(device))
+
+
+class Target(Policy):
+    """Plays what the rewards of M bandits reward most."""
+
+    def __init__(self, program: Program):
+        self.program, self.members = program, len(program.flat)
+
+    def act(self, obs: Tensor) -> Tensor:
+        return self.program.aimed(obs)
