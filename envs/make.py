@@ -105,6 +105,10 @@ class Stages(Protocol):
         """First parameters ``[M, D]``, one row a stream, as the settings say."""
         ...
 
+    def check_start(self) -> None:
+        """Raises SettingError where `initial` would."""
+        ...
+
     def stage(self, flat: Tensor, agent: Trainee) -> Environment:
         """An environment of ``agent.members`` members with ``agent.envs`` environments each, in which member m trains
         on the proxy ``flat[m]``, ``flat [M, D]``. A learned reward may take its discount from ``agent.config``."""

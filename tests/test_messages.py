@@ -113,7 +113,13 @@ SEARCHES = """
 --agent UDRL -> agent is 'UDRL'; allowed: DDQN, DuelingDDQN, ...
 --proxy bandid -> proxy is 'bandid'; allowed: mdp, bandit; did you mean 'bandit'?
 --preset papper -> preset is 'papper'; allowed for a mdp: recipe, broad, paper, paper_varied; did you mean 'paper'?
---proxy bandit --preset paper -> preset is 'paper'; allowed for a bandit: recipe
+--proxy bandit --preset paper -> preset is 'paper'; allowed for a bandit: recipe, two_stage, published
+--reward_form absolute
+    -> reward_form is 'absolute', but proxy is 'mdp'; allowed: free, or the proxy bandit
+--proxy bandit --scored_by target
+    -> scored_by is 'target', but reward_form is 'free', which has no target; allowed: agents, or a reward_form of ...
+--proxy bandit --reward_form squared --second_scored_by target --objective average --test_every 50
+    -> objective is 'average', but a target is what scores, which does not train; allowed: final
 --strategy ness -> strategy is 'ness'; allowed: nes, openai_es, snes; did you mean 'nes'?
 --population 5 -> population is 5; allowed with mirrored: an even number
 --population 0 -> population is 0; allowed: integer, at least 1

@@ -14,11 +14,14 @@ import trainer
 from control.cli import parse as config
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.build import spaces_of
+from control.loops.rollout import rollout
 from control.storage.run_dir import read_metrics
+from envs.make import make_environment
 from fake_runs import refused
 from helpers import flags, run_folder, same_runs, start, trained, wait_until
 from models.proxies import files
 from models.proxies.synthetic.networks import Networks
+from models.registry import default_config
 from models.settings import SettingError
 from models.streams import Streams
 
@@ -62,6 +65,37 @@ def test_a_search_leaves_a_proxy_and_says_what_it_is_worth(tmp_path: Path, more:
     assert "proxy.safetensors" in said and "--eval_agent" in said and "tensorboard" in said
     for line in ("re-evaluating 3 means with 2 fresh agents each", "winner with 3 fresh agents"):
         assert re.search(rf"{line}( \(about \d+ minutes\))?\n", said), "nothing else stands behind it"
+
+
+def test_a_target_is_searched_for_without_agents_and_then_with_them(tmp_path: Path) -> None:
+    """Its table and scales stay what they were; agents judge the winner; a resumed search gives the same."""
+    words = "--proxy bandit --preset two_stage --agent TD3 --no_compiled --second_phase 2 --second_scored_by agents"
+    words += " --table_size 20 --fill 5 --num_envs 2 --buffer_size 50 --no_vary_hp --initial_draws 2 --no_retest_drawn"
+    own: dict[str, Any] = {"gamename": "pendulum", "eval_every": 1, "generations": 3}
+    folder = searched(tmp_path / "whole", *words.split(), **own)
+    metrics = read_metrics(folder / "metrics.csv")
+    assert metrics["search/steps_per_agent"] == [0, 0, 60] and np.isfinite(metrics["search/center_return"]).all()
+    proxy = files.load(folder / "proxy.safetensors")
+    assert proxy.description["scores"]["report"]["steps"] > 0
+    inner = InnerLoop(proxy.config, "TD3", default_config("TD3", "pendulum"), "pendulum")
+    networks, (cos, sin, speed) = proxy.networks, proxy.networks.named(proxy.parameters)["states.table"].T
+    torch.testing.assert_close(cos**2 + sin**2, torch.ones(20))
+    assert speed.abs().max() > 4
+    seeds, flat = [3, 4], proxy.parameters.expand(2, -1)
+    outcome = inner.run(flat, seeds, by_target=True)
+    real = make_environment("pendulum", 2, proxy.config.test_episodes, time_limit=30)
+    starts = Streams.named(seeds, "tests").episode_seeds(proxy.config.test_episodes)
+    assert torch.equal(outcome.returns, rollout(networks.target(flat), real, starts).returns)
+    assert outcome.steps.tolist() == [0, 0] and outcome.test_steps == 2 * proxy.config.test_episodes * 30
+    part = searched(tmp_path / "parts", *words.split(), **own | {"generations": 2})
+    searched(tmp_path / "parts", *words.split(), "--resume", **own)
+    again = files.load(part / "proxy.safetensors")
+    assert torch.equal(again.parameters, proxy.parameters)
+
+
+def test_a_table_needs_bounds(tmp_path: Path, capsys) -> None:
+    line = "first_states is 'table', but nothing is known of how far the observations of cartpole go; allowed: latent"
+    refused(trainer.main, search(tmp_path, proxy="bandit", first_states="table"), line, capsys)
 
 
 def test_quits_when_the_target_is_reached_also_one_that_is_new(tmp_path: Path, capsys) -> None:

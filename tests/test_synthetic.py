@@ -9,11 +9,11 @@ from torch import Tensor
 from envs import seeded
 from envs.cartpole import CartPole
 from envs.make import make_environment
-from envs.synthetic import SyntheticDynamics, starts_of
+from envs.synthetic import SyntheticDynamics, anywhere, starts_of
 from envs.tensor import TensorEnvironment
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
-from models.spaces import Discrete, Spaces
+from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 
 CARTPOLE = Spaces((4,), Discrete(2), max_episode_steps=500)
@@ -112,6 +112,50 @@ def test_a_bandit_has_episodes_of_one_step() -> None:
     step = environment.step(action)
     assert step.terminated.all() and step.discount is None and torch.equal(step.obs, obs)
     assert torch.equal(step.reward, dynamics.program.step(obs, action).reward)
+
+
+WIDE = Spaces((3,), Continuous((-1.0, -2.0), (1.0, 6.0)), max_episode_steps=9)
+
+
+@pytest.mark.parametrize("spaces", [WIDE, ACROBOT])
+@pytest.mark.parametrize(("form", "most"), [("absolute", 0.0), ("squared", 0.0), ("exponential", 1.0)])
+def test_a_target_does_what_pays_most(form: str, most: float, spaces: Spaces) -> None:
+    """A target says 0 at first, and sees what it is spread over with mean 0 and variance 1."""
+    settings = config(proxy="bandit", reward_form=form, first_states="table", table_size=40)
+    networks, obs = Networks(settings, spaces), 5 + 2 * torch.randn(3, 50, *spaces.obs_shape)
+    flat = networks.spread_over(networks.initial(Streams(range(3))), 5 + 2 * torch.randn(3, 60, *spaces.obs_shape))
+    first = networks.target(flat).act(obs)
+    middle = torch.tensor([0.0, 2.0]) if spaces is WIDE else first.flatten()[0]
+    assert torch.equal(first, middle.expand_as(first))
+    flat[:, : networks.searched] = torch.randn(3, networks.searched)
+    program = networks.program(flat)
+    best, paid = networks.target(flat).act(obs), {}
+    for action in (best, first, best.roll(1, 1)):
+        paid[action] = program.step(obs, action).reward
+        alone = networks.program(flat[1:2]).step(obs[1:2], action[1:2]).reward
+        assert torch.equal(alone, paid[action][1:2])
+    torch.testing.assert_close(paid.pop(best), torch.full((3, 50), most))
+    assert all((reward <= most).all() and reward.mean() < most - 0.1 for reward in paid.values())
+    if spaces is WIDE:
+        low, high = torch.tensor(WIDE.actions.low), torch.tensor(WIDE.actions.high)
+        assert torch.equal(best, best.clamp(low, high)) and (best == low).any() and (best == high).any()
+    fixed = networks.fixed(flat)
+    assert networks.size - networks.searched == sum(view[0].numel() for view in fixed.values())
+    seen = (fixed["states.table"] - fixed["target.center"][:, None]) / fixed["target.spread"][:, None]
+    assert seen.mean().abs() < 0.1 and seen.std().item() == pytest.approx(1, abs=0.15)
+
+
+@pytest.mark.parametrize(("game", "limits"), [
+    ("pendulum", (1, 1, 8)), ("mountaincar", (1.2, 0.07)), ("mountaincar-continuous", (1.2, 0.07)),
+    ("MountainCar-v0", (1.2, 0.07)),
+])  # fmt: skip
+def test_states_are_spread_over_all_there_are(game: str, limits: tuple[float, ...]) -> None:
+    streams = Streams(range(2))
+    states = anywhere(game, streams, 2000)
+    assert states is not None and states.shape == (2, 2000, len(limits)) and not torch.equal(*states)
+    assert states.abs().amax((0, 1)).tolist() == pytest.approx(limits, rel=0.01)
+    assert (states.std((0, 1)) / torch.tensor(limits) > 0.4).all()
+    assert anywhere("cartpole", streams, 5) is None and anywhere("CartPole-v1", streams, 5) is None
 
 
 @pytest.mark.parametrize("latent", [None, 7])

@@ -322,6 +322,8 @@ def build(settings: Settings) -> PopulationModule:
             raise SettingError(line, name)
     if settings.proxy.start_from is not None:  # before anything is written
         first_parameters(settings.proxy.start_from, settings.proxy, stages.spaces, run.gamename)
+    else:
+        stages.check_start()
 
     def needed(search: Any, run: RunConfig, agent: Any) -> int:
         own = stages if search is settings.proxy else stages_of(search, run.gamename)
