@@ -70,7 +70,7 @@ def test_a_search_leaves_a_proxy_and_says_what_it_is_worth(tmp_path: Path, more:
 def test_a_target_is_searched_for_without_agents_and_then_with_them(tmp_path: Path) -> None:
     """Its table and scales stay what they were; agents judge the winner; a resumed search gives the same."""
     words = "--proxy bandit --preset two_stage --agent TD3 --no_compiled --second_phase 2 --second_scored_by agents"
-    words += " --table_size 20 --fill 5 --num_envs 2 --buffer_size 50 --no_vary_hp --initial_draws 2 --no_retest_drawn"
+    words += " --table_size 20 --fill 5 --num_envs 2 --buffer_size 50 --no_vary_hp --initial_draws 2 --deploy_steps 60"
     own: dict[str, Any] = {"gamename": "pendulum", "eval_every": 1, "generations": 3}
     folder = searched(tmp_path / "whole", *words.split(), **own)
     metrics = read_metrics(folder / "metrics.csv")
