@@ -24,6 +24,7 @@ from envs.synthetic import ENDS_ABOVE, SyntheticDynamics
 from envs.tensor import TensorEnvironment
 from models.compiled import NOTHING, Net, better, exact, net, single, within
 from models.proxies.reward.networks import Phi
+from models.proxies.synthetic.compiled import FORMS, by_target, learned
 from models.spaces import Discrete
 
 Array = np.ndarray[Any, Any]
@@ -32,7 +33,6 @@ KINDS = {
     CartPole: CARTPOLE, Acrobot: ACROBOT, MountainCar: MOUNTAINCAR, MountainCarContinuous: CONTINUOUS,
     Pendulum: PENDULUM,
 }  # fmt: skip
-_FORMS = ("free", "absolute", "squared", "exponential")
 TAU = 2 * math.pi
 
 
@@ -123,7 +123,7 @@ def world(environment: Environment) -> World | None:
         if "target" in nets:
             bounds = program.bounds or (_empty(), _empty())
             nets["reward"] = nets.pop("target")
-            found |= {"form": _FORMS.index(program.networks.config.reward_form), "fixed": program.networks.searched}
+            found |= {"form": FORMS.index(program.networks.config.reward_form), "fixed": program.networks.searched}
             found |= dict(zip(("middle", "half"), map(np.asarray, bounds), strict=True))
         found |= nets | {
             "flat": program.flat.contiguous().numpy(), "bandit": dynamics.bandit, "raw_done": dynamics.raw_done,
@@ -319,55 +319,6 @@ def _repeated(world, state, action, vector):
 
 
 @within
-def _by_target(world, m, state, action, vector, rows):
-    """The reward of `Program._paid`."""
-    f32, flat, size, x = np.float32, world.flat[m], world.obs_size, rows[0]
-    for k in range(size):
-        x[k] = (f32(state[k]) - flat[world.fixed + k]) / flat[world.fixed + size + k]
-    at, total = single(world.reward, flat, rows, 0), f32(0)
-    if len(vector):
-        for k in range(world.actions):
-            u = min(max((vector[k] - world.middle[k]) / world.half[k], f32(-1)), f32(1))
-            off = u - min(max(rows[at, k], f32(-1)), f32(1))
-            total += abs(off) if world.form == 1 else off * off
-    else:
-        best = 0
-        for k in range(world.actions):
-            best = k if better(rows[at, k], rows[at, best]) else best
-        total = f32(0) if best == action else f32(2)
-    total /= f32(world.actions)
-    return f32(math.exp(f32(-4) * total)) if world.form == 3 else -total
-
-
-@within
-def _learned(world, m, state, action, vector, rows):
-    """`SyntheticDynamics.step`: reward, raw done; ``state`` moved on."""
-    flat, size = world.flat[m], world.obs_size
-    out = np.float32(0)
-    done = np.float32(1)
-    for part in range(1 if world.bandit else 3):
-        x = rows[0]
-        if len(vector):
-            for k in range(world.actions):
-                x[k] = vector[k]
-        else:
-            for k in range(world.actions):
-                x[k] = np.float32(k == action)
-        # The state last, for all three see the one from before the step.
-        for k in range(size):
-            x[world.actions + k] = np.float32(state[k])
-        if part == 0:
-            out = rows[single(world.reward, flat, rows, 0), 0]
-        elif part == 1:
-            done = rows[single(world.done, flat, rows, 0), 0]
-        else:
-            found = single(world.state, flat, rows, 0)
-            for k in range(size):
-                state[k] = rows[found, k]
-    return out, done
-
-
-@within
 def value(world, m, state, obs, rows):
     """phi of ``state``, which is seen as ``obs`` (`Phi`)."""
     if world.blind:
@@ -401,9 +352,9 @@ def advance(world, m, state, action, vector, obs, rows, before):
         place = int(state[0]) * world.moves + action
         state[0], reward, ends = world.next_cell[place], world.pays[place], world.ends[place]
     elif world.kind == LEARNED and world.form:
-        reward, ends = _by_target(world, m, state, action, vector, rows), True
+        reward, ends = by_target(world, m, state, action, vector, rows), True
     elif world.kind == LEARNED:
-        reward, raw = _learned(world, m, state, action, vector, rows)
+        reward, raw = learned(world, m, state, action, vector, rows)
         ends = raw > ENDS_ABOVE
         if world.raw_done and not world.bandit:
             discount = f32(1) - raw

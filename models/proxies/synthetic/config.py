@@ -148,11 +148,11 @@ _BY_GAME: dict[tuple[str, str, str], dict[str, object]] = {
     ("recipe", "bandit", "acrobot"): {"generations": 150},
 }  # fmt: skip
 _BY_GAME["two_stage", "bandit", "pendulum"] = {
-    "population": 128, "noise_std": 0.3, "step_size": 0.1, "generations": 250, "second_phase": 150,
+    "population": 128, "noise_std": 0.3, "step_size": 0.1, "generations": 120, "second_phase": 80,
     "second_noise_std": 0.15, "second_step_size": 0.03,
 }  # fmt: skip
 _BY_GAME["two_stage", "bandit", "mountaincar-continuous"] = {
-    "proxy_hidden_size": 16, "test_episodes": 4, "center_agents": 16, "generations": 100, "second_phase": 50,
+    "proxy_hidden_size": 16, "test_episodes": 4, "center_agents": 16, "generations": 60, "second_phase": 40,
     "second_noise_std": 0.1, "second_step_size": 0.02,
 }  # fmt: skip
 for _game in ("cartpole", "acrobot"):

@@ -1,0 +1,61 @@
+"""Synthetic environments compiled: a step of one member. Importing this takes Numba.
+
+``world`` is `envs.compiled.World`, ``rows`` is memory for `models.compiled.single`.
+"""
+
+import math
+
+import numpy as np
+
+from models.compiled import better, single, within
+
+FORMS = ("free", "absolute", "squared", "exponential")  # ``world.form`` is the place of a reward_form here
+
+
+@within
+def by_target(world, m, state, action, vector, rows):
+    """The reward of `Program._paid`."""
+    f32, flat, size, x = np.float32, world.flat[m], world.obs_size, rows[0]
+    for k in range(size):
+        x[k] = (f32(state[k]) - flat[world.fixed + k]) / flat[world.fixed + size + k]
+    at, total = single(world.reward, flat, rows, 0), f32(0)
+    if len(vector):
+        for k in range(world.actions):
+            u = min(max((vector[k] - world.middle[k]) / world.half[k], f32(-1)), f32(1))
+            off = u - min(max(rows[at, k], f32(-1)), f32(1))
+            total += abs(off) if world.form == 1 else off * off
+    else:
+        best = 0
+        for k in range(world.actions):
+            best = k if better(rows[at, k], rows[at, best]) else best
+        total = f32(0) if best == action else f32(2)
+    total /= f32(world.actions)
+    return f32(math.exp(f32(-4) * total)) if world.form == 3 else -total
+
+
+@within
+def learned(world, m, state, action, vector, rows):
+    """`SyntheticDynamics.step`: reward, raw done; ``state`` moved on."""
+    flat, size = world.flat[m], world.obs_size
+    out = np.float32(0)
+    done = np.float32(1)
+    for part in range(1 if world.bandit else 3):
+        x = rows[0]
+        if len(vector):
+            for k in range(world.actions):
+                x[k] = vector[k]
+        else:
+            for k in range(world.actions):
+                x[k] = np.float32(k == action)
+        # The state last, for all three see the one from before the step.
+        for k in range(size):
+            x[world.actions + k] = np.float32(state[k])
+        if part == 0:
+            out = rows[single(world.reward, flat, rows, 0), 0]
+        elif part == 1:
+            done = rows[single(world.done, flat, rows, 0), 0]
+        else:
+            found = single(world.state, flat, rows, 0)
+            for k in range(size):
+                state[k] = rows[found, k]
+    return out, done
