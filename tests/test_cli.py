@@ -113,9 +113,14 @@ def test_what_the_user_can_put_right_is_one_line(
 
 def test_red_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
     errors.show("plain")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     errors.show("red")
     monkeypatch.setenv("NO_COLOR", "1")
     errors.show("plain")
     assert capsys.readouterr().err == "error: plain\n\033[31merror: red\033[0m\nerror: plain\n"
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    errors.show("plain")
+    assert capsys.readouterr().err == "error: plain\n"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from control.cli import progress as module
+from control.cli.colour import painted
 from control.cli.progress import part, progress
 from control.commands.choose_proxy import _returns
 from control.evolution.inner_loop import InnerLoop, Outcome
@@ -47,6 +48,22 @@ def test_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: py
         assert watch
         watch(0.5)
     assert "agents:   0 %" in terminal.getvalue() and not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("environment", "terminal", "coloured"), [
+    ({}, True, True), ({}, False, False), ({"NO_COLOR": "1"}, True, False), ({"TERM": "dumb"}, True, False),
+    ({"NO_COLOR": ""}, True, True),
+])  # fmt: skip
+def test_colours_are_for_terminals_that_show_them(
+    environment: dict[str, str], terminal: bool, coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: terminal, raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in ({"TERM": "xterm"} | environment).items():
+        monkeypatch.setenv(name, value)
+    assert painted("run", "cyan", stream) == ("\033[36mrun\033[0m" if coloured else "run")
+    assert painted("", "cyan", stream) == ""
 
 
 @pytest.mark.parametrize("how", [{}, {"inner_rule": "plateau", "early_out_num": 2}, {"test_every": 40}])

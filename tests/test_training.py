@@ -326,6 +326,8 @@ def test_the_next_commands_are_for_a_shell(tmp_path: Path, capsys: Shown, monkey
     near = str(odd.relative_to(tmp_path))
     assert shell.stdout.splitlines() == ["a python", str(TRAINER), "--eval_agent", near, "--num_agents", "10"]
     assert commands[1] == "  'a python' -m a.b"
+    show_next([("run", 1), ("a longer name", 2)], [])
+    assert capsys.readouterr().out == "  run            1\n  a longer name  2\nnext:\n"
     monkeypatch.setattr("shutil.which", lambda name: str(python))
     show_next([], [("-m", "a.b")])
     assert capsys.readouterr().out.endswith("  python -m a.b\n")

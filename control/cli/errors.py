@@ -5,6 +5,7 @@ import errno
 import os
 import sys
 
+from control.cli.colour import painted
 from models.settings import SettingErrors, UserError, brief
 
 OURS = ("control", "envs", "models", "trainer", "understudy")
@@ -68,7 +69,5 @@ def absent(path: str | os.PathLike[str]) -> str:
 
 
 def show(line: str) -> None:
-    """Print ``error: line`` on stderr, red on a terminal unless NO_COLOR is set."""
-    red = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    start, end = ("\033[31m", "\033[0m") if red else ("", "")
-    print(f"{start}error: {line}{end}", file=sys.stderr)
+    """Print ``error: line`` on stderr, red on a terminal."""
+    print(painted(f"error: {line}", "red", sys.stderr), file=sys.stderr)

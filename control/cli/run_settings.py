@@ -72,7 +72,7 @@ class RunConfig:
         None,
         "stop early once greedy evaluation (with SE, RN: of fresh agents of the mean) reaches this return; null never",
     )
-    eval_every: int = _training(10, "epochs between evaluations", minimum=1)
+    eval_every: int = _training(10, "epochs between evaluations; a run of fewer has one at its end", minimum=1)
     eval_episodes: int = _training(10, "episodes of each evaluation while training", minimum=1, maximum=1_000_000)
     recording_epoch_interval: int = _training(-1, "epochs between videos; 0 or less records none")
     record_n_rollouts_per_epoch: int = _training(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
+from control.cli.colour import painted
 from control.cli.ending import ending
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, end_of, to_yaml
 from control.commands.choose_proxy import conclude, say_if
@@ -194,7 +195,9 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     steps = f"{module.steps_a_seed():,} {module.steps_on} steps"
     if len(module.seeds) > 1:
         steps += f" of each of {len(module.seeds)} seeds ({int(module.env_steps.sum()):,} in all)"
-    print(f"\n{count}, {steps} in {spent}")
+    print(painted(f"\n{count}, {steps} in {spent}", "bold", sys.stdout))
+    if isinstance(module, AgentModule) and math.isfinite(module.best):
+        lines.append(("best", f"{module.loop.score_name} {module.best:.1f}"))
     if isinstance(module, AgentModule) and module.best == -math.inf and module.epoch:
         print(
             f"note: nothing was evaluated yet, as --eval_every is {module.validate_every} epochs: there is no best.ckpt"
@@ -219,7 +222,9 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
 def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command]) -> None:
     """Print the last lines of a summary, and commands that a shell in this folder takes as they are: ``tensorboard``
     with its flags, or the words after ``python``."""
-    print(*(f"  {name:<12}{value}" for name, value in lines), "next:", sep="\n")
+    width = max(12, *(len(name) + 2 for name, _ in lines)) if lines else 12
+    said = (f"  {painted(f'{name:<{width}}', 'cyan', sys.stdout)}{value}" for name, value in lines)
+    print(*said, painted("next:", "bold", sys.stdout), sep="\n")
     here = Path.cwd()
     for command in commands:
         name, *words = command if command[0] == "tensorboard" else ("python", *command)

@@ -17,6 +17,7 @@ from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from tqdm import tqdm
 
+from control.cli.colour import painted
 from control.cli.ending import SIGNALS, ending, say
 from control.cli.progress import Lines
 from control.films.recording import film
@@ -92,13 +93,14 @@ class Progress(Callback):
         elif self.bar is None:
             self._between.say("  ".join([_counted(module, module.epoch), module.headline(), self._left(module)]))
         if reason := module.stop_reason():
-            tqdm.write(reason)
+            tqdm.write(painted(reason, "green", sys.stdout))
 
     def _line(self, module: RunModule, parts: list[str]) -> None:
         steps, now = int(module.env_steps.sum()), time.perf_counter()
         rate, self._steps, self._time = (steps - self._steps) / (now - self._time), steps, now
         speed = f"{rate:,.0f} steps/s{' in all' if len(module.seeds) > 1 else ''}"
-        tqdm.write("  ".join([_counted(module, module.epoch), *parts, speed, self._left(module)]))
+        count, rest = _counted(module, module.epoch), f"{speed}  {self._left(module)}"
+        tqdm.write("  ".join([painted(count, "cyan", sys.stdout), *parts, painted(rest, "dim", sys.stdout)]))
         sys.stdout.flush()
 
     def _left(self, module: RunModule) -> str:

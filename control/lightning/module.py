@@ -10,8 +10,9 @@ from torch.utils.data import DataLoader
 
 from control.cli.progress import Watch
 from control.cli.settings import Settings, as_dict
-from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, SCORES
+from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, SCORES, TAGS
 from control.storage.checkpoints import FORMAT, OURS, Checkpoint, believing, digest
+from models.settings import nearest
 from models.state import like
 
 
@@ -101,6 +102,16 @@ class RunModule(pl.LightningModule):
 
     def train_dataloader(self) -> DataLoader:
         return DataLoader([0])  # type: ignore[arg-type]  # a list is a dataset
+
+    def on_fit_start(self) -> None:
+        """Warn of a callback that waits for a measurement of a misspelt name, which Lightning sees only when the first
+        evaluation is over. Callbacks may log measurements of their own, so it is no error."""
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            name = getattr(callback, "monitor", None)
+            if isinstance(name, str) and name not in TAGS and (near := nearest(name, TAGS)):
+                print(
+                    f"warning: {type(callback).__name__} has monitor {name!r}, which no run measures{near}", flush=True
+                )
 
     def on_train_start(self) -> None:
         self.epochs_before = self.epoch
