@@ -1,6 +1,7 @@
 """Makes environments by name, and those in which agents train on proxies."""
 
 import importlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -107,6 +108,16 @@ class Stages(Protocol):
 
     def check_start(self) -> None:
         """Raises SettingError where `initial` would."""
+        ...
+
+    def check_policy(self) -> bool:
+        """Whether a proxy that is made from a policy wants to know what each action is worth, not what the policy does.
+        Raises SettingError where there is no such proxy."""
+        ...
+
+    def of_policy(self, told: Callable[[Tensor], Tensor], met: Callable[[int], Tensor], streams: Streams) -> Tensor:
+        """Parameters ``[M, D]`` made from a policy that is ``told`` observations ``[N, S]`` and gives actions or their
+        worth (`check_policy`); ``met(count) [count, S]`` are observations that it meets."""
         ...
 
     def stage(self, flat: Tensor, agent: Trainee) -> Environment:

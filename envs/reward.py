@@ -182,6 +182,14 @@ class Stages:
     def check_start(self) -> None:
         """All was checked when this was made."""
 
+    def check_policy(self) -> bool:
+        """A learned reward is made from no policy."""
+        line = "start_from is a policy, but a learned reward is made from none"
+        raise SettingError(f"{line}; allowed: a reward's file, run folder or name", "start_from")
+
+    def of_policy(self, told: Any, met: Any, streams: Streams) -> Tensor:
+        raise NotImplementedError(self.check_policy())
+
     def stage(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
         limit, device = self.config.test_limit, agent.device
         real = make_environment(self.game, agent.members, agent.envs, time_limit=limit, device=device)

@@ -14,11 +14,13 @@ from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_environment
 from envs.tensor import CPU, Dynamics, TensorEnvironment
 from models.proxies.contract import Trainee
+from models.proxies.fitting import fit
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks, Program
 from models.settings import SettingError
-from models.spaces import Spaces
+from models.spaces import Discrete, Spaces
 from models.streams import Streams
+from understudy.kinds import FORMS
 
 ENDS_ABOVE = 0.5  # the done network's output above which an episode ends, as published
 _SEEN = 2048  # observations at least by which a target's inputs are scaled
@@ -98,6 +100,45 @@ class Stages:
         if self.parameters.rows and anywhere(self.game, Streams([0]), 1) is None:
             line = f"first_states is 'table', but nothing is known of how far the observations of {self.game} go"
             raise SettingError(f"{line}; allowed: latent", "first_states")
+
+    def check_policy(self) -> bool:
+        """As `envs.make.Stages` says."""
+        own, discrete = self.parameters, isinstance(self.spaces.actions, Discrete)
+        values = own.config.clone_of == "values"
+        if not own.rows:
+            line = "start_from is a policy; allowed with it: proxy bandit and first_states table"
+            raise SettingError(line, "start_from")
+        if values and (own.has_target or not discrete):
+            raise SettingError("clone_of is 'values'; allowed: with reward_form free and discrete actions", "clone_of")
+        if not own.has_target and not discrete:
+            line = "reward_form is 'free', which does not say what a policy would do"
+            allowed = ", ".join(FORMS)
+            raise SettingError(f"{line}; allowed with continuous actions: {allowed}", "reward_form")
+        return values
+
+    def of_policy(self, told: Callable[[Tensor], Tensor], met: Callable[[int], Tensor], streams: Streams) -> Tensor:
+        """A bandit that pays for doing what the policy does, or as much as it thinks an action is worth. First states
+        are all that there can be or, where nothing is known of that, those it meets."""
+        own, actions = self.parameters, self.spaces.actions
+        flat, values = own.initial(streams), self.check_policy()
+        states = anywhere(self.game, streams, own.rows)
+        flat = own.spread_over(flat, met(own.rows)[None] if states is None else states)
+        fixed, parts = own.fixed(flat), own.split(flat)
+        seen = fixed["states.table"][0]
+        wanted = told(seen)
+        if isinstance(actions, Discrete):
+            each = torch.eye(actions.n)
+            paid = (wanted - wanted.mean()) / wanted.std() if values else each[wanted]
+        else:
+            low, high = torch.tensor(actions.low), torch.tensor(actions.high)
+            paid = (2 * (wanted - low) / (high - low) - 1).clamp(-1, 1)
+        if own.has_target:
+            name, inputs = "target", (seen - fixed["target.center"]) / fixed["target.spread"]
+        else:
+            pairs = each.repeat(len(seen), 1), seen.repeat_interleave(len(each), 0)
+            name, inputs, paid = "reward", torch.cat(pairs, 1), paid.flatten()[:, None]
+        parts[name].copy_(fit(own.parts[name], parts[name], inputs, paid))
+        return flat
 
     @functools.cached_property
     def starts(self) -> Starts:

@@ -14,6 +14,7 @@ from control.evolution.fitness_shaping import centred_ranks
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import STRATEGIES, Archive, Strategy
+from control.evolution.teachers import check_teacher, cloned, is_teacher
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces, device_of
 from control.loops.memory import check_memory, of_search
@@ -131,6 +132,8 @@ class PopulationModule(RunModule):
         config, run, parameters = self.config, self.settings.run, self.stages.parameters
         seed, draws, members = run.seed, config.initial_draws, config.initial_members
         if config.start_from is not None:
+            if is_teacher(config.start_from):
+                return cloned(config.start_from, self.stages, run.gamename, seed)
             return first_parameters(config.start_from, config, self.stages.spaces, run.gamename)
         first = self.stages.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
         if draws == 1:
@@ -320,10 +323,12 @@ def build(settings: Settings) -> PopulationModule:
         if search.common_random_numbers and (getattr(search, name) or kinds) % kinds:
             line = f"{name} is {getattr(search, name)}, but agent is {run.agent!r}; allowed: a multiple of {kinds}"
             raise SettingError(line, name)
-    if settings.proxy.start_from is not None:  # before anything is written
-        first_parameters(settings.proxy.start_from, settings.proxy, stages.spaces, run.gamename)
-    else:
+    if (start := search.start_from) is None:  # before anything is written
         stages.check_start()
+    elif is_teacher(start):
+        check_teacher(start, stages, run.gamename)
+    else:
+        first_parameters(start, search, stages.spaces, run.gamename)
 
     def needed(search: Any, run: RunConfig, agent: Any) -> int:
         own = stages if search is settings.proxy else stages_of(search, run.gamename)

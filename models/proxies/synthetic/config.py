@@ -37,8 +37,8 @@ class Synthetic:
         "recipe: what works here; broad: an MDP for policy learners too, with --agent PPO; paper: the published loop "
         "with its tuned values (figure 2); paper_varied: that loop with varied agents (figure 3) [F]; two_stage: a "
         "bandit whose target is searched for directly, and agents train on its reward; published: the bandit's own "
-        "search [L]",
-        choices=("recipe", "broad", "paper", "paper_varied", "two_stage", "published"),
+        "search [L]; clone: no search, a bandit that pays for what the policy of --start_from does",
+        choices=("recipe", "broad", "paper", "paper_varied", "two_stage", "published", "clone"),
     )
     reward_form: str = _proxy(
         "free",
@@ -57,6 +57,13 @@ class Synthetic:
         later=True,
     )
     table_size: int = _proxy(2048, "rows of that table", minimum=1, maximum=1_000_000, later=True)
+    clone_of: str = _proxy(
+        "actions",
+        "what a bandit takes over from a policy that start_from names: its actions, or, of an agent with values and "
+        "with reward_form free, what it thinks that each action is worth",
+        choices=("actions", "values"),
+        later=True,
+    )
     proxy_init: str = _proxy(
         "torch",
         "torch: uniform as in torch.nn.Linear [F]; normal: N(0, 1/inputs) and zero biases",
@@ -86,14 +93,19 @@ class Config(SearchConfig, NetworkConfig, Synthetic):
     """A population of synthetic environments, and the search in which it trains and tests fresh agents."""
 
 
+# DDQN on a bandit.
+_BY_VALUE: dict[str, object] = {
+    "vary_hp": True, "vary": ("lr",), "num_envs": 10, "fill": 300, "init_episodes": 0, "buffer_size": 2000,
+    "eps_fraction": 0.5,
+}  # fmt: skip
+
 # (preset, proxy) -> settings of the proxy, of the search and of the inner agent
 _PRESETS: dict[tuple[str, str], dict[str, object]] = {
     ("recipe", "mdp"): {"vary_hp": True, "vary": ("lr",)},
     ("recipe", "bandit"): {
         "proxy_hidden_size": 32, "proxy_activation_fn": "relu", "proxy_init": "normal",
         "strategy": "snes", "step_size": 1.0, "initial_draws": 32, "deploy_steps": 10_000,
-        "vary_hp": True, "vary": ("lr",),
-        "num_envs": 10, "fill": 300, "init_episodes": 0, "buffer_size": 2000, "eps_fraction": 0.5,
+        **_BY_VALUE,
     },
     ("broad", "mdp"): {
         "learned_reset": True, "max_steps": 10, "done_bias": -5.0, "proxy_init": "normal", "initial_draws": 16,
@@ -113,6 +125,11 @@ _PRESETS["two_stage", "bandit"] = {
     "scored_by": "target", "generations": 150, "noise_std": 0.2, "step_size": 0.05, "center_agents": 8,
     "deploy_steps": 10_000, "keep_best": 3, "retest_agents": 16, "report_agents": 32,
 }  # fmt: skip
+_PRESETS["clone", "bandit"] = {
+    "reward_form": "absolute", "first_states": "table", "proxy_activation_fn": "tanh", "proxy_hidden_size": 64,
+    "population": 2, "generations": 1, "inner_steps": 10_000, "center_agents": 4, "keep_best": 1,
+    "retest_agents": 8, "report_agents": 32,
+}  # fmt: skip
 _PRESETS["published", "bandit"] = {
     "proxy_hidden_size": 32, "proxy_activation_fn": "relu", "proxy_init": "normal", "strategy": "snes",
     "step_size": 1.0, "noise_std": 0.05, "mirrored": False, "population": 128, "generations": 300,
@@ -124,6 +141,7 @@ _OFF_POLICY: dict[str, object] = _SHORT | {
     "num_envs": 5, "fill": 1000, "init_episodes": 0, "buffer_size": 10_000, "action_std": 0.3,
 }  # fmt: skip
 _AGENTS: dict[str, dict[str, object]] = {
+    "DDQN": _BY_VALUE, "DuelingDDQN": _BY_VALUE,
     "TD3": _OFF_POLICY, "SAC": _OFF_POLICY, "PPO": _SHORT | {"num_envs": 10, "rollout_steps": 50, "batch_size": 50},
 }  # fmt: skip
 _PRESETS["paper_varied", "mdp"] = _PRESETS["paper", "mdp"] | {"generations": 50}
@@ -163,7 +181,7 @@ for _game in ("cartpole", "acrobot"):
 SOLVED = {"cartpole": 475.0, "cartpole-200": 195.0, "acrobot": -100.0}  # Gymnasium's reward thresholds
 
 
-_FOR_AGENTS = ("two_stage", "published")
+_FOR_AGENTS = ("two_stage", "published", "clone")
 
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
@@ -181,13 +199,16 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     solved = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     unknown = {"quit_when_solved": False} if values.get("solved_reward", solved.get("solved_reward")) is None else {}
     every = {"eval_every": 1} if values.get("strategy") == "nes" else {}  # its score transforms 5 to 7 need it
-    agents = _AGENTS.get(str(values.get("agent")).partition(",")[0], {}) if preset in _FOR_AGENTS else {}
+    agents = _AGENTS.get(str(values.get("agent", "DDQN")).partition(",")[0], {}) if preset in _FOR_AGENTS else {}
     return solved | _PRESETS[preset, proxy] | agents | _BY_GAME.get((preset, proxy, base), {}) | unknown | every
 
 
 def validate(config: Config) -> str | None:
     if config.proxy == "bandit" and config.inner_rule == "plateau":
         return "inner_rule is 'plateau', but proxy is 'bandit', whose episodes have one step; allowed: budget, tests"
+    if config.preset == "clone" and config.start_from is None:
+        line = "preset is 'clone', but start_from is null"
+        return f"{line}; allowed: an agent's run or checkpoint, or module:function, whose policy is to be cloned"
     for name in ("reward_form", "first_states"):
         if config.proxy != "bandit" and (value := getattr(config, name)) != (usual := getattr(Config, name)):
             return f"{name} is {value!r}, but proxy is {config.proxy!r}; allowed: {usual}, or the proxy bandit"

@@ -1,0 +1,155 @@
+"""Synthetic environments that are made from a policy, without a search or as where one starts: of an agent's
+checkpoint, or of any function of observations, such as a controller by hand or an agent of another library.
+
+What is made so contains the policy: agents that train on it are told, state by state, what it would do.
+"""
+
+import contextlib
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from control.loops.build import build_loop, take_weights
+from control.storage import checkpoints
+from control.storage.run_dir import newest
+from envs.make import Stages, make_environment
+from envs.names import first_line
+from models.contract import StepAgent
+from models.registry import family
+from models.settings import SettingError
+from models.spaces import Discrete, Spaces
+from models.streams import Streams, derive_seed
+from understudy.files import IN_RUN, SUFFIX, pretrained
+
+Teacher = Callable[[Tensor], Tensor]
+"""Observations ``[N, S]`` to actions ``[N]`` int64 or ``[N, A]``, or to what each action is worth, ``[N, A]``."""
+
+_LADDER = (0.0, 0.3, 1.0)  # of action noise: a share of half the range, or of actions at random
+_ENVS = 4  # environments of each rung
+
+
+def is_teacher(source: str) -> bool:
+    """Whether ``source`` names a policy: a function, ``module:function``, or a run or a checkpoint; else it should be a
+    proxy."""
+    path = Path(source)
+    if not path.exists():
+        return ":" in source and source not in pretrained()
+    winners = [folder / IN_RUN for folder in (path, newest(path)) if folder]
+    return path.suffix != SUFFIX and not any(winner.exists() for winner in winners)
+
+
+def teacher(source: str, game: str, spaces: Spaces, values: bool = False) -> Teacher:
+    """What ``source`` does (`is_teacher`), or with ``values`` what it thinks that each action is worth. Raises
+    SettingError where it cannot be used in ``game``, CheckpointError for a file that is none of ours."""
+    found = _agent(source, game, values) if Path(source).exists() else _function(source)
+    shape = () if isinstance(spaces.actions, Discrete) else (spaces.actions.size,)
+    if values:
+        shape = (spaces.actions.n,) if isinstance(spaces.actions, Discrete) else (-1,)
+
+    def checked(obs: Tensor) -> Tensor:
+        given = found(obs)
+        if given.shape != (len(obs), *shape) or not given.float().isfinite().all():
+            what = "the worth of every action" if values else f"one of {spaces.actions} for each of them"
+            line = f"start_from is {source!r}, which gives {list(given.shape)} numbers for {len(obs)} observations"
+            raise SettingError(f"{line}; allowed: {what}", "start_from")
+        if not values and isinstance(spaces.actions, Discrete):
+            given = given.long()
+            if not ((given >= 0) & (given < spaces.actions.n)).all():
+                line = f"start_from is {source!r}, which gives the action {int(given.abs().max())}"
+                raise SettingError(f"{line}; allowed: 0 to {spaces.actions.n - 1}", "start_from")
+        return given
+
+    checked(torch.zeros(2, *spaces.obs_shape))
+    return checked
+
+
+def _function(source: str) -> Teacher:
+    module, _, name = source.rpartition(":")
+    try:
+        function: Any = getattr(importlib.import_module(module), name)
+    except Exception as error:  # an unknown module may raise anything while it is imported
+        line = f"start_from is {source!r}: {first_line(error)}"
+        raise SettingError(f"{line}; allowed: a proxy, a checkpoint, or module:function", "start_from") from error
+
+    def act(obs: Tensor) -> Tensor:
+        try:
+            return torch.as_tensor(np.asarray(function(obs.numpy())))
+        except Exception as error:  # of somebody else's
+            line = f"start_from is {source!r}, which failed: {first_line(error)}"
+            raise SettingError(f"{line}; allowed: a function of observations [N, S]", "start_from") from error
+
+    return act
+
+
+def _agent(source: str, game: str, values: bool) -> Teacher:
+    checkpoint = checkpoints.load(source)
+    run = checkpoint.settings.run
+    line = f"start_from is {source!r}"
+    if family(run.implementation).learns_from == "evolution":
+        raise SettingError(
+            f"{line}, a search without a winner; allowed: a proxy, or an agent's checkpoint", "start_from"
+        )
+    if run.gamename.partition(",")[0] != game.partition(",")[0]:
+        raise SettingError(f"{line}, an agent on {run.gamename}; allowed: one on {game}", "start_from")
+    with contextlib.closing(build_loop(checkpoint.settings, training=False)) as loop:
+        take_weights(loop.agents, checkpoint)
+    agent: Any = loop.agents[0]
+    if values and not (isinstance(agent, StepAgent) and hasattr(agent, "values")):
+        raise SettingError(f"{line}, but {run.implementation} has no value of each action; allowed: clone_of actions")
+
+    def act(obs: Tensor) -> Tensor:
+        members = len(agent.seeds)
+        wide = obs.expand(members, *obs.shape)
+        if values:
+            found: Tensor = agent.values(wide)[0]
+            return found
+        streams = Streams.named(agent.seeds, "cloning")
+        chosen: Tensor = agent.begin(len(obs), streams, sample=False, evaluate=True).act(wide)[0]
+        return chosen
+
+    return torch.no_grad()(act)
+
+
+def visited(act: Teacher, game: str, count: int, seed: int) -> Tensor:
+    """Observations ``[count, S]`` that a policy meets in the real environment, a third of them as it is, the others
+    with noise on its actions. Without such a ladder agents would not learn what to do where the policy never is."""
+    envs = _ENVS * len(_LADDER)
+    streams = Streams([derive_seed(seed, "states of a teacher")])
+    rungs = torch.tensor(_LADDER).repeat_interleave(_ENVS)
+    seen: list[Tensor] = []
+    with contextlib.closing(make_environment(game, 1, envs)) as real:
+        over = torch.ones(1, envs, dtype=torch.bool)
+        obs = real.reset(streams.episode_seeds(envs))
+        actions = real.spaces.actions
+        while len(seen) * envs < 2 * count:
+            obs = real.reset(streams.episode_seeds(envs), over)
+            seen.append(obs[0].float())
+            chosen = act(obs[0].float())
+            if isinstance(actions, Discrete):
+                anything = (streams.uniform(envs)[0] * actions.n).long()
+                chosen = anything.where(streams.uniform(envs)[0] < rungs, chosen)
+            else:
+                low, high = torch.tensor(actions.low), torch.tensor(actions.high)
+                noise = streams.normal(envs, actions.size)[0] * rungs[:, None] * (high - low) / 2
+                chosen = torch.minimum(torch.maximum(chosen + noise, low), high)
+            step = real.step(chosen[None])
+            obs, over = step.obs, step.terminated | step.truncated
+    whole = torch.cat(seen)
+    return whole[streams.uniform(len(whole))[0].argsort()[:count]]
+
+
+def check_teacher(source: str, stages: Stages, game: str) -> Teacher:
+    """The policy ``source``. Raises SettingError where no proxy of these settings can be made of it."""
+    return teacher(source, game, stages.spaces, values=stages.check_policy())
+
+
+def cloned(source: str, stages: Stages, game: str, seed: int) -> Tensor:
+    """Parameters ``[D]`` of the proxy that is made from a policy, with the errors of `check_teacher`."""
+    told, act = check_teacher(source, stages, game), teacher(source, game, stages.spaces)
+    streams = Streams([derive_seed(seed, "initial stand-in 0")])
+    return stages.of_policy(told, lambda count: visited(act, game, count, seed), streams)[0]

@@ -1,0 +1,150 @@
+"""Bandits that are made from a policy: of rules by hand, and of agents."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trainer
+from control.cli import parse
+from control.evolution import teachers
+from control.evolution.teachers import cloned, is_teacher, teacher, visited
+from envs.make import make_environment, stages_of
+from helpers import flags, run_folder, trained
+from models.proxies import files
+from models.settings import SettingError
+
+CARTPOLE = make_environment("cartpole", 1, 1).spaces
+PENDULUM = make_environment("pendulum", 1, 1).spaces
+DDQN = partial(trained, implementation="DDQN", gamename="cartpole")
+
+
+def balance(obs: np.ndarray) -> np.ndarray:
+    return (obs @ np.array([0.5, 1.0, 10.0, 2.0]) > 0).astype(int)
+
+
+def brake(obs: np.ndarray) -> np.ndarray:
+    return -obs[:, 2:] / 4
+
+
+def late(obs: np.ndarray) -> list[int]:
+    return [2] * len(obs)
+
+
+def alone(obs: np.ndarray) -> int:
+    return 1
+
+
+def broken(obs: np.ndarray) -> np.ndarray:
+    raise RuntimeError("no such policy")
+
+
+def made(game: str, source: str, *more: str) -> tuple[Any, torch.Tensor]:
+    """The stages, and the clone's parameters."""
+    words = ["--implementation", "SE", "--gamename", game, "--proxy", "bandit", "--preset", "clone"]
+    agent = ["--agent", "TD3"] if game == "pendulum" else []
+    config = parse.parse([*words, *agent, "--start_from", source, "--table_size", "300", *more]).proxy
+    stages = stages_of(config, game)
+    return stages, cloned(source, stages, game, 0)
+
+
+def test_a_clone_does_what_its_teacher_does() -> None:
+    stages, flat = made("cartpole", "test_teachers:balance")
+    own = stages.parameters
+    states = own.fixed(flat[None])["states.table"]
+    told = own.target(flat[None]).act(states)[0]
+    wanted = torch.from_numpy(balance(states[0].numpy()))
+    assert (told == wanted).double().mean() > 0.97
+    assert 0.1 < wanted.double().mean() < 0.9  # else a constant would do
+
+
+def test_a_continuous_clone_does_so_within_the_bounds() -> None:
+    stages, flat = made("pendulum", "test_teachers:brake")
+    states = stages.parameters.fixed(flat[None])["states.table"]
+    assert states[0, :, 2].abs().max() > 7  # all that there can be, not where the policy goes
+    told = stages.parameters.target(flat[None]).act(states)[0]
+    wanted = torch.from_numpy(brake(states[0].numpy())).clamp(-2, 2)
+    assert (told - wanted).abs().mean() < 0.05
+
+
+def test_the_values_of_an_agent_become_rewards(tmp_path: Path) -> None:
+    folder = DDQN(tmp_path)
+    stages, flat = made("cartpole", str(folder), "--clone_of", "values", "--reward_form", "free")
+    states = stages.parameters.fixed(flat[None])["states.table"][0]
+    q = teacher(str(folder), "cartpole", CARTPOLE, values=True)(states)
+    program = stages.parameters.program(flat[None])
+    paid = torch.stack([program.step(states[None], torch.full((1, len(states)), a)).reward[0] for a in (0, 1)], 1)
+    wanted = (q - q.mean()) / q.std()
+    assert np.corrcoef(paid.flatten(), wanted.flatten())[0, 1] > 0.98
+
+
+def test_an_agent_is_cloned_as_it_is_when_greedy(tmp_path: Path) -> None:
+    folder = DDQN(tmp_path)
+    found, obs = teacher(str(folder), "cartpole", CARTPOLE), 0.1 * torch.randn(20, 4)
+    assert found(obs).tolist() == [trainer.load(folder).predict(each) for each in obs.numpy()]
+
+
+def test_states_are_those_of_the_policy_and_of_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    act = teacher("test_teachers:balance", "cartpole", CARTPOLE)
+    seen = visited(act, "cartpole", 600, 0)
+    assert seen.shape == (600, 4) and torch.equal(seen, visited(act, "cartpole", 600, 0))
+    monkeypatch.setattr(teachers, "_LADDER", (0.0,))
+    calm = visited(act, "cartpole", 600, 0)
+    assert seen[:, 2].std() > 1.5 * calm[:, 2].std()
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("test_teachers:nobody", "module:function"),
+        ("no_such_module:act", "module:function"),
+        ("test_teachers:late", "the action 2; allowed: 0 to 1"),
+        ("test_teachers:alone", r"gives \[\] numbers for 2 observations"),
+        ("test_teachers:broken", "failed: no such policy"),
+    ],
+)
+def test_what_is_no_policy_is_told(source: str, words: str) -> None:
+    with pytest.raises(SettingError, match=f"start_from is '{source}'.*{words}"):
+        teacher(source, "cartpole", CARTPOLE)
+
+
+@pytest.mark.parametrize(
+    ("game", "more", "words"),
+    [
+        ("cartpole", ["--first_states", "latent"], "first_states table"),
+        ("cartpole", ["--clone_of", "values"], "reward_form free"),
+        ("pendulum", ["--reward_form", "free"], "does not say what a policy would do"),
+    ],
+)
+def test_what_cannot_be_cloned_is_told(game: str, more: list[str], words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        made(game, f"test_teachers:{'balance' if game == 'cartpole' else 'brake'}", *more)
+
+
+def test_an_agent_of_another_game_is_told(tmp_path: Path) -> None:
+    folder = DDQN(tmp_path)
+    with pytest.raises(SettingError, match="an agent on cartpole; allowed: one on acrobot"):
+        teacher(str(folder), "acrobot", make_environment("acrobot", 1, 1).spaces)
+
+
+def test_proxies_are_no_teachers(tmp_path: Path) -> None:
+    assert not is_teacher("cartpole-bandit") and not is_teacher(str(tmp_path / "none.safetensors"))
+    assert is_teacher("my_rules:balance")
+
+
+def test_the_command_leaves_a_bandit_on_which_agents_do_as_well(tmp_path: Path, capsys: Any) -> None:
+    changes = {"preset": "clone", "proxy": "bandit", "start_from": "test_teachers:balance", "agent": "DDQN"}
+    own = ["--table_size", "500", "--deploy_steps", "5000", "--retest_agents", "1", "--report_agents", "2"]
+    argv = flags(tmp_path, *own, "--test_limit", "100", implementation="SE", generations=1, population=2, **changes)
+    assert trainer.main(argv) == 0
+    proxy = files.load(run_folder(tmp_path) / "proxy.safetensors")
+    assert proxy.description["settings"]["start_from"] == "test_teachers:balance"
+    assert proxy.description["scores"]["report"]["mean"] > 50  # agents without a policy get 9
+
+
+def test_a_clone_without_a_teacher_is_told() -> None:
+    with pytest.raises(SettingError, match="preset is 'clone', but start_from is null"):
+        parse.parse(["--implementation", "SE", "--gamename", "cartpole", "--proxy", "bandit", "--preset", "clone"])
