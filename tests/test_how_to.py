@@ -1,5 +1,5 @@
 """The pages of docs/how_to/ are complete: the files and the changes they show, and nothing else, make an environment,
-an agent, a loss term and an objective, and their commands run."""
+an agent, a loss term, an objective and a kind of proxy, and their commands run."""
 
 import os
 import re
@@ -13,17 +13,21 @@ import pytest
 from conftest import ROOT
 from test_docs import HOW_TO, commands
 
-FILES = {"models/agents/cem/config.py", "models/agents/cem/agent.py", "envs/corridor.py"}
+FILES = {
+    "models/agents/cem/config.py", "models/agents/cem/agent.py", "envs/corridor.py", "models/proxies/bounty/config.py",
+    "models/proxies/bounty/networks.py", "envs/bounty.py", "control/reports/bounty.py",
+}  # fmt: skip
 CHANGED = {
     "models/agents/policy_gradients/config.py", "models/agents/policy_gradients/agent.py", "control/reports/tags.py",
-    "models/proxies/search.py", "control/evolution/objectives.py",
+    "models/proxies/search.py", "control/evolution/objectives.py", "understudy/kinds.py",
 }  # fmt: skip
-USERS = {"my_corridor.py"}  # outside the project, so not in its style
+USERS = {"my_corridor.py", "my_bounties.py"}  # outside the project, so not in its style
 ONE = "import sys, trainer; [trainer.main(line.split()) and sys.exit(line) for line in sys.argv[1:]]"
 RN = "--no_compiled --population 4 --generations 2 --inner_steps 200 --deploy_steps 200 --second_phase null"
 TINY = {
     "CPG": "--max_episodes 4 --batch_size 2 --eval_every 1 --eval_episodes 1",
     "CEM": "--epochs 2 --eval_every 1",
+    "Bounty": "--bounty_std 1 --inner_steps 200 --population 4 --generations 2 --center_agents 1 --retest_agents 1",
     "RN": f"{RN} --center_agents 1 --retest_agents 1 --report_agents 1 --eval_every 1",
 }
 
@@ -99,6 +103,12 @@ def test_every_command_runs(checkout: Path) -> None:
     assert all(score > 0 and score + sum(others) == pytest.approx(total) for score, *others, total in parts)
     (config,) = checkout.glob("exp_dir/cliff/debug/RN/seed_*/version_0/config.yaml")
     assert "objective: worst" in config.read_text()
+    (found_in,) = checkout.glob("exp_dir/cliff/debug/Bounty/seed_*/version_0")
+    assert (found_in / "bounty.png").stat().st_size > 0
+    code = "import gymnasium, my_bounties, sys; env = gymnasium.make('CliffWalking-v1'); env.reset(seed=0); "
+    code += "paid = my_bounties.BountyWrapper(env, sys.argv[1]); reward = paid.step(0)[1]; "
+    code += "assert reward == -1 + paid.bounty[24] and paid.bounty.any()"
+    run(checkout, "-c", code, str(found_in / "proxy.safetensors"))
 
 
 @pytest.mark.slow
