@@ -24,7 +24,7 @@ BROKEN := $(if $(filter runs,$(shell $(RUN) -c 'print("runs")' 2>/dev/null)),,ag
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup trainer train demo test slow soak fuzz lint format types bench docs tensorboard clean again
+.PHONY: help setup trainer train demo test slow soak fuzz lint format types bench docs linkcheck tensorboard clean again
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -83,6 +83,9 @@ bench: setup  ## every benchmark, one after another
 
 docs: $(STAMP)train,docs  ## the documentation as a site
 	@$(RUN) -m sphinx -b html -n -W --keep-going -q -c docs . build/site && echo "Open build/site/index.html in a browser"
+
+linkcheck: $(STAMP)train,docs  ## the documentation's links to outside, which takes a network
+	@$(RUN) -m sphinx -b linkcheck -c docs . build/links
 
 tensorboard: trainer  ## TensorBoard over all runs
 	@$(dir $(RUN))tensorboard --logdir exp_dir $(ARGS)

@@ -34,6 +34,12 @@ autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True}
 nitpick_ignore_regex = [("py:.*", r".*")]  # types of other libraries and of ours that have no page
 
+# `make linkcheck` tries links to outside; those between pages are tested (tests/test_docs.py).
+linkcheck_timeout = 20  # seconds
+linkcheck_retries = 2
+linkcheck_rate_limit_timeout = 60  # seconds to wait for a site that wants fewer requests
+linkcheck_ignore = [r"https?://(localhost|127\.0\.0\.1)[:/]", r"https://example\.(org|com)"]  # only examples
+
 html_theme = "furo"
 pygments_dark_style = "github-dark"
 html_title = "Understudy"

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib.util
+import itertools
 import os
 import re
 import runpy
@@ -236,7 +237,28 @@ def test_extras_named_in_the_documentation_exist() -> None:
             assert set(names.split(",")) <= known, f"{page.name}: {names}"
 
 
-@every_page
+@functools.cache
+def anchors(page: Path) -> set[str]:
+    """What links to a page's headings end with, as GitHub and the site make it of them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    found: set[str] = set()
+    for heading in re.findall(r"^#{1,4} (.+)$", text, re.MULTILINE):
+        name = re.sub(r"[^\w -]", "", re.sub(r"\]\([^)]*\)", "", heading).lower()).strip().replace(" ", "-")
+        again = (f"{name}-{count}" for count in itertools.count(1))
+        found.add(name if name not in found else next(each for each in again if each not in found))
+    return found
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+?)(?:#[\w-]+)?\)", page.read_text()):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    """Files and folders that are there, and headings that the pages have."""
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([\w-]+))?\)", page.read_text()):
+        there = page.parent / target if target else page
+        assert there.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors(there), f"{page.name} links to {target}#{anchor}"
+
+
+def test_anchors_are_those_of_headings(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# `a_b`: two, 3 x 4\n## [Name](x.md)\n```\n# no heading\n```\n## Name\n##### too deep\n")
+    assert anchors(page) == {"a_b-two-3-x-4", "name", "name-1"}
