@@ -51,6 +51,13 @@ def denormal_numbers() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run waits until the disk has what it wrote, some twenty times each; a test that cuts the power keeps account
+    of what would be there."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture(autouse=True)
 def blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs write blank figures: drawing would take most of the time of a run of seconds, and so would the ticks that
     are made when texts are looked for. Tests about figures are marked ``draws``, or ask for `drawn`."""

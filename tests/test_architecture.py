@@ -194,6 +194,7 @@ def test_light_modules_load_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.xdist_group("compiled")  # with all that waits for machine code of new sources
 def test_evaluations_and_workers_start_without_lightning() -> None:
     """Nor torch's compiler, which an optimiser of torch's loads where nobody learns. Both take seconds to import. One
     worker needs no Ray."""

@@ -161,6 +161,7 @@ def test_goes_on_from_its_state() -> None:
         assert torch.equal(found[name].nan_to_num(), value.nan_to_num()), name
 
 
+@pytest.mark.xdist_group("compiled")  # which tests are in, on the processor
 @pytest.mark.parametrize("argv", ["SE --gamename cartpole", "RN --gamename cartpole-200 --mode 1 --test_every 20"])
 def test_a_search_on_another_device(argv: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -192,20 +192,16 @@ def test_a_run_is_filmed_and_told(logdir: Path, capsys: Shown) -> None:
     assert error == "error: --record_episodes has no effect without --record\n"
 
 
-def test_films_of_epochs_are_among_the_images_of_tensorboard(logdir: Path) -> None:
-    more = ("--record", "--record_episodes", "1")
-    rates = {"recording_epoch_interval": 2, "record_n_rollouts_per_epoch": 2}
-    folder = trained(logdir, *more, implementation="DDQN", steps_per_epoch=7, epochs=4, time_limit=9, **rates)
-    names = {f"epoch_000{epoch}_{i}.mp4" for epoch in (2, 4) for i in (0, 1)}
-    gifs = {"epoch_0002_0.gif", "epoch_0004_0.gif", "final.gif"}
-    assert {path.name for path in (folder / "videos").iterdir()} == names | gifs | {"final.mp4"}
+def test_films_of_epochs_are_among_the_images_of_tensorboard(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.films.recording._PAUSE", 0.0)
+    films = {"recording_epoch_interval": 2, "record_n_rollouts_per_epoch": 2}
+    folder = trained(logdir, implementation="DDQN", steps_per_epoch=7, epochs=3, time_limit=5, **films)
+    names = {"epoch_0002_0.mp4", "epoch_0002_0.gif", "epoch_0002_1.mp4"}
+    assert {path.name for path in (folder / "videos").iterdir()} == names
     events = EventAccumulator(str(folder), size_guidance={"images": 0})
     events.Reload()
-    images = {image.encoded_image_string: image.step for image in events.Images("film")}
-    shown = {
-        (folder / "videos" / name).read_bytes(): steps for name, steps in zip(sorted(gifs), (14, 28, 28), strict=True)
-    }
-    assert images == shown
+    (image,) = events.Images("film")
+    assert image.encoded_image_string == (folder / "videos" / "epoch_0002_0.gif").read_bytes() and image.step == 14
 
 
 def test_a_commanded_policy_tells_what_it_is_asked() -> None:
