@@ -55,6 +55,12 @@ def stripes(monkeypatch: pytest.MonkeyPatch) -> str:
     return "Stripes-v0"
 
 
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An episode's end is not shown for a second and a half, in which most pictures of a short film are."""
+    monkeypatch.setattr("control.films.recording._PAUSE", 0.0)
+
+
 def playing(game: str, seed: int = 0) -> Policy:
     return RandomPolicy(make_environment(game, 1, 1).spaces, 1, Streams([seed]))
 
@@ -181,7 +187,7 @@ def test_one_episode_is_called_one_episode() -> None:
     assert returns_text([203.4, -7.0]) == "2 episodes, returns 203, -7"
 
 
-def test_a_run_is_filmed_and_told(logdir: Path, capsys: Shown) -> None:
+def test_a_run_is_filmed_and_told(logdir: Path, capsys: Shown, brief: None) -> None:
     folder = trained(logdir, "--record", "--record_episodes", "1", epochs=2, time_limit=9)  # UDRL, which has commands
     said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  video"))
     assert "the best agent, greedy: one episode, return 9" in said
@@ -192,8 +198,7 @@ def test_a_run_is_filmed_and_told(logdir: Path, capsys: Shown) -> None:
     assert error == "error: --record_episodes has no effect without --record\n"
 
 
-def test_films_of_epochs_are_among_the_images_of_tensorboard(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.films.recording._PAUSE", 0.0)
+def test_films_of_epochs_are_among_the_images_of_tensorboard(logdir: Path, brief: None) -> None:
     films = {"recording_epoch_interval": 2, "record_n_rollouts_per_epoch": 2}
     folder = trained(logdir, implementation="DDQN", steps_per_epoch=7, epochs=3, time_limit=5, **films)
     names = {"epoch_0002_0.mp4", "epoch_0002_0.gif", "epoch_0002_1.mp4"}
@@ -219,7 +224,7 @@ def test_a_commanded_policy_tells_what_it_is_asked() -> None:
 # -- side by side ------------------------------------------------------------------------------------------------------
 
 
-def test_trained_beside_untrained(logdir: Path, capsys: Shown, finished: Any) -> None:
+def test_trained_beside_untrained(logdir: Path, capsys: Shown, finished: Any, brief: None) -> None:
     for name in ("UDRL", "DDQN"):
         folder = str(finished(implementation=name, num_seeds=2)[0])
         capsys.readouterr()
@@ -232,7 +237,7 @@ def test_trained_beside_untrained(logdir: Path, capsys: Shown, finished: Any) ->
 
 
 def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
-    logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+    logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch, brief: None
 ) -> None:
     monkeypatch.setattr(SearchConfig, "steps_in_use", 300)
     monkeypatch.setattr("control.loops.compiled.able", lambda loop: False)  # which saves compiling it

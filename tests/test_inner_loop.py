@@ -151,6 +151,7 @@ ON_REWARDS: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.xdist_group("compiled")
 @pytest.mark.parametrize("case", ON_REWARDS)
 def test_alone_as_in_company_on_learned_rewards(case: str, kept: list[int]) -> None:
     game, agents, agent, settings = ON_REWARDS[case]
