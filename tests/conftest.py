@@ -82,6 +82,12 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Films end with an episode, not after its card, which takes most pictures of a short one."""
+    monkeypatch.setattr("control.films.recording._PAUSE", 0.0)
+
+
+@pytest.fixture
 def logdir(tmp_path: Path) -> Path:
     """A root for run folders that is not there yet, as on a first run."""
     return tmp_path / "exp_dir"

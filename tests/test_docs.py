@@ -20,7 +20,6 @@ import pytest
 import trainer
 from conftest import ROOT
 from control.cli.parse import parse
-from control.films import recording
 from helpers import on_policy
 from models.agents.model_generalisation.config import PRESETS
 from models.proxies.search import SearchConfig
@@ -181,13 +180,12 @@ def trained() -> set[frozenset[str]]:
 @ONE_PROCESS
 @every_page_with_commands
 def test_every_command_runs(
-    page: Path, workplace: Path, trained: set[frozenset[str]], monkeypatch: pytest.MonkeyPatch
+    page: Path, workplace: Path, trained: set[frozenset[str]], monkeypatch: pytest.MonkeyPatch, brief: None
 ) -> None:
     """Side by side, one seed of several does. What differs from a training before in its seeds alone is only parsed,
     as a search of hyperparameters is; agents are trained for a moment on synthetic environments that are shipped."""
     few = property(lambda config: max(300, config.average_from + (config.test_every or 0)))  # one test at least
     monkeypatch.setattr(SearchConfig, "steps_in_use", few)
-    monkeypatch.setattr(recording, "_PAUSE", 0.0)
     for command in commands(page):
         command = re.sub(r"^.*\./bash_train\.sh", "python trainer.py", command)
         flags = {flag for flag in command.split(" --") if not re.match("(seed|num_seeds|epochs) ", flag)}

@@ -55,12 +55,6 @@ def stripes(monkeypatch: pytest.MonkeyPatch) -> str:
     return "Stripes-v0"
 
 
-@pytest.fixture
-def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An episode's end is not shown for a second and a half, in which most pictures of a short film are."""
-    monkeypatch.setattr("control.films.recording._PAUSE", 0.0)
-
-
 def playing(game: str, seed: int = 0) -> Policy:
     return RandomPolicy(make_environment(game, 1, 1).spaces, 1, Streams([seed]))
 

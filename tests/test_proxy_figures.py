@@ -73,7 +73,8 @@ def test_a_bandit_shows_the_states_that_agents_are_paid_for() -> None:
 def test_agents_without_a_replay_buffer_are_seen_in_episodes_after_their_training(kind: str) -> None:
     """PPO's keeps nothing of what it saw. The states of a bandit are its first ones, those of an MDP come after."""
     argv = f"--agent PPO --hidden_size 8 --num_envs 2 --rollout_steps 8 --batch_size 8 --inner_steps 32 --proxy {kind}"
-    settings = config.parse(["--implementation", "SE", "--gamename", "cartpole", "--max_steps", "5", *argv.split()])
+    settings = config.parse(["--implementation", "SE", "--gamename", "cartpole", "--max_steps", "5", *argv.split(),
+                             "--deploy_steps", "32"])  # fmt: skip
     loop = InnerLoop(settings.proxy, "PPO", settings.replace(vary_hp=False).agent, "cartpole")
     flat = loop.stages.parameters.initial(Streams([8]))[0]
     found = behaviour(Proxy(Path("drawn"), settings.proxy, loop.stages.spaces, "cartpole", flat, {}), settings)

@@ -142,7 +142,7 @@ def test_a_comparison(compared: Path, tmp_path: Path, capsys: Shown) -> None:
 
 
 @pytest.mark.draws
-def test_one_run_as_it_is_made(logdir: Path, capsys: Shown) -> None:
+def test_one_run_as_it_is_made(logdir: Path, capsys: Shown, brief: None) -> None:
     folder = trained(logdir, "--record", "--record_episodes", "1", epochs=4, time_limit=9, lr=2e-3)
     assert trainer.main(["--report", str(folder)]) == 0
     page = Page(folder / "report.html")

@@ -131,11 +131,12 @@ def test_a_longer_resumed_run_does_not_explore_anew(logdir: Path) -> None:
     assert len(epsilon) == 6 and epsilon[0] > epsilon[1] > 0.01 and epsilon[2:] == pytest.approx([0.01] * 4)
 
 
-def test_a_checkpoint_is_evaluated_greedily_and_filmed(logdir: Path, capsys: Shown) -> None:
-    folder = trained(logdir, "--record", "--vary_hp", implementation="DDQN", num_seeds=3, hidden_sizes="6", epochs=2)
+def test_a_checkpoint_is_evaluated_greedily_and_filmed(logdir: Path, capsys: Shown, brief: None) -> None:
+    film = ("--record", "--record_episodes", "1")
+    folder = trained(logdir, *film, "--vary_hp", implementation="DDQN", num_seeds=3, hidden_sizes="6", epochs=2)
     assert (folder / "videos" / "final.mp4").stat().st_size > 1000
     capsys.readouterr()
-    assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "5", "--record"]) == 0
+    assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "5", *film]) == 0
     shown = capsys.readouterr().out
     assert [line.split()[:2] for line in shown.splitlines() if line.startswith(("greedy", "sampled"))] == [
         ["greedy", "25"], ["greedy", "26"], ["greedy", "27"], ["greedy", "all"],
