@@ -194,10 +194,9 @@ def test_light_modules_load_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.xdist_group("compiled")  # with all that waits for machine code of new sources
 def test_evaluations_and_workers_start_without_lightning() -> None:
     """Nor torch's compiler, which an optimiser of torch's loads where nobody learns. Both take seconds to import. One
-    worker needs no Ray."""
+    worker needs no Ray. Machine code is imported and not compiled, which would take a minute."""
     code = (
         "import importlib, sys\n"
         "from models.registry import agent_class, family\n"
@@ -210,11 +209,11 @@ def test_evaluations_and_workers_start_without_lightning() -> None:
         "        sys.exit(f'{what}: {sorted(slow & sys.modules.keys())}')\n"
         "agent = agent_class('UDRL')(family('UDRL').config(), Spaces((4,), Discrete(2), torch.float32, 500), [25])\n"
         "assert agent.optimizers\n"
-        "for room in ('control.commands.evaluate', 'control.evolution.cluster'):\n"
+        "for room in ('control.commands.evaluate', 'control.evolution.cluster', 'control.loops.compiled'):\n"
         "    importlib.import_module(room)\n"
         "    loaded(room)\n"
         "from control.evolution.cluster import make_workers\n"
-        "config = Config(inner_steps=60, test_episodes=2, max_steps=20, proxy_hidden_size=17)\n"
+        "config = Config(inner_steps=60, test_episodes=2, max_steps=20, proxy_hidden_size=17, compiled=False)\n"
         "job = (config, 'DDQN', family('DDQN').config(batch_size=9), 'cartpole-200')\n"
         "make_workers(*job).run(None, [1], inner_steps=3)\n"
         "loaded('one worker')\n"
