@@ -40,6 +40,7 @@ class World(NamedTuple):
     """All of an environment but its episodes. Arrays that a kind has no use for are empty."""
 
     kind: int
+    seen: bool  # whether observations are made; else agents need no more than the number of a cell
     obs_size: int
     limit: int  # of steps; a huge number where there is none
     physics: tuple[float, ...]  # of CartPole: gravity, masses of cart and pole, half length, force
@@ -84,8 +85,9 @@ def _empty(dtype: Any = np.float32, axes: int = 1) -> Array:
     return np.empty((0,) * axes, dtype)
 
 
-def world(environment: Environment) -> World | None:
-    """The environment for compiled functions; None where there are none for it."""
+def world(environment: Environment, cells_only: bool = False) -> World | None:
+    """The environment for compiled functions; None where there are none for it. With ``cells_only`` a map is not seen,
+    for its states already are what agents need."""
     rewarded, real = environment if isinstance(environment, RewardedEnvironment) else None, beneath(environment)
     if not isinstance(real, TensorEnvironment) or real.device.type != "cpu":
         return None
@@ -99,7 +101,7 @@ def world(environment: Environment) -> World | None:
     repeated = dynamics if isinstance(dynamics, RepeatedDynamics) else None
     own = dynamics.physics if isinstance(dynamics, CartPole) else CartPoleParameters()
     found: dict[str, Any] = {
-        "kind": kind, "obs_size": spaces.obs_shape[0],
+        "kind": kind, "seen": not (table and cells_only), "obs_size": spaces.obs_shape[0],
         "limit": 2**62 if spaces.max_episode_steps is None else spaces.max_episode_steps,
         "repeat": 1 if repeated is None else repeated.repeat, "last": 0 if repeated is None else repeated._last or 0,
         "physics": (own.gravity, own.cart_mass, own.pole_mass, own.half_length, own.force),
@@ -187,9 +189,12 @@ def memory(world: World) -> Array:
     return np.empty((3, size), np.float32)
 
 
-@exact
-def observe(kind, one_hot, state, obs):
+@within
+def observe(world, state, obs):
     """What is seen of ``state [K]``, into ``obs [O]`` (`Dynamics.observe`)."""
+    kind = world.kind
+    if not world.seen:
+        return
     if kind == CELLS:
         obs[:] = np.float32(0)
         obs[int(state[0])] = np.float32(1)
@@ -200,7 +205,7 @@ def observe(kind, one_hot, state, obs):
     elif kind == PENDULUM:
         obs[0], obs[1] = np.float32(math.cos(state[0])), np.float32(math.sin(state[0]))
         obs[2] = np.float32(state[1])
-    elif kind == LEARNED and one_hot:
+    elif kind == LEARNED and world.one_hot:
         best = 0
         for k in range(len(obs)):
             best = k if better(state[k], state[best]) else best
@@ -362,7 +367,7 @@ def advance(world, m, state, action, vector, obs, rows, before):
         reward, ends = _repeated(world, state, action, vector)
     if ends and not (world.kind == LEARNED and world.raw_done and not world.bandit):
         discount = f32(0)
-    observe(world.kind, world.one_hot, state, obs)
+    observe(world, state, obs)
     if not world.paid:
         return reward, ends, discount, before
     later = value(world, m, state, obs, rows)

@@ -115,7 +115,7 @@ class SharedStreams(Streams):
         return len(self._of)
 
     def each(self, draw: Callable[[torch.Generator], Tensor]) -> Tensor:
-        return super().each(draw)[self._of]
+        return super().each(draw).index_select(0, self._of)
 
     def integers(self, highs: int | Sequence[int], *shape: int) -> Tensor:
         if not isinstance(highs, int):

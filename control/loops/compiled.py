@@ -34,19 +34,20 @@ KINDS: dict[type, Any] = {ddqn.Agent: ddqn, tabular.Agent: tabular, td3.Agent: t
 _POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, tabular.Greedy: tabular, td3.Play: td3}
 
 
-def choose(a, w, m, t, e, obs):  # type: ignore[no-untyped-def]
-    """The action of one environment, by the function of the agent's kind; so the two below."""
+def choose(a, w, m, t, e, obs, state):  # type: ignore[no-untyped-def]
+    """The action of one environment in ``state``, seen as ``obs``, by the function of the agent's kind; so
+    the two below."""
 
 
-def remember(a, w, m, t, e, obs, action, after, reward, discount, done):  # type: ignore[no-untyped-def]
-    """Take in a step of one environment."""
+def remember(a, w, m, t, e, obs, action, after, state, reward, discount, done):  # type: ignore[no-untyped-def]
+    """Take in a step of one environment, which is in ``state`` now."""
 
 
 def improve(a, w, m, t):  # type: ignore[no-untyped-def]
     """The updates that a step owes."""
 
 
-def decide(p, m, obs, rows, vector):  # type: ignore[no-untyped-def]
+def decide(p, m, obs, state, rows, vector):  # type: ignore[no-untyped-def]
     """The action of greedy play, by the function of the policy's kind."""
 
 
@@ -57,16 +58,16 @@ def _compile_in(kind: Any) -> None:
     def members(a):  # type: ignore[no-untyped-def]
         return a.instance_class is kind.Members
 
-    def find_choose(a, w, m, t, e, obs):  # type: ignore[no-untyped-def]
+    def find_choose(a, w, m, t, e, obs, state):  # type: ignore[no-untyped-def]
         return kind.choose if members(a) else None
 
-    def find_remember(a, w, m, t, e, obs, action, after, reward, discount, done):  # type: ignore[no-untyped-def]
+    def find_remember(a, w, m, t, e, obs, action, after, state, reward, discount, done):  # type: ignore[no-untyped-def]
         return kind.remember if members(a) else None
 
     def find_improve(a, w, m, t):  # type: ignore[no-untyped-def]
         return kind.improve if members(a) else None
 
-    def find_decide(p, m, obs, rows, vector):  # type: ignore[no-untyped-def]
+    def find_decide(p, m, obs, state, rows, vector):  # type: ignore[no-untyped-def]
         return kind.decide if p.instance_class is kind.Player else None
 
     overload(choose, jit_options=inline)(find_choose)
@@ -128,10 +129,10 @@ def _episodes(p, world, tests, n, hall, first, last):
         for e in range(tests.start.shape[2]):
             for k in range(len(hall.state)):
                 hall.state[k] = tests.start[m, n, e, k]
-            envs.observe(world.kind, world.one_hot, hall.state, obs)
+            envs.observe(world, hall.state, obs)
             total, steps, going = np.float32(0), 0, True
             while going:
-                action = decide(p, m, obs, hall.mine, hall.vector)
+                action = decide(p, m, obs, hall.state, hall.mine, hall.vector)
                 reward, ends, _, _ = envs.advance(
                     world, m, hall.state, action, hall.vector, obs, hall.rows, np.float32(0)
                 )
@@ -158,18 +159,19 @@ def _steps(a, w, world, block, before, rows, p, real, tests, hall, first, last):
             t = block.at[m]
             for e in range(count):
                 obs = block.obs[m, e]
-                action = choose(a, w, m, t, e, obs)
+                action = choose(a, w, m, t, e, obs, block.state[m, e])
                 reward, ends, discount, before[e] = envs.advance(
                     world, m, block.state[m, e], action, w.vector, after, rows, before[e]
                 )
                 block.age[m, e] += 1
                 done = ends or block.age[m, e] >= world.limit
-                remember(a, w, m, t, e, obs, action, after, reward, discount, done)
+                remember(a, w, m, t, e, obs, action, after, block.state[m, e], reward, discount, done)
                 block.returns[m, e] += reward
                 block.lengths[m, e] += 1
                 block.ended[m, t, e] = done
-                for k in range(world.obs_size):
-                    obs[k] = after[k]
+                if world.seen:
+                    for k in range(world.obs_size):
+                        obs[k] = after[k]
             for e in range(count):  # once all have acted, by the epsilon of before
                 a.episodes[m] += block.ended[m, t, e]
             improve(a, w, m, t)
@@ -181,7 +183,7 @@ def _steps(a, w, world, block, before, rows, p, real, tests, hall, first, last):
                 block.began[m, e] = t
                 for k in range(block.state.shape[2]):
                     block.state[m, e, k] = block.starts[m, t, e, k]
-                envs.observe(world.kind, world.one_hot, block.state[m, e], block.obs[m, e])
+                envs.observe(world, block.state[m, e], block.obs[m, e])
                 if world.paid and world.potential:
                     before[e] = envs.value(world, m, block.state[m, e], block.obs[m, e], rows)
                 paused = block.pause
@@ -201,10 +203,8 @@ class OnTheWay:
     """Greedy episodes on ``real`` after every ``every`` steps of a training that begins: from ``starts [M, N, K]``
     (seeds), N times at most. ``returns`` and ``lengths [M, N, K]`` are known of the ``made`` first times."""
 
-    def __init__(self, real: TensorEnvironment, starts: Tensor, every: int):
-        found = envs.world(real)
-        assert found is not None
-        self.world, self.every, self.made = found, every, 0
+    def __init__(self, real: TensorEnvironment, world: envs.World, starts: Tensor, every: int):
+        self.world, self.every, self.made = world, every, 0
         self._start = real.dynamics.initial(starts).double().contiguous()
         self.returns, self.lengths = torch.zeros(starts.shape), torch.zeros(starts.shape, dtype=torch.int64)
 
@@ -220,10 +220,15 @@ def on_the_way(loop: StepLoop, real: Environment, starts: Tensor, every: int) ->
     """Tests that `advance` makes within its steps, of a training that begins; None where it cannot."""
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
-    if _playing(agent.with_weights(agent.online), real) is None:
+    playing = _playing(agent.with_weights(agent.online), real)
+    if playing is None:
         return None
     assert isinstance(real, TensorEnvironment)
-    return OnTheWay(real, starts, every)
+    return OnTheWay(real, playing[1], starts, every)
+
+
+def _world(kind: type, environment: Environment) -> envs.World | None:
+    return envs.world(environment, cells_only=kind in (tabular.Agent, tabular.Greedy))
 
 
 def _playing(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:
@@ -231,7 +236,7 @@ def _playing(policy: Policy, environment: Environment) -> tuple[Any, envs.World]
     kind = _POLICIES.get(type(policy))
     if kind is None or not isinstance(environment, TensorEnvironment) or environment.spaces.max_episode_steps is None:
         return None
-    player, world = kind.player(policy), envs.world(environment)
+    player, world = kind.player(policy), _world(type(policy), environment)
     return None if player is None or world is None else (player, world)
 
 
@@ -284,7 +289,7 @@ def _block(
     gave, took = torch.zeros(shape), torch.zeros(shape, dtype=torch.int64)
     arrays = (state, obs, age, returns, lengths, starts.double().movedim(0, 1).contiguous(), began, at, running)
     block = Block._make((*(each.numpy() for each in arrays), pause, *(each.numpy() for each in (ended, gave, took))))
-    kind, world = KINDS[type(agent)], envs.world(environment)
+    kind, world = KINDS[type(agent)], _world(type(agent), environment)
     assert world is not None
     members = kind.members(agent, numbers, steps, loop.loss)
     player, place, due = kind.player(agent.with_weights(agent.online)), world, _no_tests(steps)
@@ -309,6 +314,8 @@ def _block(
             yield found
         if not (running & (at < steps)).any():
             break
+    if not world.seen:
+        obs = real.dynamics.observe(state.to(real.state.dtype))
     envs.moved(environment, state, age, obs)
     loop.obs, loop.returns, loop.lengths = obs, returns, lengths
     begun = seeds.movedim(0, 1).gather(1, began.clamp(min=0).unsqueeze(1)).squeeze(1)
@@ -328,7 +335,7 @@ def play(policy: Policy, environment: Environment, seeds: Tensor, threads: int =
         return None
     assert isinstance(environment, TensorEnvironment)
     player, world = playing
-    way = OnTheWay(environment, seeds.unsqueeze(1), 1)
+    way = OnTheWay(environment, world, seeds.unsqueeze(1), 1)
     tests = way.tests(0, 1)
     halls = [_hall(player, world, tests) for _ in range(threads)]
 

@@ -164,14 +164,14 @@ def best_of(net, flat, obs, rows):
     return best
 
 
-def choose(a, w, m, t, e, obs):
+def choose(a, w, m, t, e, obs, state):
     """`Agent.act`."""
     if a.explore[m, t, e] < epsilon(a, m, t):
         return a.action[m, t, e]
     return best_of(a, a.own.online[m], obs, w.rows)
 
 
-def remember(a, w, m, t, e, obs, action, after, reward, discount, done):
+def remember(a, w, m, t, e, obs, action, after, state, reward, discount, done):
     """`Agent.observe` of one environment."""
     row, size = (a.position + t * a.explore.shape[2] + e) % a.capacity, a.obs_size
     for k in range(size):
@@ -282,6 +282,6 @@ def improve(a, w, m, t):
         a.loss[m] = loss
 
 
-def decide(p, m, obs, rows, vector):
+def decide(p, m, obs, state, rows, vector):
     """`Greedy.act`."""
     return best_of(p, p.online[m], obs, rows)

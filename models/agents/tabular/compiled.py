@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from models.agents.tabular.agent import Agent, Greedy
-from models.compiled import EXACT, INLINE, better, compiled, epsilon, exact
+from models.compiled import EXACT, INLINE, compiled, epsilon, exact
 
 Array = np.ndarray[Any, Any]
 BACKUPS = {"max": 0, "redrawn": 1, "executed": 2}
@@ -106,19 +106,37 @@ def _cell(obs, numbers):
 
 
 @exact
+def _at(state, obs, numbers):
+    """The cell of a state that is its number, as on a map, or else of what is seen."""
+    return int(state[0]) if len(state) == 1 else _cell(obs, numbers)
+
+
+@exact
+def _first(online, row, first, actions):
+    """The first of the best actions, by the numbers of a ``row`` from the ``first`` on. It branches nowhere, for no
+    processor guesses which action is the best."""
+    best, top = 0, online[row, first]
+    for k in range(1, actions):
+        value = online[row, first + k]
+        comes = (value > top) | ((value != value) & (top == top))  # `better`
+        best, top = k if comes else best, value if comes else top
+    return best
+
+
+@exact
 def _best(online, actions, ties, m, t, e, cell):
     """`best` of one cell."""
-    first, best = cell * actions, 0
-    for k in range(1, actions):
-        one, other = online[m, first + k], online[m, first + best]
-        if better(one, other) or one == other and ties.shape[3] and ties[m, t, e, k] > ties[m, t, e, best]:
+    first = cell * actions
+    best = _first(online, m, first, actions)
+    for k in range(ties.shape[3]):
+        if online[m, first + k] == online[m, first + best] and ties[m, t, e, k] > ties[m, t, e, best]:
             best = k
     return best
 
 
-def choose(a, w, m, t, e, obs):
+def choose(a, w, m, t, e, obs, state):
     """`Agent.act`."""
-    w.cell[e] = _cell(obs, w.numbers)
+    w.cell[e] = _at(state, obs, w.numbers)
     if a.backup == EXECUTED and a.planned[m, e] < a.actions:
         return a.planned[m, e]
     if a.explore[m, t, e] < epsilon(a, m, t):
@@ -126,9 +144,9 @@ def choose(a, w, m, t, e, obs):
     return _best(a.online, a.actions, a.ties, m, t, e, w.cell[e])
 
 
-def remember(a, w, m, t, e, obs, action, after, reward, discount, done):
+def remember(a, w, m, t, e, obs, action, after, state, reward, discount, done):
     """`Agent.observe` of one environment."""
-    w.taken[e], w.after[e] = w.cell[e] * a.actions + action, _cell(after, w.numbers)
+    w.taken[e], w.after[e] = w.cell[e] * a.actions + action, _at(state, after, w.numbers)
     w.reward[e], w.discount[e] = reward, np.float32(0) if done and a.truncation_ends else discount
     w.done[e] = done
 
@@ -160,9 +178,6 @@ def improve(a, w, m, t):
             a.loss[m] = np.nan
 
 
-def decide(p, m, obs, rows, vector):
+def decide(p, m, obs, state, rows, vector):
     """`Greedy.act`."""
-    row, best = m * len(p.numbers) + _cell(obs, p.numbers), 0
-    for k in range(1, p.online.shape[1]):
-        best = k if better(p.online[row, k], p.online[row, best]) else best
-    return best
+    return _first(p.online, m * len(p.numbers) + _at(state, obs, p.numbers), 0, p.online.shape[1])

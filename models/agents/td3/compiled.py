@@ -170,7 +170,7 @@ def _able(a, m, filled):
     return a.episodes[m] >= a.init_episodes and filled >= a.fill
 
 
-def choose(a, w, m, t, e, obs):
+def choose(a, w, m, t, e, obs, state):
     """`OffPolicy.act`, with the noise of `Agent._explore`."""
     envs = a.explore.shape[2]
     able = _able(a, m, min(a.filled + t * envs, a.capacity))
@@ -185,7 +185,7 @@ def choose(a, w, m, t, e, obs):
     return 0
 
 
-def remember(a, w, m, t, e, obs, action, after, reward, discount, done):
+def remember(a, w, m, t, e, obs, action, after, state, reward, discount, done):
     """`OffPolicy.observe` of one environment."""
     row, size, pair = (a.position + t * a.explore.shape[2] + e) % a.capacity, a.obs_size, a.obs_size + a.vector
     for k in range(size):
@@ -286,7 +286,7 @@ def improve(a, w, m, t):
             follow(a.critics, m, a.tau)
 
 
-def decide(p, m, obs, rows, vector):
+def decide(p, m, obs, state, rows, vector):
     """`Play.act`, greedy."""
     at = _outputs(p, p.online[m], obs, rows)
     for k in range(p.vector):
