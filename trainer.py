@@ -41,6 +41,7 @@ def train(*, verbose: bool = True, callbacks: "Sequence[Callback]" = (), **setti
     """Train as the command does, with its folder, metrics and checkpoints, and give back the run. ``verbose`` is the
     line per evaluation and the summary. ``callbacks`` are Lightning's."""
     asked = config.settings_from(**settings)
+    _import_lightning()
     from control.commands.run import Run
     from control.commands.train import train as train_here
 
@@ -62,6 +63,7 @@ def evaluate(path: str | Path, episodes: int = 100, **how: Any) -> "Evaluation":
 def module(**settings: Any) -> "RunModule":
     """The LightningModule of a run, untrained, for a ``pytorch_lightning.Trainer`` of your own."""
     asked = config.settings_from(**settings)
+    _import_lightning()
     from control.commands.train import build_module
     from control.loops.process import configure_torch
 
@@ -133,9 +135,17 @@ def _work(settings: config.Settings) -> Callable[[], int]:
         from control.commands.tune import tune
 
         return lambda: tune(settings)
+    _import_lightning()
     from control.commands.train import train as train_here
 
     return lambda: 0 if train_here(settings)[1] else INTERRUPTED
+
+
+def _import_lightning() -> None:
+    """First of all that trains, for who imports it by its own name imports much more."""
+    from control.lightning import lean
+
+    lean.load()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,47 @@
+"""Lightning without its needless imports: they are gone when it is there, and real for all who ask for more."""
+
+import subprocess
+import sys
+
+import pytest
+
+LEAN = "import sys; from control.lightning import lean; lean.load(); import pytorch_lightning"
+
+
+def said(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_lightning_comes_without_them() -> None:
+    known = "[name for name in ('scipy.signal', 'scipy.stats', 'torch._dynamo', 'sympy') if name in sys.modules]"
+    assert said(f"{LEAN}; print({known})") == "[]"
+
+
+def test_the_real_ones_come_for_whoever_imports_them() -> None:
+    code = f"""{LEAN}, scipy.signal, torch
+from lightning_fabric.wrappers import OptimizedModule
+from pytorch_lightning.utilities.compile import OptimizedModule as also
+one = torch.nn.Linear(1, 1)
+other = torch.compile(one)
+print([isinstance(each, kind) for each in (one, other) for kind in (OptimizedModule, also)])
+print(scipy.signal.lfilter([1.0], [1.0], [3.0])[0], torch._dynamo.__spec__ is None)
+"""
+    assert said(code).splitlines() == ["[False, False, True, True]", "3.0 False"]
+
+
+@pytest.mark.parametrize("name", ["scipy.signal", "torch._dynamo"])
+def test_whoever_asks_for_more_meanwhile_gets_the_real_one(name: str) -> None:
+    code = f"""
+import importlib, sys
+from control.lightning import lean
+with lean._instead(lean._NAMES):
+    early = importlib.import_module({name!r})
+    first = type(early).__name__
+    early.__dict__.get("nothing"), early.lfilter if "scipy" in {name!r} else early.explain
+print(first, type(sys.modules[{name!r}]).__name__)
+"""
+    assert said(code) == "_Later module"
+
+
+def test_what_is_there_already_stays() -> None:
+    assert said(f"import scipy.signal as before; {LEAN}; print(sys.modules['scipy.signal'] is before)") == "True"
