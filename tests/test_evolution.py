@@ -15,11 +15,11 @@ from control.evolution.inner_loop import Outcome
 from control.evolution.strategies import Archive
 from control.lightning.population import PopulationModule
 from helpers import different
-from models.proxies.search import SearchConfig
+from models.proxies.synthetic.config import Config
 
 BEST, START = torch.linspace(-1, 1, 12), torch.full((12,), 0.5)
-SMALL = SearchConfig(population=8, noise_std=0.1, step_size=0.05, eval_every=1, center_agents=1)
-STAGES: Any = SimpleNamespace(parameters=SimpleNamespace(size=12), initial=lambda streams: START[None])
+SMALL = Config(population=8, noise_std=0.1, step_size=0.05, eval_every=1, center_agents=1)
+STAGES: Any = SimpleNamespace(parameters=SimpleNamespace(size=12, searched=12), initial=lambda streams: START[None])
 
 
 def value(points: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ class Bowl:
         return Outcome(returns[:, None], torch.zeros(len(returns), 0), ones, ones, 0, 0.0, 0.0)
 
 
-def search(config: SearchConfig, folder: Any = None, resume: bool = False, failing: Sequence[int] = ()) -> Any:
+def search(config: Config, folder: Any = None, resume: bool = False, failing: Sequence[int] = ()) -> Any:
     settings = Settings(RunConfig(implementation="SE", seed=3, epochs=config.generations), None, proxy=config)
     module = PopulationModule(settings, Bowl(failing), STAGES)  # type: ignore[arg-type]
     trainer = pl.Trainer(

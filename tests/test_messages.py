@@ -71,7 +71,7 @@ train -> 'train' is not a flag; flags start with --
 --gamename procmaze,grid_size=5,grid_size=6 -> gamename is 'procmaze,grid_size=5,grid_size=6': grid_size is given twice
 --gamename buttongrid,grid_size=3,num_buttons=10
     -> gamename is 'buttongrid,grid_size=3,num_buttons=10': num_buttons is 10; allowed: integer, at least 1, at most 9
---gamename cartpole,grid_size=4 -> gamename is 'cartpole,grid_size=4'; allowed: cartpole, which has no parameters
+--gamename acrobot,grid_size=4 -> gamename is 'acrobot,grid_size=4'; allowed: acrobot, which has no parameters
 --gamename procmase,grid_size=4 -> gamename is 'procmase'; did you mean 'procmaze'? Allowed: ...
 --gamename procmaze --grid_size 1 -> grid_size is 1; allowed: integer, at least 2, at most 100
 --gamename procmaze --grid_size -> --grid_size needs a value; allowed: integer, at least 2, at most 100
@@ -113,7 +113,7 @@ SEARCHES = """
 --agent UDRL -> agent is 'UDRL'; allowed: DDQN, DuelingDDQN, ...
 --proxy bandid -> proxy is 'bandid'; allowed: mdp, bandit; did you mean 'bandit'?
 --preset papper -> preset is 'papper'; allowed for a mdp: recipe, broad, paper, paper_varied; did you mean 'paper'?
---proxy bandit --preset paper -> preset is 'paper'; allowed for a bandit: recipe, two_stage, published
+--proxy bandit --preset paper -> preset is 'paper'; allowed for a bandit: recipe, two_stage, clone, published
 --reward_form absolute
     -> reward_form is 'absolute', but proxy is 'mdp'; allowed: free, or the proxy bandit
 --proxy bandit --scored_by target
