@@ -268,12 +268,13 @@ def _real_spaces(proxy: Proxy) -> Spaces:
 
 
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
-    """Settings of fresh agents: those of the search's agents as far as ``name`` knows them, then ``changed``.
-    ``vary_hp`` samples everything it can, unless ``vary`` says what."""
+    """Settings of fresh agents: those of the search's agents as far as ``name`` knows them, then ``changed``. Where the
+    preset has others for this kind of agents, these count. ``vary_hp`` samples everything it can, unless ``vary`` says
+    what."""
     try:
         foreign = for_fresh_agents() - kinds(family(named_agents(name)[0]).config).keys()
         own, _ = translate(proxy.description.get("settings", {}), (), for_fresh_agents(), lambda name: None)
-        search = {key: value for key, value in own.items() if key not in foreign}
+        search = {key: value for key, value in own.items() if key not in foreign} | _of_preset(proxy, name)
         search |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
         from_dict(search)
     except Exception as error:  # of a file anything can come
@@ -283,3 +284,17 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
     if changed.get("vary_hp"):
         changed = {"vary": family(named_agents(name)[0]).config().vary} | changed
     return from_dict(search | changed).agent
+
+
+def _of_preset(proxy: Proxy, name: str) -> dict[str, Any]:
+    """What the preset of a search says of agents called ``name`` alone, unless the search's own agents were these."""
+    searched = proxy.description.get("settings", {}).get("agent", name)
+    chosen = {each: getattr(proxy.config, each) for each in ("preset", "proxy") if hasattr(proxy.config, each)}
+    config, defaults = family(named_agents(name)[0]).config, family(proxy.implementation).proxy_defaults
+    try:
+        mine, theirs = (defaults(chosen | {"agent": agent}, proxy.game) for agent in (name, searched))
+    except SettingError:  # a preset for agents of one kind
+        return {}
+    usual = {field.name: field.default for field in dataclasses.fields(config)}
+    differ = {key for key in mine.keys() | theirs.keys() if key in usual and mine.get(key) != theirs.get(key)}
+    return {key: mine.get(key, usual[key]) for key in differ}

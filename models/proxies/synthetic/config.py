@@ -123,7 +123,7 @@ _PRESETS: dict[tuple[str, str], dict[str, object]] = {
 _PRESETS["two_stage", "bandit"] = {
     "reward_form": "absolute", "first_states": "table", "proxy_activation_fn": "tanh", "proxy_hidden_size": 32,
     "scored_by": "target", "generations": 150, "noise_std": 0.2, "step_size": 0.05, "center_agents": 8,
-    "deploy_steps": 10_000, "keep_best": 3, "retest_agents": 16, "report_agents": 32,
+    "deploy_steps": 10_000, "keep_best": 2, "retest_agents": 8, "report_agents": 32,
 }  # fmt: skip
 _PRESETS["clone", "bandit"] = {
     "reward_form": "absolute", "first_states": "table", "proxy_activation_fn": "tanh", "proxy_hidden_size": 64,
@@ -142,8 +142,12 @@ _OFF_POLICY: dict[str, object] = _SHORT | {
 }  # fmt: skip
 _AGENTS: dict[str, dict[str, object]] = {
     "DDQN": _BY_VALUE, "DuelingDDQN": _BY_VALUE,
-    "TD3": _OFF_POLICY, "SAC": _OFF_POLICY, "PPO": _SHORT | {"num_envs": 10, "rollout_steps": 50, "batch_size": 50},
+    "TD3": _OFF_POLICY, "SAC": _OFF_POLICY,
+    "PPO": _SHORT | {"num_envs": 10, "rollout_steps": 50, "batch_size": 50, "activation": "relu"},
 }  # fmt: skip
+_AGENTS_BY_GAME: dict[tuple[str, str], dict[str, object]] = {
+    ("PPO", "pendulum"): {"action_std": 2.0},  # half the range of actions
+}
 _PRESETS["paper_varied", "mdp"] = _PRESETS["paper", "mdp"] | {"generations": 50}
 
 # The published values that differ from game to game, and the agents': (preset, proxy, game).
@@ -192,14 +196,16 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
         raise no_choice("proxy", proxy, PROXIES)
     if (preset, proxy) not in _PRESETS:
         raise no_choice("preset", preset, [name for name, kind in _PRESETS if kind == proxy], f" for a {proxy}")
-    if preset == "broad" and (agent := values.get("agent", "DDQN")) != "PPO":
-        raise no_choice("agent", agent, ["PPO"], " with preset broad")
+    if preset == "broad" and (other := values.get("agent", "DDQN")) != "PPO":
+        raise no_choice("agent", other, ["PPO"], " with preset broad")
     game = game.partition(",")[0]
     base = "cartpole" if game == "cartpole-200" else game
     solved = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     unknown = {"quit_when_solved": False} if values.get("solved_reward", solved.get("solved_reward")) is None else {}
     every = {"eval_every": 1} if values.get("strategy") == "nes" else {}  # its score transforms 5 to 7 need it
-    agents = _AGENTS.get(str(values.get("agent", "DDQN")).partition(",")[0], {}) if preset in _FOR_AGENTS else {}
+    agent, agents = str(values.get("agent", "DDQN")).partition(",")[0], dict[str, object]()
+    if preset in _FOR_AGENTS:
+        agents = _AGENTS.get(agent, {}) | _AGENTS_BY_GAME.get((agent, base), {})
     return solved | _PRESETS[preset, proxy] | agents | _BY_GAME.get((preset, proxy, base), {}) | unknown | every
 
 
