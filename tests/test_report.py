@@ -184,7 +184,7 @@ def test_films_that_do_not_fit_are_left_out_and_named(
     compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = next(compared.glob("*/*/UDRL/seed_25/version_0"))
-    write_film(folder / "videos" / "final.mp4", 512, 30)
+    write_film(folder / "videos" / "final.mp4", 256, 4)
     size = (folder / "videos" / "final.mp4").stat().st_size
     monkeypatch.setattr(sections, "LARGEST", size)
     page = made(compared, out=tmp_path / "page.html")
