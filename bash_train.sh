@@ -65,6 +65,7 @@ run_seed() { # SEED, run by GNU parallel or xargs in a bash of its own; what tha
     [ -z "$BASH_TRAIN_STOP" ] || [ ! -e "$BASH_TRAIN_STOP" ] || return 0
     [ -z "$BASH_TRAIN_SAYS" ] || echo "seed $seed begins"
     began=$(date +%s)
+    # shellcheck disable=SC2016  # which the other bash expands
     "$BASH" -c 'train_seed "$1"' _ "$seed" || status=$?
     if [ -n "$BASH_TRAIN_SAYS" ]; then
         case $status in

@@ -18,6 +18,7 @@ prepare() { # [or_xargs]
     if parallel --version 2>/dev/null </dev/null | grep -q '^GNU parallel'; then
         :
     elif [ "${1:-}" = or_xargs ] && command -v xargs >/dev/null; then
+        # shellcheck disable=SC2034
         xargs=1
     else
         refuse "GNU parallel is missing; apt-get install parallel (Debian, Ubuntu) or brew install parallel (macOS)"
