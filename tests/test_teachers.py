@@ -27,7 +27,7 @@ def balance(obs: np.ndarray) -> np.ndarray:
 
 
 def brake(obs: np.ndarray) -> np.ndarray:
-    return -obs[:, 2:] / 4
+    return (-obs[:, 2:] / 4).astype(float)  # which a rule may well give
 
 
 def late(obs: np.ndarray) -> list[int]:

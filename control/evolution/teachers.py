@@ -57,7 +57,9 @@ def teacher(source: str, game: str, spaces: Spaces, values: bool = False) -> Tea
             what = "the worth of every action" if values else f"one of {spaces.actions} for each of them"
             line = f"start_from is {source!r}, which gives {list(given.shape)} numbers for {len(obs)} observations"
             raise SettingError(f"{line}; allowed: {what}", "start_from")
-        if not values and isinstance(spaces.actions, Discrete):
+        if values or not isinstance(spaces.actions, Discrete):
+            given = given.float()
+        else:
             given = given.long()
             if not ((given >= 0) & (given < spaces.actions.n)).all():
                 line = f"start_from is {source!r}, which gives the action {int(given.abs().max())}"

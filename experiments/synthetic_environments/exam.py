@@ -1,8 +1,10 @@
 """What synthetic environments are worth: fresh agents of several kinds train on each and are tested on the real one.
 
     python experiments/synthetic_environments/exam.py PROXY... --json results.json
+    python experiments/synthetic_environments/exam.py cartpole-bandit --real --exams DDQN PPO TD3Discrete --agents 32
 
-Every agent trains for as many steps as the synthetic environment was made for (`deploy_steps`). CartPole's returns
+Every agent trains for as many steps as the synthetic environment was made for (`deploy_steps`); with ``--real`` others
+with the defaults of their family train as long on the real one. CartPole's returns
 under the limit of 200 steps are those under 500 cut at 200, because its reward is 1 per step.
 """
 
@@ -23,6 +25,7 @@ from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noq
 from control.evolution.cluster import make_workers  # noqa: E402
 from control.reports.search import describe  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
+from models.registry import default_config  # noqa: E402
 from models.streams import derive_seed  # noqa: E402
 
 WIDE = {"hidden_sizes": (128, 128), "batch_size": 128}  # the published ranges: 42 to 384, 1 to 3 layers
@@ -30,22 +33,26 @@ EXAMS = {
     "DDQN, drawn": ("DDQN", 64, {"vary_hp": True}),
     "DuelingDDQN, drawn": ("DuelingDDQN", 32, {"vary_hp": True, "feature_dim": 64}),
     "DDQN, drawn from the published ranges": ("DDQN", 40, {"vary_hp": True} | WIDE),
-}
+    **{name: (name, 32, {"vary_hp": True, "vary": ("lr",)})
+       for name in ("DDQN", "DuelingDDQN", "PPO", "TD3Discrete", "TD3", "SAC")},
+}  # fmt: skip
+USUAL = list(EXAMS)[:3]
 
 
-def examine(path: str, name: str, seed: int, agents: int | None) -> dict:
-    """One exam of one synthetic environment as plain numbers."""
+def examine(path: str, name: str, seed: int, agents: int | None, real: bool = False) -> dict:
+    """One exam of one synthetic environment as plain numbers, or of its ``real`` one for as many steps."""
     proxy = proxy_or_checkpoint(path)
     assert isinstance(proxy, Proxy), f"{path} is no synthetic environment"
     kind, count, changed = EXAMS[name]
     count = agents or count
     config = dataclasses.replace(proxy.config, test_episodes=10, test_limit=None)
-    workers = make_workers(config, kind, agent_settings(proxy, kind, changed), proxy.game)
+    usual = default_config(kind, proxy.game) if real else agent_settings(proxy, kind, {})
+    workers = make_workers(config, kind, dataclasses.replace(usual, **changed), proxy.game)
     seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
-    started = time.perf_counter()
-    proxies, steps = proxy.parameters.expand(count, -1), config.steps_in_use
+    started = time.process_time()
+    proxies, steps = None if real else proxy.parameters.expand(count, -1), config.steps_in_use
     outcome = workers.run(proxies, seeds, inner_steps=steps, inner_rule="budget")
-    row = describe(outcome, config) | {"seconds": time.perf_counter() - started}
+    row = describe(outcome, config) | {"cpu_seconds": time.process_time() - started}
     if proxy.game == "cartpole":
         short = dataclasses.replace(outcome, returns=outcome.returns.clamp(max=200))
         row["of_200"] = describe(short, dataclasses.replace(config, solved_reward=195.0))
@@ -56,20 +63,22 @@ def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("proxies", nargs="+", help="files, run folders or shipped names")
     flags.add_argument("--json", type=Path, help="write the numbers here")
-    flags.add_argument("--exams", nargs="+", choices=list(EXAMS), default=list(EXAMS))
+    flags.add_argument("--exams", nargs="+", choices=list(EXAMS), default=USUAL)
+    flags.add_argument("--real", action="store_true", help="also agents that train on the real environment")
     flags.add_argument("--agents", type=int, help="agents in each exam, in place of its own number")
     flags.add_argument("--seed", type=int, default=1000)
     given = flags.parse_args()
     torch.set_num_threads(1)
     results: dict[str, dict[str, dict]] = {}
     for path in given.proxies:
-        for name in given.exams:
-            row = examine(path, name, given.seed, given.agents)
-            results.setdefault(path, {})[name] = row
+        for name, real in [(name, real) for name in given.exams for real in (False, True)[: 1 + given.real]]:
+            row = examine(path, name, given.seed, given.agents, real)
+            where = f"{path}, real" if real else path
+            results.setdefault(where, {})[name] = row
             cut = row.get("of_200")
             short = f", of 200: {cut['mean']:.2f}, worst {cut['worst']:.0f}" if cut else ""
-            print(f"{path}: {name}: {row['agents']} agents, mean {row['mean']:.1f}, IQM {row['iqm']:.1f}, worst "
-                  f"{row['worst']:.0f}{short} ({row['seconds']:.0f} s)", flush=True)  # fmt: skip
+            print(f"{where}: {name}: {row['agents']} agents, mean {row['mean']:.1f}, IQM {row['iqm']:.1f}, worst "
+                  f"{row['worst']:.0f}{short} ({row['cpu_seconds']:.0f} CPU-s)", flush=True)  # fmt: skip
     if given.json:
         given.json.write_text(json.dumps(results, indent=1) + "\n")
 

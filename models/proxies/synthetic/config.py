@@ -127,7 +127,8 @@ _PRESETS["two_stage", "bandit"] = {
 }  # fmt: skip
 _PRESETS["clone", "bandit"] = {
     "reward_form": "absolute", "first_states": "table", "proxy_activation_fn": "tanh", "proxy_hidden_size": 64,
-    "population": 2, "generations": 1, "inner_steps": 10_000, "center_agents": 4, "keep_best": 1,
+    # One generation scores the clone; what it would move by is nothing.
+    "population": 2, "generations": 1, "step_size": 1e-9, "inner_steps": 10_000, "center_agents": 4, "keep_best": 1,
     "retest_agents": 8, "report_agents": 32,
 }  # fmt: skip
 _PRESETS["published", "bandit"] = {

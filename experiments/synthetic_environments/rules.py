@@ -1,0 +1,82 @@
+"""Controllers by hand: functions of observations ``[N, S]`` from which bandits are made (``--start_from``).
+
+    python trainer.py --algo SE --env cartpole --proxy bandit --preset clone \\
+        --start_from experiments.synthetic_environments.rules:balance
+
+Run as a script, it says what each of them makes of the real environment in 100 episodes.
+"""
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+_DRAWS = 20  # random controllers of which `crude` is the best
+
+
+def balance(obs: Array) -> Array:
+    """CartPole: a linear controller that holds the pole for as long as anyone looks."""
+    return (obs @ np.array([0.5, 1.0, 10.0, 2.0]) > 0).astype(int)
+
+
+def crude(obs: Array) -> Array:
+    """CartPole: of 20 random linear controllers the one with the longest single episode."""
+    if not _FOUND:
+        import gymnasium
+
+        weights = np.random.default_rng(0).normal(size=(_DRAWS, 4))
+        with gymnasium.make("CartPole-v1") as env:
+            lengths = [_played(env, lambda obs, own=own: (obs @ own > 0).astype(int), 0) for own in weights]
+        _FOUND.append(weights[int(np.argmax(lengths))])
+    return (obs @ _FOUND[0] > 0).astype(int)
+
+
+_FOUND: list[Array] = []  # the weights of `crude`
+
+
+def swing(obs: Array) -> Array:
+    """Acrobot: turn the second link faster, whichever way it turns."""
+    return np.where(obs[:, 5] > 0, 2, 0)
+
+
+def rock(obs: Array) -> Array:
+    """MountainCarContinuous: push the way the car rolls."""
+    return np.sign(obs[:, 1:]) * np.ones((1, 1))
+
+
+def hold(obs: Array) -> Array:
+    """Pendulum: give it the energy of standing upright, and hold it there."""
+    angle, speed = np.arctan2(obs[:, 1], obs[:, 0]), obs[:, 2]
+    missing = 5 * (1 - obs[:, 0]) - speed**2 / 6
+    pumped = 3 * np.sign(speed + 1e-9) * missing
+    held = -(12 * angle + 3 * speed)
+    return np.clip(np.where(np.abs(angle) < 0.6, held, pumped), -2, 2)[:, None]
+
+
+RULES = {
+    balance: "CartPole-v1", crude: "CartPole-v1", swing: "Acrobot-v1", rock: "MountainCarContinuous-v0",
+    hold: "Pendulum-v1",
+}  # fmt: skip
+
+
+def _played(env: Any, rule: Any, seed: int) -> float:
+    obs, _ = env.reset(seed=seed)
+    total, over = 0.0, False
+    while not over:
+        obs, reward, terminated, truncated, _ = env.step(rule(obs[None])[0])
+        total, over = total + float(reward), terminated or truncated
+    return total
+
+
+def main() -> None:
+    import gymnasium
+
+    for rule, name in RULES.items():
+        with gymnasium.make(name) as env:
+            returns = [_played(env, rule, 1000 + episode) for episode in range(100)]
+        print(f"{rule.__name__:<8} {name:<25} mean {np.mean(returns):7.1f}, lowest {min(returns):7.1f}")
+
+
+if __name__ == "__main__":
+    main()
