@@ -1,4 +1,4 @@
-"""Lightning without two of its imports that nothing here uses: half of what it takes to start.
+"""Lightning without two of its imports that runs do without: most of what it takes to start.
 
 torchmetrics, of which Lightning needs a class, imports scipy.signal to give it a name that newer versions lack. From
 torch's compiler Lightning takes a class, to see whether a module is compiled, and a decorator, which keeps the compiler
