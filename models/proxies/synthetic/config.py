@@ -105,7 +105,6 @@ _PRESETS: dict[tuple[str, str], dict[str, object]] = {
     ("recipe", "bandit"): {
         "proxy_hidden_size": 32, "proxy_activation_fn": "relu", "proxy_init": "normal",
         "strategy": "snes", "step_size": 1.0, "initial_draws": 32, "deploy_steps": 10_000,
-        **_BY_VALUE,
     },
     ("broad", "mdp"): {
         "learned_reset": True, "max_steps": 10, "done_bias": -5.0, "proxy_init": "normal", "initial_draws": 16,
@@ -142,7 +141,7 @@ _OFF_POLICY: dict[str, object] = _SHORT | {
     "num_envs": 5, "fill": 1000, "init_episodes": 0, "buffer_size": 10_000, "action_std": 0.3,
 }  # fmt: skip
 _AGENTS: dict[str, dict[str, object]] = {
-    "DDQN": _BY_VALUE, "DuelingDDQN": _BY_VALUE,
+    "DDQN": _BY_VALUE, "DuelingDDQN": _BY_VALUE, "TD3Discrete": _BY_VALUE,
     "TD3": _OFF_POLICY, "SAC": _OFF_POLICY,
     "PPO": _SHORT | {"num_envs": 10, "rollout_steps": 50, "batch_size": 50, "activation": "relu"},
 }  # fmt: skip
@@ -186,7 +185,7 @@ for _game in ("cartpole", "acrobot"):
 SOLVED = {"cartpole": 475.0, "cartpole-200": 195.0, "acrobot": -100.0}  # Gymnasium's reward thresholds
 
 
-_FOR_AGENTS = ("two_stage", "published", "clone")
+_FOR_AGENTS = ("recipe", "two_stage", "published", "clone")  # presets of bandits that know each kind of agent
 
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
@@ -205,7 +204,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     unknown = {"quit_when_solved": False} if values.get("solved_reward", solved.get("solved_reward")) is None else {}
     every = {"eval_every": 1} if values.get("strategy") == "nes" else {}  # its score transforms 5 to 7 need it
     agent, agents = str(values.get("agent", "DDQN")).partition(",")[0], dict[str, object]()
-    if preset in _FOR_AGENTS:
+    if proxy == "bandit" and preset in _FOR_AGENTS:
         agents = _AGENTS.get(agent, {}) | _AGENTS_BY_GAME.get((agent, base), {})
     return solved | _PRESETS[preset, proxy] | agents | _BY_GAME.get((preset, proxy, base), {}) | unknown | every
 
