@@ -32,6 +32,16 @@ class Adam(Optimizer):
         add = Optimizer.add_param_group
         getattr(add, "__wrapped__", add)(self, param_group)
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """The same of this one."""
+        zero = Optimizer.zero_grad
+        getattr(zero, "__wrapped__", zero)(self, set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        state = Optimizer.state_dict
+        found: dict[str, Any] = getattr(state, "__wrapped__", state)(self)
+        return found
+
     @torch.no_grad()
     def step(self, closure=None):  # type: ignore[override]  # a closure has no use here: gradients are ready
         for group in self.param_groups:

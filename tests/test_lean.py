@@ -45,3 +45,16 @@ print(first, type(sys.modules[{name!r}]).__name__)
 
 def test_what_is_there_already_stays() -> None:
     assert said(f"import scipy.signal as before; {LEAN}; print(sys.modules['scipy.signal'] is before)") == "True"
+
+
+def test_adam_does_without_the_compiler() -> None:
+    code = """
+import sys, torch
+from models.optim import Adam
+weights = torch.ones(3, requires_grad=True)
+adam = Adam([weights], lr=0.1)
+weights.sum().backward()
+adam.step(), adam.zero_grad()
+print(weights.grad, len(adam.state_dict()["state"]), "torch._dynamo" in sys.modules)
+"""
+    assert said(code) == "None 1 False"
