@@ -7,12 +7,13 @@ A folder with a ``config.py`` that ends in ``FAMILY`` is enough (`models.family.
 import dataclasses
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from models.family import Family
-from models.settings import SettingError, kinds, no_choice, spelt
+from models.mixture import Classes, names_in, parts, together
+from models.settings import kinds, no_choice, spelt
 
 
 @functools.cache
@@ -31,6 +32,8 @@ def implementations() -> dict[str, Family]:
 
 # What other libraries have, and what comes nearest here.
 _ELSEWHERE = {"A2C": "AAC", "A3C": "AAC", "DQN": "DDQN", "DDPG": "TD3", "REINFORCE": "VPG", "PG": "VPG"}
+# The same where agents train on proxies, which those that learn from whole episodes do not.
+_ON_PROXIES = _ELSEWHERE | dict.fromkeys(["A2C", "A3C", "AAC", "REINFORCE", "VPG", "PG"], "PPO")
 
 
 def family(name: str) -> Family:
@@ -54,31 +57,46 @@ def inner_agents() -> list[str]:
 
 def named_agents(names: str) -> list[str]:
     """The agents of ``names``, one or several with commas between them. Raises SettingError for one that cannot train
-    on a proxy, and for agents of several families."""
+    on a proxy."""
     found = [name.strip() for name in names.split(",")]
     for name in found:
         if name not in inner_agents():
-            raise no_choice("agent", name, inner_agents())
-    families = {family(name).package.rpartition(".")[2] for name in found}
-    if len(families) > 1:
-        kin = [name for name in inner_agents() if family(name) is family(found[0])]
-        raise SettingError(f"agent is {names!r}; allowed beside {found[0]}: {', '.join(kin)}", "agent")
+            raise no_choice("agent", name, inner_agents(), meant=_ON_PROXIES.get(name.upper(), name))
     return found
 
 
 def families_of(name: str, agent: str) -> list[str]:
-    """The folders of the families whose settings a run of ``name`` has, with that ``agent`` where it learns a proxy."""
-    own = [family(name)] + ([family(named_agents(agent)[0])] if family(name).learns_from == "evolution" else [])
-    return [one.package.rpartition(".")[2] for one in own]
+    """The folders of the families whose settings a run of ``name`` has, with these agents where it learns a proxy."""
+    inner = named_agents(agent) if family(name).learns_from == "evolution" else []
+    own = [family(each) for each in (name, *inner)]
+    return list(dict.fromkeys(one.package.rpartition(".")[2] for one in own))
 
 
-def as_implementation(config: Any, name: str) -> Any:
-    """``config`` with what implementation ``name`` changes, and without what others of its family do."""
+def config_classes(agents: Sequence[str]) -> Classes:
+    """The classes of the settings of these agents, each with the first of them that has it."""
+    found: dict[type, str] = {}
+    for name in agents:
+        found.setdefault(family(name).config, name)
+    return tuple((name, one) for one, name in found.items())
+
+
+def by_family(config: Any, agents: Sequence[str]) -> list[tuple[str, dict[str, str], Any]]:
+    """Of each family of the ``agents``: the first of them, field -> its name in ``config``, and the settings."""
+    classes = config_classes(agents)
+    names = names_in(classes)
+    return [(name, names[one], own) for (name, one), own in zip(classes, parts(config), strict=True)]
+
+
+def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
+    """The settings of one of the ``agents``, of the settings of all: its family's. Where these are for several agents,
+    with what implementation ``name`` changes, and without what others do."""
     own = family(name)
+    found = next(part for part in parts(config) if type(part) is own.config)
+    if sum(family(other) is own for other in agents) == 1:
+        return found
     changed = {key for overrides in own.implementations.values() for key in overrides}
-    return dataclasses.replace(
-        config, **{**{key: getattr(own.config, key) for key in changed}, **own.implementations[name]}
-    )
+    usual = {key: getattr(own.config, key) for key in changed}
+    return dataclasses.replace(found, **{**usual, **own.implementations[name]})
 
 
 def agent_class(name: str) -> type[Any]:
@@ -124,16 +142,29 @@ def default_config(name: str, game: str, given: Mapping[str, Any] | None = None)
 
 
 def default_configs(name: str, game: str, given: Mapping[str, Any], agent: str) -> tuple[Any, Any]:
-    """Settings of the agent and, where ``name`` learns a proxy, of that (else None), before anything given is applied.
+    """Settings of the agents and, where ``name`` learns a proxy, of that (else None), before anything given is applied.
 
-    ``given`` may choose a preset; ``agent`` is the one that trains on a proxy. Raises SettingError.
+    ``given`` may choose a preset; ``agent`` names those that train on a proxy. Where a preset has ``PPO_lr``, it is of
+    that family alone. Raises SettingError.
     """
     own = family(name)
     if own.learns_from != "evolution":
         return default_config(name, game, given), None
-    agent = named_agents(agent)[0]
-    inner = family(agent)
-    values = {**own.implementations[name], **own.proxy_defaults(given, game)}
-    changes = {key: value for key, value in values.items() if key in kinds(inner.config)}
+    agents = named_agents(agent)
+    classes = config_classes(agents)
+    values: dict[str, Any] = {**own.implementations[name], **own.proxy_defaults({**given, "agent": agent}, game)}
+    if given.get("agents_take_turns") != "generations":
+        for key in ("agents_per_proxy", "second_agents"):  # each kind of agent as often as the others
+            if (values.get(key) or (1 if key == "agents_per_proxy" else len(agents))) % len(agents):
+                values[key] = len(agents)
+        if len(classes) > 1 and {**values, **given}.get("strategy") != "nes":  # which may compare with the mean
+            values.setdefault("rank_apart", True)
+    configs = []
+    for first, one in classes:
+        inner = family(first)
+        changes = {key: value for key, value in values.items() if key in kinds(one)}
+        for other in inner.implementations:
+            changes |= {key: values[f"{other}_{key}"] for key in kinds(one) if f"{other}_{key}" in values}
+        configs.append((first, one(**{**inner.implementations[first], **changes})))
     proxy = own.config(**{key: value for key, value in values.items() if key in kinds(own.config)})
-    return inner.config(**{**inner.implementations[agent], **changes}), proxy
+    return together(tuple(configs)), proxy

@@ -2,10 +2,11 @@
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from control.cli.settings import COMMAND, COMMANDS, OWN, RunConfig
+from models.mixture import shared
 from models.registry import default_configs, families_of, family, implementations, inner_agents
 from models.settings import Kind, SettingError, kinds
 from models.vocabulary import DEPTHS, HINTS, WIDTHS, vocabulary
@@ -34,7 +35,8 @@ def flags(implementation: str, game: str, given: Mapping[str, str] | None = None
         f"command.{name}": Flag(f"command.{name}", COMMAND, field.metadata, None, "evaluation")
         for name, field in COMMANDS.items()
     }
-    of_agent = _flags_of(agent, f"hyperparameters of {implementation if proxy is None else inner}")
+    section = f"hyperparameters of {implementation if proxy is None else inner}"
+    of_agent = _of_all(agent, section) | _flags_of(agent, section)
     found = _flags_of(RunConfig()) | commands
     for own in (parameters(game), _flags_of(proxy), of_agent):
         if twice := found.keys() & own.keys() - {*OWN}:
@@ -43,12 +45,27 @@ def flags(implementation: str, game: str, given: Mapping[str, str] | None = None
     return found
 
 
+def _of_all(agents: Any, section: str) -> dict[str, Flag]:
+    """What may be given to several families at once, with the default that all of them have, if any."""
+    own, found = _flags_of(agents, section), {}
+    for name, names in shared(agents).items() if agents is not None else ():
+        first = own[names[0]]
+        default = first.default if all(own[other].default == first.default for other in names) else None
+        meta = {**first.meta, "help": f"{' and '.join(names)} at once"}
+        found[name] = Flag(name, first.kind, meta, default, section)
+    return found
+
+
 def flags_of_all(game: str) -> dict[str, Flag]:
     """Every setting of every implementation, and every parameter of every game."""
     from envs.names import GAMES
 
     found = {name: flag for other in GAMES for name, flag in parameters(other).items()}
-    return found | {n: flag for implementation in implementations() for n, flag in flags(implementation, game).items()}
+    found |= {n: flag for implementation in implementations() for n, flag in flags(implementation, game).items()}
+    for agent in inner_agents():
+        own = _flags_of(family(agent).config(), f"hyperparameters of {agent}")
+        found |= {f"{agent}_{name}": replace(flag, name=f"{agent}_{name}") for name, flag in own.items()}
+    return found
 
 
 def parameters(game: str) -> dict[str, Flag]:
@@ -64,8 +81,9 @@ def parameters(game: str) -> dict[str, Flag]:
 
 
 def for_fresh_agents() -> set[str]:
-    """The hyperparameters of agents that can train on a proxy."""
-    return {name for agent in inner_agents() for name in kinds(family(agent).config)}
+    """The hyperparameters of agents that can train on a proxy, by their names and by those in company."""
+    own = {agent: kinds(family(agent).config) for agent in inner_agents()}
+    return {called for agent, names in own.items() for name in names for called in (name, f"{agent}_{name}")}
 
 
 def _flags_of(config: Any, section: str = "") -> dict[str, Flag]:

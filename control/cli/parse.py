@@ -11,7 +11,8 @@ from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_fresh_
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, from_dict, to_yaml
 from control.cli.together import FOR_EVALUATION, check_together
 from control.cli.words import NULL, Pair, named, one_word, read_value, split, word
-from models.registry import families_of, family
+from models.mixture import spread
+from models.registry import default_configs, families_of, family
 from models.settings import SettingError, check_value, raise_all, shown
 from models.vocabulary import DEPTHS, WIDTHS, translate, vocabulary
 
@@ -71,8 +72,9 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     asked, _ = _by_our_names(asked, choice, in_file)
     _tell(typed, asked, choice)
     wrong: list[SettingError] = []
-    from_flags = named(asked.items(), known, choice.implementation, "--", choice.game, wrong)
-    words = named(in_file.items(), known, choice.implementation, f"{file}: ", choice.game, wrong) | from_flags
+    from_flags = choice.each(named(asked.items(), known, choice.implementation, "--", choice.game, wrong))
+    from_file = named(in_file.items(), known, choice.implementation, f"{file}: ", choice.game, wrong)
+    words = choice.each(from_file) | from_flags
     if choice.evaluating:
         kept = parameters(choice.game) if "gamename" in words else {}
         words = {n: words[n] for n in words if n in from_flags or n in kept or known[n].section in FOR_EVALUATION}
@@ -111,6 +113,7 @@ def settings_from(**values: Any) -> Settings:
     for name in values:
         if name not in choice.known:
             raise unknown(name, choice.known, choice.implementation, "", choice.game)
+    values = choice.each(values)
     return _settings(values, choice, frozenset(values))
 
 
@@ -172,6 +175,11 @@ class _Choice(NamedTuple):
     evaluating: bool
     known: Mapping[str, Flag]
     families: Sequence[str]
+    agents: Any = None
+
+    def each(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """``values`` with those for agents of several families given to each (`models.mixture.spread`)."""
+        return dict(values) if self.agents is None else spread(self.agents, values)
 
 
 def _choose(words: Mapping[str, list[str]], asked: Container[str]) -> _Choice:
@@ -195,8 +203,9 @@ def _choose(words: Mapping[str, list[str]], asked: Container[str]) -> _Choice:
         return _Choice(implementation, game.name, True, flags_of_all(game.name), ())
     choosing = CHOOSING if family(implementation).learns_from == "evolution" else CHOOSING[:1]
     chosen = {name: one_word(name, words[name]) for name in choosing if name in words}
-    families = families_of(implementation, chosen.get("agent", RunConfig.agent))
-    return _Choice(implementation, game.name, evaluating, flags(implementation, game.name, chosen), families)
+    agent = chosen.get("agent", RunConfig.agent)
+    families, agents = families_of(implementation, agent), default_configs(implementation, game.name, chosen, agent)[0]
+    return _Choice(implementation, game.name, evaluating, flags(implementation, game.name, chosen), families, agents)
 
 
 def _settings(values: dict[str, Any], choice: _Choice, asked: Container[str]) -> Settings:

@@ -21,7 +21,11 @@ class RunConfig:
     """Everything about a run that is not a hyperparameter of the agent. This is the only home of its defaults."""
 
     implementation: str = _run("UDRL", "the learning algorithm, SE to learn a synthetic environment, or RN a reward")
-    agent: str = _run("DDQN", "agent that trains on a proxy (SE, RN), or several of one family: DDQN,DuelingDDQN")
+    agent: str = _run(
+        "DDQN",
+        "agent that trains on a proxy (SE, RN), or several: DDQN,PPO. A flag is for all that have it; --PPO_lr is for "
+        "one where several have it",
+    )
     gamename: str = _run("lunarlander", "the environment: one that `--help` lists, or any Gymnasium id", maximum=200)
     exp_name: str = _run("debug", "name of the experiment, a folder", maximum=100)
     seed: int = _run(25, "seed of the run; with num_seeds, of its first member", minimum=0, maximum=2**63 - 1)

@@ -9,7 +9,8 @@ from typing import Any
 
 from control.cli.run_settings import BY_FLAG, OWN, REPLACED, WITHOUT_EFFECT, RunConfig
 from models.family import StepSchedule
-from models.registry import default_configs, families_of, family, named_agents
+from models.mixture import shared, spread
+from models.registry import by_family, default_configs, families_of, family, named_agents
 from models.settings import Kind, SettingError, check, check_value, kinds, nearest, setting
 from models.vocabulary import translate
 
@@ -27,7 +28,8 @@ class Settings:
     """All settings of one invocation.
 
     ``agent`` is the ``config`` of the agent's family, None with ``--eval_agent``, where the checkpoint holds it.
-    ``proxy`` is the ``config`` of the proxy to learn, else None; ``agent`` is then the inner agent's. ``changed``
+    ``proxy`` is the ``config`` of the proxy to learn, else None; ``agent`` is then the inner agent's, or that of agents
+    of several families (`models.mixture`). ``changed``
     holds, with ``--eval_agent``, hyperparameters of agents that train on a proxy. ``command`` holds only what was
     overridden, such as ``{"return": 250.0}``. ``given`` names what a flag or file set (``"command"`` for any command).
     """
@@ -78,6 +80,7 @@ class Settings:
                 raise SettingError(f"command.{name} is unknown; allowed: {', '.join(COMMANDS)}")
             check_value(f"command.{name}", value, COMMAND, COMMANDS[name].metadata)
         command = {name: float(value) for name, value in command.items() if value is not None}
+        changes = changes if self.agent is None else spread(self.agent, changes)
         proxy = _with_own(self.proxy, changes)
         agent = _with_own(self.agent, changes, OWN)
         run = _with_own(self.run, changes)
@@ -108,6 +111,7 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     run = build(RunConfig(), {name: values[name] for name in first if name in values})
     agent, proxy = default_configs(run.implementation, run.gamename, values, run.agent)
     known = {name for config in (run, proxy, agent) if config is not None for name in kinds(type(config))}
+    known |= shared(agent).keys()
     families = families_of(run.implementation, run.agent)
     values, _ = translate(values, families, known, lambda name: getattr(agent, name, None))
     end = end_of(run.implementation)
@@ -124,7 +128,10 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
         raise SettingError(f"{end} and total_steps are null; allowed: an end of the training, one of them", end)
     if proxy is not None:
         validate(run.implementation, settings.proxy)
-    validate(run.implementation if proxy is None else named_agents(run.agent)[0], settings.agent)
+        for name, _, own in by_family(settings.agent, named_agents(run.agent)):
+            validate(name, own)
+    else:
+        validate(run.implementation, settings.agent)
     return settings
 
 
@@ -174,7 +181,8 @@ def acting(settings: Settings) -> dict[str, Any]:
     names |= {field.name for field in dataclasses.fields(run) if field.metadata["section"] in WITHOUT_EFFECT}
     names |= family(run.implementation).ineffective(settings.agent).keys()
     if settings.proxy is not None:
-        names |= family(named_agents(run.agent)[0]).ineffective(settings.agent).keys()
+        for name, called, own in by_family(settings.agent, named_agents(run.agent)):
+            names |= {called[field] for field in family(name).ineffective(own)}
     if run.no_checkpoint:
         names.add("checkpoint_every")
     if not run.record:

@@ -16,7 +16,7 @@ from torch import Tensor
 from control.cli.progress import progress
 from control.cli.settings import as_dict
 from control.cli.words import command_line
-from control.evolution.inner_loop import InnerLoop, Outcome
+from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
 from control.evolution.objectives import average, staying
 from control.films.recording import Actor, record, returns_text
 from control.lightning.board import show_film
@@ -51,7 +51,9 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
     generation, winner, rows = _reevaluate(module, verbose)
     count = config.report_agents
     doing = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
-    summary = describe(_outcome(module, winner[None], "report", count, doing), config)
+    outcome = _outcome(module, winner[None], "report", count, doing)
+    each = by_kind(module.agents, module.seeds_of("report", count), outcome.scores) if module.kinds > 1 else {}
+    summary = describe(outcome, config) | ({"each": each} if each else {})
     if summary["failed"] == count or not math.isfinite(max(row["again"] for row in rows)):
         raise UserError(
             "the weights of all agents that judge the means are no longer finite, so the search has no winner; metrics "
@@ -70,6 +72,8 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
     score = f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}"
     lost = f"; {summary['failed']} of them diverged and count in nothing" if summary["failed"] else ""
     yield "its score", f"{score} on {count} fresh agents that chose nothing{lost}"
+    if each:
+        yield "of each", ", ".join(f"{kind} {mean:.1f}" for kind, mean in each.items())
     if "stays" in summary:
         yield "solved", speed_text(summary)
     if run.record:
@@ -87,6 +91,7 @@ def _film(module: PopulationModule, winner: Tensor, path: Path) -> str:
     settings, game = module.settings, module.settings.run.gamename
     config = dataclasses.replace(module.config, inner_steps=module.config.steps_in_use)
     loop = InnerLoop(config, settings.run.agent, settings.agent, game, settings.run.num_threads)
+    loop = loop.alone(loop.kinds[0])
     trained = loop.finish(loop.begin(winner[None], module.seeds_of("video", 1)))
     seeds = Streams.named(module.seeds, "video").episode_seeds(settings.run.record_episodes)[0].tolist()
     try:

@@ -19,7 +19,7 @@ from control.commands import obedience
 from control.commands.process import prepare
 from control.commands.run import to_play, with_weights
 from control.evolution.cluster import make_workers
-from control.evolution.inner_loop import fresh_seeds
+from control.evolution.inner_loop import by_kind, fresh_seeds
 from control.films.recording import check_recording, film, returns_text
 from control.loops.build import check_accelerator, check_spaces, device_of, spaces_of
 from control.loops.loop import Loop
@@ -32,9 +32,10 @@ from control.reports.tables import aligned, with_interval
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from models.hashed import CPU
+from models.mixture import names_in, parts, spread
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
-from models.registry import agent_class, family, named_agents
+from models.registry import agent_class, by_family, config_classes, family, named_agents
 from models.settings import SettingError, kinds
 from models.spaces import Spaces
 from models.vocabulary import translate
@@ -195,17 +196,18 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     tests = share if "num_eval_episodes" in settings.given else 10
     config = dataclasses.replace(proxy.config, test_episodes=tests)
     here = dataclasses.replace(run, gamename=proxy.game, agent=agent_name)
-    for name in named_agents(agent_name):
+    for name in (names := named_agents(agent_name)):
         check_spaces(here, agent_class(name), real_spaces, name)
     check_accelerator(dataclasses.replace(here, implementation=proxy.implementation))
     check_memory(needed, [here, agent, config], run.accelerator)
     kind = KINDS[config.proxy]
     learned, real_name = (kind.called, "real reward") if kind.used_by else ("synthetic", "real")
     print(f"{proxy.game} by a {kind.called}: {proxy.path}")
-    sampled = f", sampled for each agent: {', '.join(agent.vary)}" if agent.vary_hp else ""
+    drawn = list(dict.fromkeys(name for own in parts(agent) if own.vary_hp for name in own.vary))
+    sampled = f", sampled for each agent: {', '.join(drawn)}" if drawn else ""
     print(f"{run.num_agents} fresh {agent_name} agents on each, seed {run.seed}{sampled}; "
           f"{tests} real test episodes per agent\n")  # fmt: skip
-    seeds = fresh_seeds(run.seed, "evaluation", run.num_agents, len(named_agents(agent_name)))
+    seeds = fresh_seeds(run.seed, "evaluation", run.num_agents, len(names))
 
     def show(name: str, agent_config: Any, proxies: Tensor | None, steps: int, rule: str) -> None:
         """Train, test, and print the row; and how soon agents solve the game, where all train for as long."""
@@ -226,6 +228,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
             f"{row['steps']:,.0f}", f"{row['episodes']:,.1f}", f"{time.perf_counter() - started:.1f}",
         )  # fmt: skip
         print(*aligned([cells], WIDTHS), flush=True)
+        if len(names) > 1:
+            each = by_kind(names, seeds, outcome.scores)
+            print(f"  {', '.join(f'{name} {mean:.1f}' for name, mean in each.items())}")
         if row["failed"]:
             print(f"  {row['failed']} of these agents diverged and count in nothing")
         if "stays" in row:
@@ -268,21 +273,32 @@ def _real_spaces(proxy: Proxy) -> Spaces:
 
 
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
-    """Settings of fresh agents: those of the search's agents as far as ``name`` knows them, then ``changed``. Where the
-    preset has others for this kind of agents, these count. ``vary_hp`` samples everything it can, unless ``vary`` says
-    what."""
+    """Settings of the fresh agents ``name``: those of the search's agents of the same family, or of all where these
+    are of one, as far as the family knows them and the preset has no others for it; then ``changed``. ``vary_hp``
+    samples everything it can, unless ``vary`` says what."""
     try:
-        foreign = for_fresh_agents() - kinds(family(named_agents(name)[0]).config).keys()
-        own, _ = translate(proxy.description.get("settings", {}), (), for_fresh_agents(), lambda name: None)
-        search = {key: value for key, value in own.items() if key not in foreign} | _of_preset(proxy, name)
+        told = proxy.description.get("settings", {})
+        own, _ = translate(told, (), for_fresh_agents(), lambda name: None)
+        theirs = names_in(config_classes(named_agents(told.get("agent", "DDQN"))))
+        search = {key: value for key, value in own.items() if key not in for_fresh_agents()}
+        ours = config_classes(named_agents(name))
+        for first, one in ours:
+            names = names_in(ours)[one]
+            if one in theirs:
+                search |= {names[field]: own[called] for field, called in theirs[one].items() if called in own}
+            elif len(theirs) == 1:
+                found = {field: own[field] for field in names if field in own} | _of_preset(proxy, first)
+                search |= {names[field]: value for field, value in found.items()}
         search |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
-        from_dict(search)
+        known = from_dict(search).agent
     except Exception as error:  # of a file anything can come
         reason = error if isinstance(error, SettingError) else type(error).__name__
         line = f"proxy {str(proxy.path)!r}: its description.settings are damaged ({reason})"
         raise ProxyError(line) from error
-    if changed.get("vary_hp"):
-        changed = {"vary": family(named_agents(name)[0]).config().vary} | changed
+    changed = spread(known, changed)
+    for _, names, part in by_family(known, named_agents(name)):
+        if changed.get(names["vary_hp"]):
+            changed = {names["vary"]: type(part)().vary} | changed
     return from_dict(search | changed).agent
 
 

@@ -120,7 +120,7 @@ def _on_proxy(run: RunConfig, word: str, proxy: Proxy) -> Actor:
     agent, name, steps = agent_settings(proxy, names, {}), named_agents(names)[0], proxy.config.steps_in_use
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule
     config = dataclasses.replace(proxy.config, inner_steps=steps, inner_rule=rule, test_every=None)
-    loop = InnerLoop(config, names, agent, proxy.game, run.num_threads)
+    loop = InnerLoop(config, names, agent, proxy.game, run.num_threads).alone(name)
     parameters = None if word == REAL else proxy.parameters[None]
     begun = loop.begin(parameters, fresh_seeds(run.seed, "evaluation", 1, len(named_agents(names))))
     with contextlib.closing(begun.environment):

@@ -29,7 +29,7 @@ from envs.make import make_dynamics, make_environment, stages_of
 from models.contract import InnerAgent, Policy
 from models.hashed import CPU, streams_on
 from models.proxies.search import SearchConfig
-from models.registry import agent_class, as_implementation, named_agents
+from models.registry import agent_class, config_of, named_agents
 from models.streams import Streams, derive_seed, in_step, numbered_seed
 
 Advance = Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]]
@@ -80,17 +80,26 @@ class Outcome:
 
     @classmethod
     def joined(cls, parts: Sequence["Outcome"]) -> "Outcome":
-        """Parts of one batch of agents, in order."""
+        """Parts of one batch of agents, in order. Agents with more environments may have a test less on the way."""
+        tests = min(part.curve.shape[1] for part in parts)
+        parts = [dataclasses.replace(part, curve=part.curve[:, :tests]) for part in parts]
         fields = zip(*(vars(part).values() for part in parts), strict=True)
         whole: list[Any] = [torch.cat(each) if isinstance(each[0], Tensor) else sum(each) for each in fields]
         return cls(*whole)
 
 
-def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1) -> list[int]:
+def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1, only: int | None = None) -> list[int]:
     """Seeds of ``count`` fresh agents; different names give agents that share nothing. A seed's remainder by the number
-    of ``kinds`` of agents says which one it is: they take turns."""
+    of ``kinds`` of agents says which one it is: they take turns, or all are ``only`` one."""
     drawn = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
-    return [each - each % kinds + i % kinds for i, each in enumerate(drawn)]
+    return [each - each % kinds + (i if only is None else only) % kinds for i, each in enumerate(drawn)]
+
+
+def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[str, float]:
+    """The mean of ``scores [N]``, without NaN, of each of the ``kinds`` of agents that the ``seeds [N]`` choose."""
+    chosen = torch.tensor([seed % len(kinds) for seed in seeds])
+    there = [(kind, scores[chosen == number]) for number, kind in enumerate(kinds)]
+    return {kind: float(own.nanmean()) for kind, own in there if own.isfinite().any()}
 
 
 def train(
@@ -163,13 +172,14 @@ def train(
 
 
 class InnerLoop:
-    """Trains and tests agents of one kind on proxies of one kind around one real environment, all in this process.
+    """Trains and tests agents on proxies of one kind around one real environment, all in this process.
 
-    ``agent`` is the agents' implementation, or several of one family with commas between them, of which an agent's seed
-    chooses (`fresh_seeds`); ``game`` is the real environment. ``threads`` share the agents where these train in machine
-    code, and change no number. They train on ``device``: elsewhere than on the CPU with other random numbers, and to
-    the end of a block of steps (`DeviceLoop`). Tests are on the CPU. Sets torch to one thread and to round denormal
-    numbers to zero: else the same agent would come out differently in another process.
+    ``agent`` is the agents' implementation, or several with commas between them, of which an agent's seed chooses
+    (`fresh_seeds`); ``agent_config`` their settings (`models.mixture`); ``game`` is the real environment. ``threads``
+    share the agents where these train in machine code, and change no number. They train on ``device``: elsewhere than
+    on the CPU with other random numbers, and to the end of a block of steps (`DeviceLoop`). Tests are on the CPU. Sets
+    torch to one thread and to round denormal numbers to zero: else the same agent would come out differently in another
+    process.
     """
 
     def __init__(
@@ -206,30 +216,37 @@ class InnerLoop:
         configure_torch()  # again: this thread need not be the one of last time
         loop = copy.copy(self)
         loop.config = dataclasses.replace(self.config, **changes)
-        if sample_all:
-            everything = type(self.agent_config)().vary
-            loop.agent_config = dataclasses.replace(self.agent_config, vary_hp=True, vary=everything)
         if by_target:
             assert proxies is not None
             return Outcome.joined([
                 loop._test_targets(proxies[first : first + MOST_MEMBERS], seeds[first : first + MOST_MEMBERS])
                 for first in range(0, len(seeds), MOST_MEMBERS)
             ])  # fmt: skip
-        pieces, parts, shared = [], [], loop.agent_config
+        pieces, parts = [], []
         for number, kind in enumerate(self.kinds):
             mine = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == number]
-            loop.agent_config = shared if len(self.kinds) == 1 else as_implementation(shared, kind)
-            for group in self.agent_class.groups(loop.agent_config, [seeds[i] for i in mine]) if mine else ():
+            own = loop.alone(kind)
+            if sample_all:
+                everything = type(own.agent_config)().vary
+                own.agent_config = dataclasses.replace(own.agent_config, vary_hp=True, vary=everything)
+            for group in own.agent_class.groups(own.agent_config, [seeds[i] for i in mine]) if mine else ():
                 most = MOST_MEMBERS if self.device == CPU else MOST_ON_GPU
                 for first in range(0, len(group), most):
                     piece = [mine[i] for i in group[first : first + most]]
                     pieces += piece
-                    own = None if proxies is None else proxies[piece]
+                    theirs = None if proxies is None else proxies[piece]
                     done, size = (len(pieces) - len(piece)) / len(seeds), len(piece) / len(seeds)
-                    parts.append(loop._run_piece(own, [seeds[i] for i in piece], part(watch, done, size)))
+                    parts.append(own._run_piece(theirs, [seeds[i] for i in piece], part(watch, done, size)))
         whole, order = Outcome.joined(parts), torch.tensor(pieces).argsort()
         in_order = {name: getattr(whole, name)[order] for name in ("returns", "curve", "steps", "episodes")}
         return dataclasses.replace(whole, **in_order)
+
+    def alone(self, kind: str) -> "InnerLoop":
+        """This loop for one of its kinds of agents."""
+        loop = copy.copy(self)
+        loop.agent_config = config_of(self.agent_config, kind, self.kinds)
+        loop.kinds, loop.agent_class = [kind], agent_class(kind)
+        return loop
 
     def _run_piece(self, proxies: Tensor | None, seeds: list[int], watch: Watch | None) -> Outcome:
         started, self._rule_steps = time.perf_counter(), 0
@@ -255,7 +272,9 @@ class InnerLoop:
         """Nothing was started."""
 
     def runs_compiled(self) -> bool:
-        """Whether agents of these settings train in machine code."""
+        """Whether agents of these settings train in machine code, or some of them."""
+        if len(self.kinds) > 1:
+            return any(self.alone(kind).runs_compiled() for kind in self.kinds)
         if self.compiled is None:
             return False
         loop = self.begin(self.stages.parameters.initial(Streams([0])), [0])
@@ -263,7 +282,7 @@ class InnerLoop:
             return bool(self.compiled.able(loop))
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
-        """Fresh agents of ``seeds [N]``, of one shape, before their first step; ``proxies`` as for `run`."""
+        """Fresh agents of ``seeds [N]``, of one kind and shape, before their first step; ``proxies`` as for `run`."""
         device, at = self.device, {} if self.device == CPU else {"device": self.device}
         agent = self.agent_class(self.agent_config, self.stages.spaces, seeds, **at)
         if proxies is None:

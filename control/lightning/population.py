@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from control.cli.settings import RunConfig, Settings
 from control.evolution.cluster import Workers, make_workers
 from control.evolution.fitness_shaping import centred_ranks
-from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
+from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import STRATEGIES, Archive, Strategy
 from control.evolution.teachers import check_teacher, cloned, is_teacher
@@ -61,7 +61,9 @@ class PopulationModule(RunModule):
         self.flat = 0  # generations in a row in which all proxies had the same fitness, below what counts as solved
         self.widened = 0  # times that noise_std was doubled since all proxies had the same fitness
         self.strategy = self.strategy_from(self.mean[0], 1)
-        self.kinds = len(named_agents(settings.run.agent))
+        self.agents = named_agents(settings.run.agent)
+        self.kinds = len(self.agents)
+        self.of_each: dict[str, float] = {}  # the return of each kind of agent on the latest mean that was scored
 
     def has_solved(self) -> bool:
         """Whether a mean ends the search."""
@@ -88,7 +90,8 @@ class PopulationModule(RunModule):
         scores = [f"{name} {means[tag]:7.1f}" for name, tag in shown.items() if tag in means]
         failed = int((~self.fitness.isfinite()).sum())
         diverged = [f"{failed} of {len(self.fitness)} diverged"] if failed else []
-        return [*scores, *diverged, *steps]
+        each = [f"mean of {kind} {score:.1f}" for kind, score in self.of_each.items() if MEAN_RETURN in means]
+        return [*scores, *each, *diverged, *steps]
 
     def histograms(self) -> dict[str, Tensor]:
         """The mean's parameters by network, for TensorBoard."""
@@ -141,8 +144,10 @@ class PopulationModule(RunModule):
         noise = Streams([derive_seed(seed, f"initial perturbation {i}") for i in range(draws)])
         copies = first.unsqueeze(1).repeat(1, members, 1)
         copies[..., : parameters.searched] += config.noise_std * noise.normal(members, parameters.searched)
-        same = [derive_seed(seed, "initial agent")] * draws * members
-        outcome = self._train_fresh(copies.flatten(0, 1), same, by_target=config.scored_by == "target")
+        agent = derive_seed(seed, "initial agent")
+        agents = [agent - agent % self.kinds + i % self.kinds for i in range(members)] if self.kinds > 1 else [agent]
+        agents = agents * (draws * members // len(agents))
+        outcome = self._train_fresh(copies.flatten(0, 1), agents, by_target=config.scored_by == "target")
         fitness = objective(outcome, config).view(draws, members).mean(1).nan_to_num(-torch.inf)
         return first[int(fitness.argmax())]
 
@@ -157,7 +162,8 @@ class PopulationModule(RunModule):
         self.epoch = self.current_epoch + 1
         config, name, members = self.config.at(self.epoch), f"generation {self.epoch}", len(self.population)
         repeats = members if config.common_random_numbers else 1
-        seeds = self.seeds_of(name, members * config.agents_per_proxy // repeats) * repeats
+        kind = (self.epoch - 1) % self.kinds if config.agents_take_turns == "generations" else None
+        seeds = self.seeds_of(name, members * config.agents_per_proxy // repeats, kind) * repeats
         proxies = self.population.repeat_interleave(config.agents_per_proxy, 0)
         if (self.epoch - 1) % config.eval_every == 0 or self.epoch == self.epochs:
             proxies = torch.cat([proxies, self.mean.detach().expand(config.center_agents, -1)])
@@ -199,6 +205,7 @@ class PopulationModule(RunModule):
         if len(of_mean):
             numbers["search/center_return"] = returned.nanmean()
             self.mean_fitness = float(of_mean.nanmean())
+            self.of_each = by_kind(self.agents, range(len(returned)), returned) if self.kinds > 1 else {}
             solved = self.config.solved_reward
             if solved is not None:
                 numbers["search/center_solved"] = (returned >= solved).float().mean()
@@ -236,9 +243,10 @@ class PopulationModule(RunModule):
             f"{where} with noise_std {noise:.3g}; a larger inner_steps or test_limit may help"
         )
 
-    def seeds_of(self, name: str, count: int) -> list[int]:
-        """Seeds of ``count`` fresh agents; different names give agents that share nothing."""
-        return fresh_seeds(self.settings.run.seed, name, count, self.kinds)
+    def seeds_of(self, name: str, count: int, only: int | None = None) -> list[int]:
+        """Seeds of ``count`` fresh agents, of ``only`` one kind or all in turn; different names give agents that share
+        nothing."""
+        return fresh_seeds(self.settings.run.seed, name, count, self.kinds, only)
 
     def on_train_epoch_end(self) -> None:
         super().on_train_epoch_end()
@@ -319,8 +327,9 @@ def build(settings: Settings) -> PopulationModule:
     for name in named_agents(run.agent):
         check_spaces(run, agent_class(name), stages.spaces, name)
     kinds, search = len(named_agents(run.agent)), settings.proxy
+    in_turn = search.common_random_numbers and search.agents_take_turns == "seeds"
     for name in ("agents_per_proxy", "second_agents"):  # else the first kinds would decide alone
-        if search.common_random_numbers and (getattr(search, name) or kinds) % kinds:
+        if in_turn and (getattr(search, name) or kinds) % kinds:
             line = f"{name} is {getattr(search, name)}, but agent is {run.agent!r}; allowed: a multiple of {kinds}"
             raise SettingError(line, name)
     if (start := search.start_from) is None:  # before anything is written
@@ -338,7 +347,8 @@ def build(settings: Settings) -> PopulationModule:
     settings = settings.replace(compiled=_compiled(settings))
     job, device = (settings.proxy, run.agent, settings.agent, run.gamename), device_of(run)
     if device != CPU:  # SettingError where the real environment cannot be played there
-        InnerLoop(*job, device=device).begin(stages.parameters.initial(Streams([0])), [0])
+        for name in named_agents(run.agent):
+            InnerLoop(*job, device=device).alone(name).begin(stages.parameters.initial(Streams([0])), [0])
     workers = make_workers(*job, run.num_workers, run.ray_address, run.num_threads, device)
     return PopulationModule(settings, workers, stages)
 

@@ -10,7 +10,7 @@ from control.cli.settings import RunConfig, Settings
 from control.loops.process import available_memory
 from control.loops.steps import BLOCK
 from envs.names import resolve
-from models.registry import agent_class, family, named_agents
+from models.registry import agent_class, config_of, family, named_agents
 from models.settings import SettingError, bounds, kinds
 from models.spaces import Spaces
 
@@ -105,9 +105,15 @@ def of_fresh_agents(search: Any, run: RunConfig, agent: Any, spaces: Spaces, siz
     """Bytes of ``count`` fresh agents on proxies of ``size`` parameters; of a worker `MOST_MEMBERS` train at a time."""
     members = min(MOST_MEMBERS if run.accelerator == "cpu" else MOST_ON_GPU, -(-count // run.num_workers))
     tests = search.test_episodes * (_of_environment(run.gamename, spaces) + 12)
-    inner = agent_class(named_agents(run.agent)[0]).memory_bytes(agent, spaces, members, search.steps_in_use)
+    names = named_agents(run.agent)
+    kinds_of = [(agent_class(name), config_of(agent, name, names)) for name in names]  # which take turns
+    inner = max(
+        kind.memory_bytes(own, spaces, members, search.steps_in_use)
+        + members * BLOCK * own.num_envs * (8 + spaces.obs_bytes)
+        for kind, own in kinds_of
+    )
     rule = 16 * search.early_out_num * (search.inner_rule != "budget")
-    worker = inner + members * (12 * size + BLOCK * agent.num_envs * (8 + spaces.obs_bytes) + tests + rule)
+    worker = inner + members * (12 * size + tests + rule)
     return run.num_workers * (worker + _WORKER) + count * (4 * size + 4 * search.test_episodes + _LOSS)
 
 

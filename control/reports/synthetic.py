@@ -36,6 +36,7 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     compiled = settings.proxy.compiled and whole
     config = dataclasses.replace(proxy.config, inner_steps=proxy.config.steps_in_use, compiled=compiled)
     loop = InnerLoop(config, settings.run.agent, settings.replace(vary_hp=False).agent, proxy.game)
+    loop = loop.alone(loop.kinds[0])
     parameters = proxy.parameters.expand(_AGENTS, -1)
     interaction = loop.begin(parameters, list(range(_AGENTS)))
     trained = loop.finish(interaction)

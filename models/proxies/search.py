@@ -110,6 +110,12 @@ class SearchConfig:
         "in torch",
     )
     agents_per_proxy: int = _inner(1, "fresh agents that train on each proxy", minimum=1)
+    agents_take_turns: str = _inner(
+        "seeds",
+        "of several agents (DDQN,PPO): seeds, each proxy has as many of each, and their seeds say who is who; "
+        "generations, all agents of a generation are of one kind",
+        choices=("seeds", "generations"),
+    )
     inner_rule: str = _inner(
         "budget",
         "budget: an agent trains for inner_steps; it stops before that once its returns no longer change (plateau [F]) "

@@ -1,0 +1,92 @@
+"""The settings of agents of several families in one search, as one dataclass. Imports no torch.
+
+Each family keeps its own: ``lr`` of DDQN and of PPO are the fields ``DDQN_lr`` and ``PPO_lr``. A setting that one
+family has alone keeps its name. A value given as ``lr`` is meant for every family that has one (`spread`).
+"""
+
+import dataclasses
+import functools
+import typing
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+Classes = tuple[tuple[str, type], ...]
+"""The name of the first agent of each family, and the class of that family's settings."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """The base of all such settings."""
+
+    classes: ClassVar[Classes]
+
+    def __reduce__(self) -> Any:  # workers make the class anew
+        return together, (tuple((name, own) for (name, _), own in zip(self.classes, parts(self), strict=True)),)
+
+
+def names_in(classes: Classes) -> dict[type, dict[str, str]]:
+    """Class of settings -> field -> its name among those of all ``classes``."""
+    having = Counter(field.name for _, one in classes for field in dataclasses.fields(one))
+    return {
+        one: {
+            field.name: field.name if having[field.name] == 1 else f"{name}_{field.name}"
+            for field in dataclasses.fields(one)
+        }
+        for name, one in classes
+    }
+
+
+def together(configs: tuple[tuple[str, Any], ...]) -> Any:
+    """The settings of several families as one, ``(name, settings)`` of each; those of one family as they are."""
+    if len(configs) == 1:
+        return configs[0][1]
+    classes = tuple((name, type(own)) for name, own in configs)
+    names = names_in(classes)
+    values = {names[type(own)][field]: value for _, own in configs for field, value in vars(own).items()}
+    return _class_of(classes)(**values)
+
+
+@functools.cache
+def _class_of(classes: Classes) -> type:
+    fields: list[Any] = []
+    for name, one in classes:
+        hints = typing.get_type_hints(one)
+        for field in dataclasses.fields(one):
+            section = ": ".join(filter(None, [name, field.metadata.get("section")]))
+            copied = dataclasses.field(default=field.default, metadata={**field.metadata, "section": section})
+            fields.append((names_in(classes)[one][field.name], hints[field.name], copied))
+    made = dataclasses.make_dataclass("Mixture", fields, bases=(Mixture,), frozen=True)
+    made.classes = classes  # type: ignore[attr-defined]
+    return made
+
+
+def classes_of(config: Any) -> Classes:
+    """The classes that settings are made of; of one family its own, without a name."""
+    return config.classes if isinstance(config, Mixture) else (("", type(config)),)
+
+
+def parts(config: Any) -> list[Any]:
+    """The settings of each family."""
+    if not isinstance(config, Mixture):
+        return [config]
+    found = names_in(config.classes).items()
+    return [one(**{field: getattr(config, name) for field, name in names.items()}) for one, names in found]
+
+
+def shared(config: Any) -> dict[str, tuple[str, ...]]:
+    """A setting that several families have -> its names, one for each of them."""
+    found: dict[str, tuple[str, ...]] = {}
+    for names in names_in(classes_of(config)).values():
+        for field, name in names.items():
+            if field != name:
+                found[field] = (*found.get(field, ()), name)
+    return found
+
+
+def spread(config: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` by the names of fields: one for several families is given to each that has none of its own."""
+    meant, found = shared(config), dict[str, Any]()
+    for name, value in values.items():
+        found |= dict.fromkeys(meant.get(name, (name,)), value)
+    return found | {name: value for name, value in values.items() if name not in meant}

@@ -1,0 +1,162 @@
+"""Agents of several families in one search: whose setting is whose, and that each trains as if it were alone."""
+
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trainer
+from control.cli import parse as config
+from control.cli.settings import as_dict, from_dict, to_yaml
+from control.commands.evaluate import agent_settings
+from control.evolution.inner_loop import InnerLoop, fresh_seeds
+from helpers import run_folder, same_runs
+from models.mixture import parts
+from models.proxies import files
+from models.proxies.synthetic.config import Config
+from models.registry import config_of, family
+from models.streams import Streams
+
+SE = "--implementation SE --gamename cartpole --agent DDQN,PPO"
+
+
+def both(flags: str) -> Any:
+    return config.parse(f"{SE} {flags}".split())
+
+
+def test_each_family_has_its_own_settings(tmp_path: Path) -> None:
+    """Defaults are the family's and the preset's; a flag is for all, one with a name in front for one, and wins."""
+    ddqn, ppo = parts(both("").agent)
+    assert (ddqn.hidden_sizes, ppo.hidden_sizes, ppo.lr) == ((64,), (64, 64), family("PPO").config.lr)
+    assert ddqn.vary == ppo.vary == ("lr",) and ddqn.vary_hp and ppo.vary_hp  # of the preset
+    flags = "--PPO_lr 1e-4 --lr 5e-3 --no_vary_hp --ent_coef 0.02 --eps_min 0.1"
+    ddqn, ppo = parts(both(flags).agent)
+    assert (ddqn.lr, ppo.lr, ppo.ent_coef, ddqn.eps_min) == (5e-3, 1e-4, 0.02, 0.1)
+    assert not ddqn.vary_hp and not ppo.vary_hp
+    file = tmp_path / "run.yaml"
+    file.write_text(to_yaml(both(flags)))
+    assert config.parse(["--config", str(file)]).agent == both(flags).agent
+    ddqn, ppo = parts(config.parse(["--config", str(file), "--lr", "7"]).agent)  # flags win over a file
+    assert (ddqn.lr, ppo.lr, ppo.ent_coef) == (7.0, 7.0, 0.02)
+    named = config.settings_from(implementation="SE", gamename="cartpole", agent="DDQN,PPO", lr=1e-2, PPO_lr=1e-3)
+    assert [each.lr for each in parts(named.agent)] == [1e-2, 1e-3]
+
+
+def test_settings_survive_the_written_form_and_a_worker() -> None:
+    settings = both("--PPO_num_envs 3")
+    assert from_dict(as_dict(settings)).agent == settings.agent == pickle.loads(pickle.dumps(settings.agent))
+    assert parts(settings.replace(lr=1.0).agent)[1].lr == 1.0
+
+
+def test_agents_of_one_family_share_its_settings() -> None:
+    names = ["DDQN", "PPO", "DuelingDDQN"]
+    settings = config.parse([*SE.split()[:-1], ",".join(names), "--DDQN_lr", "0.5"])
+    assert settings.proxy.agents_per_proxy == 3 and len(parts(settings.agent)) == 2
+    plain, ppo, dueling = (config_of(settings.agent, name, names) for name in names)
+    assert (plain.head, dueling.head, plain.lr, dueling.lr) == ("plain", "dueling", 0.5, 0.5) and ppo.lr != 0.5
+
+
+@pytest.mark.parametrize(("agents", "per_proxy", "apart"), [
+    ("DDQN", 1, False), ("DDQN,DuelingDDQN", 2, False), ("DDQN,PPO", 2, True),
+    ("DDQN,PPO --agents_take_turns generations", 1, False), ("DDQN,PPO --strategy nes", 2, False),
+])  # fmt: skip
+def test_defaults_of_a_search_fit_its_agents(agents: str, per_proxy: int, apart: bool) -> None:
+    """As many of each on each proxy, and ranks of each kind apart: their returns are not alike."""
+    proxy = config.parse(f"--implementation SE --gamename cartpole --agent {agents}".split()).proxy
+    assert (proxy.agents_per_proxy, proxy.rank_apart) == (per_proxy, apart)
+
+
+@pytest.mark.parametrize(("flags", "said"), [
+    ("--gumbel_softmax_temp 2", "--gumbel_softmax_temp is a setting of TD3Discrete, not of SE"),
+    ("--agent DDQN,A2C", r"agent is 'A2C'; allowed: DDQN, .*; did you mean 'PPO'\?"),
+    ("--PPO_lr 0", "PPO_lr is 0.0; allowed: number, greater than 0"),
+    ("--batch_size 200 --buffer_size 100", "batch_size is 200, but buffer_size is 100"),
+    ("--agent PPO --PPO_lr 1", "--PPO_lr is unknown"),
+])  # fmt: skip
+def test_what_no_agent_has_is_one_line(flags: str, said: str) -> None:
+    with pytest.raises(config.SettingError, match=said):
+        both(flags)
+
+
+def test_an_agent_that_cannot_play_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert trainer.main([*SE.split()[:-1], "DDQN,SAC", "--logdir", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said == "error: gamename is 'cartpole', whose actions are discrete; SAC takes continuous actions\n"
+
+
+SMALL = {"hidden_sizes": (8,), "batch_size": 8, "vary_hp": False}
+PAIRS = {
+    "discrete": ("cartpole", "DDQN,PPO,TD3Discrete", {"rollout_steps": 16, "fill": 20, "PPO_num_envs": 2}),
+    "continuous": ("pendulum", "SAC,TD3,PPO", {"rollout_steps": 16, "fill": 20}),
+    "drawn": ("cartpole", "PPO,DDQN", {"rollout_steps": 16, "vary_hp": True, "vary": ("lr", "width", "batch_size")}),
+}
+
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_alone_as_in_company(case: str) -> None:
+    game, agents, changes = PAIRS[case]
+    given = {"implementation": "SE", "gamename": game, "agent": agents, **SMALL, **changes}
+    proxy = Config(proxy_hidden_size=7, max_steps=25, inner_steps=60, test_every=15, test_episodes=2, test_limit=40)
+    settings = config.settings_from(**given)
+    loop = InnerLoop(proxy, agents, settings.agent, game)
+    kinds = agents.split(",")
+    seeds = fresh_seeds(3, "some", 7, len(kinds))
+    proxies = loop.stages.initial(Streams(range(7)))
+    company = loop.run(proxies, seeds)
+    assert company.returns.isfinite().all() and company.returns.unique().numel() > 3
+    for rows in ([4], [6, 1, 2]):
+        alone = loop.run(proxies[rows], [seeds[i] for i in rows])
+        for name in ("returns", "steps", "episodes"):
+            assert torch.equal(getattr(alone, name), getattr(company, name)[rows]), name
+        tests = company.curve.shape[1]
+        assert torch.equal(alone.curve[:, :tests], company.curve[rows])
+    # And as in a program of its own kind, which knows nothing of the others.
+    for number, kind in enumerate(kinds):
+        own = InnerLoop(proxy, kind, config_of(settings.agent, kind, kinds), game)
+        rows = [i for i, seed in enumerate(seeds) if seed % len(kinds) == number]
+        assert torch.equal(own.run(proxies[rows], [seeds[i] for i in rows]).returns, company.returns[rows])
+
+
+TINY = (
+    "--population 4 --generations 3 --inner_steps 40 --test_episodes 2 --test_limit 30 --center_agents 4 "
+    "--eval_every 1 --retest_agents 4 --report_agents 4 --hidden_sizes 8 --batch_size 8 --rollout_steps 20 "
+    "--exp_name m --seed 1 --logger none --no_compiled"
+).split()
+
+
+@pytest.mark.parametrize("turns", ["seeds", "generations"])
+def test_a_search_resumes_to_the_same_numbers(
+    turns: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two families in turn; how many of each a generation has trained is counted on the way."""
+    trained: list[list[int]] = []
+    run = InnerLoop.run
+
+    def spy(self: InnerLoop, proxies: Any, seeds: Any, *more: Any, **named: Any) -> Any:
+        trained.append([sum(seed % 2 == number for seed in seeds) for number in (0, 1)])
+        return run(self, proxies, seeds, *more, **named)
+
+    monkeypatch.setattr(InnerLoop, "run", spy)
+    flags = [*SE.split(), "--agents_take_turns", turns, *TINY]
+    assert trainer.main([*flags, "--logdir", str(tmp_path / "whole")]) == 0
+    assert trained[:3] == ([[6, 6]] * 3 if turns == "seeds" else [[6, 2], [2, 6], [6, 2]])
+    assert re.search(r"of each +DDQN [\d.]+, PPO [\d.]+", capsys.readouterr().out)
+    parted = [*flags, "--logdir", str(tmp_path / "parted")]
+    assert trainer.main([*parted, "--generations", "2"]) == trainer.main([*parted, "--resume"]) == 0
+    folders = [run_folder(tmp_path / name) for name in ("whole", "parted")]
+    first, second = (files.load(folder / "proxy.safetensors") for folder in folders)
+    same_runs(*folders, ["last.ckpt"])
+    assert torch.equal(first.parameters, second.parameters)
+    # Fresh agents take the settings of their own family from the search, whoever else trains on the proxy.
+    for name, own in (("PPO", {"rollout_steps": 20}), ("DDQN", {}), ("DuelingDDQN,PPO", {})):
+        for part in parts(agent_settings(first, name, {"lr": 0.5})):
+            assert (part.hidden_sizes, part.lr) == ((8,), 0.5)
+            assert all(getattr(part, key) == value for key, value in own.items())
+    assert second.description["scores"]["report"]["each"].keys() == {"DDQN", "PPO"}
+    capsys.readouterr()
+    words = ["--eval_agent", str(folders[0]), "--num_agents", "4", "--no_real_baseline", "--DDQN_lr", "1e-2"]
+    assert trainer.main(words) == 0
+    assert re.search(r"\n  DDQN [\d.]+, PPO [\d.]+\n", capsys.readouterr().out)
