@@ -17,6 +17,7 @@ from control.loops.steps import StepLoop
 from control.loops.threads import for_members
 from envs.make import make_environment
 from models.agents.ddqn.config import Config as DDQN
+from models.agents.ppo.config import Config as PPO
 from models.agents.tabular.config import Config as Tables
 from models.agents.td3.config import Config as TD3
 from models.intrinsic import Intrinsic
@@ -73,6 +74,19 @@ TD3S = {
     },
     "a learned environment": "SE --gamename pendulum --agent TD3 --fill 20 --hidden_sizes 7,7 --batch_size 5 "
     "--max_steps 9 --init_episodes 2 --buffer_size 50",
+}
+SMALL_PPO = "--agent PPO --hidden_sizes 7 --rollout_steps 20 --batch_size 12 --ppo_epochs 3 --lr 0.01 --ent_coef 0.01"
+PPOS = {
+    "several environments": f"SE --gamename cartpole --learned_reset --max_steps 10 {SMALL_PPO} --num_envs 2",
+    "annealed, clipped values": f"SE --gamename acrobot {SMALL_PPO} --anneal_lr --clip_range_vf 0.1 --activation relu "
+    "--hidden_sizes 7,7 --gae_lambda 0.5 --discount 0.8 --adam_eps 1e-3 --vf_coef 2",
+    "one minibatch": f"SE --gamename cartpole --proxy bandit {SMALL_PPO} --batch_size 100 --rollout_steps 3 "
+    "--max_grad_norm null",
+    "A2C": f"RN --gamename cartpole-200 --mode 1 {SMALL_PPO} --rollout_steps 5 --ppo_epochs 1 --no_normalize_advantage",
+    "minibatches of one, not orthogonal": f"SE --gamename cartpole {SMALL_PPO} --rollout_steps 13 --no_orthogonal "
+    "--max_grad_norm 0.01 --clip_range 0.01 --activation prelu",
+    "continuous": f"SE --gamename pendulum {SMALL_PPO} --action_std 0.5 --max_steps 9",
+    "continuous, one environment, real": f"RN --gamename mountaincar-continuous --mode 2 {SMALL_PPO} --clip_range 0.05",
 }
 CLIFF = "RN --gamename cliff --mode 2 --agent"
 TABLES = {
@@ -153,6 +167,15 @@ def test_td3_is_torch_s_but_for_rounding(case: str) -> None:
     agree(*both(TD3S[case], 90), 2e-4)
 
 
+@pytest.mark.parametrize("case", PPOS)
+def test_ppo_is_torch_s_but_for_rounding(case: str) -> None:
+    old, new, first, second = both(PPOS[case], 130, train_episodes=None, inner_rule="budget")
+    agree(old, new, first, second, 5e-4)
+    one, other = (loop.agent for loop in (old, new))
+    assert one.optimizer.count == other.optimizer.count > 5 and one.rollout.position == other.rollout.position
+    torch.testing.assert_close(new.loss, old.loss, rtol=2e-3, atol=2e-3)
+
+
 @pytest.mark.parametrize("case", TABLES)
 def test_tables_are_torch_s_to_the_bit_unless_a_network_computes_the_steps(case: str) -> None:
     agree(*both(TABLES[case], 700), 2e-5 if "learned" in case else 0.0)
@@ -175,7 +198,17 @@ def test_a_training_ends_at_the_same_step(rule: str, more: dict[str, Any]) -> No
     torch.testing.assert_close(second.policy.online, first.policy.online, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("argv", [DDQNS["dueling"], DDQNS["bandit, ten environments"], TD3S["relu"], TABLES["SARSA"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        DDQNS["dueling"],
+        DDQNS["bandit, ten environments"],
+        PPOS["several environments"],
+        PPOS["continuous"],
+        TD3S["relu"],
+        TABLES["SARSA"],
+    ],
+)
 def test_alone_as_in_company_to_the_bit(argv: str) -> None:
     inner, seeds = loop_of(argv, train_episodes=None, inner_rule="budget"), [3, 1, 4]
     inner.agent_config = dataclasses.replace(inner.agent_config, vary_hp=False)
@@ -188,7 +221,7 @@ def test_alone_as_in_company_to_the_bit(argv: str) -> None:
             assert torch.equal(one[row : row + 1], other)
 
 
-@pytest.mark.parametrize("argv", [DDQNS["tanh, three layers"], TD3S["relu"], TABLES["SARSA"]])
+@pytest.mark.parametrize("argv", [DDQNS["tanh, three layers"], PPOS["A2C"], TD3S["relu"], TABLES["SARSA"]])
 @pytest.mark.parametrize("rule", ["budget", "train_episodes"])
 def test_threads_change_no_bit(argv: str, rule: str) -> None:
     leave = 6 if rule == "train_episodes" else None
@@ -235,7 +268,7 @@ def test_what_a_thread_raises_comes_out_when_all_have_stopped(mine: bool) -> Non
     assert len(stopped) == 1
 
 
-@pytest.mark.parametrize("argv", [DDQNS["relu"], TD3S["relu"]])
+@pytest.mark.parametrize("argv", [DDQNS["relu"], PPOS["several environments"], TD3S["relu"]])
 def test_it_does_not_matter_where_blocks_end(argv: str) -> None:
     inner = loop_of(argv, train_episodes=None, inner_rule="budget")
     one, other = begun(inner, [1, 2]), begun(inner, [1, 2])
@@ -261,14 +294,17 @@ GAMES = (
 
 
 @pytest.mark.parametrize("game", [*GAMES, "pendulum", "mountaincar-continuous,action_repeat=2"])
-def test_plays_the_same_episodes(game: str) -> None:
-    kind = "TD3" if game.startswith(("pendulum", "mountaincar-c")) else "QLearning" if game == "cliff" else "DDQN"
+@pytest.mark.parametrize("kind", ["by values", "PPO"])
+def test_plays_the_same_episodes(game: str, kind: str) -> None:
+    tables = "QLearning" if game == "cliff" else "DDQN"
+    by_values = "TD3" if game.startswith(("pendulum", "mountaincar-c")) else tables
+    kind, size = ("PPO", 1) if kind == "PPO" else (by_values, 3)
     argv = f"--implementation RN --gamename {game.partition(',')[0]} --mode 0 --rn_init torch --agent {kind}"
     settings = parse.parse(argv.split())
     inner = InnerLoop(settings.proxy, kind, settings.agent, game)
     seeds = list(range(40))
     agent = inner.agent_class(inner.agent_config, inner.stages.spaces, seeds)
-    drawn = 3 * Streams(seeds).normal(agent.online.shape[1])
+    drawn = size * Streams(seeds).normal(agent.online.shape[1])
     policy, starts = agent.with_weights(drawn), Streams(seeds).episode_seeds(2)
     real = make_environment(game, 40, 2, time_limit=60)
     ours, expected = compiled.play(policy, real, starts), rollout(policy, real, starts, keep=False)
@@ -319,6 +355,13 @@ def test_every_setting_is_in_machine_code_or_asks_for_torch() -> None:
         | {"policy_delay", "policy_std", "policy_std_clip", "action_std", "noise_type", "test_noise"}
         | drawn
         | curious,
+        PPO: networks
+        | drawn
+        | curious
+        | {"orthogonal", "action_std", "num_envs", "rollout_steps", "lr", "anneal_lr"}
+        | {"adam_eps", "ppo_epochs", "batch_size", "discount", "gae_lambda", "clip_range", "clip_range_vf", "vf_coef"}
+        | {"ent_coef", "max_grad_norm", "normalize_advantage", "test_noise"}
+        | {"form", "update_episodes", "normalize_obs", "normalize_reward"},  # which ask for torch
         Tables: tables | epsilon | drawn,
     }
     for config, names in known.items():
@@ -331,6 +374,10 @@ def test_every_setting_is_in_machine_code_or_asks_for_torch() -> None:
         "RN --gamename cartpole-200 --mode 1 --intrinsic rnd",
         f"{CAR} --noise_type ornstein-uhlenbeck",
         "RN --gamename pendulum --mode 2 --agent SAC",
+        *(
+            f"SE --gamename cartpole {SMALL_PPO} --{more}"
+            for more in ("form published", "normalize_obs", "normalize_reward")
+        ),
     ],
 )
 def test_torch_trains_what_has_no_machine_code(argv: str) -> None:

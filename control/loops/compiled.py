@@ -21,6 +21,7 @@ from envs.base import Environment
 from envs.make import make_environment
 from envs.tensor import TensorEnvironment
 from models.agents.ddqn import compiled as ddqn
+from models.agents.ppo import compiled as ppo
 from models.agents.tabular import compiled as tabular
 from models.agents.td3 import compiled as td3
 from models.compiled import EXACT, INLINE, exact
@@ -30,8 +31,8 @@ from models.streams import Streams
 
 Array = np.ndarray[Any, Any]
 LOOK = 64  # steps after which members that are done leave their program
-KINDS: dict[type, Any] = {ddqn.Agent: ddqn, tabular.Agent: tabular, td3.Agent: td3}
-_POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, tabular.Greedy: tabular, td3.Play: td3}
+KINDS: dict[type, Any] = {ddqn.Agent: ddqn, ppo.Agent: ppo, tabular.Agent: tabular, td3.Agent: td3}
+_POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, ppo.Play: ppo, tabular.Greedy: tabular, td3.Play: td3}
 
 
 def choose(a, w, m, t, e, obs, state):  # type: ignore[no-untyped-def]
@@ -196,7 +197,8 @@ def able(loop: StepLoop) -> bool:
     """Whether this agent in this environment has compiled functions."""
     kind = KINDS.get(type(loop.agent))  # type: ignore[call-overload]
     plain = all(getattr(loop.agent, name, None) is None for name in ("curiosity", "drift"))
-    return kind is not None and plain and envs.able(loop.environment)
+    able_of = getattr(kind, "able", None)
+    return kind is not None and plain and (able_of is None or able_of(loop.agent)) and envs.able(loop.environment)
 
 
 class OnTheWay:
@@ -348,7 +350,12 @@ def play(policy: Policy, environment: Environment, seeds: Tensor, threads: int =
 
 def warm() -> None:
     """Compile everything, which is then kept on disk: a step of each kind of agent, and an episode."""
-    for game, implementation in (("cartpole", "DDQN"), ("cliff", "QLearning"), ("pendulum", "TD3")):
+    for game, implementation in (
+        ("cartpole", "DDQN"),
+        ("cartpole", "PPO"),
+        ("cliff", "QLearning"),
+        ("pendulum", "TD3"),
+    ):
         environment = make_environment(game, 1, 1, time_limit=1)
         agent: Any = agent_class(implementation)(default_config(implementation, game), environment.spaces, [0])
         loop = StepLoop(agent, environment, Streams([0]))

@@ -162,9 +162,7 @@ class Agent(InnerAgent):
     def learn(self) -> Tensor:
         if self.steps % self.length:
             return self.loss
-        if self.config.anneal_lr:
-            begun = (self.steps - self.length) * self.envs
-            self.share = max(0.0, 1 - begun / self.budget)
+        self.share = self.share_at(self.steps - self.length)
         table = self._judged()
         for epoch in range(self.config.ppo_epochs):
             self._norms.clear()
@@ -177,6 +175,10 @@ class Agent(InnerAgent):
         policy, value, entropy = (self.numbers[name] for name in MEASURED[:3])
         self.loss = policy + self.config.vf_coef * value - self.config.ent_coef * entropy
         return self.loss
+
+    def share_at(self, steps: int) -> float:
+        """The share of the learning rates that counts in the rollout that begins after so many steps."""
+        return max(0.0, 1 - steps * self.envs / self.budget) if self.config.anneal_lr else 1.0
 
     def _judged(self) -> Tensor:
         """The rollout as columns ``[M, W, N]``: observation, action, then log-probability, advantage, goal and value of
@@ -275,6 +277,12 @@ class Agent(InnerAgent):
         mean, deviation = self.unit.unsqueeze(2).unbind(1)
         found = self._value(self._shown(obs)) * deviation + mean
         return (found if self.gained is None else found / self.gained.scale().unsqueeze(1)).unsqueeze(2)
+
+    def made(self, steps: int) -> None:
+        """Compiled code has made so many steps, with the updates that they owe, and written their rows."""
+        self.steps += steps
+        self.rollout.added(steps * self.envs)
+        self.optimizer.count += int(self.updates(steps, torch.zeros(1, dtype=torch.int64)))
 
     # -- members and state ---------------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ class Play(Policy):
     one for all of them."""
 
     def __init__(self, network: ActorCritic, online: Tensor, streams: Streams | None = None):
-        self.network, self.streams, self.members = network, streams, len(online)
+        self.network, self.online, self.streams, self.members = network, online, streams, len(online)
         self.parts = network.parts(online)
         self.noise: NoiseBlocks | None = None
 

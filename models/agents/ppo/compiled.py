@@ -1,0 +1,408 @@
+"""PPO compiled, one member after another: what `Agent` does in ``act``, ``observe`` and ``learn``, in machine code.
+
+`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. The form is ``gae``, and
+nothing is normalised but advantages (`able`). Importing this takes Numba.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from models.agents.ppo.actions import Gaussian
+from models.agents.ppo.agent import Agent
+from models.agents.ppo.networks import Play
+from models.compiled import (
+    FAST,
+    Net,
+    backward,
+    better,
+    compiled,
+    forward,
+    layers_of,
+    net,
+    single,
+)
+
+Array = np.ndarray[Any, Any]
+IMPROVES = FAST  # how `improve` is compiled
+_ONE, _HALF_LOG = np.float32(1), np.float32(0.9189385332046727)  # log(2 pi) / 2
+
+
+class Members(NamedTuple):
+    """M agents before a block of steps. Arrays are the agent's own memory."""
+
+    actor: Net
+    critic: Net
+    scales: int  # where the logarithms of deviations begin
+    online: Array  # [M, D]
+    mean: Array  # [M, D], of `LockstepAdam`
+    square: Array
+    made: int  # updates
+    lr: Array  # [M]
+    eps: float
+    episodes: Array  # [M]
+    loss: Array  # [M]
+    table: Array  # [N, M, 2 O + W + 3], the rollout
+    steps: int  # before the block
+    length: int  # of a rollout
+    noise: Array  # [M, T, E, A]
+    orders: Array  # [M, R, passes, N] of the rollouts that end in the block; none where a minibatch is all of it
+    shares: Array  # [R], of the learning rate
+    passes: int
+    batch: int
+    obs_size: int
+    actions: int
+    vector: int  # A of continuous actions, else 0
+    low: Array
+    high: Array
+    discount: np.float32
+    trace: np.float32
+    clip: np.float32
+    clip_value: np.float32  # negative for none
+    vf_coef: np.float32
+    ent_coef: np.float32
+    max_norm: np.float32  # negative for none
+    normalize: bool
+
+
+class Work(NamedTuple):
+    """Memory of one member's update."""
+
+    rows: Array  # [2, widest], for `single`
+    vector: Array  # of a continuous action, as it is executed
+    chosen: Array  # [E, A], as it was drawn
+    actor: Array
+    actor_kept: Array
+    actor_back: Array
+    critic: Array
+    critic_kept: Array
+    critic_back: Array
+    value: Array  # [N], of the rollout
+    later: Array
+    log_prob: Array
+    advantage: Array
+    goal: Array
+    batch: Array  # [B], rows of the minibatch
+    own: Array  # [B], their advantages
+    grad: Array  # [D]
+
+
+def able(agent: Agent) -> bool:
+    """Whether all of its settings are in machine code."""
+    return agent.config.form == "gae" and agent.seen is None and agent.gained is None
+
+
+def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
+    """``numbers [M, T, ...]`` are those of the next T = ``steps``."""
+    network, config, actions = agent.network, agent.config, agent.network.actions
+    (table,) = agent.rollout.reserve(steps * agent.envs)
+    full = (agent.steps + steps) // agent.length - agent.steps // agent.length
+    batch, passes = agent._batch(), config.ppo_epochs
+    shape = (agent.members, full, passes, agent.rows if batch < agent.rows else 0)
+    orders = np.empty(shape, np.int64)
+    if shape[3]:
+        for r in range(full):
+            for k in range(passes):
+                orders[:, r, k] = agent.shuffling.permutations(agent.rows).numpy()
+    first = agent.steps // agent.length
+    shares = [agent.share_at((first + r) * agent.length) for r in range(full)]
+    agent.loss = loss
+    vector = actions.outputs if isinstance(actions, Gaussian) else 0
+    bounds = (actions.low, actions.high) if isinstance(actions, Gaussian) else (torch.empty(0), torch.empty(0))
+    limits = [-1.0 if each is None else each for each in (config.clip_range_vf, config.max_grad_norm)]
+    floats = (config.discount, config.discount * config.gae_lambda, config.clip_range, limits[0], config.vf_coef,
+              config.ent_coef, limits[1])  # fmt: skip
+    adam, lr = agent.optimizer, np.array(agent.optimizer.lr, np.float64)
+    return Members._make((
+        net(network.actor), net(network.critic, network.actor.size), network.actor.size + network.critic.size,
+        agent.online.detach().numpy(), adam.mean.numpy(), adam.square.numpy(), adam.count, lr, float(adam.eps),
+        agent.episodes.numpy(), loss.numpy(), table.numpy(), agent.steps, agent.length, numbers["action"].numpy(),
+        orders, np.array(shares, np.float64), passes, batch, agent.spaces.obs_shape[0], actions.outputs, vector,
+        *(each.numpy() for each in bounds), *(np.float32(each) for each in floats), config.normalize_advantage,
+    ))  # fmt: skip
+
+
+def work(a: Members) -> Work:
+    """Memory of an update."""
+    layers = [layers_of(each, a.batch) for each in (a.actor, a.critic) for _ in range(3)]
+    rows, vector = np.empty((2, a.actor.widest), np.float32), np.empty(a.vector, np.float32)
+    chosen = np.empty((a.noise.shape[2], a.vector), np.float32)
+    of_rollout = [np.empty(len(a.table), np.float32) for _ in range(5)]
+    batch, own = np.empty(a.batch, np.int64), np.empty(a.batch, np.float32)
+    return Work._make((rows, vector, chosen, *layers, *of_rollout, batch, own, np.zeros_like(a.online[0])))
+
+
+class Player(NamedTuple):
+    """What greedy play takes."""
+
+    actor: Net
+    online: Array  # [M, D]
+    actions: int
+    low: Array
+    high: Array
+    widest: int
+    vector: int
+
+
+def player(policy: Play) -> Player | None:
+    """None for tests that draw, and where observations are normalised."""
+    network, actions = policy.network, policy.network.actions
+    if policy.streams is not None or policy.parts.mean.shape[1]:
+        return None
+    if isinstance(actions, Gaussian) and actions.published:
+        return None
+    bounds = (actions.low, actions.high) if isinstance(actions, Gaussian) else (torch.empty(0), torch.empty(0))
+    actor, size = net(network.actor), actions.outputs
+    arrays = [each.detach().numpy() for each in (policy.online, *bounds)]
+    return Player(actor, arrays[0], size, arrays[1], arrays[2], actor.widest, len(arrays[1]))
+
+
+@compiled
+def _outputs(net, flat, obs, rows):
+    """The number of the row of ``rows`` that takes the actor's outputs."""
+    for k in range(len(obs)):
+        rows[0, k] = obs[k]
+    return single(net, flat, rows, 0)
+
+
+@compiled
+def _executed(a, x, k):
+    """`Gaussian.executed` of coordinate k."""
+    return min(max(x if x == x else np.float32(0), a.low[k]), a.high[k])
+
+
+def choose(a, w, m, t, e, obs):
+    """`Agent.act`."""
+    flat = a.online[m]
+    at = _outputs(a.actor, flat, obs, w.rows)
+    if a.vector:
+        for k in range(a.vector):
+            w.chosen[e, k] = w.rows[at, k] + np.exp(flat[a.scales + k]) * a.noise[m, t, e, k]
+            w.vector[k] = _executed(a, w.chosen[e, k], k)
+        return 0
+    best = 0
+    for k in range(a.actions):
+        w.rows[at, k] += a.noise[m, t, e, k]
+        best = k if better(w.rows[at, k], w.rows[at, best]) else best
+    return best
+
+
+def remember(a, w, m, t, e, obs, action, after, reward, discount, done):
+    """`Agent.observe` of one environment."""
+    row, size = ((a.steps + t) % a.length) * a.noise.shape[2] + e, a.obs_size
+    for k in range(size):
+        a.table[row, m, k] = obs[k]
+        a.table[row, m, size + k] = after[k]
+    width = max(a.vector, 1)
+    for k in range(a.vector):
+        a.table[row, m, 2 * size + k] = w.chosen[e, k]
+    if not a.vector:
+        a.table[row, m, 2 * size] = np.float32(action)
+    a.table[row, m, 2 * size + width] = reward
+    a.table[row, m, 2 * size + width + 1] = discount
+    a.table[row, m, 2 * size + width + 2] = np.float32(done)
+
+
+@compiled
+def _columns(a, acts, m, batch, count, first):
+    """Numbers of the rows of a minibatch from the ``first`` on, as columns; 0 in the rest of the last vector."""
+    for k in range(a.obs_size):
+        for j in range(count):
+            acts[0, k, j] = a.table[batch[j], m, first + k]
+        for j in range(count, acts.shape[2]):
+            acts[0, k, j] = np.float32(0)
+
+
+@compiled
+def _log_prob(a, w, flat, row, m, j):
+    """`Categorical.judge` or `Gaussian.judge` of column j: the log-probability of what was done. Of scores, their
+    log-probabilities stand in the place of these."""
+    out, at = w.actor[len(a.actor.sizes) - 1], 2 * a.obs_size
+    if a.vector:
+        found = np.float32(0)
+        for k in range(a.vector):
+            scale = flat[a.scales + k]
+            off = (a.table[row, m, at + k] - out[k, j]) / np.exp(scale)
+            found -= np.float32(0.5) * off * off + scale + _HALF_LOG
+        return found
+    most = out[0, j]
+    for k in range(1, a.actions):
+        most = out[k, j] if out[k, j] > most else most
+    whole = np.float32(0)
+    for k in range(a.actions):
+        whole += np.exp(out[k, j] - most)
+    whole = most + np.log(whole)
+    for k in range(a.actions):
+        out[k, j] -= whole
+    return out[int(a.table[row, m, at]), j]
+
+
+@compiled
+def _judge(a, w, m):
+    """`Agent._judged`: log-probabilities, advantages, goals and values of the rollout."""
+    flat, rows, envs, last = a.online[m], len(w.value), a.noise.shape[2], len(a.critic.sizes) - 1
+    for first in range(0, rows, a.batch):
+        count = min(a.batch, rows - first)
+        for j in range(count):
+            w.batch[j] = first + j
+        _columns(a, w.actor, m, w.batch, count, 0)
+        forward(a.actor, flat, w.actor, w.actor_kept)
+        for j in range(count):
+            w.log_prob[first + j] = _log_prob(a, w, flat, first + j, m, j)
+        _columns(a, w.critic, m, w.batch, count, 0)
+        forward(a.critic, flat, w.critic, w.critic_kept)
+        for j in range(count):
+            w.value[first + j] = w.critic[last, 0, j]
+        _columns(a, w.critic, m, w.batch, count, a.obs_size)
+        forward(a.critic, flat, w.critic, w.critic_kept)
+        for j in range(count):
+            w.later[first + j] = w.critic[last, 0, j]
+    at = 2 * a.obs_size + max(a.vector, 1)
+    for row in range(rows - 1, -1, -1):
+        ahead = a.table[row, m, at + 1]
+        found = a.table[row, m, at] + a.discount * ahead * w.later[row] - w.value[row]
+        if row + envs < rows and a.table[row, m, at + 2] == 0:
+            found += a.trace * ahead * w.advantage[row + envs]
+        w.advantage[row] = found
+        w.goal[row] = found + w.value[row]
+
+
+@compiled
+def _advantages(a, w, count):
+    """The advantages of a minibatch, as `Agent.descend` takes them."""
+    mean, square = np.float32(0), np.float32(0)
+    for j in range(count):
+        w.own[j] = w.advantage[w.batch[j]]
+        mean += w.own[j]
+    if not a.normalize or count == 1:
+        return
+    mean /= np.float32(count)
+    for j in range(count):
+        w.own[j] -= mean
+        square += w.own[j] * w.own[j]
+    deviation = np.sqrt(square / np.float32(count - 1)) + np.float32(1e-8)
+    for j in range(count):
+        w.own[j] /= deviation
+
+
+@compiled
+def _of_policy(a, w, m, count, share):
+    """The gradient of the policy's loss into ``w.actor_back`` and that of scales into ``w.grad``; the loss."""
+    flat, last, at = a.online[m], len(a.actor.sizes) - 1, 2 * a.obs_size
+    out, back, loss, of_entropy = w.actor[last], w.actor_back[last], np.float32(0), -a.ent_coef * share
+    entropy = np.float32(0)
+    for k in range(a.vector):
+        w.grad[a.scales + k] = of_entropy * np.float32(count)
+        entropy += np.float32(0.5) + _HALF_LOG + flat[a.scales + k]
+    for j in range(count):
+        row = w.batch[j]
+        ratio = np.exp(_log_prob(a, w, flat, row, m, j) - w.log_prob[row])
+        free = ratio * w.own[j]
+        cut = _ONE - a.clip if ratio < _ONE - a.clip else _ONE + a.clip if ratio > _ONE + a.clip else ratio
+        bound = cut * w.own[j]
+        kept = free <= bound
+        pull = -free * share if kept else np.float32(0)
+        loss -= free if kept else bound
+        for k in range(a.vector):
+            deviation = np.exp(flat[a.scales + k])
+            off = (a.table[row, m, at + k] - out[k, j]) / deviation
+            back[k, j] = pull * off / deviation
+            w.grad[a.scales + k] += pull * (off * off - _ONE)
+        if not a.vector:
+            entropy = np.float32(0)
+            for k in range(a.actions):
+                entropy -= np.exp(out[k, j]) * out[k, j]
+            for k in range(a.actions):
+                back[k, j] = -np.exp(out[k, j]) * (pull + of_entropy * (out[k, j] + entropy))
+            back[int(a.table[row, m, at]), j] += pull
+        loss -= a.ent_coef * entropy
+    for k in range(a.actions):
+        for j in range(count, back.shape[1]):
+            back[k, j] = np.float32(0)
+    return loss * share
+
+
+@compiled
+def _of_values(a, w, count, share):
+    """The gradient of the values' loss into ``w.critic_back`` (`clipped_value_error`); the loss."""
+    last, loss = len(a.critic.sizes) - 1, np.float32(0)
+    back = w.critic_back[last]
+    for j in range(count):
+        row, value = w.batch[j], w.critic[last, 0, j]
+        error, free = value - w.goal[row], True
+        found = error * error
+        if a.clip_value >= 0:
+            moved = value - w.value[row]
+            cut = -a.clip_value if moved < -a.clip_value else a.clip_value if moved > a.clip_value else moved
+            other = w.value[row] + cut - w.goal[row]
+            free = cut == moved or found >= other * other
+            found = found if free else other * other
+        loss += found
+        back[0, j] = np.float32(2) * error * (a.vf_coef * share) if free else np.float32(0)
+    for j in range(count, back.shape[1]):
+        back[0, j] = np.float32(0)
+    return loss * share * a.vf_coef
+
+
+@compiled
+def _move(a, w, m, count, share):
+    """`clip_norm` and `LockstepAdam.update` of member m, the ``count``-th."""
+    if a.max_norm >= 0:
+        square = np.float32(0)
+        for k in range(len(w.grad)):
+            square += w.grad[k] * w.grad[k]
+        scale = a.max_norm / (np.sqrt(square) + np.float32(1e-6))
+        scale = _ONE if scale > _ONE else scale
+        for k in range(len(w.grad)):
+            w.grad[k] *= scale
+    online, mean, square_of = a.online[m], a.mean[m], a.square[m]
+    size = np.float32(share * a.lr[m] / (1 - 0.9**count))
+    root, eps = np.float32((1 - 0.999**count) ** 0.5), np.float32(a.eps)
+    one, two = np.float32(1 - 0.9), np.float32(1 - 0.999)
+    for k in range(len(w.grad)):
+        mean[k] += one * (w.grad[k] - mean[k])
+        square_of[k] = np.float32(0.999) * square_of[k] + two * w.grad[k] * w.grad[k]
+        online[k] -= size * mean[k] / (np.sqrt(square_of[k]) / root + eps)
+
+
+def improve(a, w, m, t):
+    """`Agent.learn`."""
+    if (a.steps + t + 1) % a.length:
+        return
+    r, rows = (a.steps + t + 1) // a.length - a.steps // a.length - 1, len(w.value)
+    pieces = (rows + a.batch - 1) // a.batch
+    _judge(a, w, m)
+    flat, count = a.online[m], a.made + r * a.passes * pieces
+    for k in range(a.passes):
+        loss = np.float32(0)
+        for piece in range(pieces):
+            first = piece * a.batch
+            size = min(a.batch, rows - first)
+            for j in range(size):
+                w.batch[j] = a.orders[m, r, k, first + j] if a.orders.shape[3] else j
+            share = _ONE / np.float32(size)
+            _columns(a, w.actor, m, w.batch, size, 0)
+            _columns(a, w.critic, m, w.batch, size, 0)
+            forward(a.actor, flat, w.actor, w.actor_kept)
+            forward(a.critic, flat, w.critic, w.critic_kept)
+            _advantages(a, w, size)
+            loss += _of_policy(a, w, m, size, share) + _of_values(a, w, size, share)
+            backward(a.actor, flat, w.actor, w.actor_kept, w.actor_back, w.grad, True, False)
+            backward(a.critic, flat, w.critic, w.critic_kept, w.critic_back, w.grad, True, False)
+            count += 1
+            _move(a, w, m, count, a.shares[r])
+        a.loss[m] = loss / np.float32(pieces)
+
+
+def decide(p, m, obs, rows, vector):
+    """`Play.act`, greedy."""
+    at = _outputs(p.actor, p.online[m], obs, rows)
+    if p.vector:
+        for k in range(p.vector):
+            vector[k] = _executed(p, rows[at, k], k)
+        return 0
+    best = 0
+    for k in range(1, p.actions):
+        best = k if better(rows[at, k], rows[at, best]) else best
+    return best
