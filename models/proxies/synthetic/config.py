@@ -34,10 +34,10 @@ class Synthetic:
     )
     preset: str = _proxy(
         "recipe",
-        "recipe: what works here; broad: an MDP for policy learners too, with --agent PPO; paper: the published loop "
-        "with its tuned values (figure 2); paper_varied: that loop with varied agents (figure 3) [F]; two_stage: a "
-        "bandit whose target is searched for directly, and agents train on its reward; published: the bandit's own "
-        "search [L]; clone: no search, a bandit that pays for what the policy of --start_from does",
+        "recipe: what works here; broad: an MDP for policy learners too, with --agent PPO or PPO,DDQN; paper: the "
+        "published loop with its tuned values (figure 2); paper_varied: that loop with varied agents (figure 3) [F]; "
+        "two_stage: a bandit whose target is searched for directly, and agents train on its reward; published: the "
+        "bandit's own search [L]; clone: no search, a bandit that pays for what the policy of --start_from does",
         choices=("recipe", "broad", "paper", "paper_varied", "two_stage", "published", "clone"),
     )
     reward_form: str = _proxy(
@@ -109,8 +109,8 @@ _PRESETS: dict[tuple[str, str], dict[str, object]] = {
     ("broad", "mdp"): {
         "learned_reset": True, "max_steps": 10, "done_bias": -5.0, "proxy_init": "normal", "initial_draws": 16,
         "initial_members": 8, "generations": 40, "inner_steps": 10_000, "keep_best": 3, "retest_agents": 8,
-        "vary_hp": True, "vary": ("lr",), "hidden_sizes": (64,), "num_envs": 4, "rollout_steps": 128,
-        "batch_size": 128, "ppo_epochs": 4, "lr": 1e-3, "ent_coef": 0.01,
+        "vary_hp": True, "vary": ("lr",), "hidden_sizes": (64,), "lr": 1e-3, "PPO_num_envs": 4, "PPO_batch_size": 128,
+        "rollout_steps": 128, "ppo_epochs": 4, "ent_coef": 0.01, "DDQN_num_envs": 8, "DDQN_eps_fraction": 0.5,
     },
     ("paper", "mdp"): {
         "raw_done": True, "strategy": "nes", "population": 32, "common_random_numbers": False,
@@ -196,16 +196,18 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
         raise no_choice("proxy", proxy, PROXIES)
     if (preset, proxy) not in _PRESETS:
         raise no_choice("preset", preset, [name for name, kind in _PRESETS if kind == proxy], f" for a {proxy}")
-    if preset == "broad" and (other := values.get("agent", "DDQN")) != "PPO":
-        raise no_choice("agent", other, ["PPO"], " with preset broad")
+    names = [name.strip() for name in str(values.get("agent", "DDQN")).split(",")]
+    if preset == "broad" and "PPO" not in names:
+        raise no_choice("agent", ",".join(names), ["PPO", "PPO,DDQN"], " with preset broad")
     game = game.partition(",")[0]
     base = "cartpole" if game == "cartpole-200" else game
     solved = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     unknown = {"quit_when_solved": False} if values.get("solved_reward", solved.get("solved_reward")) is None else {}
     every = {"eval_every": 1} if values.get("strategy") == "nes" else {}  # its score transforms 5 to 7 need it
-    agent, agents = str(values.get("agent", "DDQN")).partition(",")[0], dict[str, object]()
-    if proxy == "bandit" and preset in _FOR_AGENTS:
-        agents = _AGENTS.get(agent, {}) | _AGENTS_BY_GAME.get((agent, base), {})
+    agents: dict[str, object] = {}
+    for agent in names if proxy == "bandit" and preset in _FOR_AGENTS else ():
+        own = _AGENTS.get(agent, {}) | _AGENTS_BY_GAME.get((agent, base), {})
+        agents |= own if len(names) == 1 else {f"{agent}_{name}": value for name, value in own.items()}
     return solved | _PRESETS[preset, proxy] | agents | _BY_GAME.get((preset, proxy, base), {}) | unknown | every
 
 
