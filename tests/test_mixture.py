@@ -99,7 +99,9 @@ PAIRS = {
 def test_alone_as_in_company(case: str) -> None:
     game, agents, changes = PAIRS[case]
     given = {"implementation": "SE", "gamename": game, "agent": agents, **SMALL, **changes}
-    proxy = Config(proxy_hidden_size=7, max_steps=25, inner_steps=60, test_every=15, test_episodes=2, test_limit=40)
+    proxy = Config(
+        proxy_hidden_size=7, max_steps=25, inner_steps=60, test_every=15, test_episodes=2, test_limit=40, compiled=False
+    )
     settings = config.settings_from(**given)
     loop = InnerLoop(proxy, agents, settings.agent, game)
     kinds = agents.split(",")
