@@ -282,6 +282,7 @@ def test_it_does_not_matter_where_blocks_end(argv: str) -> None:
     assert torch.equal(weights(one)[0], weights(other)[0])
 
 
+BY_VALUES = {"cliff": "QLearning", "pendulum": "TD3", "mountaincar-continuous": "TD3"}
 GAMES = (
     "cartpole",
     "cartpole,half_length=0.9",
@@ -296,9 +297,7 @@ GAMES = (
 @pytest.mark.parametrize("game", [*GAMES, "pendulum", "mountaincar-continuous,action_repeat=2"])
 @pytest.mark.parametrize("kind", ["by values", "PPO"])
 def test_plays_the_same_episodes(game: str, kind: str) -> None:
-    tables = "QLearning" if game == "cliff" else "DDQN"
-    by_values = "TD3" if game.startswith(("pendulum", "mountaincar-c")) else tables
-    kind, size = ("PPO", 1) if kind == "PPO" else (by_values, 3)
+    kind, size = ("PPO", 1) if kind == "PPO" else (BY_VALUES.get(game.partition(",")[0], "DDQN"), 3)
     argv = f"--implementation RN --gamename {game.partition(',')[0]} --mode 0 --rn_init torch --agent {kind}"
     settings = parse.parse(argv.split())
     inner = InnerLoop(settings.proxy, kind, settings.agent, game)
@@ -335,33 +334,24 @@ def test_every_setting_is_in_machine_code_or_asks_for_torch() -> None:
     """A setting that is added to a family must be added here, to its kernel, and to the tables above."""
     drawn, curious = {"vary_hp", "vary"}, {field.name for field in dataclasses.fields(Intrinsic)}
     networks = {"hidden_sizes", "activation"}
-    loop = {
-        "num_envs",
-        "updates_per_step",
-        "init_episodes",
-        "fill",
-        "buffer_size",
-        "batch_size",
-        "lr",
-        "discount",
-        "tau",
-    }
+    loop = {*"num_envs updates_per_step init_episodes fill buffer_size batch_size lr discount tau".split()}
     epsilon = {"eps_init", "eps_min", "eps_decay", "eps_fraction"}
     tables = {"lr", "discount", "num_envs", "init_episodes", "backup", "count_bonus", "truncation_ends", "random_ties"}
     known = {
         DDQN: networks | loop | epsilon | {"head", "feature_dim", "dueling_mean"} | drawn | curious,
         TD3: networks
         | loop
-        | {"policy_delay", "policy_std", "policy_std_clip", "action_std", "noise_type", "test_noise"}
         | drawn
-        | curious,
+        | curious
+        | {"policy_delay", "policy_std", "policy_std_clip", "action_std", "noise_type", "test_noise"},
         PPO: networks
         | drawn
         | curious
-        | {"orthogonal", "action_std", "num_envs", "rollout_steps", "lr", "anneal_lr"}
-        | {"adam_eps", "ppo_epochs", "batch_size", "discount", "gae_lambda", "clip_range", "clip_range_vf", "vf_coef"}
-        | {"ent_coef", "max_grad_norm", "normalize_advantage", "test_noise"}
-        | {"form", "update_episodes", "normalize_obs", "normalize_reward"},  # which ask for torch
+        | set(
+            "orthogonal action_std num_envs rollout_steps lr anneal_lr adam_eps ppo_epochs batch_size discount "
+            "gae_lambda clip_range clip_range_vf vf_coef ent_coef max_grad_norm normalize_advantage test_noise "
+            "form update_episodes normalize_obs normalize_reward".split()  # these four may ask for torch
+        ),
         Tables: tables | epsilon | drawn,
     }
     for config, names in known.items():

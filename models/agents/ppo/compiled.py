@@ -12,17 +12,7 @@ import torch
 from models.agents.ppo.actions import Gaussian
 from models.agents.ppo.agent import Agent
 from models.agents.ppo.networks import Play
-from models.compiled import (
-    FAST,
-    Net,
-    backward,
-    better,
-    compiled,
-    forward,
-    layers_of,
-    net,
-    single,
-)
+from models.compiled import FAST, Net, backward, better, compiled, forward, layers_of, net, single
 
 Array = np.ndarray[Any, Any]
 IMPROVES = FAST  # how `improve` is compiled
