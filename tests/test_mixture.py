@@ -139,6 +139,7 @@ def test_a_search_resumes_to_the_same_numbers(
 
     def spy(self: InnerLoop, proxies: Any, seeds: Any, *more: Any, **named: Any) -> Any:
         trained.append([sum(seed % 2 == number for seed in seeds) for number in (0, 1)])
+        self.compiled = None
         return run(self, proxies, seeds, *more, **named)
 
     monkeypatch.setattr(InnerLoop, "run", spy)

@@ -80,7 +80,8 @@ class Work(NamedTuple):
 
 def able(agent: Agent) -> bool:
     """Whether all of its settings are in machine code."""
-    return agent.config.form == "gae" and agent.seen is None and agent.gained is None
+    config = agent.config
+    return config.form == "gae" and not (config.normalize_obs or config.normalize_reward or config.test_noise)
 
 
 def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
@@ -162,7 +163,7 @@ def _executed(a, x, k):
     return min(max(x if x == x else np.float32(0), a.low[k]), a.high[k])
 
 
-def choose(a, w, m, t, e, obs):
+def choose(a, w, m, t, e, obs, state):
     """`Agent.act`."""
     flat = a.online[m]
     at = _outputs(a.actor, flat, obs, w.rows)
@@ -178,7 +179,7 @@ def choose(a, w, m, t, e, obs):
     return best
 
 
-def remember(a, w, m, t, e, obs, action, after, reward, discount, done):
+def remember(a, w, m, t, e, obs, action, after, state, reward, discount, done):
     """`Agent.observe` of one environment."""
     row, size = ((a.steps + t) % a.length) * a.noise.shape[2] + e, a.obs_size
     for k in range(size):
@@ -385,7 +386,7 @@ def improve(a, w, m, t):
         a.loss[m] = loss / np.float32(pieces)
 
 
-def decide(p, m, obs, rows, vector):
+def decide(p, m, obs, state, rows, vector):
     """`Play.act`, greedy."""
     at = _outputs(p.actor, p.online[m], obs, rows)
     if p.vector:
