@@ -12,6 +12,7 @@ import torch
 
 import trainer
 from control.cli import parse as config
+from control.commands.evaluate import agent_settings
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.build import spaces_of
 from control.loops.rollout import rollout
@@ -91,6 +92,16 @@ def test_a_target_is_searched_for_without_agents_and_then_with_them(tmp_path: Pa
     searched(tmp_path / "parts", *words.split(), "--resume", **own)
     again = files.load(part / "proxy.safetensors")
     assert torch.equal(again.parameters, proxy.parameters)
+
+
+def test_agents_of_another_kind_take_what_the_preset_says_of_theirs() -> None:
+    """The noise of one kind is in shares of half the range, that of another in units of the action."""
+    proxy = files.load("pendulum-bandit")
+    td3, ppo, sac = (agent_settings(proxy, name, {}) for name in ("TD3", "PPO", "SAC"))
+    assert (td3.action_std, ppo.action_std, sac.entropy_temperature) == (0.3, 2.0, 0.05)
+    assert (td3.num_envs, sac.num_envs, ppo.num_envs, ppo.rollout_steps) == (5, 5, 10, 50)
+    broad = files.load("cartpole-mdp-broad")  # whose preset is for agents of one kind
+    assert agent_settings(broad, "DDQN", {}).num_envs == agent_settings(broad, "PPO", {}).num_envs == 4
 
 
 def test_a_table_needs_bounds(tmp_path: Path, capsys) -> None:

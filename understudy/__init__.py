@@ -7,8 +7,9 @@
     env = understudy.RewardWrapper(gymnasium.make("CartPole-v1"), "runs/proxy.safetensors")
 
 Importing this registers the ids. ``proxy`` is a file, the folder of a search or the name of a shipped one
-(`pretrained`). SyntheticCartPole-v0 and SyntheticAcrobot-v0 are contextual bandits, on which any agent can train; the
-episodes of SyntheticCartPoleMDP-v0 have up to 200 steps, and value learners alone do well on it.
+(`pretrained`). SyntheticCartPole-v0 and SyntheticAcrobot-v0 are contextual bandits, on which any agent can train. So
+are SyntheticPendulum-v0 and SyntheticMountainCarContinuous-v0, whose rewards contain a policy. The episodes of
+SyntheticCartPoleMDP-v0 have up to 200 steps, and value learners alone do well on it.
 """
 
 from gymnasium.envs.registration import register, registry
@@ -25,7 +26,11 @@ IDS: dict[str, dict[str, str]] = {
     "understudy/SyntheticCartPoleMDP-v0": {"proxy": "cartpole-mdp", "game": "cartpole", "kind": "mdp"},
     "understudy/SyntheticCartPole-v0": {"proxy": "cartpole-bandit", "game": "cartpole", "kind": "bandit"},
     "understudy/SyntheticAcrobot-v0": {"proxy": "acrobot-bandit", "game": "acrobot", "kind": "bandit"},
-}
+    "understudy/SyntheticPendulum-v0": {"proxy": "pendulum-bandit", "game": "pendulum", "kind": "bandit"},
+    "understudy/SyntheticMountainCarContinuous-v0": {
+        "proxy": "mountaincarcontinuous-bandit", "game": "mountaincarcontinuous", "kind": "bandit",
+    },
+}  # fmt: skip
 _ONE, _MANY = "understudy.env:make_synthetic", "understudy.env:SyntheticVectorEnv"
 
 for _id, _kwargs in IDS.items():

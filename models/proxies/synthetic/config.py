@@ -147,6 +147,7 @@ _AGENTS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 _AGENTS_BY_GAME: dict[tuple[str, str], dict[str, object]] = {
     ("PPO", "pendulum"): {"action_std": 2.0},  # half the range of actions
+    ("SAC", "pendulum"): {"entropy_temperature": 0.05},  # rewards are of size 1, and it is slow to learn another
 }
 _PRESETS["paper_varied", "mdp"] = _PRESETS["paper", "mdp"] | {"generations": 50}
 
@@ -172,6 +173,9 @@ _BY_GAME: dict[tuple[str, str, str], dict[str, object]] = {
 _BY_GAME["two_stage", "bandit", "pendulum"] = {
     "population": 128, "noise_std": 0.3, "step_size": 0.1, "generations": 120, "second_phase": 80,
     "second_noise_std": 0.15, "second_step_size": 0.03,
+}  # fmt: skip
+_BY_GAME["two_stage", "bandit", "mountaincar"] = {
+    "proxy_hidden_size": 16, "generations": 40, "second_phase": 25, "second_noise_std": 0.1, "second_step_size": 0.02,
 }  # fmt: skip
 _BY_GAME["two_stage", "bandit", "mountaincar-continuous"] = {
     "proxy_hidden_size": 16, "test_episodes": 4, "center_agents": 16, "generations": 60, "second_phase": 40,
