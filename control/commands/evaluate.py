@@ -304,13 +304,17 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
 
 def _of_preset(proxy: Proxy, name: str) -> dict[str, Any]:
     """What the preset of a search says of agents called ``name`` alone, unless the search's own agents were these."""
-    searched = proxy.description.get("settings", {}).get("agent", name)
+    searched = named_agents(proxy.description.get("settings", {}).get("agent", name))[0]
     chosen = {each: getattr(proxy.config, each) for each in ("preset", "proxy") if hasattr(proxy.config, each)}
-    config, defaults = family(named_agents(name)[0]).config, family(proxy.implementation).proxy_defaults
-    try:
-        mine, theirs = (defaults(chosen | {"agent": agent}, proxy.game) for agent in (name, searched))
-    except SettingError:  # a preset for agents of one kind
+    try:  # in company, for a preset may be for searches with one kind of agents at least
+        agents = ",".join(dict.fromkeys((searched, name)))
+        found = family(proxy.implementation).proxy_defaults(chosen | {"agent": agents}, proxy.game)
+    except SettingError:
         return {}
-    usual = {field.name: field.default for field in dataclasses.fields(config)}
-    differ = {key for key in mine.keys() | theirs.keys() if key in usual and mine.get(key) != theirs.get(key)}
-    return {key: mine.get(key, usual[key]) for key in differ}
+
+    def said(who: str, key: str) -> Any:
+        of_family = [found[f"{one}_{key}"] for one in family(who).implementations if f"{one}_{key}" in found]
+        return of_family[0] if of_family else found.get(key, usual[key])
+
+    usual = {field.name: field.default for field in dataclasses.fields(family(name).config)}
+    return {key: said(name, key) for key in usual if said(name, key) != said(searched, key)}
