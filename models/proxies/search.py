@@ -115,6 +115,7 @@ class SearchConfig:
         "of several agents (DDQN,PPO): seeds, each proxy has as many of each, and their seeds say who is who; "
         "generations, all agents of a generation are of one kind",
         choices=("seeds", "generations"),
+        later=True,
     )
     inner_rule: str = _inner(
         "budget",
