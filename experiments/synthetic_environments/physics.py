@@ -43,6 +43,7 @@ from models.settings import SettingError  # noqa: E402
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 PROPERTIES = ("half_length", "pole_mass", "cart_mass", "gravity")
 SPREADS = (2.0, 3.0, 5.0)
+SHOWN = ("mean", "worst", "iqm", "iqm_low", "iqm_high", "solved")
 MIDDLE = dataclasses.asdict(CartPoleParameters())
 
 
@@ -92,13 +93,12 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     for regime, (game, parameters, budget) in regimes.items():
         started = time.process_time()
         loop = Abroad(config, "DDQN", on_real if parameters is None else settings, game)
-        rows = None if parameters is None else parameters.expand(len(seeds), -1)
-        outcome = loop.run(rows, seeds, inner_steps=budget, inner_rule="budget")
+        proxies_of = None if parameters is None else parameters.expand(len(seeds), -1)
+        outcome = loop.run(proxies_of, seeds, inner_steps=budget, inner_rule="budget")
         parts = outcome.returns.split(given.episodes, 1)
-        results[regime] = {
-            name: describe(dataclasses.replace(outcome, returns=part), config)
-            for name, part in zip(variants(), parts, strict=True)
-        }
+        rows = {name: describe(dataclasses.replace(outcome, returns=part), config)
+                for name, part in zip(variants(), parts, strict=True)}  # fmt: skip
+        results[regime] = {name: {key: round(row[key], 3) for key in SHOWN} for name, row in rows.items()}
         print(f"{regime} ({time.process_time() - started:.0f} CPU-s)", flush=True)
         for name, row in results[regime].items():
             print(f"  {name:<20} {row['mean']:6.1f}  IQM {iqm_text(row)}", flush=True)
@@ -123,6 +123,7 @@ def draw(numbers: dict[str, Any], given: argparse.Namespace) -> None:
                 if None not in [*bounds[0], *bounds[1]]:
                     axis.fill_between(FACTORS, *bounds, color=colour, alpha=0.15, linewidth=0)
             axis.set_xscale("log", base=2)
+            axis.set_ylim(0, 520)
             axis.set_xticks(FACTORS, [f"{factor:g}" for factor in FACTORS])
             draw_levels(axis, [Level(475.0, "solved", "")], {}, labels=False)
             axis.set(xlabel=f"{name.replace('_', ' ')}, times that of CartPole", ylabel="return (of 500)")
