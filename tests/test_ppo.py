@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Normal
 
-from helpers import loop_of, step_loop
+from helpers import loop_of, step_loop, tiny
 from models.agents.ppo.actions import LEAST_STD, actions_of
 from models.agents.ppo.agent import Agent, rollout_length
 from models.agents.ppo.config import Config
@@ -325,3 +325,15 @@ def test_normalised_observations_and_rewards_are_remembered() -> None:
     weights[:, trained : trained + 8] = torch.tensor([0.0] * 4 + [1.0] * 4)
     far = torch.randn(2, 40, 4) * 100
     assert not torch.equal(agent.with_weights(agent.online).act(far), agent.with_weights(weights).act(far))
+
+
+def test_a_longer_run_is_told_that_its_learning_rate_has_come_to_0(capsys: pytest.CaptureFixture[str]) -> None:
+    def loop(anneal: bool, epochs: int) -> Any:
+        return loop_of("PPO", "cartpole", config=tiny("PPO", anneal_lr=anneal), epochs=epochs)
+
+    for anneal, epochs in ((True, 1), (False, 2), (True, 2)):
+        first = loop(anneal, 1)
+        first.epoch()
+        loop(anneal, epochs).load_state_dict(first.state_dict())
+        told = "anneal_lr lowers the learning rate to 0" in capsys.readouterr().out
+        assert told == (anneal and epochs == 2)

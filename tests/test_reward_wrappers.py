@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import understudy
@@ -172,3 +173,14 @@ def test_a_proxy_in_memory_and_the_package_s_own_network(telling: str, path: Pat
         np.testing.assert_allclose(found, expected, atol=1e-5)
     assert RewardWrapper(gym.make("Telling-v0"), loaded, 0.9).unwrapped is not None
     assert make_environment(telling, 1, 1).spaces.info == ("speed", "cost")
+
+
+def test_gymnasium_s_own_check_has_nothing_to_say() -> None:
+    bare = gym.make("CliffWalking-v1").unwrapped
+    check_env(RewardWrapper(bare, "cliff-additive-potential"), skip_render_check=True)
+    made = RewardWrapper(gym.make("CliffWalking-v1"), "cliff-additive-potential")
+    again = made.spec.make()
+    assert type(again) is RewardWrapper
+    made.reset(seed=3)
+    again.reset(seed=3)
+    assert made.step(0) == again.step(0)

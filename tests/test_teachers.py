@@ -148,3 +148,9 @@ def test_the_command_leaves_a_bandit_on_which_agents_do_as_well(tmp_path: Path, 
 def test_a_clone_without_a_teacher_is_told() -> None:
     with pytest.raises(SettingError, match="preset is 'clone', but start_from is null"):
         parse.parse(["--implementation", "SE", "--gamename", "cartpole", "--proxy", "bandit", "--preset", "clone"])
+
+
+def test_a_proxy_cannot_be_cloned(tmp_path: Path, capsys: Any) -> None:
+    argv = ["--implementation", "SE", "--gamename", "cartpole", "--proxy", "bandit", "--preset", "clone"]
+    assert trainer.main([*argv, "--start_from", "cartpole-bandit", "--logdir", str(tmp_path)]) == 2
+    assert "start_from is 'cartpole-bandit', which is no policy" in capsys.readouterr().err

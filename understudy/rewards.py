@@ -14,6 +14,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode
 
 from understudy.files import load
@@ -116,7 +117,7 @@ def _told_by_all(names: list[str], info: dict[str, Any], stepped: np.ndarray, en
     return told
 
 
-class RewardWrapper(gym.Wrapper):
+class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
     """An environment that pays a learned reward. Everything else stays as it is; ``info["native_reward"]`` has the
     environment's own.
 
@@ -125,14 +126,15 @@ class RewardWrapper(gym.Wrapper):
     """
 
     def __init__(self, env: gym.Env, proxy: str | Path | Proxy, discount: float | None = None) -> None:
-        super().__init__(env)
+        RecordConstructorArgs.__init__(self, proxy=proxy, discount=discount)  # so that its spec can make it again
+        gym.Wrapper.__init__(self, env)
         self._payer = _opened(proxy, discount, env.observation_space, env.action_space)
 
     def _flat(self, obs: Any) -> np.ndarray:
         return np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float32).reshape(1, -1)
 
-    def reset(self, **how: Any) -> tuple[Any, dict[str, Any]]:
-        obs, info = self.env.reset(**how)
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
         self._payer.obs = self._flat(obs)
         return obs, info
 

@@ -108,7 +108,8 @@ class RunModule(pl.LightningModule):
         evaluation is over. Callbacks may log measurements of their own, so it is no error."""
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             name = getattr(callback, "monitor", None)
-            if isinstance(name, str) and name not in TAGS and (near := nearest(name, TAGS)):
+            meant = "eval/return_greedy" if str(name).startswith("val") else str(name)  # val_loss, of habit
+            if isinstance(name, str) and name not in TAGS and (near := nearest(meant, TAGS)):
                 print(
                     f"warning: {type(callback).__name__} has monitor {name!r}, which no run measures{near}", flush=True
                 )

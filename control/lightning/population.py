@@ -336,6 +336,9 @@ def build(settings: Settings) -> PopulationModule:
         stages.check_start()
     elif is_teacher(start):
         check_teacher(start, stages, run.gamename)
+    elif getattr(search, "preset", "") == "clone":
+        line = f"start_from is {start!r}, which is no policy; allowed with preset clone"
+        raise SettingError(f"{line}: an agent's run or checkpoint, or module:function", "start_from")
     else:
         first_parameters(start, search, stages.spaces, run.gamename)
 

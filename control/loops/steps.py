@@ -284,7 +284,13 @@ class StepGroups(Loop):
         return super().state_dict() | {"groups": [group.loop.state_dict() for group in self.groups] if whole else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        longer = self.budget
         super().load_state_dict(state)
+        if longer > self.budget and getattr(self.groups[0].loop.agent.config, "anneal_lr", False):
+            self._warn(
+                f"steps after {self.budget:,} learn nothing: anneal_lr lowers the learning rate to 0 by then, the end "
+                "of the run as it was begun; a new run can have --no_anneal_lr"
+            )
         for group, saved in zip(self.groups, state["groups"], strict=True):
             group.loop.load_state_dict(saved)
             steps = {group.loop.steps, group.loop.agent.steps}
