@@ -13,6 +13,7 @@ import dataclasses
 import difflib
 import math
 import operator
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -185,7 +186,10 @@ def no_choice(name: str, value: Any, choices: Iterable[str], where: str = "", me
 
 
 def read(item: type, text: str) -> Any:
-    """The ``item`` that ``text`` stands for. Raises ValueError, for what is not finite too."""
+    """The ``item`` that ``text`` stands for; ``1e5`` is an integer too. Raises ValueError, also for what is not
+    finite."""
+    if item is int and re.fullmatch(r"[+-]?[0-9.]+[eE]\+?[0-9]{1,2}", text) and float(text) % 1 == 0:
+        return int(float(text))
     if item is int:
         return int(text, 10 if text.isdecimal() else 0)
     value = _SWITCH.get(text.strip().lower()) if item is bool else item(text)

@@ -57,7 +57,7 @@ _OF_FAMILY = {
     "sac": {"alpha": "entropy_temperature"},
     "tabular": {"alpha": "lr", "epsilon": "eps_init"},
 }  # fmt: skip
-HINTS = {
+HINTS = {"device": "accelerator",
     "layers": "hidden_sizes", "hidden_layers": "hidden_sizes", "checkpoint": "eval_agent", "return": "command.return",
     "lambda": "td_lambda",
 }  # fmt: skip

@@ -37,7 +37,7 @@ train -> 'train' is not a flag; flags start with --
 --display maybe -> display is 'maybe'; allowed: true or false
 --command.horizon 0 -> command.horizon is 0.0; allowed: number, greater than 0; or null
 --logdir= -> logdir is ''; allowed: text, not empty
---seed 1e3 -> seed is '1e3'; allowed: integer, at least 0, at most 9223372036854775807; did you mean 1000?
+--seed 1.5e0 -> seed is '1.5e0'; allowed: integer, at least 0, at most 9223372036854775807
 --exp_name .. -> exp_name is '..'; allowed: the name of a folder
 --exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8 without NUL
 --implementation A2C -> implementation is 'A2C'; allowed: UDRL, RCP-R, RCP-A, DDQN, ... SE; did you mean 'AAC'?

@@ -17,7 +17,8 @@ WORDS = ("untrained", "real")  # of --film, for agents that no file holds
 
 
 def split(argv: Sequence[str]) -> list[Pair]:
-    """``--a=1 --b --c 2 3`` as ``[("a", ["1"]), ("b", []), ("c", ["2", "3"])]``; ``-h`` is ``--help``. Raises
+    """``--a=1 --b --c 2 3`` as ``[("a", ["1"]), ("b", []), ("c", ["2", "3"])]``; ``-h`` is ``--help``, and
+    hyphens within a name are underscores. Raises
     SettingError for words before the first flag, a setting with one dash, and bytes that are no UTF-8."""
     pairs: list[Pair] = []
     for word in argv:
@@ -30,7 +31,7 @@ def split(argv: Sequence[str]) -> list[Pair]:
                 raise SettingError(f"{word!r} is not a flag; did you mean '--{meant}'?")
         if word.startswith("--") and word[2:3] not in ("", "="):
             name, equals, value = word[2:].partition("=")
-            pairs.append((name, [value] if equals else []))
+            pairs.append((name.replace("-", "_"), [value] if equals else []))
         elif pairs:
             pairs[-1][1].append(word)
         else:

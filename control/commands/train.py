@@ -202,7 +202,9 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
         print(
             f"note: nothing was evaluated yet, as --eval_every is {module.validate_every} epochs: there is no best.ckpt"
         )
-    commands: list[Command] = [("tensorboard", "--logdir", module.settings.run.logdir)]
+    commands: list[Command] = []
+    if module.settings.run.logger == "tensorboard":
+        commands.append(("tensorboard", "--logdir", module.settings.run.logdir))
     proxy = folder / IN_RUN
     if kept := checkpoints.kept(folder / "checkpoints"):
         lines.append(("checkpoint", kept))

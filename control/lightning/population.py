@@ -368,4 +368,9 @@ def _compiled(settings: Settings) -> bool:
     if asked and not able:
         line = f"compiled is true, but {run.agent} with these settings has no machine code; allowed: false"
         raise SettingError(line, "compiled")
+    if able:
+        from models.compiled import cache_folder
+
+        if not any(cache_folder().rglob("*.nbi")):
+            print("note: machine code is compiled, which takes a minute or two and happens once", flush=True)
     return able
