@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -274,3 +275,15 @@ def test_settings_survive_the_written_form(tmp_path: Path) -> None:
         path = tmp_path / "run.yaml"
         path.write_text(config.to_yaml(settings))
         assert config.parse(["--config", str(path)]).proxy == settings.proxy
+
+
+def test_other_agents_train_on_what_a_preset_for_some_has_found(tmp_path: Path) -> None:
+    shipped = files.load("cartpole-mdp-broad")
+    told = shipped.description["settings"] | {"preset": "broad"}
+    config = replace(shipped.config, preset="broad")
+    path = tmp_path / "proxy.safetensors"
+    description = {**shipped.description, "settings": told}
+    parts = {"config": config, "spaces": shipped.spaces, "game": shipped.game, "description": description}
+    files.save(path, shipped.parameters, **parts)
+    for agent in ("DDQN", "PPO", "PPO,DDQN"):
+        assert agent_settings(files.load(path), agent, {})

@@ -290,6 +290,8 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
                 found = {field: own[field] for field in names if field in own} | _of_preset(proxy, first)
                 search |= {names[field]: value for field, value in found.items()}
         search |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
+        if "preset" in search and not _allows(proxy, search):
+            del search["preset"]  # all that it says stands in the file
         known = from_dict(search).agent
     except Exception as error:  # of a file anything can come
         reason = error if isinstance(error, SettingError) else type(error).__name__
@@ -300,6 +302,14 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
         if changed.get(names["vary_hp"]):
             changed = {names["vary"]: type(part)().vary} | changed
     return from_dict(search | changed).agent
+
+
+def _allows(proxy: Proxy, search: dict[str, Any]) -> bool:
+    """Whether the preset of a search is one for the agents that its settings are to have now."""
+    try:
+        return bool(family(proxy.implementation).proxy_defaults(search, proxy.game))
+    except SettingError:
+        return False
 
 
 def _of_preset(proxy: Proxy, name: str) -> dict[str, Any]:

@@ -279,6 +279,7 @@ def _block(
     agent, environment, obs = loop.agent, loop.environment, loop.obs
     real = envs.beneath(environment)
     assert isinstance(agent, InnerAgent) and isinstance(real, TensorEnvironment) and obs is not None
+    assert agent.envs == real.envs and agent.members == real.members  # compiled code looks at no bounds
     shape = (agent.members, steps, agent.envs)
     seeds, starts = loop.starts_ahead(steps)
     # Contiguous, for every other layout would be compiled by itself.
@@ -356,8 +357,9 @@ def warm() -> None:
         ("cliff", "QLearning"),
         ("pendulum", "TD3"),
     ):
-        environment = make_environment(game, 1, 1, time_limit=1)
-        agent: Any = agent_class(implementation)(default_config(implementation, game), environment.spaces, [0])
+        config = default_config(implementation, game)
+        environment = make_environment(game, 1, config.num_envs, time_limit=1)
+        agent: Any = agent_class(implementation)(config, environment.spaces, [0])
         loop = StepLoop(agent, environment, Streams([0]))
         list(advance(loop, 1, torch.ones(1, dtype=torch.bool), False))
         play(agent.with_weights(agent.online), environment, torch.zeros(1, 1, dtype=torch.int64))
