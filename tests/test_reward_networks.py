@@ -221,7 +221,7 @@ def test_best_moves_of_the_map_by_hand() -> None:
 def test_a_first_network_fits_what_its_name_says(init: str, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the cliff, where entering is all that pays: holes lie at 37 to 46, the goal at 47."""
     for name, value in (("_UPDATES", 400), ("_BATCH", 64), ("_LR", 0.03)):
-        monkeypatch.setattr(f"models.proxies.reward.fit.{name}", value)
+        monkeypatch.setattr(f"models.proxies.fitting.{name}", value)
     torch.set_flush_denormal(True)
     stages, _ = drawn("cliff", mode=1, **CLIFF)
     stages.config = dataclasses.replace(stages.config, rn_init=init, rn_output_scale=scale)
