@@ -35,6 +35,8 @@ class CartPole(Dynamics):
         self.spaces = Spaces((4,), Discrete(2), torch.float32, max_episode_steps, float(max_episode_steps))
         self.physics = CartPoleParameters(**physics)
         self.drawn = self.physics.physics_spread > 1
+        self._usual = [getattr(self.physics, name) for name in _SPREAD]
+        self._middle = torch.tensor(self._usual, dtype=torch.float64)
         self._bounds = _BOUNDS
 
     def initial(self, seeds: Tensor) -> Tensor:
@@ -42,16 +44,14 @@ class CartPole(Dynamics):
         if not self.drawn:
             return (uniform(seeds, 4) * 2 - 1) * _START
         first, chance = (uniform(seeds, 4 + len(_SPREAD)) * 2 - 1).split([4, len(_SPREAD)], -1)
-        middle = torch.tensor([getattr(self.physics, name) for name in _SPREAD], dtype=torch.float64)
         factors = (chance * math.log(self.physics.physics_spread)).exp()
-        return torch.cat((first * _START, factors * middle.to(seeds.device)), -1)
+        return torch.cat((first * _START, factors * self._middle), -1)
 
     def observe(self, state: Tensor) -> Tensor:
         return state[..., :4].float()
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        own, gravity, cart, pole, half = self.physics, *(getattr(self.physics, name) for name in _SPREAD)
-        moving = state
+        moving, (gravity, cart, pole, half) = state, self._usual
         if self.drawn:
             moving, drawn = state.split([4, len(_SPREAD)], -1)
             gravity, cart, pole, half = drawn.unbind(-1)
@@ -59,7 +59,7 @@ class CartPole(Dynamics):
         mass = cart + pole
         share = pole * half / mass  # the pole's moment over the whole mass, m
         cos, sin = angle.cos(), angle.sin()
-        push = (actions.double() * 2 - 1) * (own.force / mass) + spin * spin * sin * share
+        push = (actions.double() * 2 - 1) * (self.physics.force / mass) + spin * spin * sin * share
         turn = (sin * gravity - cos * push) / (half * 4 / 3 - cos * cos * (half * pole / mass))
         rates = torch.stack((speed, push - turn * cos * share, spin, turn), -1)
         moving = moving + rates * _SECONDS

@@ -1,7 +1,7 @@
 """Real environments that pay learned rewards: member m is paid by a network of its own."""
 
 from dataclasses import replace
-from typing import Any, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -182,13 +182,13 @@ class Stages:
     def check_start(self) -> None:
         """All was checked when this was made."""
 
-    def check_policy(self) -> bool:
+    def check_policy(self) -> NoReturn:
         """A learned reward is made from no policy."""
         line = "start_from is a policy, but a learned reward is made from none"
         raise SettingError(f"{line}; allowed: a reward's file, run folder or name", "start_from")
 
     def of_policy(self, told: Any, met: Any, streams: Streams) -> Tensor:
-        raise NotImplementedError(self.check_policy())
+        self.check_policy()
 
     def stage(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
         limit, device = self.config.test_limit, agent.device

@@ -39,7 +39,7 @@ from models.registry import agent_class, by_family, config_classes, family, name
 from models.settings import SettingError, kinds
 from models.spaces import Spaces
 from models.vocabulary import translate
-from understudy.files import IN_RUN, SUFFIX, pretrained
+from understudy.files import SUFFIX, pretrained
 from understudy.kinds import KINDS
 
 _FROM_NOW = (
@@ -149,8 +149,7 @@ def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
     """The proxy in a file, of a shipped name, or of a search's folder or checkpoint: its winner, or the best mean so
     far. Of agents, the checkpoint in a file or folder."""
     where = Path(path)
-    winners = [folder / IN_RUN for folder in (where, run_dir.newest(where)) if folder]
-    where = next((winner for winner in winners if winner.exists()), where)
+    where = run_dir.winner(where) or where
     if where.suffix == SUFFIX or path in pretrained() and not where.exists():
         return files.load(where)
     checkpoint = checkpoints.load(where)

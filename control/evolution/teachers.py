@@ -1,5 +1,5 @@
-"""Synthetic environments that are made from a policy, without a search or as where one starts: of an agent's
-checkpoint, or of any function of observations, such as a controller by hand or an agent of another library.
+"""Makes synthetic environments from a policy, as they are or as the start of a search: from an agent's checkpoint, or
+from any function of observations, such as a controller by hand or an agent of another library.
 
 What is made so contains the policy: agents that train on it are told, state by state, what it would do.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from control.loops.build import build_loop, take_weights
 from control.storage import checkpoints
-from control.storage.run_dir import newest
+from control.storage.run_dir import winner
 from envs.make import Stages, make_environment
 from envs.names import first_line
 from models.contract import StepAgent
@@ -24,7 +24,7 @@ from models.registry import family
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed
-from understudy.files import IN_RUN, SUFFIX, pretrained
+from understudy.files import SUFFIX, pretrained
 
 Teacher = Callable[[Tensor], Tensor]
 """Observations ``[N, S]`` to actions ``[N]`` int64 or ``[N, A]``, or to what each action is worth, ``[N, A]``."""
@@ -39,17 +39,17 @@ def is_teacher(source: str) -> bool:
     path = Path(source)
     if not path.exists():
         return ":" in source and source not in pretrained()
-    winners = [folder / IN_RUN for folder in (path, newest(path)) if folder]
-    return path.suffix != SUFFIX and not any(winner.exists() for winner in winners)
+    return path.suffix != SUFFIX and winner(path) is None
 
 
 def teacher(source: str, game: str, spaces: Spaces, values: bool = False) -> Teacher:
     """What ``source`` does (`is_teacher`), or with ``values`` what it thinks that each action is worth. Raises
     SettingError where it cannot be used in ``game``, CheckpointError for a file that is none of ours."""
     found = _agent(source, game, values) if Path(source).exists() else _function(source)
-    shape = () if isinstance(spaces.actions, Discrete) else (spaces.actions.size,)
-    if values:
-        shape = (spaces.actions.n,) if isinstance(spaces.actions, Discrete) else (-1,)
+    if isinstance(spaces.actions, Discrete):
+        shape = (spaces.actions.n,) if values else ()
+    else:
+        shape = (spaces.actions.size,)
 
     def checked(obs: Tensor) -> Tensor:
         given = found(obs)
@@ -152,6 +152,9 @@ def check_teacher(source: str, stages: Stages, game: str) -> Teacher:
 
 def cloned(source: str, stages: Stages, game: str, seed: int) -> Tensor:
     """Parameters ``[D]`` of the proxy that is made from a policy, with the errors of `check_teacher`."""
-    told, act = check_teacher(source, stages, game), teacher(source, game, stages.spaces)
+    values = stages.check_policy()
+    act = told = teacher(source, game, stages.spaces)
+    if values:
+        told = teacher(source, game, stages.spaces, values)
     streams = Streams([derive_seed(seed, "initial stand-in 0")])
     return stages.of_policy(told, lambda count: visited(act, game, count, seed), streams)[0]

@@ -46,6 +46,14 @@ def newest(folder: Path) -> Path | None:
     return versions(folder)[-1] if versions(folder) else None
 
 
+def winner(where: Path) -> Path | None:
+    """The proxy that a search left in its folder, or in the newest of its versions; None where there is none."""
+    from understudy.files import IN_RUN  # with Gymnasium, which most command lines need not load
+
+    found = [folder / IN_RUN for folder in (where, newest(where)) if folder]
+    return next((path for path in found if path.exists()), None)
+
+
 def create(run: RunConfig) -> Path:
     """Make and return the run's own new folder, with ``checkpoints`` and ``videos`` inside; a search's is empty. Raises
     SettingError where ``logdir`` cannot be written."""

@@ -1,4 +1,4 @@
-"""Fits networks of M members to given outputs, as where a search may start."""
+"""Fits the networks of M members to given outputs, from which a search may start."""
 
 import torch
 from torch import Tensor
