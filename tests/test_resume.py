@@ -117,8 +117,10 @@ def test_rows_after_the_last_checkpoint_are_learned_again(
     same_runs(finished(**changes)[0], resumed)
 
 
-def test_resume_starts_a_run_where_there_is_none(logdir: Path, finished: Finished) -> None:
+def test_resume_starts_a_run_where_there_is_none_and_says_so(logdir: Path, capsys: Shown, finished: Finished) -> None:
     folder = trained(logdir, "--resume", **UDRL)
+    said = f"warning: there is no run to resume in {folder.parent}, so a new one begins"
+    assert capsys.readouterr().out.splitlines()[0] == said
     same_runs(folder, finished(**UDRL)[0])
     settings = yaml.safe_load((folder / "config.yaml").read_text())
     assert "resume" not in settings, "no setting of the run"
@@ -155,8 +157,8 @@ def test_resume_takes_the_newest_run_even_when_it_came_to_no_checkpoint(
     trained(logdir, "--no_checkpoint", epochs=1)
     capsys.readouterr()
     anew = trained(logdir, "--resume")
-    assert "version_1 ended before its first checkpoint, so this starts anew; version_0" in capsys.readouterr().out
-    assert anew.name == "version_2"
+    said = "warning: version_1 ended before its first checkpoint, so this starts anew; version_0"
+    assert said in capsys.readouterr().out and anew.name == "version_2"
     same_runs(finished(**UDRL)[0], anew)
 
 

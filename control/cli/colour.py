@@ -1,6 +1,7 @@
 """Colours on a terminal that shows them, and nowhere else. Imports nothing that takes time."""
 
 import os
+import sys
 from typing import TextIO
 
 _CODES = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
@@ -11,3 +12,13 @@ def painted(text: str, colour: str, stream: TextIO) -> str:
     as it is."""
     shows = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return f"\033[{_CODES[colour]}m{text}\033[0m" if shows and text else text
+
+
+def note(text: str, kind: str = "note") -> None:
+    """Print ``note: text``, yellow on a terminal."""
+    print(painted(f"{kind}: {text}", "yellow", sys.stdout), flush=True)
+
+
+def warning(text: str) -> None:
+    """Print ``warning: text``, yellow on a terminal."""
+    note(text, "warning")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
-from control.cli.colour import painted
+from control.cli.colour import note, painted, warning
 from control.cli.ending import ending
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, end_of, to_yaml
 from control.commands.choose_proxy import conclude, say_if
@@ -59,13 +59,13 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
                 return folder, _train_in(folder, module, callbacks, verbose)
         having = [run.name for run in older if (run / run_dir.LAST).exists()]
         kept = f"; {having[-1]}, which has one, is another run and stays as it is" if having else ""
-        print(f"{folder.name} ended before its first checkpoint, so this starts anew{kept}")
+        warning(f"{folder.name} ended before its first checkpoint, so this starts anew{kept}")
     weights = checkpoints.load(settings.run.reload) if settings.run.reload else None
     module = build_module(settings.replace(resume=False))
     if weights and isinstance(module, AgentModule):
         module.take_weights(weights)
     if settings.run.resume and not older:
-        print(f"note: there is no run to resume in {run_dir.parent(settings.run)}, so one begins")
+        warning(f"there is no run to resume in {run_dir.parent(settings.run)}, so a new one begins")
     folder = run_dir.create(settings.run)
     with run_dir.locked(folder, new=True):
         return folder, _train_in(folder, module, callbacks, verbose)
@@ -155,7 +155,7 @@ def _resumed(settings: Settings, last: Path) -> RunModule:
     counted = dict(zip(module.seeds, module.env_steps.tolist(), strict=True))
     if lost := run_dir.missing_epochs(table, counted, module.epoch):
         span = f"{lost[0]} to {lost[-1]}"
-        print(f"warning: rows of {len(lost)} {module.unit}s are lost ({span}): {str(table)!r} does not have them")
+        warning(f"rows of {len(lost)} {module.unit}s are lost ({span}): {str(table)!r} does not have them")
     return module
 
 
@@ -199,9 +199,7 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     if isinstance(module, AgentModule) and math.isfinite(module.best):
         lines.append(("best", f"{module.loop.score_name} {module.best:.1f}"))
     if isinstance(module, AgentModule) and module.best == -math.inf and module.epoch:
-        print(
-            f"note: nothing was evaluated yet, as --eval_every is {module.validate_every} epochs: there is no best.ckpt"
-        )
+        note(f"nothing was evaluated yet, as --eval_every is {module.validate_every} epochs: there is no best.ckpt")
     commands: list[Command] = []
     if module.settings.run.logger == "tensorboard":
         commands.append(("tensorboard", "--logdir", module.settings.run.logdir))
@@ -263,4 +261,4 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
             show_film(module, folder, video)
             yield "video", f"{video}, .gif (the best agent, greedy: {returns_text(returns)})"
         except UserError as error:
-            print(f"warning: no video: {error}")
+            warning(f"no video: {error}")

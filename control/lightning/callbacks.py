@@ -17,7 +17,7 @@ from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from tqdm import tqdm
 
-from control.cli.colour import painted
+from control.cli.colour import note, painted
 from control.cli.ending import SIGNALS, ending, say
 from control.cli.progress import Lines
 from control.films.recording import film
@@ -145,7 +145,7 @@ class RunLog(Callback):
             put_aside(folder)
         self.boards = [Board(folder, count) for folder, count in zip(folders, steps, strict=True) if tensorboard]
         if former:
-            print("note: this run was logged by epoch; its TensorBoard curves are written anew over environment steps")
+            note("this run was logged by epoch; its TensorBoard curves are written anew over environment steps")
             self._rewrite()
         for board, count in zip(self.boards, steps, strict=False):
             board.settings(module.settings, count)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from control.cli.colour import warning
 from control.cli.progress import Watch
 from control.cli.settings import Settings, as_dict
 from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, SCORES, TAGS
@@ -110,9 +111,7 @@ class RunModule(pl.LightningModule):
             name = getattr(callback, "monitor", None)
             meant = "eval/return_greedy" if str(name).startswith("val") else str(name)  # val_loss, of habit
             if isinstance(name, str) and name not in TAGS and (near := nearest(meant, TAGS)):
-                print(
-                    f"warning: {type(callback).__name__} has monitor {name!r}, which no run measures{near}", flush=True
-                )
+                warning(f"{type(callback).__name__} has monitor {name!r}, which no run measures{near}")
 
     def on_train_start(self) -> None:
         self.epochs_before = self.epoch

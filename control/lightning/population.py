@@ -8,6 +8,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
+from control.cli.colour import note
 from control.cli.settings import RunConfig, Settings
 from control.evolution.cluster import Workers, make_workers
 from control.evolution.fitness_shaping import centred_ranks
@@ -237,8 +238,8 @@ class PopulationModule(RunModule):
         self.strategy = self.strategy_from(mean, self.epoch)
         noise = float(torch.as_tensor(self.strategy.noise_std).mean())
         where = "its mean" if self.config.start_from is not None else "a new one"
-        print(
-            f"note: for {self.flat} generations all proxies have had the same fitness (the last time "
+        note(
+            f"for {self.flat} generations all proxies have had the same fitness (the last time "
             f"{float(self.fitness.nan_to_num().max()):.4g}), so there is nothing to climb: the search starts from "
             f"{where} with noise_std {noise:.3g}; a larger inner_steps or test_limit may help"
         )
@@ -362,7 +363,7 @@ def _compiled(settings: Settings) -> bool:
     if not HAS_NUMBA:
         if settings.proxy.compiled:  # asked for, or by a run that began so
             raise SettingError("compiled is true, but Numba is not installed (extra fast); allowed: false", "compiled")
-        print("note: searches are several times as fast with Numba: pip install -c constraints.txt -e '.[train,fast]'")
+        note("searches are several times as fast with Numba: pip install -c constraints.txt -e '.[train,fast]'")
         return False
     able = InnerLoop(settings.proxy, run.agent, settings.agent, run.gamename).runs_compiled()
     if asked and not able:
@@ -372,5 +373,5 @@ def _compiled(settings: Settings) -> bool:
         from models.compiled import cache_folder
 
         if not any(cache_folder().rglob("*.nbi")):
-            print("note: machine code is compiled, which takes a minute or two and happens once", flush=True)
+            note("machine code is compiled, which takes a minute or two and happens once")
     return able

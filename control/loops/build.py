@@ -6,6 +6,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from control.cli.colour import note
 from control.cli.settings import RunConfig, Settings
 from control.loops.device import DeviceLoop
 from control.loops.episodes import EpisodeLoop
@@ -107,8 +108,7 @@ def _episodes(settings: Settings) -> EpisodeLoop:
     )
     training = environment(schedule.episodes)
     if training.spaces.max_episode_steps is None and limit is None:
-        note = f"note: {run.gamename} has no time limit, so an episode may never end; --time_limit N cuts it"
-        print(note, flush=True)
+        note(f"{run.gamename} has no time limit, so an episode may never end; --time_limit N cuts it")
     seeds = list(range(run.seed, run.seed + run.num_seeds))
     agent = agent_class(run.implementation)(settings.agent, training.spaces, seeds)
     # Rows that only evaluation has would be looked at in every step of training.

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from control.cli.colour import warning
 from control.loops.rollout import Episodes
 from envs.base import EnvironmentFault
 from models.contract import Agent, Policy
@@ -131,7 +132,7 @@ class Loop(ABC):
         key = text.split(" (")[0].split(" since")[0]
         if key not in self._warned:
             self._warned.add(key)
-            print(f"warning: {text}", flush=True)
+            warning(text)
 
 
 def finite(agent: Agent) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
+from control.cli.colour import note
 from envs.base import Environment
 from models.contract import Policy
 from models.trajectory import Trajectory
@@ -25,7 +26,7 @@ class Episodes:
 @functools.cache
 def _note_length() -> None:
     """Say it once in a process."""
-    print(f"note: an episode has no time limit and has taken {LONG:,} steps; --time_limit N cuts it", flush=True)
+    note(f"an episode has no time limit and has taken {LONG:,} steps; --time_limit N cuts it")
 
 
 @overload
