@@ -6,6 +6,7 @@ import math
 import operator
 import os
 import pickle
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,6 +50,19 @@ def test_knows_its_settings_weights_and_members_and_best_is_small(finished: Path
     assert last.run_state["loop"]["agent"] is not None and best.run_state["loop"]["agent"] is None
     (finished / "checkpoints" / ".last.ckpt.4711.tmp").write_bytes(b"half")  # what a kill leaves does not disturb
     assert checkpoints.load(finished).path.name == "best.ckpt"
+
+
+def test_of_several_versions_the_one_that_is_taken_is_said(finished: Path, tmp_path: Path, capsys: Shown) -> None:
+    for number in range(3):
+        shutil.copytree(finished / "checkpoints", tmp_path / "seed_25" / f"version_{number}" / "checkpoints")
+    said = "note: the newest version of a run counts: version_2 of seed_25 (not version_1, version_0); to take another"
+    flag = ["--num_eval_episodes", "1", "--eval_agent"]
+    for folder, shown in (tmp_path / "seed_25", True), (tmp_path / "seed_25" / "version_0", False):
+        assert trainer.main([*flag, str(folder)]) == 0
+        line = f"{said}, name it: --eval_agent {tmp_path / 'seed_25' / 'version_1'}"
+        assert (capsys.readouterr().out.splitlines()[0] == line) == shown
+    trained(tmp_path / "reloaded", "--reload", str(tmp_path / "seed_25"), epochs=1)
+    assert f"{said}, name it: --reload " in capsys.readouterr().out
 
 
 class Harm:

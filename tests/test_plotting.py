@@ -73,8 +73,26 @@ def test_the_newest_version_of_a_seed_counts_unless_versions_are_named(logdir: P
 
     assert best(logdir) == [225] and best(older) == [75] and best(newest, older) == [225, 75]
     assert [group.names[-1] for group in find_groups([newest, older])] == ["version_10", "version_9"]
+    assert best(logdir, older) == [75], "what is named goes before what is newer"
     plot([newest, older], out=logdir / "two.png")
     assert set(json.loads((logdir / "two.json").read_text())["groups"]) == {"version_10", "version_9"}
+
+
+def test_versions_that_do_not_count_are_said_once(logdir: Path, capsys: Shown) -> None:
+    for seed in range(25, 31):
+        older = write_run(logdir, seeds=(seed,))
+        write_run(logdir, seeds=(seed,), version=1)
+    newest = write_run(logdir, seeds=(30,), version=2)
+    write_run(logdir, "RCP-A", seeds=(30,))
+    plot([logdir], out=logdir)
+    where = "seed_25, seed_26, seed_27, seed_28 and 1 more"
+    assert capsys.readouterr().out.splitlines()[0] == (
+        f"note: the newest version of a run counts: version_1 of {where} (not version_0); version_2 of seed_30 "
+        f"(not version_1, version_0); to take another, name it: --plot {logdir} {newest.with_name('version_1')}"
+    )
+    for folders in ([newest], [logdir / "lunarlander" / "debug" / "RCP-A"], [older.parent, older]):
+        plot(folders, out=logdir)
+        assert "note: " not in capsys.readouterr().out
 
 
 def test_last_tenth_averages_late_epochs_only_and_a_cut_line_is_left_out(logdir: Path) -> None:

@@ -25,6 +25,7 @@ from control.loops.build import check_accelerator, check_spaces, device_of, spac
 from control.loops.loop import Loop
 from control.loops.memory import check_memory, of_fresh_agents
 from control.loops.rollout import Episodes
+from control.reports.folders import say_version_of
 from control.reports.obedience import COMMANDS
 from control.reports.search import describe, iqm_text, speed_text
 from control.reports.statistics import interval, iqm
@@ -62,6 +63,7 @@ def evaluate(settings: Settings) -> int:
     prepare(settings.run)
     assert settings.run.eval_agent
     found = proxy_or_checkpoint(settings.run.eval_agent)
+    say_version_of(settings.run.eval_agent, found.path, "eval_agent")
     if isinstance(found, Proxy):
         evaluate_proxy(settings, found)
     else:

@@ -18,6 +18,7 @@ from control.films.recording import Actor, check_film, record, returns_text
 from control.loops.build import build_loop
 from control.loops.loop import Loop
 from control.reports.files import check_writable
+from control.reports.folders import say_version_of
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import safe_name
 from models.contract import InnerAgent
@@ -61,6 +62,8 @@ def _sources(words: Sequence[str]) -> list[tuple[str, Source]]:
     if not found:
         line = f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {' or '.join(WORDS)}"
         raise SettingError(line, "film")
+    for word, source in found.items():
+        say_version_of(word, source.path, "film")
     latest, sources = next(iter(found.values())), []
     for word in words:
         latest = found.get(word, latest)

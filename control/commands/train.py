@@ -26,6 +26,7 @@ from control.lightning.population import PopulationModule
 from control.lightning.population import build as build_search
 from control.loops.build import check_accelerator
 from control.reports.figures import learning_curve
+from control.reports.folders import say_version_of
 from control.reports.style import look_of
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
@@ -61,6 +62,8 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
         kept = f"; {having[-1]}, which has one, is another run and stays as it is" if having else ""
         warning(f"{folder.name} ended before its first checkpoint, so this starts anew{kept}")
     weights = checkpoints.load(settings.run.reload) if settings.run.reload else None
+    if settings.run.reload and weights:
+        say_version_of(settings.run.reload, weights.path, "reload")
     module = build_module(settings.replace(resume=False))
     if weights and isinstance(module, AgentModule):
         module.take_weights(weights)

@@ -2,12 +2,15 @@
 
 import contextlib
 import io
-from collections.abc import Mapping
+import os
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from control.cli.colour import note
 from control.cli.files import read_mapping
 from control.cli.options import Flag, flags
 from control.cli.parse import parse
@@ -15,8 +18,10 @@ from control.cli.settings import Settings, to_yaml
 from control.cli.words import CHOOSING, word
 from control.reports.runs import Group
 from control.reports.tags import GREEDY, MEAN_RETURN, RUNNING_MEAN
+from control.storage.run_dir import versions
 from models.settings import UserError
 
+SHOWN = 4  # runs that a line names
 _FILMS = ("final.mp4", "final.gif", "eval_*.mp4", "epoch_*.mp4")
 
 
@@ -85,6 +90,39 @@ class Folder:
         found = [sorted((self.path / "videos").glob(pattern)) for pattern in _FILMS]
         end = [path for path in found[1] if path.with_suffix(".mp4") not in found[0]]
         return [*found[0], *end, *found[2], *found[3][-1:]]
+
+
+def say_versions_of(groups: Sequence[Group], run_dirs: Sequence[Path], flag: str) -> None:
+    """`say_versions` for groups found in ``run_dirs``, all of which stay in the command."""
+    given = shlex.quote(near(run_dirs[0])) if len(run_dirs) == 1 else "..."
+    left = {folder: others for group in groups for folder, others in group.left.items()}
+    say_versions(left, f"--{flag} {given}")
+
+
+def say_version_of(path: str, taken: Path, flag: str) -> None:
+    """`say_versions` for the file that was taken of what a flag names."""
+    runs = versions(Path(path))[::-1]
+    counts = next((run for run in runs if run in taken.parents), None)
+    if counts and len(runs) > 1:
+        say_versions({counts: [run for run in runs if run != counts]}, f"--{flag}")
+
+
+def say_versions(left: Mapping[Path, Sequence[Path]], words: str) -> None:
+    """Say in a line which versions of runs count, the keys of ``left``, and which do not, and how to name another of
+    these: behind the ``words`` of a command. Nothing is said where there are none."""
+    if not left:
+        return
+    above = os.path.commonpath([folder.parent.parent for folder in left])
+    alike: dict[tuple[str, str], list[str]] = {}
+    for counts, others in left.items():
+        names = (other.name if other.parent == counts.parent else near(other) for other in others)
+        alike.setdefault((counts.name, ", ".join(names)), []).append(os.path.relpath(counts.parent, above))
+    said = []
+    for (version, instead), places in sorted(alike.items()):
+        more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+        said.append(f"{version} of {', '.join(sorted(places)[:SHOWN])}{more} (not {instead})")
+    another = shlex.quote(near(next(iter(left.values()))[0]))
+    note(f"the newest version of a run counts: {'; '.join(said)}; to take another, name it: {words} {another}")
 
 
 def near(path: Path) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from control.reports import panels, scores
 from control.reports.arms import Arm, arm_of, default_name, labelled, name_rows, read_numbers
 from control.reports.files import check_writable, figure_files, numbers_text, write_numbers
+from control.reports.folders import say_versions_of
 from control.reports.levels import STEPS_LABEL, Level, in_words, levels, package, quantity, same_axis, sources
 from control.reports.runs import Array, find_groups
 from control.reports.sheets import WIDTH, Book, balanced, rows, set_title
@@ -41,6 +42,7 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
         folder = redrawn.parent
     else:
         groups = find_groups(run_dirs)
+        say_versions_of(groups, run_dirs, "plot")
         labels, title = labelled([group.names for group in groups])
         summary = {label: summarise(group) for label, group in zip(labels, groups, strict=True)}
         made_from = sorted({str(run.source.parent) for group in groups for run in group.runs})

@@ -12,7 +12,7 @@ from string import Template
 
 from control.reports import html, sections
 from control.reports.files import check_writable
-from control.reports.folders import Subject
+from control.reports.folders import Subject, say_versions_of
 from control.reports.groups import labelled
 from control.reports.runs import find_groups
 from control.reports.tables import seeds_text, summarise
@@ -28,6 +28,7 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     default the run's own or the one common to the runs. Returns the exit code 0. Raises SettingError where there is
     nothing to show or the page cannot be written."""
     groups = find_groups(run_dirs, "report")
+    say_versions_of(groups, run_dirs, "report")
     labels, _ = labelled([group.names for group in groups])
     subjects = [Subject(label, group, summarise(group)) for label, group in zip(labels, groups, strict=True)]
     made_from = sorted({str(folder.path) for subject in subjects for folder in subject.folders})

@@ -5,7 +5,7 @@ Imports no torch and is quick, so that figures can be drawn while runs go on.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -49,10 +49,12 @@ class Run:
 
 @dataclass
 class Group:
-    """The seeds of one environment, experiment and implementation, which are its ``names``."""
+    """The seeds of one environment, experiment and implementation, which are its ``names``. ``left`` are the folders of
+    older versions, by the folder that counts in their place."""
 
     names: tuple[str, ...]
     runs: list[Run]
+    left: dict[Path, list[Path]] = field(default_factory=dict)
 
 
 def read_runs(path: Path) -> list[Run]:
@@ -73,22 +75,33 @@ def read_runs(path: Path) -> list[Run]:
 def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     """All runs at or below the given folders, grouped by environment, experiment and implementation.
 
-    Of a seed found more than once in a group the newest version counts, unless ``run_dirs`` names two versions: then
-    each is a group. Raises SettingError, in the name of ``setting``, where a folder does not exist or holds no
-    metrics.csv.
+    Of a seed found more than once in a group the version counts that ``run_dirs`` names, else the newest. Where they
+    name two versions, each is a group. Raises SettingError, in the name of ``setting``, where a folder does not exist
+    or holds no metrics.csv.
     """
-    groups: dict[tuple[str, ...], dict[int, Run]] = {}
+    groups: dict[tuple[str, ...], Group] = {}
     named = {Path(folder).resolve() for folder in run_dirs if Path(folder, "metrics.csv").is_file()}
     versions_apart = len({folder.parent for folder in named}) < len(named)
     files = _metrics_files(run_dirs, setting)
-    for path in sorted(files, key=lambda path: (_place(path)[1], path.stat().st_mtime), reverse=True):
+
+    def first(path: Path) -> tuple[bool, int, float]:
+        return path.parent in named, _place(path)[1], path.stat().st_mtime
+
+    for path in sorted(files, key=first, reverse=True):
         names = _place(path)[0] + ((path.parent.name,) if versions_apart else ())
         for run in read_runs(path):
-            groups.setdefault(names, {}).setdefault(run.seed, run)
+            group = groups.setdefault(names, Group(names, []))
+            counts = next((other.source.parent for other in group.runs if other.seed == run.seed), None)
+            if counts is None:
+                group.runs.append(run)
+            elif counts not in named and path.parent not in (left := group.left.setdefault(counts, [])):
+                left.append(path.parent)
     if not groups:
         listed = ", ".join(f"'{path}'" for path in run_dirs)
         raise SettingError(f"{setting} is {listed}; its metrics.csv has no epoch yet")
-    return [Group(names, [runs[seed] for seed in sorted(runs)]) for names, runs in sorted(groups.items())]
+    for group in groups.values():
+        group.runs.sort(key=lambda run: run.seed)
+    return [groups[names] for names in sorted(groups)]
 
 
 def _metrics_files(run_dirs: Sequence[Path], setting: str) -> list[Path]:
