@@ -30,18 +30,29 @@ def implementations() -> dict[str, Family]:
     return found
 
 
-# What other libraries have, and what comes nearest here.
-_ELSEWHERE = {"A2C": "AAC", "A3C": "AAC", "DQN": "DDQN", "DDPG": "TD3", "REINFORCE": "VPG", "PG": "VPG"}
-# The same where agents train on proxies, which those that learn from whole episodes do not.
-_ON_PROXIES = _ELSEWHERE | dict.fromkeys(["A2C", "A3C", "AAC", "REINFORCE", "VPG", "PG"], "PPO")
+# What comes nearest to what other libraries and books have.
+_ELSEWHERE = {other: ours for ours, others in {
+    "DDQN": "DQN, double DQN, C51, QR-DQN, IQN, Ape-X DQN, R2D2",
+    "DuelingDDQN": "Rainbow, dueling DQN, D3QN",
+    "AAC": "A2C, A3C, AC, actor-critic",
+    "VPG": "REINFORCE, PG, policy gradient, vanilla policy gradient",
+    "PPO": "PPO2, APPO, TRPO, IMPALA, ACKTR, ACER",
+    "TD3": "DDPG, D4PG",
+    "SAC": "TQC, REDQ, CrossQ, soft actor-critic",
+    "UDRL": "upside-down RL, upside-down, decision transformer, DT",
+    "CategoricalLatent": "Dreamer, DreamerV2, DreamerV3",
+}.items() for other in others.split(", ")}  # fmt: skip
+
+
+def _meant(name: str) -> str:
+    return _ELSEWHERE.get(spelt(name, _ELSEWHERE), name)
 
 
 def family(name: str) -> Family:
     """The family that has implementation ``name``; SettingError when there is none."""
     known = implementations()
     if name not in known:
-        meant = _ELSEWHERE.get(name.upper(), name)
-        raise no_choice("implementation", name, known, meant=meant)
+        raise no_choice("implementation", name, known, meant=_meant(name))
     return known[name]
 
 
@@ -61,7 +72,10 @@ def named_agents(names: str) -> list[str]:
     found = [name.strip() for name in names.split(",")]
     for name in found:
         if name not in inner_agents():
-            raise no_choice("agent", name, inner_agents(), meant=_ON_PROXIES.get(name.upper(), name))
+            meant = _meant(name)
+            if meant in ("AAC", "VPG"):  # which learn from whole episodes
+                meant = "PPO"
+            raise no_choice("agent", name, inner_agents(), meant=meant)
     return found
 
 

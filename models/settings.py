@@ -164,17 +164,17 @@ def bounds(kind: Kind, meta: Mapping[str, Any]) -> dict[str, Any]:
 
 def refused(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> SettingError:
     """The error that says what ``name`` is and what it may be, `RANGES` included where they are what it breaks."""
-    near = nearest(value, meta.get("choices", ())) if isinstance(value, str) else ""
+    near, more = nearest(value, meta.get("choices", ())) if isinstance(value, str) else "", ""
     items, number = value if isinstance(value, tuple) else (value,), _as_number(value)
     if kind.item is int and isinstance(value, str | float) and number is not None and number % 1 == 0:  # as 1e3
         near = f"; did you mean {int(number)}?" if _fits(int(number), int, meta) else ""
     if not all(_in_range(item, kind, {}) for item in items):
         meta = {**meta, **bounds(kind, meta)}
         if kind.item is float and any(0 < abs(_as_number(item) or 0) < SMALLEST for item in items):
-            near = f", of size {SMALLEST:g} at least where not 0"
+            more = f", of size {SMALLEST:g} at least where not 0"
     if len(items) > meta.get("longest", LONGEST):
-        near = f", {meta.get('longest', LONGEST)} of them at most"
-    return SettingError(f"{name} is {shown(value)}; allowed: {allowed(kind, meta)}{near}", name)
+        more = f", {meta.get('longest', LONGEST)} of them at most"
+    return SettingError(f"{name} is {shown(value)}{allowing(near, allowed(kind, meta))}{more}", name)
 
 
 def no_choice(name: str, value: Any, choices: Iterable[str], where: str = "", meant: Any = None) -> SettingError:
@@ -182,7 +182,7 @@ def no_choice(name: str, value: Any, choices: Iterable[str], where: str = "", me
     looked up for, else the value itself."""
     known, meant = list(choices), value if meant is None else meant
     near = nearest(meant, known) if isinstance(meant, str) else ""
-    return SettingError(f"{name} is {shown(value)}; allowed{where}: {', '.join(known)}{near}", name)
+    return SettingError(f"{name} is {shown(value)}{allowing(near, ', '.join(known), where)}", name)
 
 
 def read(item: type, text: str) -> Any:
@@ -230,6 +230,11 @@ def nearest(name: str, names: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` with the closest of ``names``, or ``""`` when none is close."""
     close = closest(name, names)
     return f"; did you mean '{close}'?" if close else ""
+
+
+def allowing(near: str, what: str, where: str = "") -> str:
+    """The end of an error: what is meant (`nearest`), if that is known, before ``what`` is allowed ``where``."""
+    return f"{near} Allowed{where}: {what}" if near else f"; allowed{where}: {what}"
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:

@@ -33,22 +33,30 @@ train -> 'train' is not a flag; flags start with --
 --lr x -> lr is 'x'; allowed: number, greater than 0
 --lr nan -> lr is 'nan'; allowed: number, greater than 0
 --lr --= -> lr is '--='; allowed: number, greater than 0
---use_tune --tune_algorithm ash -> tune_algorithm is 'ash'; allowed: asha, optuna, bohb, pbt; did you mean 'asha'?
+--use_tune --tune_algorithm ash -> tune_algorithm is 'ash'; did you mean 'asha'? Allowed: asha, optuna, bohb, pbt
 --display maybe -> display is 'maybe'; allowed: true or false
 --command.horizon 0 -> command.horizon is 0.0; allowed: number, greater than 0; or null
 --logdir= -> logdir is ''; allowed: text, not empty
 --seed 1.5e0 -> seed is '1.5e0'; allowed: integer, at least 0, at most 9223372036854775807
 --exp_name .. -> exp_name is '..'; allowed: the name of a folder
 --exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8 without NUL
---implementation A2C -> implementation is 'A2C'; allowed: UDRL, RCP-R, RCP-A, DDQN, ... SE; did you mean 'AAC'?
+--implementation A2C -> implementation is 'A2C'; did you mean 'AAC'? Allowed: UDRL, RCP-R, RCP-A, DDQN, ... SE
+--algo dqn -> implementation is 'dqn'; did you mean 'DDQN'? Allowed: ...
+--algo a2c -> implementation is 'a2c'; did you mean 'AAC'? Allowed: ...
+--algo reinforce -> implementation is 'reinforce'; did you mean 'VPG'? Allowed: ...
+--algo ddpg -> implementation is 'ddpg'; did you mean 'TD3'? Allowed: ...
+--algo rainbow -> implementation is 'rainbow'; did you mean 'DuelingDDQN'? Allowed: ...
+--algo qr_dqn -> implementation is 'qr_dqn'; did you mean 'DDQN'? Allowed: ...
+--algo SoftActorCritic -> implementation is 'SoftActorCritic'; did you mean 'SAC'? Allowed: ...
+--algo muzero -> implementation is 'muzero'; allowed: ...
 --plot @ --logdir X -> --logdir has no effect with --plot
 --plot @ --record -> --record has no effect with --plot
 --eval_agent @ --logdir X -> --logdir has no effect with --eval_agent
 --eval_agent @ --num_seeds 3 -> --num_seeds has no effect with --eval_agent
 --eval_agent @ --eval_episodes 3 -> --eval_episodes has no effect with --eval_agent; did you mean '--num_eval_episodes'?
---implementation RCPAA -> implementation is 'RCPAA'; allowed: UDRL, RCP-R, RCP-A, DDQN, ... SE; did you mean 'RCP-A'?
+--implementation RCPAA -> implementation is 'RCPAA'; did you mean 'RCP-A'? Allowed: UDRL, RCP-R, RCP-A, DDQN, ... SE
 --implementation ER --preset procmaze_hi
-    -> preset is 'procmaze_hi'; allowed for ER: shipped, procmaze_high, ... did you mean 'procmaze_high'?
+    -> preset is 'procmaze_hi'; did you mean 'procmaze_high'? Allowed for ER: shipped, procmaze_high, ...
 --gamename lunarlandr -> gamename is 'lunarlandr'; did you mean 'lunarlander'? Allowed: ...
 --config nowhere.yaml -> config is 'nowhere.yaml': no such file or folder
 --config a.yaml --config b.yaml -> --config is given twice; allowed: one file
@@ -109,10 +117,11 @@ train -> 'train' is not a flag; flags start with --
 """
 # The words follow `--implementation SE --gamename cartpole`.
 SEARCHES = """
---agent DDQM -> agent is 'DDQM'; allowed: DDQN, DuelingDDQN, ...; did you mean 'DDQN'?
+--agent DDQM -> agent is 'DDQM'; did you mean 'DDQN'? Allowed: DDQN, DuelingDDQN, ...
+--agent reinforce -> agent is 'reinforce'; did you mean 'PPO'? Allowed: DDQN, ...
 --agent UDRL -> agent is 'UDRL'; allowed: DDQN, DuelingDDQN, ...
---proxy bandid -> proxy is 'bandid'; allowed: mdp, bandit; did you mean 'bandit'?
---preset papper -> preset is 'papper'; allowed for a mdp: recipe, broad, paper, paper_varied; did you mean 'paper'?
+--proxy bandid -> proxy is 'bandid'; did you mean 'bandit'? Allowed: mdp, bandit
+--preset papper -> preset is 'papper'; did you mean 'paper'? Allowed for a mdp: recipe, broad, paper, paper_varied
 --proxy bandit --preset paper -> preset is 'paper'; allowed for a bandit: recipe, two_stage, clone, published
 --reward_form absolute
     -> reward_form is 'absolute', but proxy is 'mdp'; allowed: free, or the proxy bandit
@@ -120,7 +129,7 @@ SEARCHES = """
     -> scored_by is 'target', but reward_form is 'free', which has no target; allowed: agents, or a reward_form of ...
 --proxy bandit --reward_form squared --second_scored_by target --objective average --test_every 50
     -> objective is 'average', but a target is what scores, which does not train; allowed: final
---strategy ness -> strategy is 'ness'; allowed: nes, openai_es, snes; did you mean 'nes'?
+--strategy ness -> strategy is 'ness'; did you mean 'nes'? Allowed: nes, openai_es, snes
 --population 5 -> population is 5; allowed with mirrored: an even number
 --population 0 -> population is 0; allowed: integer, at least 1
 --noise_std 0 -> noise_std is 0.0; allowed: number, greater than 0
@@ -278,8 +287,9 @@ def test_of_very_much_that_is_wrong_only_the_first_is_told(tmp_path: Path, capsy
 
 SIZE, COUNT, FLAG = "integer, at least 2, at most 100", "integer, at least 1, at most 100", "true or false"
 PROGRAMS: list[tuple[type, dict[str, Any], str]] = [
+    (ProcMaze, {"grid_size": 4.0}, f"grid_size is 4.0; did you mean 4? Allowed: {SIZE}"),
     *((kind, {name: value}, f"{name} is {value}; allowed: {allowed}") for kind in (ProcMaze, OpenGrid)
-      for name, value, allowed in (("grid_size", 1, SIZE), ("grid_size", 4.0, f"{SIZE}; did you mean 4?"),
+      for name, value, allowed in (("grid_size", 1, SIZE),
                                    ("spontaneous_termination", 1, FLAG), ("teleport_on_termination", None, FLAG))),
     (ButtonGrid, {"grid_size": 101}, f"grid_size is 101; allowed: {SIZE}"),
     (ButtonGrid, {"num_buttons": 101}, f"num_buttons is 101; allowed: {COUNT}"),
@@ -287,7 +297,7 @@ PROGRAMS: list[tuple[type, dict[str, Any], str]] = [
     (ButtonGrid, {"spontaneous_reset": None}, f"spontaneous_reset is None; allowed: {FLAG}"),
     (ButtonGrid, {"activate_on_reset": "no"}, f"activate_on_reset is 'no'; allowed: {FLAG}"),
     (PanFlute, {"num_pipes": 0}, f"num_pipes is 0; allowed: {COUNT}"),
-    (PanFlute, {"num_pipes": 2.0}, f"num_pipes is 2.0; allowed: {COUNT}; did you mean 2?"),
+    (PanFlute, {"num_pipes": 2.0}, f"num_pipes is 2.0; did you mean 2? Allowed: {COUNT}"),
     (PanFlute, {"spontaneous_reward": 1}, f"spontaneous_reward is 1; allowed: {FLAG}"),
     *((kind, {"max_episode_steps": 0}, "max_episode_steps is 0; allowed: integer, at least 1; or null")
       for kind in (ProcMaze, OpenGrid, ButtonGrid, PanFlute)),

@@ -105,7 +105,7 @@ def test_the_line_says_what_was_given_and_what_is_allowed(
             "seed is a number of thousands of digits; allowed: integer, at least 0, at most 9223372036",
         ),
         ({"lr": 10**400}, "lr is 1000000000.*; allowed: number, greater than 0, at most 1000000000"),
-        ({"epochs": 1e3}, "epochs is 1000.0; allowed: integer, at least 1; or null; did you mean 1000?"),
+        ({"epochs": 1e3}, r"epochs is 1000.0; did you mean 1000\? Allowed: integer, at least 1; or null"),
         ({"epochs": True}, "epochs is True; allowed: integer, at least 1; or null$"),
         ({"command": {"return": -(10**400)}}, "command.return is -1000000.*; allowed: number, at least -1000000000"),
         ({"hidden_sizes": (8,) * 17}, "hidden_sizes is .*, 16 of them at most"),

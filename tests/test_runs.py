@@ -169,8 +169,8 @@ class Pictures(gym.Env):
     ("--epochs 5", "--epochs has no effect with CPG; did you mean '--max_episodes'?"),
     ("--steps_per_epoch 5", "--steps_per_epoch has no effect with CPG"),
     ("--preset aac_tuned", "preset is 'aac_tuned'; allowed for CPG: published, skeleton"),
-    ("--implementation AAC --preset aac_tunde", "preset is 'aac_tunde'; allowed for AAC: published, skeleton, "
-                                                "aac_tuned; did you mean 'aac_tuned'?"),
+    ("--implementation AAC --preset aac_tunde", "preset is 'aac_tunde'; did you mean 'aac_tuned'? Allowed for AAC: "
+                                                "published, skeleton, aac_tuned"),
     ("--gae_lambda 0.9", "gae_lambda is 0.9, but baseline is 'batch_mean'; allowed: a baseline of 'value' (AAC)"),
     ("--implementation AAC --shared_trunk --value_steps 3",
      "value_steps is 3, but shared_trunk is on, so that there is one network; allowed: 0"),

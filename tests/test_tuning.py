@@ -74,7 +74,7 @@ def test_a_space_is_read_as_flags_are(tmp_path: Path) -> None:
     ("lr: [[0.1, 0.2]]", "lr: the choice ['0.1', '0.2'] is not a single value"),
     ("batch_size: {uniform: [1, 5]}", "batch_size is a whole number; use randint or lograndint instead of uniform"),
     ("hidden_sizes: {randint: [1, 5]}", "hidden_sizes is no number; give a list of choices instead of randint"),
-    ("network: [behaviour]", "network is 'behaviour'; allowed: behavior, hypernetwork, gated; did you mean"),
+    ("network: [behaviour]", "network is 'behaviour'; did you mean 'behavior'? Allowed: behavior, hyper"),
     ("epochs: [1, 2]", "epochs is no hyperparameter of UDRL; give it as a flag"),
     ("grid_size: [3, 4]", "grid_size is no hyperparameter but a parameter of procmaze, opengrid, buttongrid; give it"),
     ("no_expo_weighting: [true]", "no_expo_weighting is no setting; write expo_weighting: [true, false]"),

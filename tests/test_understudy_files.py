@@ -152,7 +152,7 @@ def one_line(path: Path) -> str:
     with pytest.raises(ProxyError) as caught:
         files.load(path)
     line = str(caught.value)
-    assert str(path) in line and "\n" not in line and "allowed: " in line
+    assert str(path) in line and "\n" not in line and ("; allowed: " in line or "? Allowed: " in line)
     return line
 
 
@@ -209,7 +209,7 @@ DAMAGED: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
     ({"config": [1]}, {}, "its config is missing or damaged"),
     ({"config": {}}, {}, "its setting proxy is missing"),
     ({"config": CONFIG | {"proxi": "mdp"}}, {}, "'proxi' is unknown; did you mean 'proxy'?"),
-    ({"config": CONFIG | {"proxy": "mdpp"}}, {}, "proxy is 'mdpp'; allowed: mdp, bandit, reward; did you mean 'mdp'?"),
+    ({"config": CONFIG | {"proxy": "mdpp"}}, {}, "proxy is 'mdpp'; did you mean 'mdp'? Allowed: mdp, bandit, reward"),
     ({"config": CONFIG | {"max_steps": True}}, {}, "max_steps is True; allowed: integer, at least 1; or null"),
     ({"config": CONFIG | {"proxy_hidden_layer": 17}}, {}, "is 17; allowed: integer, at least 1, at most 16"),
     ({"config": CONFIG | {"population": 0}}, {}, "its setting population is 0; allowed: integer, at least 1"),
@@ -277,7 +277,7 @@ AGAINST: list[tuple[str, dict[str, Any], str]] = [
     ("mdp", {"game": "cartpoel"}, "its gamename is 'cartpoel'; did you mean 'cartpole'?"),
     *(("mdp", {"description": {"settings": own}}, f"its description.settings are damaged ({line}") for own, line in (
         ({"lr": 10**400}, "lr is 1000"), ({"lr": [1]}, "lr is [1.0]"),
-        ({"agent": "DDQM"}, "agent is 'DDQM'; allowed: DDQN"),
+        ({"agent": "DDQM"}, "agent is 'DDQM'; did you mean 'DDQN'? Allowed: DDQN"),
         ({"command": [1]}, "AttributeError)"), ({"preset": ["recipe"]}, ""), ({"nothing": 1}, "nothing is unknown"),
     )),
 ]  # fmt: skip

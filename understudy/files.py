@@ -99,7 +99,7 @@ def save(
 
 def refused(path: Path, what: str, allowed: str) -> ProxyError:
     """The one line that says what is wrong with a file."""
-    return ProxyError(f"proxy {str(path)!r}: {what}; allowed: {allowed}")
+    return ProxyError(f"proxy {str(path)!r}: {what}{' Allowed' if what.endswith('?') else '; allowed'}: {allowed}")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -202,14 +202,14 @@ def _problems(header: Any, found: Mapping[str, tuple[str, list[int]]]) -> Iterat
     if "proxy" not in config:
         yield "its setting proxy is missing", f"one of {', '.join(KINDS)}"
     if not isinstance(name := config["proxy"], str) or name not in KINDS:
-        yield f"its setting proxy is {_brief(name)}", f"{', '.join(KINDS)}{_near(name, KINDS)}"
+        yield f"its setting proxy is {_brief(name)}{_near(name, KINDS)}", ", ".join(KINDS)
     kind = KINDS[config["proxy"]]
     config = kind.defaults | config
     for name, (good, words) in kind.settings.items():
         if name not in config:
             yield f"its setting {name} is missing", f"all of {', '.join(kind.settings)}"
         if not good(config[name]):
-            yield f"its setting {name} is {_brief(config[name])}", f"{words}{_near(config[name], words.split(', '))}"
+            yield f"its setting {name} is {_brief(config[name])}{_near(config[name], words.split(', '))}", words
     if not _are_spaces(header["spaces"], config, kind):
         yield f"its spaces are damaged: {_brief(header['spaces'])}", "spaces as `save` writes them"
     expected = kind.shapes(config, header["spaces"])

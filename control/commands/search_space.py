@@ -13,7 +13,7 @@ from control.cli.settings import RunConfig, Settings, as_dict, from_dict
 from control.cli.words import named, read_value, word
 from envs.names import games_with
 from models.registry import families_of, family
-from models.settings import INTEGER, LONGEST, SettingError, kinds, nearest, raise_all, setting, width
+from models.settings import INTEGER, LONGEST, SettingError, allowing, kinds, nearest, raise_all, setting, width
 from models.vocabulary import translate
 
 KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
@@ -159,7 +159,7 @@ def _dimension(name: str, entry: Any, settings: Settings, known: Mapping[str, Fl
         raise SettingError(f"{name} is {entry!r}; allowed: {allowed}")
     ((kind, arguments),) = entry.items()
     if kind not in KINDS:
-        raise SettingError(f"{name}: {kind!r} is unknown; allowed: {', '.join(KINDS)}{nearest(kind, ranges)}")
+        raise SettingError(f"{name}: {kind!r} is unknown{allowing(nearest(kind, ranges), ', '.join(KINDS))}")
     if not isinstance(arguments, list):
         raise SettingError(f"{name}: {kind} is {arguments!r}; allowed: {KINDS[kind][0]}")
     values, count = (_choices(known[name], arguments), 0) if kind == "choice" else _range(known[name], kind, arguments)
