@@ -8,12 +8,15 @@ import sys
 import pytest
 
 import trainer
+from conftest import ROOT
 from control.cli import errors
 from control.cli import parse as config
 from envs.base import EnvironmentFault
 from helpers import start
 from models.registry import family, implementations
 from models.settings import SettingError
+
+COMMAND = "  python trainer.py "
 
 
 @pytest.mark.parametrize("words", ["--help", "--implementation RCP-A --hidden_sizes 64,64", "--seed -1"])
@@ -70,9 +73,31 @@ def test_help_is_as_wide_as_the_terminal_up_to_110_columns(
         monkeypatch.setenv("COLUMNS", columns)
         with pytest.raises(SystemExit):
             trainer.main(["--help"])
-        shown = capsys.readouterr().out.split("examples:")[0]
-        assert widest - 15 < max(map(len, shown.splitlines())) <= widest
+        shown = capsys.readouterr().out
+        prose = [line for line in shown.splitlines() if not line.startswith(COMMAND)]
+        assert widest - 15 < max(map(len, prose)) <= widest
         assert "[R] Kumar et al. 2019" in " ".join(shown.split())
+
+
+def test_help_begins_with_commands_and_a_screen_of_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "110")
+    with pytest.raises(SystemExit):
+        trainer.main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    first = lines[: next(number for number, line in enumerate(lines) if line.startswith("A bare flag"))]
+    assert len(first) <= 26 and sum(line.startswith(COMMAND) for line in first) == 4
+    for page in re.findall(r"\S+\.md", "\n".join(first)):
+        assert (ROOT / page).is_file()
+    for words in (line.removeprefix(COMMAND).split("  ")[0].split() for line in lines if line.startswith(COMMAND)):
+        try:
+            config.parse(words)
+        except SettingError as error:  # runs and files that the reader has
+            assert "no such file or folder" in str(error)
+
+
+def test_the_version_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         trainer.main(["--version"])
     assert end.value.code == 0 and capsys.readouterr().out.startswith("understudy ")

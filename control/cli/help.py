@@ -16,9 +16,17 @@ from models.vocabulary import others
 
 HEAD = """usage: python trainer.py [--config FILE.yaml] [--name value ...]
 
-Train, evaluate, tune, plot, film and report on agents.
+train PPO until it lands on the moon, and film it:
+  python trainer.py --implementation PPO --gamename lunarlander --steps_per_epoch 1024 --target_return 250 --record
+play 100 episodes with that run's best checkpoint:
+  python trainer.py --eval_agent exp_dir/lunarlander/debug/PPO/seed_25/version_0
+draw and tabulate all runs below a folder:
+  python trainer.py --plot exp_dir/lunarlander
+learn a stand-in for CartPole, on which new agents train:
+  python trainer.py --implementation SE --gamename cartpole --proxy bandit
 
-{words}
+More: README.md, docs/algorithms.md (which agent?), docs/index.md (all
+pages); below, every setting of {implementation}.
 
 implementations (--help --algo PPO shows the settings of PPO):
 {implementations}
@@ -43,15 +51,13 @@ WORDS = (
     f"flag says nothing else, numbers are at most {RANGES[int]['maximum']:,} in size, numbers other than 0 at least "
     f"{SMALLEST:g}, and lists have at most {LONGEST} items. Integers are written out: 1000, not 1e3."
 )
-EXAMPLES = """examples:
+EXAMPLES = """more examples than those at the top:
   python trainer.py --algo PPO --env CartPole-v1 --total_timesteps 100000    in the words of other libraries
   python trainer.py --seed 26                              train Upside-Down RL on LunarLander
   python trainer.py --implementation RCP-A --lr 5e-4       another agent, another learning rate
-  python trainer.py --implementation SE --gamename cartpole --proxy bandit   learn a synthetic CartPole
   python trainer.py --eval_agent cartpole-bandit           train fresh agents on a shipped proxy
   python trainer.py --config run.yaml --epochs 500         settings from a file; flags win
-  python trainer.py --eval_agent RUN/checkpoints/best.ckpt --record --command.return 250
-  python trainer.py --plot exp_dir/cartpole                curves and a table of all runs below a folder"""
+  python trainer.py --eval_agent RUN/checkpoints/best.ckpt --record --command.return 250"""
 WIDEST = 110
 COLUMN = 32  # where explanations begin
 METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
@@ -69,8 +75,8 @@ def help_text(known: Mapping[str, Flag], implementation: str, game: str) -> str:
 
     games = [name for name, game in GAMES.items() if not game.is_probe] + [*declared()]
     names = {"implementations": ", ".join(implementations()), "games": ", ".join(games)}
-    parts = [HEAD.format(words=filled(WORDS, ""), **{name: filled(text) for name, text in names.items()})]
-    parts += ["options:", *(_entry(left, text, width) for left, text in OPTIONS), ""]
+    parts = [HEAD.format(implementation=implementation, **{name: filled(text) for name, text in names.items()})]
+    parts += [filled(WORDS, ""), "", "options:", *(_entry(left, text, width) for left, text in OPTIONS), ""]
     groups: dict[str, list[Flag]] = {}
     for flag in known.values():
         groups.setdefault(flag.section, []).append(flag)
