@@ -14,13 +14,29 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
+from torch.utils.data import DataLoader, TensorDataset
 
 import trainer
 from conftest import ROOT
+from control.cli.settings import RunConfig, Settings
 from control.lightning.agent import AgentModule
+from control.loops.steps import StepGroups
 from fake_runs import Shown, refused
-from helpers import SMALL_POLICY_RUN, SMALL_RUN, SMALL_STEP_RUN, different, flags, run_folder, same_runs, trained
-from models.settings import SettingError
+from helpers import (
+    ALL,
+    SMALL_POLICY_RUN,
+    SMALL_RUN,
+    SMALL_STEP_RUN,
+    different,
+    flags,
+    run_folder,
+    same_runs,
+    tiny,
+    trained,
+    usual,
+)  # fmt: skip
+from models.registry import family, implementations
+from models.settings import SettingError, UserError
 
 SMALL = {"UDRL": SMALL_RUN | {"hidden_sizes": (12, 16)}, "CPG": SMALL_POLICY_RUN | {"hidden_sizes": (12, 16)},
          "DDQN": SMALL_STEP_RUN | {"hidden_sizes": (12,)}}  # fmt: skip
@@ -142,6 +158,50 @@ def test_lightnings_checkpoints_resume_to_the_bit(name: str, tmp_path: Path) -> 
     longer = trainer.module(**SMALL[name])
     lightning(tmp_path / "longer", 5).fit(longer, ckpt_path=tmp_path / "end.ckpt", weights_only=True)
     assert longer.epoch == 5 and list(different(dict(longer.state_dict()), dict(whole.state_dict())))
+
+
+FAMILIES = list({family(name).package: name for name in reversed(ALL) if name in implementations()}.values())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_module_acts_tests_and_predicts(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test is an evaluation, of whose first actions those for a batch of observations are told, and leaves no
+    trace in training."""
+
+    def module() -> AgentModule:
+        run = RunConfig(implementation=name, gamename=usual(name), num_seeds=2, steps_per_epoch=60, epochs=2,
+                        eval_every=1, eval_episodes=4)  # fmt: skip
+        return AgentModule(Settings(run, tiny(name, run.gamename)))
+
+    whole, parted = module(), module()
+    lightning(tmp_path, 2).fit(whole)
+    fitting = lightning(tmp_path, 1)
+    fitting.fit(parted)
+    evaluation = parted.loop.groups[0].evaluation if isinstance(parted.loop, StepGroups) else parted.loop.evaluation
+    seen: list[torch.Tensor] = []
+    reset = evaluation.reset
+    monkeypatch.setattr(evaluation, "reset", lambda *given: (seen.append(obs := reset(*given)), obs)[1])
+    (scores,) = lightning(tmp_path, 1).test(parted, verbose=False)
+    returns = parted.row["eval/return_greedy"]
+    assert returns.shape == (2,) and scores["eval/return_greedy"] == pytest.approx(float(returns.mean()))
+    assert {tag.partition("/")[0] for tag in scores} == {"eval"}
+    obs = seen[0][0, :4].clone()
+    actions = parted(obs)
+    assert torch.equal(actions, parted.loop.actions["greedy"][:4]) and torch.equal(parted(obs[1].numpy()), actions[1])
+    batches = lightning(tmp_path, 1).predict(parted, DataLoader(TensorDataset(obs.double()), batch_size=3))
+    assert torch.equal(torch.cat(batches), actions)  # type: ignore[arg-type]  # of one loader a list of tensors
+    with pytest.raises(SettingError, match=r"observations have shape \[4, 2\]; allowed: \["):
+        parted(torch.zeros(4, 2))
+    fitting.fit_loop.max_epochs = 2
+    fitting.fit(parted)
+    assert not list(different(dict(parted.state_dict()), dict(whole.state_dict())))
+
+
+def test_a_search_has_no_actions(tmp_path: Path) -> None:
+    search = trainer.module(implementation="SE", gamename="cartpole", compiled=False)
+    for use in (search, lightning(tmp_path, 1).test, lambda of: lightning(tmp_path, 1).predict(of, DataLoader([0]))):
+        with pytest.raises(UserError, match="SE learns a synthetic environment, which has no actions; --eval_agent"):
+            use(search)
 
 
 # -- the page and its notebook ---------------------------------------------------------------------------------------

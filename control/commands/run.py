@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from control.cli.settings import Settings
 from control.commands.process import prepare
 from control.loops.build import build_loop, take_weights
-from control.loops.loop import Loop
+from control.loops.loop import Loop, first_acts
 from control.reports.tags import renamed
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
@@ -53,9 +53,7 @@ class Player:
 
     def act(self, obs: ArrayLike) -> Any:
         """The action for ``obs [*O]``: an int, or an array ``[A]``."""
-        values = torch.as_tensor(np.asarray(obs))
-        values = values if values.dtype == torch.uint8 else values.float()
-        action = self._policy.act(values.expand(self._policy.members, 1, *values.shape))[0, 0]
+        action = first_acts(self._policy, torch.as_tensor(np.asarray(obs))[None])[0]
         return int(action) if action.dtype == torch.int64 else action.numpy()
 
     def advance(self, reward: float) -> None:

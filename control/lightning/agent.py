@@ -5,14 +5,18 @@ from os import PathLike
 from typing import Any, Self
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from control.cli.settings import Settings
 from control.lightning.module import RunModule
 from control.loops.build import build_loop, take_weights
+from control.loops.loop import first_acts
 from control.reports.tags import GREEDY, REWARD_RATE, RUNNING_MEAN, SAMPLED, SCORES, SPEED, TRAINING
 from control.storage import checkpoints
+from models.settings import SettingError
 from models.state import demand
+from models.streams import Streams
 
 
 class AgentModule(RunModule):
@@ -41,7 +45,7 @@ class AgentModule(RunModule):
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
         return [optimizer for agent in self.loop.agents for optimizer in agent.optimizers]
 
-    val_dataloader = RunModule.train_dataloader
+    val_dataloader = test_dataloader = RunModule.train_dataloader
 
     def on_train_start(self) -> None:
         super().on_train_start()
@@ -60,9 +64,35 @@ class AgentModule(RunModule):
             with self.loop.put_back():
                 self._evaluate(logger=False, on_step=False, on_epoch=True)
 
+    @torch.no_grad()
+    def forward(self, observations: ArrayLike | Tensor) -> Tensor:
+        """The greedy actions of the first seed's agent, ``[B]`` int64 or ``[B, A]`` float32, for ``observations
+        [B, *O]``; for one, ``[*O]``, its action ``[]`` or ``[A]``. Each is taken as at the start of an episode: agents
+        with commands act under that of evaluations. Raises SettingError for observations of another shape."""
+        device, own = next(self.parameters()).device, self.loop.agents[0].spaces.obs_shape
+        obs = torch.as_tensor(observations, device=device)
+        if obs.shape[max(0, obs.dim() - len(own)) :] != own or obs.dim() > len(own) + 1:
+            one, many = list(own), f"[B, {', '.join(map(str, own))}]"
+            raise SettingError(f"observations have shape {list(obs.shape)}; allowed: {one}, or {many} for B of them")
+        rows = obs.reshape(-1, *own)
+        policy = self.loop.policy(Streams.named([0] * len(self.seeds), "playing"), envs=len(rows))
+        actions = first_acts(policy, rows)
+        return actions if obs.dim() > len(own) else actions[0]
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """`forward` of the observations, which are the first part of a ``batch`` that has several."""
+        return self(batch[0] if isinstance(batch, list | tuple) else batch)
+
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        if not self.trainer.sanity_checking:
-            self._evaluate(logger=self.trainer.state.fn != "fit")
+        """An evaluation as the run's settings ask for it; outside of `fit` it changes nothing of later ones."""
+        if self.trainer.state.fn != "fit":
+            self.row = {}
+            with self.loop.put_back():
+                self._evaluate()
+        elif not self.trainer.sanity_checking:
+            self._evaluate(logger=False)
+
+    test_step = validation_step
 
     def _evaluate(self, **how: Any) -> None:
         """Add an evaluation to the row, and hand its scores to Lightning."""

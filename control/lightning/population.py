@@ -114,7 +114,16 @@ class PopulationModule(RunModule):
     def close(self) -> None:
         self.workers.close()
 
-    val_dataloader = RunModule.train_dataloader
+    val_dataloader = test_dataloader = RunModule.train_dataloader
+
+    def forward(self, *args: Any, **more: Any) -> Any:
+        """Raises UserError: what is learned here does not act."""
+        raise UserError(
+            f"{self.settings.run.implementation} learns a {KINDS[self.settings.proxy.proxy].called}, which has no actions; "
+            "--eval_agent with the folder of a search trains agents on it and tests them"
+        )
+
+    test_step = predict_step = forward
 
     def configure_callbacks(self) -> list[pl.Callback]:
         return [Evolution()]

@@ -139,8 +139,8 @@ class EpisodeLoop(Loop):
             yield
         self.measured = before
 
-    def policy(self, streams: Streams, sample: bool = False) -> Policy:
-        return self.agent.begin(1, streams, sample=sample, evaluate=True, command=self.command)
+    def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
+        return self.agent.begin(envs, streams, sample=sample, evaluate=True, command=self.command)
 
     def state_dict(self, whole: bool = True) -> dict[str, Any]:
         agent = self.agent.training_state() if whole else None

@@ -59,8 +59,9 @@ class Loop(ABC):
         """At most ``eval_envs`` episodes of `evaluate`."""
 
     @abstractmethod
-    def policy(self, streams: Streams, sample: bool = False) -> Policy:
-        """A policy for one episode of the run's first members. ``streams`` are one for each of its members."""
+    def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
+        """A policy for ``envs`` episodes of the run's first members, as evaluations have it. ``streams`` are one for
+        each of its members."""
 
     @abstractmethod
     def close(self) -> None:
@@ -133,6 +134,12 @@ class Loop(ABC):
         if key not in self._warned:
             self._warned.add(key)
             warning(text)
+
+
+def first_acts(policy: Policy, obs: Tensor) -> Tensor:
+    """What the first member does, ``[E]`` or ``[E, A]``, for ``obs [E, *O]`` of any type."""
+    values = obs if obs.dtype == torch.uint8 else obs.float()
+    return policy.act(values.expand(policy.members, *values.shape))[0]
 
 
 def finite(agent: Agent) -> Tensor:

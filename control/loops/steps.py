@@ -276,9 +276,9 @@ class StepGroups(Loop):
             row["eval/reward_rate"] = (played.returns / played.lengths).mean(1)
         return row
 
-    def policy(self, streams: Streams, sample: bool = False) -> Policy:
+    def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
         first = self.groups[0]  # which the first member is always in
-        return first.loop.agent.begin(1, streams.of(first.at), sample=sample, evaluate=True)
+        return first.loop.agent.begin(envs, streams.of(first.at), sample=sample, evaluate=True)
 
     def state_dict(self, whole: bool = True) -> dict[str, Any]:
         return super().state_dict() | {"groups": [group.loop.state_dict() for group in self.groups] if whole else None}
