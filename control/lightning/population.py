@@ -118,9 +118,10 @@ class PopulationModule(RunModule):
 
     def forward(self, *args: Any, **more: Any) -> Any:
         """Raises UserError: what is learned here does not act."""
+        called = KINDS[self.settings.proxy.proxy].called
         raise UserError(
-            f"{self.settings.run.implementation} learns a {KINDS[self.settings.proxy.proxy].called}, which has no actions; "
-            "--eval_agent with the folder of a search trains agents on it and tests them"
+            f"{self.settings.run.implementation} learns a {called}, which has no actions; --eval_agent with "
+            "the folder of a search trains agents on it and tests them"
         )
 
     test_step = predict_step = forward
