@@ -67,7 +67,6 @@ train -> 'train' is not a flag; flags start with --
 --num_samples 3 -> --num_samples has no effect without --use_tune
 --eval_agent @ --last_few 1 -> --last_few has no effect with --eval_agent: the checkpoint holds it
 --eval_agent @ --num_grad_steps 3 -> --num_grad_steps has no effect with --eval_agent: the checkpoint holds it
---eval_agent @ --grid_size 5 -> --grid_size has no effect with --eval_agent: the checkpoint holds it
 --desire_cum_rew -> desire_rtg and desire_cum_rew exclude each other: switch one of them off
 --gamename procmaze,grid_sise=5 -> gamename is 'procmaze,grid_sise=5': 'grid_sise' is unknown; did you mean 'grid_size'?
 --gamename panflute, -> gamename is 'panflute,': '' is unknown; allowed: num_pipes, spontaneous_reward

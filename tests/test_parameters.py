@@ -6,14 +6,17 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import trainer
 from control.cli.parse import as_dict, from_dict, parse, to_yaml
 from control.storage.run_dir import parent
 from envs.buttongrid import ButtonGrid
 from envs.make import make_dynamics, make_environment
 from envs.names import GAMES, resolve
+from fake_runs import Shown, refused
 from helpers import yaml_file
 
 FIVE = "procmaze,grid_size=5,teleport_on_termination=false"
@@ -99,3 +102,33 @@ def test_what_is_played_is_what_is_drawn() -> None:
     for name in ("procmaze", "opengrid", "buttongrid", "panflute"):
         limits = [make_environment(name, 1, 1, render=render).spaces.max_episode_steps for render in (False, True)]
         assert limits == [100, 100]
+
+
+@pytest.mark.parametrize(("words", "game"), [
+    ("--half_length 1", "cartpole,half_length=1.0"),
+    ("--gamename cartpole,gravity=3 --half_length 1", "cartpole,gravity=3.0,half_length=1.0"),
+    ("--gamename cartpole-200", "cartpole-200"),
+    ("--gamename CartPole-v1", "cartpole"),
+])  # fmt: skip
+def test_a_checkpoint_is_evaluated_elsewhere(words: str, game: str, finished: Any, capsys: Shown) -> None:
+    """Where the spaces are the same, which is said."""
+    run = trainer.load(finished(implementation="DDQN")[0])
+    argv = ["--eval_agent", str(run.path), "--num_eval_episodes", "7", *words.split()]
+    assert trainer.main(argv) == 0
+    shown = capsys.readouterr().out
+    trained_on = "" if game == "cartpole" else " (trained on cartpole)"
+    assert shown.startswith(f"DDQN on {game}{trained_on}, epoch ")
+    played, here = run.evaluate(7, gamename=game), run.evaluate(7)
+    assert f" {played.mean:.1f} " in shown and np.array_equal(played.returns, here.returns) == ("," not in game)
+
+
+@pytest.mark.parametrize(("words", "line"), [
+    ("--gamename acrobot", "gamename is 'acrobot', whose obs_shape is (6,); allowed with a checkpoint of cartpole"),
+    ("--grid_size 5", "--grid_size has no effect with gamename cartpole; it is a parameter of procmaze, opengrid, "),
+    ("--half_length 0", "half_length is 0.0; allowed: number, greater than 0"),
+    ("--half_length 1 --hidden_sizes 4", "--hidden_sizes has no effect with --eval_agent: the checkpoint holds it"),
+    ("--half_length 1 --obedience", "--obedience has no effect with gamename cartpole,half_length=1.0: its commands"),
+    ("--eval_agent cartpole-bandit --half_length 1", "--half_length has no effect with a proxy for --eval_agent"),
+])  # fmt: skip
+def test_what_no_evaluation_can_change(words: str, line: str, finished: Any, capsys: Shown) -> None:
+    refused(trainer.main, ["--eval_agent", str(finished(implementation="UDRL")[0]), *words.split()], line, capsys)

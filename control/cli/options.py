@@ -86,6 +86,13 @@ def for_fresh_agents() -> set[str]:
     return {called for agent, names in own.items() for name in names for called in (name, f"{agent}_{name}")}
 
 
+def for_evaluation() -> set[str]:
+    """`for_fresh_agents`, and the parameters of every environment, in which a checkpoint may be evaluated."""
+    from envs.names import GAMES, declared, resolve
+
+    return for_fresh_agents() | {name for game in (*GAMES, *declared()) for name in resolve(game).in_use()}
+
+
 def _flags_of(config: Any, section: str = "") -> dict[str, Flag]:
     """The fields of settings, none of None; each field's own section stands below ``section``."""
     if config is None:
@@ -97,14 +104,21 @@ def _flags_of(config: Any, section: str = "") -> dict[str, Flag]:
     return found
 
 
+def of_other_games(name: str, game: str, prefix: str = "--") -> SettingError:
+    """The error for a parameter (or ``no_`` and its name) that the ``game`` has not."""
+    from envs.names import games_with
+
+    others = ", ".join(games_with(name) or games_with(name.removeprefix("no_")))
+    here = f"has no effect with gamename {game.partition(',')[0]}"
+    return SettingError(f"{prefix}{name} {here}; it is a parameter of {others}")
+
+
 def unknown(name: str, known: Mapping[str, Flag], implementation: str, prefix: str, game: str) -> SettingError:
     """The error for a name that is not ``known``: whose setting it is, or which one was meant."""
     from envs.names import games_with
 
-    games = games_with(name) or games_with(name.removeprefix("no_"))
-    if games and game:
-        here = f"has no effect with gamename {game.partition(',')[0]}"
-        return SettingError(f"{prefix}{name} {here}; it is a parameter of {', '.join(games)}")
+    if game and (games_with(name) or games_with(name.removeprefix("no_"))):
+        return of_other_games(name, game, prefix)
     owners = [other for other in implementations() if name in flags(other, "")]
     if owners:
         others = ", ".join(owner for owner in owners if owner != implementation)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_fresh_agents, parameters, unknown
+from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_evaluation, parameters, unknown
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, from_dict, to_yaml
 from control.cli.together import FOR_EVALUATION, check_together
 from control.cli.words import NULL, Pair, named, one_word, read_value, split, word
@@ -218,8 +218,8 @@ def _settings(values: dict[str, Any], choice: _Choice, asked: Container[str]) ->
     command = {name.removeprefix("command."): values.pop(name) for name in list(values) if name.startswith("command.")}
     values |= {"gamename": game, "command": command}
     if choice.evaluating:
-        fresh = for_fresh_agents()
-        changed = {name: values.pop(name) for name in list(values) if name in fresh}
+        able = for_evaluation()
+        changed = {name: values.pop(name) for name in list(values) if name in able}
         run = {name: values[name] for name in values if hasattr(RunConfig, name)}
         settings = Settings(RunConfig(), None, changed=changed).replace(**run, command=command)
     else:

@@ -29,9 +29,9 @@ class Settings:
 
     ``agent`` is the ``config`` of the agent's family, None with ``--eval_agent``, where the checkpoint holds it.
     ``proxy`` is the ``config`` of the proxy to learn, else None; ``agent`` is then the inner agent's, or that of agents
-    of several families (`models.mixture`). ``changed``
-    holds, with ``--eval_agent``, hyperparameters of agents that train on a proxy. ``command`` holds only what was
-    overridden, such as ``{"return": 250.0}``. ``given`` names what a flag or file set (``"command"`` for any command).
+    of several families (`models.mixture`). ``changed`` holds, with ``--eval_agent``, hyperparameters of agents that
+    train on a proxy, and parameters of the environment. ``command`` holds only what was overridden, such as
+    ``{"return": 250.0}``. ``given`` names what a flag or file set (``"command"`` for any command).
     """
 
     run: RunConfig

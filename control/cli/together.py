@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import combinations, product
 
 from control.cli.errors import absent
-from control.cli.options import Flag, for_fresh_agents
+from control.cli.options import Flag, for_evaluation
 from control.cli.settings import Settings, replaced_in
 from control.cli.words import WORDS
 from models.registry import family
@@ -64,7 +64,7 @@ def check_together(settings: Settings, typed: Collection[str], known: Mapping[st
 
 def _idle(settings: Settings, typed: Collection[str], known: Mapping[str, Flag]) -> Iterator[tuple[str, str]]:
     """Those of the ``typed`` flags that do nothing beside the other settings, and why."""
-    run, fresh, own = settings.run, for_fresh_agents(), family(settings.run.implementation)
+    run, able, own = settings.run, for_evaluation(), family(settings.run.implementation)
     replaced = {} if run.eval_agent else replaced_in(run.implementation)
     ineffective = {} if run.eval_agent else own.ineffective(settings.agent)
     modes = [mode for mode in HEARD if getattr(run, mode)]
@@ -81,7 +81,7 @@ def _idle(settings: Settings, typed: Collection[str], known: Mapping[str, Flag])
             yield name, f" without --{switch}"
         elif mode := next((mode for mode in modes if name not in (mode, *HEARD[mode])), None):
             yield name, f" with --{mode}"
-        elif run.eval_agent and (name in UNHEARD or known[name].section not in FOR_EVALUATION and name not in fresh):
+        elif run.eval_agent and (name in UNHEARD or known[name].section not in FOR_EVALUATION and name not in able):
             near = "; did you mean '--num_eval_episodes'?" if name == "eval_episodes" else ": the checkpoint holds it"
             yield name, f" with --eval_agent{near if name not in UNHEARD else ''}"
         elif name == "num_threads" and run.num_threads > 1 and run.num_workers > 1 and settings.proxy is not None:

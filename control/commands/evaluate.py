@@ -12,12 +12,12 @@ from typing import Any
 
 from torch import Tensor
 
-from control.cli.options import for_fresh_agents
+from control.cli.options import for_fresh_agents, of_other_games
 from control.cli.progress import progress
 from control.cli.settings import RunConfig, Settings, as_dict, from_dict
 from control.commands import obedience
 from control.commands.process import prepare
-from control.commands.run import to_play, with_weights
+from control.commands.run import elsewhere, to_play, with_weights
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import by_kind, fresh_seeds
 from control.films.recording import check_recording, film, returns_text
@@ -32,6 +32,7 @@ from control.reports.statistics import interval, iqm
 from control.reports.tables import aligned, with_interval
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
+from envs.names import taken_apart, with_parameters
 from models.hashed import CPU
 from models.mixture import names_in, parts, spread
 from models.proxies import files
@@ -76,14 +77,20 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     video of some episodes. Episode seeds come from ``--seed`` (25 by default), not from the run's."""
     now, then = settings.run, checkpoint.settings
     of_proxies = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.given
-    for name in sorted(of_proxies | settings.changed.keys()):
+    for name in sorted(of_proxies | settings.changed.keys() & for_fresh_agents()):
         why = "only on a proxy agents are trained" if name in of_proxies else "the checkpoint holds it"
         raise SettingError(f"--{name} has no effect with --eval_agent: {why}", name)
-    for name in ("implementation", "gamename"):
-        if name in settings.given and getattr(now, name) != getattr(then.run, name):
-            raise SettingError(
-                f"{name} is {getattr(now, name)!r}, but the checkpoint is of {getattr(then.run, name)!r}; leave it out"
-            )
+    if "implementation" in settings.given and now.implementation != then.run.implementation:
+        raise SettingError(
+            f"implementation is {now.implementation!r}, but the checkpoint is of {then.run.implementation!r}; leave it "
+            "out"
+        )
+    trained_on, game = then.run.gamename, _game(settings, then.run.gamename)
+    if game != trained_on:
+        then = elsewhere(then, game)
+        if now.obedience:
+            line = f"--obedience has no effect with gamename {game}: its commands are those of {trained_on}"
+            raise SettingError(line, "obedience")
     if now.obedience and (now.record or "return" in settings.command):
         name = "record" if now.record else "command.return"
         raise SettingError(f"--{name} has no effect with --obedience, which asks for many returns", name)
@@ -103,7 +110,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         if now.record:
             check_recording(here.run)
         epoch = checkpoint.run_state["epoch"]
-        print(f"{then.run.implementation} on {then.run.gamename}, epoch {epoch}: {checkpoint.path}")
+        where = game if game == trained_on else f"{game} (trained on {trained_on})"
+        print(f"{then.run.implementation} on {where}, epoch {epoch}: {checkpoint.path}")
         modes = able if now.evaluation == "both" else (now.evaluation,)
         if followed:
             print(f"{COMMANDS} commands, {episodes} episodes of each per seed\n")
@@ -117,12 +125,23 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         if now.record:
             folder = checkpoint.path.parent
             folder = folder.parent / "videos" if folder.name == "checkpoints" else folder
-            paths = (folder / f"eval_{checkpoint.path.stem}_{number}.mp4" for number in itertools.count())
+            stem = "_".join([checkpoint.path.stem, *([run_dir.safe_name(game)] if game != trained_on else [])])
+            paths = (folder / f"eval_{stem}_{number}.mp4" for number in itertools.count())
             path = next(path for path in paths if not path.exists())
             sample, name = modes == ("sampled",), f"video {now.seed}"
             returns = film(loop, here.run, path, name, sample, now.record_episodes, small=True)
             acting = "drawn actions" if sample else "greedy"
             print(f"\nvideo: {path} ({acting}: {returns_text(returns)})\nGIF:   {path.with_suffix('.gif')}")
+
+
+def _game(settings: Settings, trained_on: str) -> str:
+    """The environment to evaluate in: the one that was asked for, else the one that was ``trained_on``, with the
+    parameters that were asked for. SettingError where it has none of these."""
+    game, own = taken_apart(settings.run.gamename if "gamename" in settings.given else trained_on)
+    for name in settings.changed:
+        if name not in game.in_use():
+            raise of_other_games(name, game.name)
+    return with_parameters(game, own | settings.changed).name
 
 
 def _followed(loop: Loop, settings: Settings) -> str:
@@ -184,6 +203,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     if run.num_workers > 1 and run.num_threads > 1:
         line = f"--num_threads has no effect with --num_workers {run.num_workers}, whose processes have a thread each"
         raise SettingError(line, "num_threads")
+    for name in sorted(settings.changed.keys() - for_fresh_agents()):
+        raise SettingError(f"--{name} has no effect with a proxy for --eval_agent", name)
     real_spaces = _real_spaces(proxy)
     agent_name = run.agent if "agent" in settings.given else proxy.description.get("settings", {}).get("agent", "DDQN")
     if "agent" in settings.given:

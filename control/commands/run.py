@@ -13,12 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from control.cli.settings import Settings
 from control.commands.process import prepare
-from control.loops.build import build_loop, take_weights
+from control.loops.build import build_loop, spaces_of, take_weights
 from control.loops.loop import Loop, first_acts
 from control.reports.tags import renamed
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import read_metrics
+from envs.names import resolve
 from models.contract import Policy
 from models.settings import SettingError, UserError
 from models.streams import Streams
@@ -95,13 +96,17 @@ class Run:
 
         return AgentModule.load_from_checkpoint(self._checkpoint.path, num_workers=1)
 
-    def evaluate(self, episodes: int = 100, sample: bool = False, seed: int = 25) -> Evaluation:
-        """Play ``episodes`` of every seed of the run with greedy actions, or with drawn ones (``sample``). ``seed``
-        chooses the episodes; the numbers are those of ``--eval_agent`` with the same ``--evaluation``."""
+    def evaluate(
+        self, episodes: int = 100, sample: bool = False, seed: int = 25, gamename: str | None = None
+    ) -> Evaluation:
+        """Play ``episodes`` of every seed of the run with greedy actions, or with drawn ones (``sample``), in the run's
+        environment or in another with the same spaces (``gamename``). ``seed`` chooses the episodes; the numbers are
+        those of ``--eval_agent`` with the same ``--evaluation``."""
         if type(episodes) is not int or episodes < 1:
             raise SettingError(f"episodes is {episodes!r}; allowed: integer, at least 1", "episodes")
         prepare(self.settings.run)
         settings = to_play(self.settings.replace(num_workers=1), episodes)
+        settings = elsewhere(settings, resolve(gamename).name) if gamename else settings
         with contextlib.closing(with_weights(self._checkpoint, settings, seed)) as loop:
             if sample and "sampled" not in loop.evaluation_modes:
                 name = self.settings.run.implementation
@@ -126,6 +131,17 @@ def to_play(settings: Settings, episodes: int) -> Settings:
     settings say how many keeps them."""
     run = dataclasses.replace(settings.run, eval_episodes=min(ENVS, episodes))
     return dataclasses.replace(settings, run=run)
+
+
+def elsewhere(settings: Settings, game: str) -> Settings:
+    """The ``settings`` of a run in the environment ``game``. SettingError where that shows or takes something else."""
+    then = settings.run.gamename
+    own, there = spaces_of(then), spaces_of(game)
+    for name in ("obs_shape", "obs_dtype", "actions"):
+        if (ours := getattr(own, name)) != (theirs := getattr(there, name)):
+            wrong = f"gamename is {game!r}, whose {name} is {theirs}"
+            raise SettingError(f"{wrong}; allowed with a checkpoint of {then}: {ours}", "gamename")
+    return settings.replace(gamename=game)
 
 
 def with_weights(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
