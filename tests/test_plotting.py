@@ -104,6 +104,19 @@ def test_last_tenth_averages_late_epochs_only_and_a_cut_line_is_left_out(logdir:
     assert math.isnan(run.last("eval/return_sampled")) and math.isnan(run.best("eval/return_sampled"))
 
 
+@pytest.mark.parametrize(("arms", "seeds", "said"), [
+    (1, 2, {"fewer"}), (1, 3, {"line", "band", "thin"}), (1, 4, {"line", "band", "dashed", "thin"}),
+    (2, 4, {"line", "band", "dashed"}),
+])  # fmt: skip
+def test_the_note_is_about_what_is_drawn(arms: int, seeds: int, said: set[str], logdir: Path, drawn: list[Any]) -> None:
+    for name in ("UDRL", "RCP-R")[:arms]:
+        write_run(logdir, name, seeds=range(25, 25 + seeds))
+    plot([logdir], out=logdir)
+    (note,) = (text.get_text() for text in drawn[0].texts if "moving averages" in text.get_text())
+    assert {word for word in ("line", "band", "dashed", "thin", "fewer") if note.startswith(word) or f"; {word}" in note
+            } == said  # fmt: skip
+
+
 # -- curves ------------------------------------------------------------------------------------------------------------
 
 

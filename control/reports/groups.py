@@ -148,6 +148,13 @@ def _shown(panel: Panel) -> tuple[str, str, str]:
     return tag, title, label
 
 
+def _logged(arms: Sequence[Arm], game: str, panel: Panel) -> list[Arm]:
+    """The arms that a panel shows."""
+    tag, heading, _ = _shown(panel)
+    here = [arm for arm in arms if arm.game == game and tag in arm.curves]
+    return [arm for arm in here if "@" not in panel or quantity(tag, package(arm.names))[0] == heading]
+
+
 def _parts(places: Sequence[tuple[str, Panel]]) -> list[list[list[tuple[str, Panel]]]]:
     """Pages of rows of panels. Rows hold one environment and one kind, three panels at most."""
     kinds: dict[tuple[str, bool], list[tuple[str, Panel]]] = {}
@@ -179,9 +186,10 @@ def _draw_curves(
     book: Book, arms: Sequence[Arm], page: Sequence[Sequence[tuple[str, Panel]]], colours: Mapping[str, str],
     title: str, name: str,
 ) -> None:  # fmt: skip
-    most = max(arm.seeds for arm in arms)
-    notes = [panels.NOTE] * (most >= panels.LEAST) + [panels.ALONE] * (min(arm.seeds for arm in arms) < panels.LEAST)
-    notes += [panels.SMOOTHED, "to the shortest run's end"] if most > 1 else [panels.SMOOTHED]
+    drawn = [_logged(arms, game, panel) for row in page for game, panel in row]
+    seeds = [arm.seeds for here in drawn for arm in here]
+    notes = panels.meaning(seeds, any(len(here) == 1 for here in drawn))
+    notes += [panels.SMOOTHED, "to the shortest run's end"] if max(seeds) > 1 else [panels.SMOOTHED]
     games = list(dict.fromkeys(game for row in page for game, _ in row))
     several = any(arm.game for arm in arms)
     shown = {game: _levels(arms, game) for game in games}
@@ -193,14 +201,12 @@ def _draw_curves(
     with book.sheet(cells, (WIDTH, height * len(page)), name=name, title=title, note="; ".join(notes)) as axes:
         for arm in sorted(arms, key=lambda arm: arm.label):  # which gives the legend its order
             axes[0].plot([], [], color=colours[arm.label], label=arm.label)
-        left = iter(axes)
+        left = iter(zip(axes, drawn, strict=True))
         equal: dict[str, list[Any]] = {}
         for row in page:
             for column, (game, panel) in enumerate(row):
-                axis = next(left)
+                axis, here = next(left)
                 tag, heading, label = _shown(panel)
-                here = [arm for arm in arms if arm.game == game and tag in arm.curves]
-                here = [arm for arm in here if "@" not in panel or quantity(tag, package(arm.names))[0] == heading]
                 for arm in here:
                     panels.draw_aggregate(axis, *arm.curves[tag], colours[arm.label], arm.label, len(here) == 1)
                 set_title(axis, f"{in_words(game)}: {heading}" if several else heading, 6.2 / len(row))

@@ -13,8 +13,6 @@ from control.reports.runs import Array, Run
 from control.reports.statistics import LEAST, interval, iqm, mean
 from control.reports.style import GREY
 
-NOTE = "line: mean over seeds; band: its 95 % bootstrap interval; dashed: interquartile mean"
-ALONE = "fewer than three seeds have no interval: a line each"
 GRID_POINTS = 200
 SMOOTH = 0.02  # share of a curve's points that its moving average spans
 SMOOTHED = "curves are centred moving averages over 2 % of their points"
@@ -67,6 +65,14 @@ def draw_aggregate(axis: Any, x: Array, curves: Array, colour: str, label: str, 
         axis.fill_between(x, *bounds, color=colour, alpha=0.2, linewidth=0)
         if len(curves) > LEAST:  # of three the IQM is the mean
             axis.plot(x, iqm(curves), color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
+
+
+def meaning(seeds: Sequence[int], with_seeds: bool = False) -> list[str]:
+    """What the lines of `draw_aggregate` mean, in parts, for groups of so many ``seeds``."""
+    said = ["line: mean over seeds; band: its 95 % bootstrap interval"] if max(seeds) >= LEAST else []
+    said += ["dashed: interquartile mean"] if max(seeds) > LEAST else []
+    said += ["thin: each seed"] if with_seeds and max(seeds) >= LEAST else []
+    return said + ["fewer than three seeds have no interval: a line each"] * (min(seeds) < LEAST)
 
 
 def draw_seeds(axis: Any, runs: Sequence[Run], tag: str, colour: str, label: str | None = None) -> None:

@@ -170,7 +170,7 @@ def _frame(
 
 def set_title(axis: Any, words: str, width: float) -> None:
     """A title broken into lines that fit above a panel ``width`` inches wide."""
-    axis.set_title(textwrap.fill(words, max(12, int(width * 13))))
+    axis.set_title(textwrap.fill(words, max(12, int(width * 15))))
 
 
 def _make_drawable(text: Any) -> None:

@@ -23,11 +23,10 @@ from control.reports import scores  # noqa: E402
 from control.reports.files import figure_file, show  # noqa: E402
 from control.reports.levels import RETURN_LABEL, STEPS_LABEL, Level, levels, sources  # noqa: E402
 from control.reports.panels import (  # noqa: E402
-    LEAST,
-    NOTE,
     SMOOTHED,
     draw_aggregate,
     draw_levels,
+    meaning,
     on_grid,
     scale,
     share_limits,
@@ -155,7 +154,7 @@ def draw(comparison: Comparison, x: str, out: Path, look: Look) -> None:
     shown = [panel for panel in PANELS if any(logged(arm.runs, [panel[1]]) for arm in _of(comparison, panel[2]))]
     returns = sum(tag == RUNNING_MEAN for _, tag, _, _ in shown)
     known = levels(comparison.game)
-    note = "; ".join([NOTE] * (max(counts) >= LEAST) + [SMOOTHED, sources(known)])
+    note = "; ".join([*meaning(counts), SMOOTHED, sources(known)])
     lengths = [length for length in (returns, *_pairs(len(shown) - returns)) if length]
     with Book(out, look) as book:
         with book.sheet(rows(*lengths), (WIDTH, 2.1 * len(lengths)), title=title, note=note) as axes:
