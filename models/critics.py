@@ -19,12 +19,15 @@ from models.twins import Twins
 class TwinCritics(nn.Module):
     """``sizes`` are those of one critic: observation and action together, hidden widths, 1.
 
+    Without ``both`` the second critic is there, but says nothing and stays as it was.
+
     Pairs of observation and action come in columns, ``[M, O + A, B]``. The parameters of both critics of a member lie
     side by side, ``[M, 2 D]``.
     """
 
-    def __init__(self, sizes: Sequence[int], activation: str, streams: Streams, lr: Tensor):
+    def __init__(self, sizes: Sequence[int], activation: str, streams: Streams, lr: Tensor, both: bool = True):
         super().__init__()
+        self.both = both
         self.twins = Twins(sizes, activation)
         start = self.twins.initial(streams)
         self.online = nn.Parameter(start, requires_grad=False)
@@ -38,18 +41,20 @@ class TwinCritics(nn.Module):
         self._first = self.twins.one.layers(self.online[:, : self.twins.one.size])
 
     def target_values(self, pairs: Tensor) -> Tensor:
-        """The smaller of the two target values, ``[M, B]``."""
+        """The smaller of the two target values, ``[M, B]``, or the first critic's."""
         first, second = self.twins.run(self._targets, pairs).values.unbind(1)
-        return torch.minimum(first, second)
+        return torch.minimum(first, second) if self.both else first
 
     def update(self, pairs: Tensor, goal: Tensor, learning: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """A gradient step of the members ``learning [M]`` (None: all) towards ``goal [M, B]``. Gives the loss ``[M]``,
         the sum of both critics' mean squared errors, and the mean of their values ``[M]``, from before the step."""
         run, batch = self.twins.run(self._online, pairs), pairs.shape[2]
         self.latest |= {"values": run.values, "goal": goal}
-        error = run.values - goal.unsqueeze(1)
+        error, heard = run.values - goal.unsqueeze(1), run.values
+        if not self.both:
+            error[:, 1], heard = 0.0, run.values[:, :1]
         self.optimizer.update(run.parameters(error * (2 / batch)), learning)
-        return error.square().flatten(1).sum(1) / batch, run.values.flatten(1).mean(1)
+        return error.square().flatten(1).sum(1) / batch, heard.flatten(1).mean(1)
 
     def first_slope(self, pairs: Tensor) -> Tensor:
         """The gradient of the first critic's mean value over the batch by ``pairs``, shaped as these."""

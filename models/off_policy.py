@@ -46,7 +46,8 @@ class OffPolicy(Replaying):
         rates = torch.tensor([own.lr for own in self.own])
         self.optimizer = MemberAdam(self.online, rates)
         pair = self.obs_size + self.action_size
-        self.critics = TwinCritics([pair, *hidden, 1], config.activation, streams, rates)
+        both = getattr(config, "twin_critics", True)
+        self.critics = TwinCritics([pair, *hidden, 1], config.activation, streams, rates, both)
         columns = {
             "pair": ((pair,), torch.float32), "next_obs": ((self.obs_size,), torch.float32),
             "reward": ((), torch.float32), "discount": ((), torch.float32),

@@ -34,10 +34,10 @@ def implementations() -> dict[str, Family]:
 _ELSEWHERE = {other: ours for ours, others in {
     "DDQN": "DQN, double DQN, C51, QR-DQN, IQN, Ape-X DQN, R2D2",
     "DuelingDDQN": "Rainbow, dueling DQN, D3QN",
-    "AAC": "A2C, A3C, AC, actor-critic",
+    "A2C": "A3C, AC, actor-critic",
     "VPG": "REINFORCE, PG, policy gradient, vanilla policy gradient",
     "PPO": "PPO2, APPO, TRPO, IMPALA, ACKTR, ACER",
-    "TD3": "DDPG, D4PG",
+    "DDPG": "D4PG",
     "SAC": "TQC, REDQ, CrossQ, soft actor-critic",
     "UDRL": "upside-down RL, upside-down, decision transformer, DT",
     "CategoricalLatent": "Dreamer, DreamerV2, DreamerV3",
@@ -73,8 +73,7 @@ def named_agents(names: str) -> list[str]:
     for name in found:
         if name not in inner_agents():
             meant = _meant(name)
-            if meant in ("AAC", "VPG"):  # which learn from whole episodes
-                meant = "PPO"
+            meant = {"AAC": "A2C", "VPG": "PPO"}.get(meant, meant)  # these learn from whole episodes
             raise no_choice("agent", name, inner_agents(), meant=meant)
     return found
 

@@ -31,7 +31,7 @@ from helpers import (  # fmt: skip
     tiny,
     usual,
 )
-from models.registry import agent_class
+from models.registry import agent_class, family
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 
@@ -183,6 +183,10 @@ LEARNING_BY_ROLLOUTS = LEARNING_BY_STEPS | {
 }
 
 
+def by_rollouts(case: str) -> bool:
+    return family(ALL[case][0]).package.endswith(".ppo")
+
+
 def valued(case: str) -> bool:
     """Whether an agent of whole episodes has values."""
     return ALL[case][0] in ("RCP-A", "AAC")
@@ -195,9 +199,10 @@ def probed(case: str) -> list[str]:
     # A probe shows a number and no cell; values that count novelty are not those of the probe.
     if usual(case) == CELLS or getattr(config_of(case), "intrinsic", "none") != "none":
         return []
-    if ALL[case][0] == "PPO":
+    if by_rollouts(case):
         more = {"PPO": ["probe-2", "probe-3", "probe-truncated", "probe-truncated-continuous", "probe-5-continuous"],
-                "PPO-normalised": ["probe-3"], "PPO-published": ["probe-5-continuous"]}  # fmt: skip
+                "PPO-normalised": ["probe-3"], "PPO-published": ["probe-5-continuous"],
+                "A2C": ["probe-truncated"]}  # fmt: skip
         return ["probe-5", *more.get(case, [])]
     acted = ["probe-5", "probe-5-continuous", "probe-truncated", "probe-truncated-continuous"]
     if case in VARIANTS:
@@ -217,7 +222,7 @@ def trained(case: str, game: str) -> Any:
         # a value that never ends comes back by as much a step as the discount leaves: less of it, sooner there
         discount, steps = (0.8, 500) if PROBES[game].truncates else (0.99, 600 if PROBES[game].continuous else 350)
         learning = LEARNING_BY_STEPS
-        if ALL[case][0] == "PPO":
+        if by_rollouts(case):
             learning, steps = LEARNING_BY_ROLLOUTS, 10 * steps
         depth = 1 if hasattr(tiny(case), "model") else len(getattr(tiny(case), "hidden_sizes", ()))
         config = config_of(case, game, discount=discount, hidden_sizes=(16,) * depth, **learning)
@@ -246,7 +251,7 @@ def test_learns_the_probe(case: str, game: str) -> None:
         assert (greedy.mean(1) > needed).all(), f"greedy {greedy.mean(1).tolist()}, needed {needed:.2f}"
     if not (hasattr(loop.agents[0], "values") if case in STEP_CASES else game in ("probe-2", "probe-3")):
         return
-    if probe.continuous and ALL[case][0] == "PPO":  # whose values are those of a policy that still explores
+    if probe.continuous and by_rollouts(case):  # whose values are those of a policy that still explores
         return
     states = {"sign": [-1.0, 1.0], "age": [0.0, 1.0][: probe.length], "zero": [0.0]}[probe.shows]
     for agent in loop.agents:

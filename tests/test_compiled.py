@@ -72,6 +72,7 @@ TD3S = {
             ("exponential", "pendulum", "latent"),
         )
     },
+    "one critic": f"{CAR.replace('TD3', 'DDPG')} --action_repeat 2",
     "a learned environment": "SE --gamename pendulum --agent TD3 --fill 20 --hidden_sizes 7,7 --batch_size 5 "
     "--max_steps 9 --init_episodes 2 --buffer_size 50",
 }
@@ -335,15 +336,12 @@ def test_every_setting_is_in_machine_code_or_asks_for_torch() -> None:
     drawn, curious = {"vary_hp", "vary"}, {field.name for field in dataclasses.fields(Intrinsic)}
     networks = {"hidden_sizes", "activation"}
     loop = {*"num_envs updates_per_step init_episodes fill buffer_size batch_size lr discount tau".split()}
+    targets = {"policy_delay", "policy_std", "policy_std_clip", "twin_critics"}
     epsilon = {"eps_init", "eps_min", "eps_decay", "eps_fraction"}
     tables = {"lr", "discount", "num_envs", "init_episodes", "backup", "count_bonus", "truncation_ends", "random_ties"}
     known = {
         DDQN: networks | loop | epsilon | {"head", "feature_dim", "dueling_mean"} | drawn | curious,
-        TD3: networks
-        | loop
-        | drawn
-        | curious
-        | {"policy_delay", "policy_std", "policy_std_clip", "action_std", "noise_type", "test_noise"},
+        TD3: networks | loop | drawn | curious | targets | {"action_std", "noise_type", "test_noise"},
         PPO: networks
         | drawn
         | curious

@@ -71,7 +71,7 @@ def test_defaults_of_a_search_fit_its_agents(agents: str, per_proxy: int, apart:
 
 @pytest.mark.parametrize(("flags", "said"), [
     ("--gumbel_softmax_temp 2", "--gumbel_softmax_temp is a setting of TD3Discrete, not of SE"),
-    ("--agent DDQN,A2C", r"agent is 'A2C'; did you mean 'PPO'\? Allowed: DDQN, .*"),
+    ("--agent DDQN,AAC", r"agent is 'AAC'; did you mean 'A2C'\? Allowed: DDQN, .*"),
     ("--PPO_lr 0", "PPO_lr is 0.0; allowed: number, greater than 0"),
     ("--batch_size 200 --buffer_size 100", "batch_size is 200, but buffer_size is 100"),
     ("--agent PPO --PPO_lr 1", "--PPO_lr is unknown"),

@@ -168,7 +168,8 @@ def test_the_paper_preset_stops_by_its_plateau(tmp_path: Path, game: str, episod
 
 def test_the_broad_preset_is_one_of_ppo(tmp_path: Path) -> None:
     """Its episodes have ten steps, which nothing ends before."""
-    with pytest.raises(SettingError, match="agent is 'DDQN'; allowed with preset broad: PPO"):
+    said = r"agent is 'DDQN'; did you mean 'PPO,DDQN'\? Allowed with preset broad: PPO, PPO,DDQN"
+    with pytest.raises(SettingError, match=said):
         config.parse(["--implementation", "SE", "--gamename", "cartpole", "--preset", "broad"])
     folder = searched(
         tmp_path, "--agent", "PPO", preset="broad", generations=1, initial_draws=2, initial_members=2, inner_steps=40,

@@ -4,7 +4,8 @@ Sources: [S] Schulman et al. 2017, "Proximal Policy Optimization Algorithms", ar
 2016, "High-Dimensional Continuous Control Using Generalized Advantage Estimation", arXiv 1506.02438. [H] Huang et al.
 2022, "The 37 Implementation Details of Proximal Policy Optimization", ICLR blog track. [B] stable-baselines3 2.9, whose
 defaults these are, and [Z] the tuned hyperparameters of its zoo. [F] Ferreira et al. 2022, "Learning Synthetic
-Environments and Reward Networks", arXiv 2202.02790, with its public code.
+Environments and Reward Networks", arXiv 2202.02790, with its public code. [A] Huang et al. 2022, "A2C is a special
+case of PPO", arXiv 2205.09123.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from models.settings import setting, width
 
 @dataclass(frozen=True)
 class Config(Intrinsic):
-    """Hyperparameters of PPO. `FAMILY` holds what some environments change."""
+    """Hyperparameters of PPO and A2C. `FAMILY` holds what some environments change."""
 
     form: str = setting(
         "gae",
@@ -116,9 +117,15 @@ _PRESETS: dict[str, dict[str, object]] = {
     "pendulum": {"num_envs": 4, "rollout_steps": 1024, "discount": 0.9, "lr": 1e-3},
 }  # fmt: skip
 
+# One pass over few steps clips nothing [A]; values are stable-baselines3's. Its optimiser is RMSprop, ours Adam.
+_A2C: dict[str, object] = {
+    "num_envs": 8, "rollout_steps": 5, "batch_size": 1_000_000, "ppo_epochs": 1, "gae_lambda": 1.0, "lr": 7e-4,
+    "normalize_advantage": False,
+}  # fmt: skip
+
 FAMILY = Family(
     config=Config,
-    implementations={"PPO": {}},
+    implementations={"PPO": {}, "A2C": _A2C},
     learns_from="steps",
     environment_presets={("PPO", game): values for game, values in _PRESETS.items()},
     validate=varied.validate,

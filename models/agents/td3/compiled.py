@@ -64,6 +64,7 @@ class Members(NamedTuple):
     policy_std: np.float32
     policy_std_clip: np.float32
     policy_delay: int
+    twin: bool  # whether the second critic says anything
     init_episodes: int
     fill: int
 
@@ -101,8 +102,8 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
         learner(agent.online, agent.target, agent.optimizer),
         learner(critics.online, critics.target, critics.optimizer), agent.episodes.numpy(), loss.numpy(), table.numpy(),
         replay.position, replay.size, replay.capacity, *(numbers[name].numpy() for name in NUMBERS), agent.obs_size,
-        agent.action_size, *bounds, *(np.float32(each) for each in floats), config.policy_delay, config.init_episodes,
-        max(1, config.fill),
+        agent.action_size, *bounds, *(np.float32(each) for each in floats), config.policy_delay, critics.both,
+        config.init_episodes, max(1, config.fill),
     ))  # fmt: skip
 
 
@@ -220,10 +221,11 @@ def _goals(a, w, m, t, u):
             w.second[0, size + k, j] = x
     targets = a.critics.target[m]
     forward(a.first, targets, w.first, w.first_kept)
-    forward(a.second, targets, w.second, w.second_kept)
+    if a.twin:
+        forward(a.second, targets, w.second, w.second_kept)
     for j in range(batch):
         row, first, second = w.batch[j], w.first[depth, 0, j], w.second[depth, 0, j]
-        least = second if second < first or second != second else first
+        least = second if a.twin and (second < first or second != second) else first
         w.goal[j] = a.table[row, m, pair + size] + a.discount * a.table[row, m, pair + size + 1] * least
         for k in range(pair):
             w.first[0, k, j] = a.table[row, m, k]
@@ -276,7 +278,8 @@ def improve(a, w, m, t):
         _goals(a, w, m, t, u)
         critics = a.critics.online[m]
         loss = _descend(a.first, critics, w.first, w.first_kept, w.first_back, w.critic_grad, w.goal)
-        loss += _descend(a.second, critics, w.second, w.second_kept, w.second_back, w.critic_grad, w.goal)
+        if a.twin:
+            loss += _descend(a.second, critics, w.second, w.second_kept, w.second_back, w.critic_grad, w.goal)
         a.loss[m] = loss
         adam(a.critics, m, w.critic_grad)
         if a.critics.counts[m] % a.policy_delay == 0:

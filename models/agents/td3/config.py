@@ -19,7 +19,7 @@ NOISE_TYPES = ("normal", "ornstein-uhlenbeck")
 
 @dataclass(frozen=True)
 class Config(Intrinsic):
-    """Hyperparameters of TD3."""
+    """Hyperparameters of TD3 and DDPG."""
 
     # Networks
     hidden_sizes: tuple[int, ...] = width((128, 128), "units of each hidden layer of actor and critics [F]")
@@ -41,6 +41,7 @@ class Config(Intrinsic):
         0.2, "noise on the target's action, a standard deviation in shares of half the range [T]", minimum=0
     )
     policy_std_clip: float = setting(0.5, "largest size of that noise [T]", minimum=0)
+    twin_critics: bool = setting(True, "two critics, and the goal takes the smaller value [T]; off: one, as in [L]")
     buffer_size: int = setting(1_000_000, "capacity of the replay buffer, in transitions [T]", minimum=1)
     fill: int = setting(
         100, "transitions in the replay buffer before the first update; until then actions are random", minimum=0
@@ -78,6 +79,7 @@ def validate(config: Any) -> str | None:
 
 def ineffective(config: Config) -> dict[str, str]:
     own = {} if config.action_std else {"noise_type": "action_std is 0"}
+    own |= {} if config.policy_std else {"policy_std_clip": "policy_std is 0"}
     return intrinsic.ineffective(config) | own
 
 
@@ -90,7 +92,7 @@ _MOUNTAIN_CAR: dict[str, object] = {
 
 FAMILY = Family(
     config=Config,
-    implementations={"TD3": {}},
+    implementations={"TD3": {}, "DDPG": {"policy_delay": 1, "policy_std": 0.0, "twin_critics": False}},
     learns_from="steps",
     environment_presets={("TD3", "mountaincar-continuous"): _MOUNTAIN_CAR},
     validate=validate,

@@ -142,7 +142,7 @@ _OFF_POLICY: dict[str, object] = _SHORT | {
 }  # fmt: skip
 _AGENTS: dict[str, dict[str, object]] = {
     "DDQN": _BY_VALUE, "DuelingDDQN": _BY_VALUE, "TD3Discrete": _BY_VALUE,
-    "TD3": _OFF_POLICY, "SAC": _OFF_POLICY,
+    "TD3": _OFF_POLICY, "DDPG": _OFF_POLICY, "SAC": _OFF_POLICY,
     "PPO": _SHORT | {"num_envs": 10, "rollout_steps": 50, "batch_size": 50, "activation": "relu"},
 }  # fmt: skip
 _AGENTS_BY_GAME: dict[tuple[str, str], dict[str, object]] = {
