@@ -14,18 +14,20 @@ import torch
 import trainer
 from control.cli import parse as config
 from control.commands.evaluate import agent_settings
+from control.evolution.generations import first_mean
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.build import spaces_of
 from control.loops.rollout import rollout
 from control.storage.run_dir import read_metrics
-from envs.make import make_environment
+from envs.make import make_environment, stages_of
 from fake_runs import refused
 from helpers import flags, run_folder, same_runs, start, trained, wait_until
 from models.proxies import files
+from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
 from models.registry import default_config
 from models.settings import SettingError
-from models.streams import Streams
+from models.streams import Streams, derive_seed
 
 search, searched = partial(flags, implementation="SE"), partial(trained, implementation="SE")
 
@@ -73,6 +75,7 @@ def test_a_target_is_searched_for_without_agents_and_then_with_them(tmp_path: Pa
     """Its table and scales stay what they were; agents judge the winner; a resumed search gives the same."""
     words = "--proxy bandit --preset two_stage --agent TD3 --no_compiled --second_phase 2 --second_scored_by agents"
     words += " --table_size 20 --fill 5 --num_envs 2 --buffer_size 50 --no_vary_hp --initial_draws 2 --deploy_steps 60"
+    words += " --initial_generations 1"
     own: dict[str, Any] = {"gamename": "pendulum", "eval_every": 1, "generations": 3}
     folder = searched(tmp_path / "whole", *words.split(), **own)
     metrics = read_metrics(folder / "metrics.csv")
@@ -93,6 +96,30 @@ def test_a_target_is_searched_for_without_agents_and_then_with_them(tmp_path: Pa
     searched(tmp_path / "parts", *words.split(), "--resume", **own)
     again = files.load(part / "proxy.safetensors")
     assert torch.equal(again.parameters, proxy.parameters)
+
+
+def test_of_several_first_searches_the_better_half_goes_on() -> None:
+    """Fitness is one of the weights, which each search makes larger, so that the largest at first stays it. The winner
+    keeps its own table, and who drops out costs nothing more."""
+    values: dict[str, Any] = {"proxy": "bandit", "preset": "two_stage", "initial_draws": 5, "initial_generations": 2}
+    values |= {"population": 4, "center_agents": 3, "table_size": 8, "scored_by": "target", "step_size": 1e-3}
+    config = Config(first_states="table", reward_form="absolute", **values)
+    stages = stages_of(config, "pendulum")
+    weight, rows = 20, []
+
+    def train(proxies: torch.Tensor, seeds: list[int]) -> Outcome:
+        assert len(proxies) == len(seeds)
+        rows.append(len(proxies))
+        none = torch.zeros(len(seeds))
+        return Outcome(proxies[:, weight, None], none[:, None], none, none, 0, 0.0, 0.0)
+
+    starts = stages.initial(Streams([derive_seed(7, f"initial stand-in {i}") for i in range(5)]))
+    best = starts[int(starts[:, weight].argmax())]
+    found = first_mean(config, stages, "pendulum", 7, 1, train)
+    searched = stages.parameters.searched
+    assert rows == [35, 35, 21, 21, 14, 14]
+    assert torch.equal(found[searched:], best[searched:]) and not torch.equal(found[:searched], best[:searched])
+    assert float(found[weight] - best[weight]) == pytest.approx(6e-3, rel=0.1)
 
 
 def test_agents_of_another_kind_take_what_the_preset_says_of_theirs() -> None:

@@ -1,6 +1,7 @@
 """The LightningModule of a search for a proxy, and the callback that moves its mean: an epoch is a generation."""
 
 import dataclasses
+import functools
 import time
 from typing import Any
 
@@ -11,11 +12,11 @@ from torch import Tensor, nn
 from control.cli.colour import note
 from control.cli.settings import RunConfig, Settings
 from control.evolution.cluster import Workers, make_workers
-from control.evolution.fitness_shaping import centred_ranks
+from control.evolution.generations import completed, entered, first_mean, judged
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import STRATEGIES, Archive, Strategy
-from control.evolution.teachers import check_teacher, cloned, is_teacher
+from control.evolution.teachers import check_teacher, is_teacher
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces, device_of
 from control.loops.memory import check_memory, of_search
@@ -137,30 +138,13 @@ class PopulationModule(RunModule):
 
     def completed(self, searched: Tensor) -> Tensor:
         """Rows ``[..., D]`` of what the strategy knows of them, with the mean's numbers that no search changes."""
-        fixed = self.mean.detach()[0, searched.shape[-1] :]
-        return torch.cat([searched, fixed.expand(*searched.shape[:-1], -1)], -1) if len(fixed) else searched
+        return completed(searched, self.mean.detach()[0])
 
     def first_mean(self) -> Tensor:
-        """The proxy the search starts from, ``[D]``: of ``initial_draws`` the one whose perturbed copies have the best
-        fitness. Of random bandits, more than half are flat: no perturbation tells better from worse."""
-        config, run, parameters = self.config, self.settings.run, self.stages.parameters
-        seed, draws, members = run.seed, config.initial_draws, config.initial_members
-        if config.start_from is not None:
-            if is_teacher(config.start_from):
-                return cloned(config.start_from, self.stages, run.gamename, seed)
-            return first_parameters(config.start_from, config, self.stages.spaces, run.gamename)
-        first = self.stages.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
-        if draws == 1:
-            return first[0]
-        noise = Streams([derive_seed(seed, f"initial perturbation {i}") for i in range(draws)])
-        copies = first.unsqueeze(1).repeat(1, members, 1)
-        copies[..., : parameters.searched] += config.noise_std * noise.normal(members, parameters.searched)
-        agent = derive_seed(seed, "initial agent")
-        agents = [agent - agent % self.kinds + i % self.kinds for i in range(members)] if self.kinds > 1 else [agent]
-        agents = agents * (draws * members // len(agents))
-        outcome = self._train_fresh(copies.flatten(0, 1), agents, by_target=config.scored_by == "target")
-        fitness = objective(outcome, config).view(draws, members).mean(1).nan_to_num(-torch.inf)
-        return first[int(fitness.argmax())]
+        """The proxy the search starts from, ``[D]``."""
+        run, by_target = self.settings.run, self.config.scored_by == "target"
+        train = functools.partial(self._train_fresh, by_target=by_target)
+        return first_mean(self.config, self.stages, run.gamename, run.seed, self.kinds, train)
 
     def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
         """Fresh agents of ``seeds [N]`` on ``proxies [N, D]``, their steps counted as the search's."""
@@ -171,14 +155,11 @@ class PopulationModule(RunModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         self.epoch = self.current_epoch + 1
-        config, name, members = self.config.at(self.epoch), f"generation {self.epoch}", len(self.population)
-        repeats = members if config.common_random_numbers else 1
-        kind = (self.epoch - 1) % self.kinds if config.agents_take_turns == "generations" else None
-        seeds = self.seeds_of(name, members * config.agents_per_proxy // repeats, kind) * repeats
-        proxies = self.population.repeat_interleave(config.agents_per_proxy, 0)
-        if (self.epoch - 1) % config.eval_every == 0 or self.epoch == self.epochs:
-            proxies = torch.cat([proxies, self.mean.detach().expand(config.center_agents, -1)])
-            seeds = seeds + self.seeds_of(f"centre of {name}", config.center_agents)
+        config = self.config.at(self.epoch)
+        due = (self.epoch - 1) % config.eval_every == 0 or self.epoch == self.epochs
+        mean = self.mean.detach()[0] if due else None
+        who = (config, self.settings.run.seed, self.kinds, self.epoch, f"generation {self.epoch}")
+        proxies, seeds = entered(self.population, mean, *who)
         started = time.perf_counter()
         phase = {} if config is self.config else {"inner_steps": config.inner_steps}
         self.outcome = self._train_fresh(proxies, seeds, by_target=config.scored_by == "target", **phase)
@@ -195,14 +176,9 @@ class PopulationModule(RunModule):
         outcome = self.outcome
         if outcome is None:
             return  # a trainer that tries a validation before the first epoch
-        config, rows = self.config.at(self.epoch), len(self.population)
-        scores, agents = objective(outcome, config), rows * config.agents_per_proxy
-        by_agent, of_mean, returned = scores[:agents].view(rows, -1), scores[agents:], outcome.scores[agents:]
-        self.fitness = by_agent.mean(1)
-        self.ranked = self.fitness
-        if config.rank_apart:
-            self.ranked = torch.stack([centred_ranks(each) for each in by_agent.unbind(1)]).mean(0)
-            self.ranked = self.ranked.masked_fill(~self.fitness.isfinite(), torch.nan)
+        config = self.config.at(self.epoch)
+        self.fitness, self.ranked, of_mean = judged(objective(outcome, config), config)
+        returned = outcome.scores[len(outcome.scores) - len(of_mean) :]
         sound = self.fitness[self.fitness.isfinite()]
         if not len(sound):
             sound = torch.tensor([torch.nan])
@@ -254,10 +230,9 @@ class PopulationModule(RunModule):
             f"{where} with noise_std {noise:.3g}; a larger inner_steps or test_limit may help"
         )
 
-    def seeds_of(self, name: str, count: int, only: int | None = None) -> list[int]:
-        """Seeds of ``count`` fresh agents, of ``only`` one kind or all in turn; different names give agents that share
-        nothing."""
-        return fresh_seeds(self.settings.run.seed, name, count, self.kinds, only)
+    def seeds_of(self, name: str, count: int) -> list[int]:
+        """Seeds of ``count`` fresh agents, of all kinds in turn; different names give agents that share nothing."""
+        return fresh_seeds(self.settings.run.seed, name, count, self.kinds)
 
     def on_train_epoch_end(self) -> None:
         super().on_train_epoch_end()

@@ -120,9 +120,13 @@ def of_fresh_agents(search: Any, run: RunConfig, agent: Any, spaces: Spaces, siz
 def of_search(search: Any, run: RunConfig, agent: Any, spaces: Spaces, size: int) -> int:
     """Bytes of a search for proxies of ``size`` parameters: the largest of its phases."""
     agents = max(search.agents_per_proxy, search.second_agents or 0)
-    population, drawn = search.population, search.initial_draws * search.initial_members * (search.initial_draws > 1)
+    population, draws = search.population, search.initial_draws * (search.initial_draws > 1)
+    each = population * agents + search.center_agents
+    drawn, rows = draws * search.initial_members, 8 * draws * search.initial_members
+    if search.initial_generations is not None:
+        drawn, rows = draws * each, 16 * draws * population
     phases = [
-        (population * agents + search.center_agents, 16 * population), (drawn, 8 * drawn),
+        (each, 16 * population), (drawn, rows),
         ((search.keep_best + 1) * search.retest_agents, 0), (search.report_agents, 0),
     ]  # fmt: skip
     kept = 4 * size * (search.keep_best + search.initial_draws + 12)

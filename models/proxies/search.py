@@ -93,6 +93,13 @@ class SearchConfig:
     )
     initial_draws: int = _search(1, "initial proxies sampled; the search starts from the best", minimum=1)
     initial_members: int = _search(16, "perturbed copies that score each initial proxy", minimum=1)
+    initial_generations: int | None = _search(
+        None,
+        "score them by searches instead: generations from each, after which the better half goes on for as many, until "
+        "one is left; null: by perturbed copies",
+        minimum=1,
+        later=True,
+    )
 
     objective: str = _inner(
         "final",

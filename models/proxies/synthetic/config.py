@@ -171,7 +171,8 @@ _BY_GAME: dict[tuple[str, str, str], dict[str, object]] = {
     ("recipe", "bandit", "acrobot"): {"generations": 150},
 }  # fmt: skip
 _BY_GAME["two_stage", "bandit", "pendulum"] = {
-    "population": 128, "noise_std": 0.3, "step_size": 0.1, "generations": 120, "second_phase": 80,
+    "proxy_hidden_size": 64, "initial_draws": 8, "initial_generations": 10,  # some starts end at -850
+    "population": 128, "noise_std": 0.3, "step_size": 0.1, "generations": 100, "second_phase": 60,
     "second_noise_std": 0.15, "second_step_size": 0.03,
 }  # fmt: skip
 _BY_GAME["two_stage", "bandit", "mountaincar"] = {

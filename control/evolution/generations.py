@@ -1,0 +1,123 @@
+"""A generation of a search: who trains on what, and what their scores say. And the mean that a search begins with,
+which may be the best of several short searches.
+
+D is the number of parameters of a proxy, of which a strategy knows the first ones (`models.proxies.contract`).
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from control.evolution.fitness_shaping import centred_ranks
+from control.evolution.inner_loop import Outcome, fresh_seeds
+from control.evolution.objectives import objective
+from control.evolution.strategies import STRATEGIES, Strategy
+from control.evolution.teachers import cloned, is_teacher
+from envs.make import Stages
+from models.proxies.files import first_parameters
+from models.proxies.search import SearchConfig
+from models.streams import Streams, derive_seed
+
+Train = Callable[[Tensor, list[int]], Outcome]
+"""Trains and tests fresh agents of seeds ``[N]`` on proxies ``[N, D]``, by the settings of the first phase."""
+
+
+def completed(searched: Tensor, like: Tensor) -> Tensor:
+    """Rows ``[..., D]`` of what a strategy knows of them, with the numbers of ``like [D]`` that no search changes."""
+    fixed = like[searched.shape[-1] :]
+    return torch.cat([searched, fixed.expand(*searched.shape[:-1], -1)], -1) if len(fixed) else searched
+
+
+def entered(
+    population: Tensor, mean: Tensor | None, config: SearchConfig, seed: int, kinds: int, number: int, name: str
+) -> tuple[Tensor, list[int]]:
+    """The proxy, a row ``[N, D]``, and the seed of each agent of a generation: of the ``population [P, D]`` and, unless
+    it is None, of the ``mean [D]``. Its ``number`` counts from 1; generations of other names have other agents."""
+    repeats = len(population) if config.common_random_numbers else 1
+    only = (number - 1) % kinds if config.agents_take_turns == "generations" else None
+    count = len(population) * config.agents_per_proxy // repeats
+    seeds = fresh_seeds(seed, name, count, kinds, only) * repeats
+    proxies = population.repeat_interleave(config.agents_per_proxy, 0)
+    if mean is None:
+        return proxies, seeds
+    proxies = torch.cat([proxies, mean.expand(config.center_agents, -1)])
+    return proxies, seeds + fresh_seeds(seed, f"centre of {name}", config.center_agents, kinds)
+
+
+def judged(scores: Tensor, config: SearchConfig) -> tuple[Tensor, Tensor, Tensor]:
+    """The ``scores [N]`` of agents as `entered` has them -> fitness ``[P]``, what a strategy goes by ``[P]``, and the
+    scores on the mean."""
+    agents = config.population * config.agents_per_proxy
+    by_agent, of_mean = scores[:agents].view(config.population, -1), scores[agents:]
+    fitness = ranked = by_agent.mean(1)
+    if config.rank_apart:
+        ranked = torch.stack([centred_ranks(each) for each in by_agent.unbind(1)]).mean(0)
+        ranked = ranked.masked_fill(~fitness.isfinite(), torch.nan)
+    return fitness, ranked, of_mean
+
+
+def first_mean(config: SearchConfig, stages: Stages, game: str, seed: int, kinds: int, train: Train) -> Tensor:
+    """The proxy a search starts from, ``[D]``: of ``initial_draws`` the one whose perturbed copies have the best
+    fitness, or whose own search gets furthest. Of random bandits, more than half are flat: no perturbation tells better
+    from worse."""
+    draws, members, searched = config.initial_draws, config.initial_members, stages.parameters.searched
+    if config.start_from is not None:
+        if is_teacher(config.start_from):
+            return cloned(config.start_from, stages, game, seed)
+        return first_parameters(config.start_from, config, stages.spaces, game)
+    first = stages.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
+    if draws == 1:
+        return first[0]
+    if config.initial_generations is not None:
+        return _furthest(first, config, config.initial_generations, searched, seed, kinds, train)
+    noise = Streams([derive_seed(seed, f"initial perturbation {i}") for i in range(draws)])
+    copies = first.unsqueeze(1).repeat(1, members, 1)
+    copies[..., :searched] += config.noise_std * noise.normal(members, searched)
+    agent = derive_seed(seed, "initial agent")
+    agents = [agent - agent % kinds + i % kinds for i in range(members)] if kinds > 1 else [agent]
+    agents = agents * (draws * members // len(agents))
+    outcome = train(copies.flatten(0, 1), agents)
+    fitness = objective(outcome, config).view(draws, members).mean(1).nan_to_num(-torch.inf)
+    return first[int(fitness.argmax())]
+
+
+def _furthest(
+    first: Tensor, config: SearchConfig, generations: int, searched: int, seed: int, kinds: int, train: Train
+) -> Tensor:
+    """Where the best of the searches from ``first [N, D]`` comes to, ``[D]``. After every so many ``generations`` the
+    better half goes on: a search may be stuck where no small step leads out, and another start is not."""
+    running = {i: STRATEGIES[config.strategy](config, mean[:searched]) for i, mean in enumerate(first)}
+    done = 0
+    while len(running) > 1:
+        scores: dict[int, float] = {}
+        for number in range(done + 1, done + generations + 1):
+            scores = _climb(running, first, config, seed, kinds, number, train)
+        done += generations
+        shown = ", ".join(f"{score:.4g}" for score in scores.values())
+        print(f"note: after {done} generations {len(running)} first searches are at {shown}", flush=True)
+        best = sorted(running, key=lambda i: -scores[i])[: -(-len(running) // 2)]  # stable
+        running = {i: running[i] for i in best}
+    (winner,) = running
+    return completed(running[winner].mean, first[winner])
+
+
+def _climb(
+    running: dict[int, Strategy], first: Tensor, config: SearchConfig, seed: int, kinds: int, number: int, train: Train
+) -> dict[int, float]:
+    """A generation of each of the searches that are ``running``, each from a row of ``first [N, D]``. Gives the scores
+    of their means, by row."""
+    name, noises, jobs = f"generation {number} of the first searches", {}, []
+    for i, strategy in running.items():
+        streams = Streams.named([seed], f"perturbations of first search {i}, generation {number}")
+        noises[i] = streams.normal(strategy.rows, len(strategy.mean))[0]
+        population, mean = (completed(each, first[i]) for each in (strategy.ask(noises[i]), strategy.mean))
+        jobs.append(entered(population, mean, config, seed, kinds, number, name))
+    outcome = train(torch.cat([proxies for proxies, _ in jobs]), [each for _, seeds in jobs for each in seeds])
+    parts = objective(outcome, config).chunk(len(jobs))
+    scores = {}
+    for (i, strategy), part in zip(running.items(), parts, strict=True):
+        _, ranked, of_mean = judged(part, config)
+        scores[i] = float(of_mean.nanmean().nan_to_num(-torch.inf))
+        strategy.tell(noises[i], ranked, scores[i])
+    return scores
