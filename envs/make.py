@@ -120,6 +120,12 @@ class Stages(Protocol):
         worth (`check_policy`); ``met(count) [count, S]`` are observations that it meets."""
         ...
 
+    def as_met(self, flat: Tensor, met: Callable[[Callable[[Tensor], Tensor], int], Tensor], scaled: bool) -> Tensor:
+        """Parameters ``flat [D]`` whose first states are those that the proxy's own target meets, where they should
+        be; else as they are. ``met(act, count) [count, S]`` are observations that a policy meets; ``act`` takes some
+        ``[N, S]`` and gives actions. ``scaled``: the target sees them with mean 0 and variance 1 from now on."""
+        ...
+
     def stage(self, flat: Tensor, agent: Trainee) -> Environment:
         """An environment of ``agent.members`` members with ``agent.envs`` environments each, in which member m trains
         on the proxy ``flat[m]``, ``flat [M, D]``. A learned reward may take its discount from ``agent.config``."""

@@ -190,6 +190,10 @@ class Stages:
     def of_policy(self, told: Any, met: Any, streams: Streams) -> Tensor:
         self.check_policy()
 
+    def as_met(self, flat: Tensor, met: Any, scaled: bool) -> Tensor:
+        """As `envs.make.Stages` says; there is no target."""
+        return flat
+
     def stage(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
         limit, device = self.config.test_limit, agent.device
         real = make_environment(self.game, agent.members, agent.envs, time_limit=limit, device=device)

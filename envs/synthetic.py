@@ -95,11 +95,24 @@ class Stages:
         states = anywhere(self.game, streams, max(own.rows, _SEEN))
         return flat if states is None else own.spread_over(flat, states)
 
+    @functools.cached_property
+    def unbounded(self) -> bool:
+        """Whether a table is wanted, and nobody knows what the environment can show."""
+        return bool(self.parameters.rows) and anywhere(self.game, Streams([0]), 1) is None
+
     def check_start(self) -> None:
-        """Raises SettingError for a table where nobody knows what the environment can show."""
-        if self.parameters.rows and anywhere(self.game, Streams([0]), 1) is None:
+        """Raises SettingError for a table where nobody knows what the environment can show, and no target plays."""
+        if self.unbounded and not self.parameters.has_target:
             line = f"first_states is 'table', but nothing is known of how far the observations of {self.game} go"
-            raise SettingError(f"{line}; allowed: latent", "first_states")
+            raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")
+
+    def as_met(self, flat: Tensor, met: Callable[[Callable[[Tensor], Tensor], int], Tensor], scaled: bool) -> Tensor:
+        """As `envs.make.Stages` says: where nobody knows what the environment can show."""
+        if not self.unbounded:
+            return flat
+        target, rows = self.parameters.target(flat[None]), self.parameters.rows
+        states = met(lambda obs: target.act(obs[None])[0], rows)
+        return self.parameters.spread_over(flat[None], states[None], scaled)[0]
 
     def check_policy(self) -> bool:
         """As `envs.make.Stages` says."""

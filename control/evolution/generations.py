@@ -13,7 +13,7 @@ from control.evolution.fitness_shaping import centred_ranks
 from control.evolution.inner_loop import Outcome, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import STRATEGIES, Strategy
-from control.evolution.teachers import cloned, is_teacher
+from control.evolution.teachers import cloned, is_teacher, visited
 from envs.make import Stages
 from models.proxies.files import first_parameters
 from models.proxies.search import SearchConfig
@@ -27,6 +27,13 @@ def completed(searched: Tensor, like: Tensor) -> Tensor:
     """Rows ``[..., D]`` of what a strategy knows of them, with the numbers of ``like [D]`` that no search changes."""
     fixed = like[searched.shape[-1] :]
     return torch.cat([searched, fixed.expand(*searched.shape[:-1], -1)], -1) if len(fixed) else searched
+
+
+def as_met(mean: Tensor, stages: Stages, game: str, seed: int, generation: int, scaled: bool = False) -> Tensor:
+    """The ``mean [D]`` before a generation, with first states that its own target meets, where they should be
+    (`Stages.as_met`)."""
+    own = derive_seed(seed, f"states of generation {generation}")
+    return stages.as_met(mean, lambda act, count: visited(act, game, count, own), scaled)
 
 
 def entered(
@@ -67,6 +74,7 @@ def first_mean(config: SearchConfig, stages: Stages, game: str, seed: int, kinds
             return cloned(config.start_from, stages, game, seed)
         return first_parameters(config.start_from, config, stages.spaces, game)
     first = stages.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
+    first = torch.stack([as_met(each, stages, game, seed, 0, scaled=True) for each in first])
     if draws == 1:
         return first[0]
     if config.initial_generations is not None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from control.cli.colour import note
 from control.cli.settings import RunConfig, Settings
 from control.evolution.cluster import Workers, make_workers
-from control.evolution.generations import completed, entered, first_mean, judged
+from control.evolution.generations import as_met, completed, entered, first_mean, judged
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import STRATEGIES, Archive, Strategy
@@ -146,6 +146,11 @@ class PopulationModule(RunModule):
         train = functools.partial(self._train_fresh, by_target=by_target)
         return first_mean(self.config, self.stages, run.gamename, run.seed, self.kinds, train)
 
+    def as_met(self, mean: Tensor, generation: int) -> Tensor:
+        """The ``mean [D]`` before a generation, with first states that its own target meets, where they should be."""
+        run = self.settings.run
+        return as_met(mean, self.stages, run.gamename, run.seed, generation)
+
     def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
         """Fresh agents of ``seeds [N]`` on ``proxies [N, D]``, their steps counted as the search's."""
         outcome = self.workers.run(proxies, seeds, watch=self.watch, **changes)
@@ -157,6 +162,8 @@ class PopulationModule(RunModule):
         self.epoch = self.current_epoch + 1
         config = self.config.at(self.epoch)
         due = (self.epoch - 1) % config.eval_every == 0 or self.epoch == self.epochs
+        if due:
+            self.mean.data = self.as_met(self.mean.detach()[0], self.epoch)[None]
         mean = self.mean.detach()[0] if due else None
         who = (config, self.settings.run.seed, self.kinds, self.epoch, f"generation {self.epoch}")
         proxies, seeds = entered(self.population, mean, *who)

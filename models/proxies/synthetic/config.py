@@ -52,7 +52,8 @@ class Synthetic:
     first_states: str = _proxy(
         "latent",
         "first states of a bandit. latent: a network on normal noise [L]; table: rows of a table that spreads over all "
-        "the environment can show, drawn once from the seed",
+        "the environment can show, drawn once from the seed; where nobody knows how far that goes, over what the "
+        "target meets with no noise on its actions, some and much",
         choices=("latent", "table"),
         later=True,
     )
@@ -181,6 +182,14 @@ _BY_GAME["two_stage", "bandit", "mountaincar"] = {
 _BY_GAME["two_stage", "bandit", "mountaincar-continuous"] = {
     "proxy_hidden_size": 16, "test_episodes": 4, "center_agents": 16, "generations": 60, "second_phase": 40,
     "second_noise_std": 0.1, "second_step_size": 0.02,
+}  # fmt: skip
+_MUJOCO: dict[str, object] = {
+    "population": 32, "test_episodes": 1, "generations": 60, "center_agents": 2, "eval_every": 20,
+}  # fmt: skip
+_BY_GAME["two_stage", "bandit", "swimmer"] = _MUJOCO
+_BY_GAME["two_stage", "bandit", "hopper"] = _MUJOCO | {"population": 64, "generations": 150}
+_BY_GAME["two_stage", "bandit", "halfcheetah"] = _MUJOCO | {
+    "population": 64, "generations": 150, "reward_form": "exponential",
 }  # fmt: skip
 for _game in ("cartpole", "acrobot"):
     _BY_GAME["paper_varied", "mdp", _game] |= {

@@ -86,6 +86,8 @@ class Networks:
         if self._fixed:
             flat = torch.cat([flat, flat.new_zeros(len(flat), self.size - self.searched)], 1)
             flat = self.spread_over(flat, streams.normal(self.rows, self.state_size), scaled=False)
+            if self.has_target:
+                self.fixed(flat)["target.spread"].fill_(1.0)
         return flat
 
     def _start_target(self, own: Tensor, streams: Streams) -> None:
@@ -97,15 +99,15 @@ class Networks:
             part.zero_()
 
     def spread_over(self, flat: Tensor, states: Tensor, scaled: bool = True) -> Tensor:
-        """``flat [M, size]`` with these ``states [M, N, S]``, its first ``table_size`` as the table, and with a target
-        that sees them, ``scaled``, with mean 0 and variance 1."""
+        """``flat [M, size]`` with these ``states [M, N, S]``, the first ``table_size`` as its table, and, ``scaled``,
+        with a target that sees them with mean 0 and variance 1."""
         flat = flat.clone()
         fixed = self.fixed(flat)
         if self.rows:
             fixed["states.table"].copy_(states[:, : self.rows])
-        if self.has_target:
-            center, spread = (states.mean(1), states.std(1)) if scaled else torch.tensor([0.0, 1.0])
-            fixed["target.center"].copy_(center)
+        if self.has_target and scaled:
+            spread = states.std(1)
+            fixed["target.center"].copy_(states.mean(1))
             fixed["target.spread"].copy_(spread.where(spread > 0, 1.0))
         return flat
 
