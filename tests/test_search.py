@@ -16,6 +16,7 @@ from control.cli import parse as config
 from control.commands.evaluate import agent_settings
 from control.evolution.generations import first_mean
 from control.evolution.inner_loop import InnerLoop, Outcome
+from control.evolution.teachers import visited
 from control.loops.build import spaces_of
 from control.loops.rollout import rollout
 from control.storage.run_dir import read_metrics
@@ -122,6 +123,27 @@ def test_of_several_first_searches_the_better_half_goes_on() -> None:
     assert float(found[weight] - best[weight]) == pytest.approx(6e-3, rel=0.1)
 
 
+def test_where_nobody_knows_how_far_states_go_they_are_those_that_the_target_meets(tmp_path: Path) -> None:
+    """Drawn anew whenever a mean is scored; what scales its inputs stays that of the start, and a resumed search gives
+    the same."""
+    words = "--proxy bandit --preset two_stage --agent DDQN --no_compiled --table_size 40 --keep_best 1 --noise_std 1"
+    own: dict[str, Any] = {"eval_every": 1, "generations": 2}
+    folder = searched(tmp_path / "whole", *words.split(), **own)
+    proxy = files.load(folder / "proxy.safetensors")
+    target, named = proxy.networks.target(proxy.parameters[None]), proxy.networks.named(proxy.parameters)
+    chosen = json.loads((folder / "scores.json").read_text())["generation"]
+    players = {chosen: lambda obs: target.act(obs[None])[0], 0: lambda obs: torch.zeros(len(obs)).long()}
+    met, first = (
+        visited(act, "cartpole", 40, derive_seed(1, f"states of generation {n}")) for n, act in players.items()
+    )
+    assert torch.equal(named["states.table"], met)
+    torch.testing.assert_close(named["target.center"], first.mean(0))
+    torch.testing.assert_close(named["target.spread"], first.std(0))
+    part = searched(tmp_path / "parts", *words.split(), **own | {"generations": 1})
+    searched(tmp_path / "parts", *words.split(), "--resume", **own)
+    assert torch.equal(files.load(part / "proxy.safetensors").parameters, proxy.parameters)
+
+
 def test_agents_of_another_kind_take_what_the_preset_says_of_theirs() -> None:
     """The noise of one kind is in shares of half the range, that of another in units of the action."""
     proxy = files.load("pendulum-bandit")
@@ -134,6 +156,7 @@ def test_agents_of_another_kind_take_what_the_preset_says_of_theirs() -> None:
 
 def test_a_table_needs_bounds(tmp_path: Path, capsys) -> None:
     line = "first_states is 'table', but nothing is known of how far the observations of cartpole go; allowed: latent"
+    line += ", or a reward_form with a target"
     refused(trainer.main, search(tmp_path, proxy="bandit", first_states="table"), line, capsys)
 
 

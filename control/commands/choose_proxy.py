@@ -106,7 +106,8 @@ def _reevaluate(module: PopulationModule, verbose: bool) -> tuple[int, Tensor, l
     mean takes part even where its fitness was never among the best."""
     entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]
     if not (module.config.quit_when_solved and module.solved):
-        entries.append((None, module.epoch + 1, module.completed(module.strategy.mean)))
+        last, generation = module.completed(module.strategy.mean), module.epoch + 1
+        entries.append((None, generation, module.as_met(last, generation)))
     count = module.config.retest_agents
     doing = f"re-evaluating {len(entries)} means with {count} fresh agents each" if verbose else ""
     means = torch.stack([mean for *_, mean in entries])
