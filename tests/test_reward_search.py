@@ -79,11 +79,11 @@ def test_a_search_in_two_phases_and_one_that_goes_on(tmp_path: Path, monkeypatch
     ({"mode": 3}, "mode is 3, which needs numbers in the info of each step"),
     ({"mode": 9}, "mode is 9; allowed: 0, 1, 2, 3, 4, 5, 6, 7, 8, 101, 102"),
     ({"agent": "QLearning,TD3"}, "whose actions are discrete; TD3 takes continuous actions"),
-    ({"agent": "QLearning,AAC"}, "agent is 'AAC'; did you mean 'PPO'? Allowed: DDQN"),
+    ({"agent": "QLearning,AAC"}, "agent is 'AAC'; did you mean 'A2C'? Allowed: DDQN"),
     ({"gamename": "cartpole"}, "whose observations are no cells; QLearning takes one-hot observations"),
     ({"start_from": "cartpole-mdp"}, "start_from is 'cartpole-mdp', mdp of cartpole; allowed: reward of emptyroom33"),
     ({"rn_input_center": "1,2"}, "rn_input_center is [1.0, 2.0]; allowed here: 9 numbers, or none"),
-    ({"intrinsic": "icm"}, "DDQN, DuelingDDQN, PPO, SAC, TD3, TD3Discrete, SE, not of RN with this agent"),
+    ({"intrinsic": "icm"}, "DDQN, DuelingDDQN, PPO, A2C, SAC, TD3, DDPG, TD3Discrete, SE, not of RN with this agent"),
     ({"rn_init": "hand"}, "rn_init is 'hand', but for emptyroom33 no potential is made by hand"),
 ])  # fmt: skip
 def test_bad_input_is_one_line(tmp_path: Path, changes: dict[str, Any], line: str, capsys) -> None:
