@@ -70,7 +70,7 @@ class Training:
         seeds = list(range(members))
         self.loop = loop.begin(loop.stages.parameters.initial(Streams(seeds)), seeds)
         self.members = members
-        self.advance = partial(compiled.advance, threads=threads) if fast else StepLoop.advance
+        self.advance = compiled.Advance(threads) if fast else StepLoop.advance
         self.cost(size.before)
 
     def cost(self, steps: int, seconds_of: Callable[[Callable[[], object]], float] = cpu_seconds) -> float:

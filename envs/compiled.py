@@ -85,23 +85,29 @@ def _empty(dtype: Any = np.float32, axes: int = 1) -> Array:
     return np.empty((0,) * axes, dtype)
 
 
+def _kind(real: Environment) -> int | None:
+    """Which of the compiled kinds it is."""
+    if not isinstance(real, TensorEnvironment) or real.device.type != "cpu":
+        return None
+    dynamics = real.dynamics
+    if isinstance(dynamics, CellTable) and type(dynamics).step is CellTable.step:
+        return CELLS
+    return LEARNED if isinstance(dynamics, SyntheticDynamics) else KINDS.get(type(dynamics))  # type: ignore[call-overload]
+
+
 def world(environment: Environment, cells_only: bool = False) -> World | None:
     """The environment for compiled functions; None where there are none for it. With ``cells_only`` a map is not seen,
     for its states already are what agents need."""
     rewarded, real = environment if isinstance(environment, RewardedEnvironment) else None, beneath(environment)
-    if not isinstance(real, TensorEnvironment) or real.device.type != "cpu":
-        return None
-    dynamics, spaces = real.dynamics, real.spaces
-    table = isinstance(dynamics, CellTable) and type(dynamics).step is CellTable.step
-    kind = CELLS if table else KINDS.get(type(dynamics))  # type: ignore[call-overload]
-    if isinstance(dynamics, SyntheticDynamics):
-        kind = LEARNED
+    kind = _kind(real)
     if kind is None:
         return None
+    assert isinstance(real, TensorEnvironment)
+    dynamics, spaces = real.dynamics, real.spaces
     repeated = dynamics if isinstance(dynamics, RepeatedDynamics) else None
     own = dynamics.physics if isinstance(dynamics, CartPole) else CartPoleParameters()
     found: dict[str, Any] = {
-        "kind": kind, "seen": not (table and cells_only), "obs_size": spaces.obs_shape[0],
+        "kind": kind, "seen": not (kind == CELLS and cells_only), "obs_size": spaces.obs_shape[0],
         "limit": 2**62 if spaces.max_episode_steps is None else spaces.max_episode_steps,
         "repeat": 1 if repeated is None else repeated.repeat, "last": 0 if repeated is None else repeated._last or 0,
         "physics": (own.gravity, own.cart_mass, own.pole_mass, own.half_length, own.force),
@@ -180,7 +186,7 @@ def able(environment: Environment) -> bool:
         environment.mode.info or environment.mode.state and not isinstance(environment.phi, Phi)
     ):
         return False
-    return world(environment) is not None
+    return _kind(beneath(environment)) is not None
 
 
 def memory(world: World) -> Array:

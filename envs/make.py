@@ -1,9 +1,10 @@
 """Makes environments by name, and those in which agents train on proxies."""
 
+import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -76,13 +77,19 @@ def _limited(name: str, time_limit: int | None) -> Game:
 
 
 def _dynamics(game: Game) -> Dynamics | None:
-    if not game.dynamics:
-        return None
-    module, _, of_class = game.dynamics.partition(":")
-    made = getattr(importlib.import_module(module), of_class)
-    if game.kwargs.get("max_episode_steps") != _NO_LIMIT:
-        return made(**game.kwargs)
-    dynamics = made(**{name: value for name, value in game.kwargs.items() if name != "max_episode_steps"})
+    return _made(game.dynamics, tuple(game.kwargs.items())) if game.dynamics else None
+
+
+@functools.lru_cache(32)
+def _made(place: str, arguments: tuple[tuple[str, Any], ...]) -> Dynamics:
+    """One object for all that step by it, for dynamics have no memory: a search makes several environments a
+    generation."""
+    module, _, of_class = place.partition(":")
+    made, kwargs = getattr(importlib.import_module(module), of_class), dict(arguments)
+    if kwargs.get("max_episode_steps") != _NO_LIMIT:
+        own: Dynamics = made(**kwargs)
+        return own
+    dynamics: Dynamics = made(**{name: value for name, value in kwargs.items() if name != "max_episode_steps"})
     if dynamics.spaces.max_episode_steps is not None:
         dynamics.spaces = replace(dynamics.spaces, max_episode_steps=None, max_return=None)
     return dynamics

@@ -32,8 +32,8 @@ def normal(seeds: Tensor, n: int) -> Tensor:
     def drawn(seeds: Tensor) -> Tensor:
         columns = torch.arange(n, device=seeds.device)
         # 1 - u is in (0, 1], whose logarithm is finite.
-        radius = (-2.0 * (1.0 - _unit(seeds[..., None], columns, RADIUS)).log()).sqrt()
-        return radius * (2.0 * math.pi * _unit(seeds[..., None], columns, ANGLE)).cos()
+        radius = (1.0 - _unit(seeds[..., None], columns, RADIUS)).log_().mul_(-2.0).sqrt_()
+        return radius.mul_(_unit(seeds[..., None], columns, ANGLE).mul_(2.0 * math.pi).cos_())
 
     return _once(drawn, seeds)
 
@@ -63,4 +63,4 @@ def _once(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
 
 
 def _unit(seeds: Tensor, columns: Tensor, use: int) -> Tensor:
-    return bits(seeds.to(torch.int64), columns, use).to(torch.float64) * UNIT
+    return bits(seeds.to(torch.int64), columns, use).to(torch.float64).mul_(UNIT)

@@ -52,9 +52,8 @@ class SyntheticDynamics(Dynamics):
             return self.program.drawn(seeded.uniform(seeds, 1)[..., 0])
         if not latent:
             return self.starts(seeds)
-        noise = seeded.normal(seeds, latent).float()
-        by_member = noise.movedim(-3, 0).flatten(1, -2)  # [M, blocks * E, latent]
-        states = self.program.first_states(by_member)
+        by_member = seeds.movedim(-2, 0).flatten(1)  # [M, blocks * E]
+        states = self.program.first_states(seeded.normal(by_member, latent).float())
         shape = (seeds.shape[-2], *seeds.shape[:-2], seeds.shape[-1], states.shape[-1])
         return states.reshape(shape).movedim(0, -3)
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from models.mlp import Mlp
 from models.optim import MemberAdam
-from models.vectors import LANES, load, splat, spread, store, total, totals, where_less
+from models.vectors import LANES, line, load, number, put, splat, spread, store, total, totals, where_less
 
 F = TypeVar("F", bound=Callable[..., Any])
 Array = np.ndarray[Any, Any]
@@ -101,7 +101,9 @@ class Net(NamedTuple):
     widest: int
 
 
+@functools.lru_cache(64)
 def net(mlp: Mlp, begin: int = 0) -> Net:
+    """Its arrays are one for all, and nobody writes into them."""
     weights, biases, at = [], [], begin
     for count, size in zip(mlp._counts[: 2 * mlp.depth : 2], mlp.sizes[1:], strict=True):
         weights.append(at)
@@ -230,7 +232,7 @@ def _outer(below, gradient, grad, weight, bias, inputs, outputs, stride_in, stri
         a = splat(ZERO)
         for j in range(0, batch, LANES):
             a += load(gradient, o, j)
-        grad[bias + o] = total(a)
+        put(grad, bias + o, total(a))
         at, i = weight + o * stride_out, 0
         while i + 4 <= inputs:
             a, b, c, d = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
@@ -241,14 +243,16 @@ def _outer(below, gradient, grad, weight, bias, inputs, outputs, stride_in, stri
                 c += value * load(below, i + 2, j)
                 d += value * load(below, i + 3, j)
             sums = totals(a, b, c, d)
-            grad[at], grad[at + stride_in] = sums[0], sums[1]
-            grad[at + 2 * stride_in], grad[at + 3 * stride_in] = sums[2], sums[3]
+            put(grad, at, sums[0])
+            put(grad, at + stride_in, sums[1])
+            put(grad, at + 2 * stride_in, sums[2])
+            put(grad, at + 3 * stride_in, sums[3])
             at, i = at + 4 * stride_in, i + 4
         while i < inputs:
             a = splat(ZERO)
             for j in range(0, batch, LANES):
                 a += load(gradient, o, j) * load(below, i, j)
-            grad[at] = total(a)
+            put(grad, at, total(a))
             at, i = at + stride_in, i + 1
 
 
@@ -308,19 +312,25 @@ def single(net, flat, rows, at):
             net.biases[layer],
             at ^ 1,
         )
+        x = rows[at]
         if net.turned[layer]:
-            for o in range(outputs):
-                rows[to, o] = flat[bias + o]
-            for i in range(inputs):
-                a = rows[at, i]
-                for o in range(outputs):
-                    rows[to, o] += a * flat[weight + i * outputs + o]
+            whole = outputs - outputs % LANES
+            for o in range(0, whole, LANES):
+                sums = line(flat, bias + o)
+                for i in range(inputs):
+                    sums += spread(x, i) * line(flat, weight + i * outputs + o)
+                store(rows, to, o, sums)
+            for o in range(whole, outputs):
+                total = number(flat, bias + o)
+                for i in range(inputs):
+                    total += x[i] * number(flat, weight + i * outputs + o)
+                rows[to, o] = total
         else:
             for o in range(outputs):
                 total = ZERO
                 for i in range(inputs):
-                    total += flat[weight + o * inputs + i] * rows[at, i]
-                rows[to, o] = total + flat[bias + o]
+                    total += number(flat, weight + o * inputs + i) * x[i]
+                rows[to, o] = total + number(flat, bias + o)
         if layer < depth - 1:
             if net.activation == RELU:
                 for o in range(outputs):

@@ -46,8 +46,7 @@ class Epsilon:
             share = (steps.double() / (config.eps_fraction * budget)).clamp(max=1.0)
             return (config.eps_init + (config.eps_min - config.eps_init) * share).float().expand(episodes.shape)
         if config.eps_fraction is not None:
-            done = min(1.0, steps / (config.eps_fraction * budget))
-            return torch.full(episodes.shape, config.eps_init + (config.eps_min - config.eps_init) * done)
+            return torch.full(episodes.shape, self._by_share(steps, budget))
         if (most := int(episodes.max())) >= len(self._table):
             self._table = _powers(config.eps_init, config.eps_decay, config.eps_min, 1 << (2 * most + 63).bit_length())
         return self._table[episodes]
@@ -60,6 +59,11 @@ class Epsilon:
         if self.config.eps_fraction is None:
             most = int(episodes.max()) + steps * envs + 1
             return self.now(torch.arange(most), 0, 1).numpy(), np.empty(0, np.float32)
-        one = torch.zeros(1, dtype=torch.int64)
-        by_step = [float(self.now(one, (begun + t) * envs, budget)) for t in range(steps)]
+        by_step = [self._by_share((begun + t) * envs, budget) for t in range(steps)]
         return np.empty(0, np.float32), np.array(by_step, np.float32)
+
+    def _by_share(self, steps: int, budget: int) -> float:
+        """By the share of the ``budget`` that so many steps are, with ``eps_fraction``."""
+        assert self.config.eps_fraction is not None
+        done = min(1.0, steps / (self.config.eps_fraction * budget))
+        return self.config.eps_init + (self.config.eps_min - self.config.eps_init) * done

@@ -1,6 +1,6 @@
 """Random streams on another device than the CPU: numbers are hashes of a member's seed and of their place."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -64,9 +64,10 @@ class HashedStreams(Streams):
         self.seeds = self.seeds[torch.tensor(members, dtype=torch.int64)]
         self.keys = self.seeds.to(self.device)
 
-    def get_state(self) -> Tensor:
-        """Seeds and how many numbers were drawn, ``[M, 2]`` int64 on the CPU."""
-        return torch.stack([self.seeds, torch.full((len(self),), self.drawn)], 1)
+    def standing(self) -> Callable[[], Tensor]:
+        """For seeds and how many numbers were drawn, ``[M, 2]`` int64 on the CPU."""
+        state = torch.stack([self.seeds, torch.full((len(self),), self.drawn)], 1)
+        return lambda: state
 
     def set_state(self, state: Tensor) -> None:
         like(self.get_state(), state, "random streams")

@@ -94,7 +94,12 @@ class Streams:
 
     def get_state(self) -> Tensor:
         """The state of all generators as one uint8 tensor ``[M, bytes]``."""
-        return self.each(torch.Generator.get_state)
+        return self.standing()()
+
+    def standing(self) -> Callable[[], Tensor]:
+        """What gives the `get_state` of now, also later; most are never asked."""
+        states = [generator.get_state() for generator in self.generators]
+        return lambda: torch.stack(states)
 
     def set_state(self, state: Tensor) -> None:
         like(self.get_state(), state, "random generators")
@@ -116,6 +121,10 @@ class SharedStreams(Streams):
 
     def each(self, draw: Callable[[torch.Generator], Tensor]) -> Tensor:
         return super().each(draw).index_select(0, self._of)
+
+    def standing(self) -> Callable[[], Tensor]:
+        once, of = super().standing(), self._of
+        return lambda: once().index_select(0, of)
 
     def integers(self, highs: int | Sequence[int], *shape: int) -> Tensor:
         if not isinstance(highs, int):
@@ -169,7 +178,7 @@ class NoiseBlocks:
 
     def __init__(self, streams: Streams, draws: Sequence[Draw], steps: int = STEPS, device: torch.device | None = None):
         self.streams, self.draws, self.steps, self.device = streams, draws, steps, device
-        self._before = streams.get_state()  # where the block of now began
+        self._before = streams.standing()  # where the block of now began
         self._block: dict[str, Tensor] = {}
         self._by_step: Mapping[str, Sequence[Any]] | None = None  # the same, split when it is first needed
         self._used = steps  # of the block, which is not drawn yet
@@ -177,7 +186,7 @@ class NoiseBlocks:
     def next(self) -> dict[str, Tensor]:
         """The numbers of the next step, ``[M, *shape]`` each."""
         if self._used == self.steps:
-            self._before = self.streams.get_state()
+            self._before = self.streams.standing()
             self._draw()
         self._used += 1
         if self._by_step is None:
@@ -188,7 +197,7 @@ class NoiseBlocks:
         """The numbers of the next steps ``[M, T, *shape]``, of as many as are drawn already, of one block else, and of
         ``most`` at most."""
         if self._used == self.steps:
-            self._before = self.streams.get_state()
+            self._before = self.streams.standing()
             self._draw()
         first = self._used
         self._used = min(self.steps, first + most)
@@ -208,15 +217,16 @@ class NoiseBlocks:
     def select(self, members: Tensor) -> None:
         """Go on with ``members`` (indices ``[M']``) only."""
         self.streams.select(members.tolist())
-        self._before = self._before[members]
+        before = self._before
+        self._before = lambda: before()[members]
         self._block, self._by_step = {name: block[members] for name, block in self._block.items()}, None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"streams": self._before, "used": self._used if self._block else None}
+        return {"streams": self._before(), "used": self._used if self._block else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.streams.set_state(state["streams"])
-        self._before, used = state["streams"], state["used"]
+        self._before, used = self.streams.standing(), state["used"]
         demand(used is None or used in range(self.steps + 1), "a block of noise", f"has {used} used", f"{self.steps}")
         if used is not None:
             self._draw()

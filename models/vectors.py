@@ -34,12 +34,15 @@ class _Model(models.PrimitiveModel):  # type: ignore[misc]
         super().__init__(manager, kind, _VECTOR)
 
 
-def _place(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+def _entry(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     array, row, column = arguments[:3]
     kind = signature.args[0]
     own = context.make_array(kind)(context, builder, array)
-    place = cgutils.get_item_pointer(context, builder, kind, own, [row, column], wraparound=False)
-    return builder.bitcast(place, _VECTOR.as_pointer())
+    return cgutils.get_item_pointer(context, builder, kind, own, [row, column], wraparound=False)
+
+
+def _place(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    return builder.bitcast(_entry(context, builder, signature, arguments), _VECTOR.as_pointer())
 
 
 @intrinsic
@@ -79,15 +82,61 @@ def _splat(builder: Any, value: Any) -> Any:
     return builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), zeros)
 
 
+def _along(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Where ``array[at]`` is, without a look at whether ``at`` counts from the end: with that, loops would gather."""
+    kind = signature.args[0]
+    own = context.make_array(kind)(context, builder, arguments[0])
+    return cgutils.get_item_pointer(context, builder, kind, own, [arguments[1]], wraparound=False)
+
+
 @intrinsic
-def spread(typing: Any, array: Any, at: Any) -> Any:
-    """``array[at]``, 16 times, without a look at whether ``at`` counts from the end."""
+def entry(typing: Any, array: Any, row: Any, column: Any) -> Any:
+    """``array[row, column]``, for both from 0 on."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = signature.args[0]
-        own = context.make_array(kind)(context, builder, arguments[0])
-        place = cgutils.get_item_pointer(context, builder, kind, own, [arguments[1]], wraparound=False)
-        return _splat(builder, builder.load(place))
+        return builder.load(_entry(context, builder, signature, arguments))
+
+    return types.float32(array, types.intp, types.intp), generate
+
+
+@intrinsic
+def number(typing: Any, array: Any, at: Any) -> Any:
+    """``array[at]``, for ``at`` from 0 on."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(_along(context, builder, signature, arguments))
+
+    return types.float32(array, types.intp), generate
+
+
+@intrinsic
+def put(typing: Any, array: Any, at: Any, value: Any) -> Any:
+    """``array[at] = value``, for ``at`` from 0 on."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store(arguments[2], _along(context, builder, signature, arguments))
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.float32), generate
+
+
+@intrinsic
+def line(typing: Any, array: Any, at: Any) -> Any:
+    """``array[at : at + 16]``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = builder.bitcast(_along(context, builder, signature, arguments), _VECTOR.as_pointer())
+        return builder.load(place, align=4)
+
+    return VECTOR(array, types.intp), generate
+
+
+@intrinsic
+def spread(typing: Any, array: Any, at: Any) -> Any:
+    """``array[at]``, 16 times, for ``at`` from 0 on."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _splat(builder, builder.load(_along(context, builder, signature, arguments)))
 
     return VECTOR(array, types.intp), generate
 

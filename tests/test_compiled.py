@@ -25,6 +25,7 @@ from models.streams import Streams
 
 pytest.importorskip("numba")
 from control.loops import compiled  # noqa: E402
+from models.agents.tabular.compiled import _first  # noqa: E402
 from models.compiled import better  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("compiled")  # which compiles once
@@ -142,7 +143,7 @@ def both(argv: str, steps: int, **changes: Any) -> tuple[StepLoop, StepLoop, Any
     rule = inner._rule
     steps = -(-steps // old.agent.envs)
     first = train(old, steps, rule(3), inner.config.train_episodes)
-    second = train(new, steps, rule(3), inner.config.train_episodes, advance=compiled.advance, look=compiled.LOOK)
+    second = train(new, steps, rule(3), inner.config.train_episodes, advance=compiled.Advance(), look=compiled.LOOK)
     return old, new, first, second
 
 
@@ -214,10 +215,10 @@ def test_alone_as_in_company_to_the_bit(argv: str) -> None:
     inner, seeds = loop_of(argv, train_episodes=None, inner_rule="budget"), [3, 1, 4]
     inner.agent_config = dataclasses.replace(inner.agent_config, vary_hp=False)
     company = begun(inner, seeds)
-    train(company, 140, advance=compiled.advance)
+    train(company, 140, advance=compiled.Advance())
     for row in range(3):
         alone = begun(inner, [seeds[row]], [row])
-        train(alone, 140, advance=compiled.advance)
+        train(alone, 140, advance=compiled.Advance())
         for one, other in zip(weights(company), weights(alone), strict=True):
             assert torch.equal(one[row : row + 1], other)
 
@@ -274,9 +275,9 @@ def test_it_does_not_matter_where_blocks_end(argv: str) -> None:
     inner = loop_of(argv, train_episodes=None, inner_rule="budget")
     one, other = begun(inner, [1, 2]), begun(inner, [1, 2])
     running = torch.ones(2, dtype=torch.bool)
-    list(compiled.advance(one, 170, running, False))
+    list(compiled.Advance()(one, 170, running, False))
     for steps in (1, 60, 69, 40):
-        list(compiled.advance(other, steps, running, True))
+        list(compiled.Advance()(other, steps, running, True))
     assert torch.equal(weights(one)[0], weights(other)[0]) and torch.equal(one.obs, other.obs)  # type: ignore[arg-type]
     # And torch goes on from there.
     one.step(), other.step()
@@ -377,7 +378,8 @@ def test_the_best_is_torch_s_with_nan_too(values: list[float]) -> None:
     best = 0
     for k, value in enumerate(values):
         best = k if better(value, values[best]) else best
-    assert best == int(torch.tensor(values).argmax())
+    of_table = _first(np.array([values], np.float32), 0, 0, len(values))
+    assert best == of_table == int(torch.tensor(values).argmax())
 
 
 @pytest.mark.parametrize("argv", ["SE --gamename cartpole --proxy bandit", "RN --gamename cartpole-200 --mode 2"])

@@ -39,12 +39,17 @@ def own(seeds: Any) -> Any:
 
 
 def _mix(number: Any) -> Any:
-    """SplitMix64's finaliser, a bijection of the 64-bit integers."""
-    number = (number ^ _shift(number, 30)) * _FACTORS[0]
-    number = (number ^ _shift(number, 27)) * _FACTORS[1]
-    return number ^ _shift(number, 31)
+    """SplitMix64's finaliser, a bijection of the 64-bit integers, in the memory of ``number``."""
+    number ^= _shift(number, 30)
+    number *= _FACTORS[0]
+    number ^= _shift(number, 27)
+    number *= _FACTORS[1]
+    number ^= _shift(number, 31)
+    return number
 
 
 def _shift(number: Any, count: int) -> Any:
     """Shift right that fills with zeros; that of int64 keeps the sign."""
-    return (number >> count) & ((1 << (64 - count)) - 1)
+    number = number >> count
+    number &= (1 << (64 - count)) - 1
+    return number

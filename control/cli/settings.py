@@ -98,7 +98,7 @@ def _with_own(config: Any, values: dict[str, Any], names: Collection[str] | None
 def as_dict(settings: Settings) -> dict[str, Any]:
     """The written form: flat, plain types only (tuples as lists), ``command`` a mapping."""
     configs = [config for config in (settings.run, settings.proxy, settings.agent) if config is not None]
-    values = {name: value for config in configs for name, value in dataclasses.asdict(config).items()}
+    values = {field.name: getattr(config, field.name) for config in configs for field in dataclasses.fields(config)}
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
     return plain | {"command": dict(settings.command)}
 

@@ -129,7 +129,7 @@ def train(
     spent, counts = torch.full((members,), steps * envs), torch.zeros(members, dtype=torch.int64)
     result, curve = agent.online.clone(), [torch.zeros(members, 0)]
     stops = rule is not None or episodes is not None
-    begun, made = loop.steps, 0
+    begun, made, before = loop.steps, 0, agent.episodes.clone()
     while made < steps and running.any():
         due = steps - made
         if test is not None:
@@ -140,8 +140,7 @@ def train(
             watch(1 - int(running.sum()) / members * (1 - made / steps))
             due = min(due, _WATCHED if advance is None else _WATCHED_COMPILED)
         for ended in (advance or type(loop).advance)(loop, due, running, stops):
-            if not stops:  # nobody leaves
-                counts.index_add_(0, ended.members, torch.ones_like(ended.members))
+            if not stops:
                 continue
             mine = running[ended.members]  # a rule may be costly: it is asked about agents in training only
             if not mine.any():
@@ -168,6 +167,8 @@ def train(
             at, running = at[kept], running[kept]
     result[at[running]] = agent.online[running]
     result = result.cpu()
+    if not stops:  # nobody left
+        counts = (agent.episodes - before).cpu()
     return Trained(agent.with_weights(result), result.isfinite().all(1), spent, counts, torch.cat(curve, 1))
 
 
@@ -304,7 +305,7 @@ class InnerLoop:
         if code is None or not code.able(loop):
             return train(loop, steps, rule, episodes, test, every, watch=watch)
         within = None if tests is None else code.on_the_way(loop, tests.real, tests.starts, every)
-        advance = functools.partial(code.advance, threads=self.threads, tests=within)
+        advance = code.Advance(self.threads, within)
         if within is None:
             return train(loop, steps, rule, episodes, test, every, advance, code.LOOK, watch)
         trained = train(loop, steps, rule, episodes, advance=advance, look=code.LOOK, watch=watch)

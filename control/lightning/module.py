@@ -68,8 +68,8 @@ class RunModule(pl.LightningModule):
 
     def means(self) -> dict[str, float]:
         """The mean of each tag of `row` over the members that have a finite number; no tag of which none has."""
-        finite = {tag: values[values.isfinite()].double() for tag, values in self.row.items()}
-        return {tag: float(values.mean()) for tag, values in finite.items() if len(values)}
+        finite = {tag: [each for each in values.tolist() if math.isfinite(each)] for tag, values in self.row.items()}
+        return {tag: math.fsum(values) / len(values) for tag, values in finite.items() if values}
 
     def stop_reason(self) -> str:
         """Why the run is to end with this epoch, in words; empty where it goes on."""

@@ -115,31 +115,43 @@ class Hall(NamedTuple):
     rows: Array  # of its environment
     mine: Array  # of the player
     vector: Array
+    # Of a map's cells: the latest episode that met each, where that went on, and what it was paid.
+    met: Array
+    next: Array
+    paid: Array
 
 
 def _no_tests(steps: int) -> Tests:
-    start, lengths = np.empty((0, 0, 0, 0)), np.empty((0, 0, 0), np.int64)
-    return Tests(start, np.empty((0, 0, 0), np.float32), lengths, np.full(steps, -1))
+    returns, lengths = (np.empty((0, 0, 0), kind) for kind in (np.float32, np.int64))
+    return Tests(np.empty((0, 0, 0, 0)), returns, lengths, np.full(steps, -1))
 
 
 @exact
 def _episodes(p, world, tests, n, hall, first, last):
     """What members from the ``first`` to before the ``last`` play the n-th time."""
-    obs = hall.rows[2, : world.obs_size]
+    obs, times, count = hall.rows[2, : world.obs_size], tests.start.shape[1], tests.start.shape[2]
     for m in range(first, last):
-        for e in range(tests.start.shape[2]):
+        for e in range(count):
             for k in range(len(hall.state)):
                 hall.state[k] = tests.start[m, n, e, k]
             envs.observe(world, hall.state, obs)
-            total, steps, going = np.float32(0), 0, True
+            reward, total = np.float32(0), np.float32(0)
+            steps, going, episode = 0, True, (m * times + n) * count + e
             while going:
+                cell = int(hall.state[0])
+                if len(hall.met):
+                    if hall.met[cell] == episode:
+                        break
+                    hall.met[cell] = episode
                 action = decide(p, m, obs, hall.state, hall.mine, hall.vector)
-                reward, ends, _, _ = envs.advance(
-                    world, m, hall.state, action, hall.vector, obs, hall.rows, np.float32(0)
-                )
-                total += reward
-                steps += 1
+                reward, ends, _, _ = envs.advance(world, m, hall.state, action, hall.vector, obs, hall.rows, reward)
+                total, steps = total + reward, steps + 1
                 going = not ends and steps < world.limit
+                if len(hall.met):
+                    hall.next[cell], hall.paid[cell] = int(hall.state[0]), reward
+            if going:  # in circles to the end, since nothing is random on a map
+                while steps < world.limit:
+                    total, cell, steps = total + hall.paid[cell], hall.next[cell], steps + 1
             tests.returns[m, n, e], tests.lengths[m, n, e] = total, steps
 
 
@@ -219,7 +231,7 @@ class OnTheWay:
 
 
 def on_the_way(loop: StepLoop, real: Environment, starts: Tensor, every: int) -> OnTheWay | None:
-    """Tests that `advance` makes within its steps, of a training that begins; None where it cannot."""
+    """Tests that `Advance` makes within its steps, of a training that begins; None where it cannot."""
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
     playing = _playing(agent.with_weights(agent.online), real)
@@ -244,88 +256,112 @@ def _playing(policy: Policy, environment: Environment) -> tuple[Any, envs.World]
 
 def _hall(player: Any, world: envs.World, tests: Tests) -> Hall:
     mine, vector = np.empty((4, player.widest), np.float32), np.empty(player.vector, np.float32)
-    return Hall(np.empty(tests.start.shape[3]), envs.memory(world), mine, vector)
+    cells = world.obs_size if world.kind == envs.CELLS else 0
+    whole = np.full(cells, -1), np.empty(cells, np.int64), np.empty(cells, np.float32)
+    return Hall(np.empty(tests.start.shape[3]), envs.memory(world), mine, vector, *whole)
 
 
-def advance(
-    loop: StepLoop, count: int, running: Tensor, pause: bool, threads: int = 1, tests: OnTheWay | None = None
-) -> Iterator[Ended]:
-    """``count`` steps of the members ``running [M]`` bool, and the episodes that ended in them, some at a time, with
-    the ``tests`` that are due. The numbers do not depend on the ``threads`` that share the members.
+class Shared(NamedTuple):
+    """What all blocks of a training work with, as long as these are its ``environment`` and weights (``online``)."""
 
-    With ``pause`` no member goes on after a step that ended an episode before that episode is given; whoever takes it
-    may end the member's training by ``running``.
+    environment: Environment
+    online: Tensor
+    world: envs.World
+    player: Any
+    place: envs.World  # of the tests
+    memories: list[Any]  # of each thread
+
+
+class Advance:
+    """`StepLoop.advance` of one training in machine code, with the ``tests`` that are due. The ``threads`` share the
+    members and change no number.
+
+    Without ``pause`` no episodes are given: there may be one a step, and `StepAgent.episodes` counts them.
     """
-    agent = loop.agent
-    noise: Any = agent.noise
-    if loop.obs is None:
-        loop.obs = loop._start(None)
-    while count and running.any():
-        numbers = noise.ahead(count)
-        steps = next(iter(numbers.values())).shape[1]
-        yield from _block(loop, numbers, steps, running, pause, threads, tests)
-        count -= steps
 
+    def __init__(self, threads: int = 1, tests: OnTheWay | None = None):
+        self.threads, self.tests = threads, tests
+        self._shared: Shared | None = None
 
-def _block(
-    loop: StepLoop,
-    numbers: dict[str, Tensor],
-    steps: int,
-    running: Tensor,
-    pause: bool,
-    threads: int,
-    tests: OnTheWay | None,
-) -> Iterator[Ended]:
-    agent, environment, obs = loop.agent, loop.environment, loop.obs
-    real = envs.beneath(environment)
-    assert isinstance(agent, InnerAgent) and isinstance(real, TensorEnvironment) and obs is not None
-    assert agent.envs == real.envs and agent.members == real.members  # compiled code looks at no bounds
-    shape = (agent.members, steps, agent.envs)
-    seeds, starts = loop.starts_ahead(steps)
-    # Contiguous, for every other layout would be compiled by itself.
-    state, obs, age, returns, lengths = (
-        each.to(torch.float64 if k == 0 else each.dtype, copy=True, memory_format=torch.contiguous_format)
-        for k, each in enumerate((real.state, obs, real.age, loop.returns, loop.lengths))
-    )
-    began = torch.full(age.shape, -1)
-    at, ended = torch.zeros(agent.members, dtype=torch.int64), torch.zeros(shape, dtype=torch.bool)
-    gave, took = torch.zeros(shape), torch.zeros(shape, dtype=torch.int64)
-    arrays = (state, obs, age, returns, lengths, starts.double().movedim(0, 1).contiguous(), began, at, running)
-    block = Block._make((*(each.numpy() for each in arrays), pause, *(each.numpy() for each in (ended, gave, took))))
-    kind, world = KINDS[type(agent)], _world(type(agent), environment)
-    assert world is not None
-    members = kind.members(agent, numbers, steps, loop.loss)
-    player, place, due = kind.player(agent.with_weights(agent.online)), world, _no_tests(steps)
-    if tests is not None:
-        place, due = tests.world, tests.tests(loop.steps, steps)
-    assert player is not None
-    memories = [
-        (kind.work(members), np.zeros(agent.envs, np.float32), envs.memory(world), _hall(player, place, due))
-        for _ in range(threads)
-    ]
+    def __call__(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
+        agent: Any = loop.agent
+        if loop.obs is None:
+            loop.obs = loop._start(None)
+        while count and running.any():
+            numbers = agent.noise.ahead(count)
+            steps = next(iter(numbers.values())).shape[1]
+            yield from self._block(loop, numbers, steps, running, pause)
+            count -= steps
 
-    def some(memory: Any, first: int, last: int) -> None:
-        work, before, rows, hall = memory
-        _steps(members, work, world, block, before, rows, player, place, due, hall, first, last)
+    def _block(
+        self, loop: StepLoop, numbers: dict[str, Tensor], steps: int, running: Tensor, pause: bool
+    ) -> Iterator[Ended]:
+        agent, environment, obs = loop.agent, loop.environment, loop.obs
+        real = envs.beneath(environment)
+        assert isinstance(agent, InnerAgent) and isinstance(real, TensorEnvironment) and obs is not None
+        assert agent.envs == real.envs and agent.members == real.members  # compiled code looks at no bounds
+        shape = (agent.members, steps, agent.envs)
+        seeds, parts = loop.starts_ahead(steps)
+        starts = torch.empty(agent.members, steps, *parts[0].shape[2:], dtype=torch.float64)
+        for part, place in zip(parts, starts.split([*map(len, parts)], 1), strict=True):
+            place.copy_(part.movedim(0, 1))
+        # Contiguous, for every other layout would be compiled by itself.
+        state, obs, age, returns, lengths = (
+            each.to(torch.float64 if k == 0 else each.dtype, copy=True, memory_format=torch.contiguous_format)
+            for k, each in enumerate((real.state, obs, real.age, loop.returns, loop.lengths))
+        )
+        began = torch.full(age.shape, -1)
+        at, ended = torch.zeros(agent.members, dtype=torch.int64), torch.zeros(shape, dtype=torch.bool)
+        gave, took = torch.zeros(shape), torch.zeros(shape, dtype=torch.int64)
+        arrays = (state, obs, age, returns, lengths, starts, began, at, running)
+        block = Block._make(
+            (*(each.numpy() for each in arrays), pause, *(each.numpy() for each in (ended, gave, took)))
+        )
+        members = KINDS[type(agent)].members(agent, numbers, steps, loop.loss)
+        due = _no_tests(steps) if self.tests is None else self.tests.tests(loop.steps, steps)
+        _, _, world, player, tested, memories = self._shared_by(loop, members, due)
 
-    while True:
-        for_members(some, agent.members, memories)
-        where = ended.nonzero(as_tuple=True)
-        if len(where[0]):
-            found = Ended(where[0], gave[where], took[where], loop.steps + where[1] + 1)
-            ended.zero_()
-            yield found
-        if not (running & (at < steps)).any():
-            break
-    if not world.seen:
-        obs = real.dynamics.observe(state.to(real.state.dtype))
-    envs.moved(environment, state, age, obs)
-    loop.obs, loop.returns, loop.lengths = obs, returns, lengths
-    begun = seeds.movedim(0, 1).gather(1, began.clamp(min=0).unsqueeze(1)).squeeze(1)
-    loop.seeds = torch.where(began >= 0, begun, loop.seeds)
-    loop.steps += steps
-    made: Any = agent.made
-    made(steps)
+        def some(memory: Any, first: int, last: int) -> None:
+            work, before, rows, hall = memory
+            _steps(members, work, world, block, before, rows, player, tested, due, hall, first, last)
+
+        while True:
+            for_members(some, agent.members, memories)
+            if not pause:
+                break
+            where = ended.nonzero(as_tuple=True)
+            if len(where[0]):
+                found = Ended(where[0], gave[where], took[where], loop.steps + where[1] + 1)
+                ended.zero_()
+                yield found
+            if not (running & (at < steps)).any():
+                break
+        if not world.seen:
+            obs = real.dynamics.observe(state.to(real.state.dtype))
+        envs.moved(environment, state, age, obs)
+        loop.obs, loop.returns, loop.lengths = obs, returns, lengths
+        begun = seeds.movedim(0, 1).gather(1, began.clamp(min=0).unsqueeze(1)).squeeze(1)
+        loop.seeds = torch.where(began >= 0, begun, loop.seeds)
+        loop.steps += steps
+        made: Any = agent.made
+        made(steps)
+
+    def _shared_by(self, loop: StepLoop, members: Any, due: Tests) -> Shared:
+        """What the blocks of a loop share, made anew once members have left."""
+        agent, environment, shared = loop.agent, loop.environment, self._shared
+        assert isinstance(agent, InnerAgent)
+        if shared is not None and shared.environment is environment and shared.online is agent.online:
+            return shared
+        kind, world = KINDS[type(agent)], _world(type(agent), environment)
+        player = kind.player(agent.with_weights(agent.online))
+        assert world is not None and player is not None
+        place = world if self.tests is None else self.tests.world
+        memories = [
+            (kind.work(members), np.zeros(agent.envs, np.float32), envs.memory(world), _hall(player, place, due))
+            for _ in range(self.threads)
+        ]
+        self._shared = Shared(environment, agent.online, world, player, place, memories)
+        return self._shared
 
 
 # -- tests -------------------------------------------------------------------------------------------------------------
@@ -337,8 +373,7 @@ def play(policy: Policy, environment: Environment, seeds: Tensor, threads: int =
     if playing is None:
         return None
     assert isinstance(environment, TensorEnvironment)
-    player, world = playing
-    way = OnTheWay(environment, world, seeds.unsqueeze(1), 1)
+    (player, world), way = playing, OnTheWay(environment, playing[1], seeds.unsqueeze(1), 1)
     tests = way.tests(0, 1)
     halls = [_hall(player, world, tests) for _ in range(threads)]
 
@@ -361,5 +396,5 @@ def warm() -> None:
         environment = make_environment(game, 1, config.num_envs, time_limit=1)
         agent: Any = agent_class(implementation)(config, environment.spaces, [0])
         loop = StepLoop(agent, environment, Streams([0]))
-        list(advance(loop, 1, torch.ones(1, dtype=torch.bool), False))
+        list(Advance()(loop, 1, torch.ones(1, dtype=torch.bool), False))
         play(agent.with_weights(agent.online), environment, torch.zeros(1, 1, dtype=torch.int64))

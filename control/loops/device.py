@@ -79,7 +79,8 @@ class Program:
         loop, agent = self.loop, self.agent
         numbers = agent.noise.ahead(min(most, LOOK))
         count = next(iter(numbers.values())).shape[1]
-        seeds, starts = loop.starts_ahead(count)
+        seeds, parts = loop.starts_ahead(count)
+        starts = torch.cat(parts)
         if self.starts is None:
             self.numbers = {name: each.new_empty(LOOK, len(each), *each.shape[2:]) for name, each in numbers.items()}
             self.starts = torch.empty(LOOK, *starts.shape[1:], dtype=starts.dtype, device=agent.device)

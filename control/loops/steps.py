@@ -52,7 +52,7 @@ class StepLoop:
         self._all_learn = False
         self._block = -1
         self._by_step: list[tuple[Tensor, Tensor]] = []  # of the block, split when it is first needed
-        self._block_state = streams.get_state()
+        self._block_state = streams.standing()
 
     def step(self) -> Ended | None:
         """One step of every environment and the updates it owes. Gives the episodes that ended, if any did."""
@@ -124,25 +124,25 @@ class StepLoop:
     def advance(self, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
         """``count`` steps, and the episodes that ended in them, some at a time. Only the members ``running [M]`` bool
         must make them. With ``pause`` none of these goes on after a step that ended an episode before that episode is
-        given; whoever takes it may end the member's training by ``running``."""
+        given; whoever takes it may end the member's training by ``running``. Without, none need be given."""
         for _ in range(count):
             if not running.any():
                 return
             if (ended := self.step()) is not None:
                 yield ended
 
-    def starts_ahead(self, count: int) -> tuple[Tensor, Tensor]:
+    def starts_ahead(self, count: int) -> tuple[Tensor, list[Tensor]]:
         """Seeds ``[T, M, E]`` of the episodes that begin after each of the next T = ``count`` steps, and the starts
-        that they stand for."""
-        parts, at, end = [], self.steps + 1, self.steps + count
+        that they stand for, in parts whose first axes add up to T."""
+        seeds, starts, at, end = [], [], self.steps + 1, self.steps + count
         while at <= end:
             while self._block < at // BLOCK:
                 self._draw()
             rows = slice(at % BLOCK, min(BLOCK, at % BLOCK + end - at + 1))
-            parts.append((self._seeds[rows], self._starts[rows]))
+            seeds.append(self._seeds[rows])
+            starts.append(self._starts[rows])
             at += rows.stop - rows.start
-        seeds, starts = zip(*parts, strict=True)
-        return torch.cat(seeds), torch.cat(starts)
+        return torch.cat(seeds), starts
 
     def _start(self, where: Tensor | None) -> Tensor:
         while self._block < self.steps // BLOCK:
@@ -156,7 +156,7 @@ class StepLoop:
     def _draw(self) -> None:
         """Seeds ``[BLOCK, M, E]`` of the next block of steps, and the starts that they stand for."""
         self._block += 1
-        self._block_state = self.streams.get_state()
+        self._block_state = self.streams.standing()
         self._seeds = self.streams.episode_seeds(BLOCK, self.agent.envs).transpose(0, 1)
         self._starts = self.environment.starts(self._seeds)
         self._by_step = []
@@ -170,7 +170,8 @@ class StepLoop:
         self.agent.select(members)
         self.environment = environment
         self.streams.select(members.tolist())
-        self._block_state = self._block_state[members]
+        before = self._block_state
+        self._block_state = lambda: before()[members]
         for name in ("obs", "shown", "returns", "lengths", "seeds", "loss", "_ones"):
             value = getattr(self, name)
             setattr(self, name, None if value is None else value[members])
@@ -180,7 +181,7 @@ class StepLoop:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything to go on from but the agent's weights."""
-        own = {name: getattr(self, name) for name in KEPT} | {"block": self._block, "streams": self._block_state}
+        own = {name: getattr(self, name) for name in KEPT} | {"block": self._block, "streams": self._block_state()}
         return own | {"agent": self.agent.training_state(), "environment": self.environment.snapshot()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

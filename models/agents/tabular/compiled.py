@@ -11,11 +11,13 @@ import torch
 
 from models.agents.tabular.agent import Agent, Greedy
 from models.compiled import EXACT, INLINE, compiled, epsilon, exact
+from models.vectors import entry
 
 Array = np.ndarray[Any, Any]
 BACKUPS = {"max": 0, "redrawn": 1, "executed": 2}
 MAX, EXECUTED = 0, 2
 IMPROVES = EXACT | INLINE  # how `improve` is compiled
+_SIDES = np.array([2, -1], np.float32)  # of an epsilon
 
 
 class Members(NamedTuple):
@@ -65,7 +67,9 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
     for form in ("", "next "):
         explore = numbers.get(form + "explore", numbers["explore"])
         # Where epsilon never moves these already say who explores: -1 is below it, 2 is not.
-        found[form + "explore"] = (2 - 3 * explore.float() if explore.dtype == torch.bool else explore).numpy()
+        found[form + "explore"] = (
+            _SIDES[explore.numpy().view(np.uint8)] if explore.dtype == torch.bool else explore.numpy()
+        )
         found[form + "action"] = numbers.get(form + "action", numbers["action"]).numpy()
         found[form + "ties"] = numbers.get(form + "ties", torch.empty(0, 0, 0, 0)).numpy()
     return Members._make((
@@ -113,13 +117,19 @@ def _at(state, obs, numbers):
 
 @exact
 def _first(online, row, first, actions):
-    """The first of the best actions, by the numbers of a ``row`` from the ``first`` on. It branches nowhere, for no
-    processor guesses which action is the best."""
-    best, top = 0, online[row, first]
+    """The first of the best actions, by the numbers of a ``row`` from the ``first`` on. It branches nowhere but for NaN
+    (`better`), for no processor guesses which action is the best."""
+    best, top = 0, entry(online, row, first)
+    sound = top == top
     for k in range(1, actions):
-        value = online[row, first + k]
-        comes = (value > top) | ((value != value) & (top == top))  # `better`
-        best, top = k if comes else best, value if comes else top
+        value = entry(online, row, first + k)
+        sound = sound & (value == value)
+        more = value > top
+        best, top = k if more else best, value if more else top
+    if not sound:
+        best = 0
+        while entry(online, row, first + best) == entry(online, row, first + best):
+            best += 1
     return best
 
 
