@@ -11,6 +11,7 @@ from control.cli import parse as config
 from control.evolution.inner_loop import InnerLoop
 from control.loops.rollout import rollout
 from control.loops.steps import StepLoop
+from control.reports.bandit import in_bins, paid
 from control.reports.synthetic import behaviour
 from envs.make import make_environment
 from models.proxies.files import Proxy
@@ -67,6 +68,26 @@ def test_a_bandit_shows_the_states_that_agents_are_paid_for() -> None:
     assert states.shape == (400, 4)
     pays = [program.step(states[None], torch.full((1, 400), action)).reward[0] for action in (0, 1)]
     assert torch.stack([(rewards[:, 0] - pay).abs() for pay in pays]).amin(0).max() < 1e-5
+
+
+def test_what_a_bandit_pays_for() -> None:
+    """By a target, minus the distance from it: of each action as much as by hand, and in bins their means."""
+    words = "--proxy bandit --preset two_stage --agent TD3 --gamename pendulum --table_size 30 --proxy_hidden_size 4"
+    settings = config.parse(["--implementation", "SE", *words.split()])
+    loop = InnerLoop(settings.proxy, "TD3", settings.agent, "pendulum")
+    networks = loop.stages.parameters
+    flat = loop.stages.initial(Streams([8]))[0]
+    flat[: networks.searched] += torch.randn(networks.searched)
+    proxy = Proxy(Path("drawn"), settings.proxy, loop.stages.spaces, "pendulum", flat, {})
+    states = networks.fixed(flat[None])["states.table"][0]
+    values, reward = paid(proxy, states)
+    aims = networks.target(flat[None]).act(states[None])[0, :, 0]
+    assert values.min() == -2 and values.max() == 2 and reward.shape == (len(values), 30)
+    torch.testing.assert_close(reward, -(values[:, None] - aims).abs() / 2)
+    edges, means = in_bins(torch.tensor([[1.0, 2.0, 3.0, 7.0]]), torch.tensor([0.0, 0.0, 10.0, 10.0]))
+    assert (
+        edges[0] == 0 and edges[-1] == 10 and means[0, 0] == 1.5 and means[0, -1] == 5 and means[0, 1:-1].isnan().all()
+    )
 
 
 @pytest.mark.parametrize("kind", ["mdp", "bandit"])

@@ -53,6 +53,7 @@ def test_a_search_leaves_a_proxy_and_says_what_it_is_worth(tmp_path: Path, more:
     assert {row["generation"] for row in scores["second_test"]} == {1, 3, 4}
     for name in ("curve.png", "behaviour.png", "config.yaml", "metrics.csv"):
         assert (folder / name).stat().st_size > 0
+    assert (folder / "behaviour_reward.png").exists() == (proxy.config.proxy == "bandit")
     metrics = read_metrics(folder / "metrics.csv")
     assert metrics["epoch"] == [1, 2, 3]
     assert np.isfinite(metrics["search/center_return"]).tolist() == [True, False, True]

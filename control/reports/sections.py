@@ -31,6 +31,7 @@ _FIGURES = {
 _PICTURES = {
     "curve.png": "The search: fitness of the population and return of fresh agents of the mean",
     "behaviour.png": "What the synthetic environment shows the agents that train on it, beside the real environment",
+    "behaviour_reward.png": "What the synthetic bandit pays for: the mean reward of actions by each number of a state",
     "reward.png": "What the learned reward says of states",
 }
 

@@ -10,6 +10,7 @@ import torch
 from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop
 from control.loops.rollout import rollout
+from control.reports.bandit import draw_paid
 from control.reports.sheets import WIDTH, balanced, rows, sheet
 from control.reports.style import COLOURS, Look, look_of
 from envs.base import Environment
@@ -75,22 +76,48 @@ _NAMES = {
     "cartpole": ("cart position (m)", "cart velocity (m/s)", "pole angle (rad)", "pole angular velocity (rad/s)"),
     "acrobot": ("cos angle 1", "sin angle 1", "cos angle 2", "sin angle 2", "velocity 1 (rad/s)", "velocity 2 (rad/s)"),
     "pendulum": ("cos angle", "sin angle", "angular velocity (rad/s)"),
+    "mountaincar": ("position", "velocity"),
+    "mountaincar-continuous": ("position", "velocity"),
+    "swimmer": (
+        "angle of the front (rad)",
+        "angle of joint 1 (rad)",
+        "angle of joint 2 (rad)",
+        "velocity along x (m/s)",
+        "velocity along y (m/s)",
+        "turning of the front (rad/s)",
+        "turning of joint 1 (rad/s)",
+        "turning of joint 2 (rad/s)",
+    ),
 }
 
 
 def picture(proxy: Proxy, folder: Path, settings: Settings, name: str = "behaviour") -> Path:
     """``behaviour.png`` in ``folder``: histograms of `behaviour`, one panel per dimension of the state and one for the
-    reward."""
+    reward. Beside it, of a bandit, ``behaviour_reward.png``: what it pays for."""
     look = look_of(settings.run)
-    path, data = folder / f"{name}.{(look.formats or ('png',))[0]}", behaviour(proxy, settings)
-    draw_behaviour(path, data, proxy.game, proxy.config.proxy == "bandit", look)
+    ending = (look.formats or ("png",))[0]
+    path, data, bandit = folder / f"{name}.{ending}", behaviour(proxy, settings), proxy.config.proxy == "bandit"
+    draw_behaviour(path, data, proxy.game, bandit, look)
+    if bandit:
+        draw_rewards(folder / f"{name}_reward.{ending}", data, proxy, look)
     return path
+
+
+def draw_rewards(path: Path, data: dict[str, np.ndarray], proxy: Proxy, look: Look) -> Path:
+    """What a bandit pays for in the states of `behaviour` (`draw_paid`)."""
+    states = torch.from_numpy(data["synthetic"][:, :-1])
+    return draw_paid(path, proxy, states, names_of(proxy.game, states.shape[1]), look)
+
+
+def names_of(game: str, size: int) -> list[str]:
+    """What the numbers of a state are called."""
+    return [*_NAMES.get(game.partition(",")[0], [f"state {i}" for i in range(size)])]
 
 
 def draw_behaviour(path: Path, data: dict[str, np.ndarray], game: str, bandit: bool, look: Look) -> None:
     """Each panel shows what share of the samples lies in each of 60 bins, on one logarithmic axis for all."""
     size = data["real"].shape[1] - 1
-    names = [*_NAMES.get(game.partition(",")[0], [f"state {i}" for i in range(size)]), "reward"]
+    names = [*names_of(game, size), "reward"]
     kind = "bandit" if bandit else "MDP"
     seen = "states that agents train on" if bandit else "agents in training"
     labels = {

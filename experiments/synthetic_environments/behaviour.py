@@ -2,7 +2,8 @@
 
     python experiments/synthetic_environments/behaviour.py cartpole-mdp --out docs/images/behaviour_mdp.png
 
-As in figure 4 of Ferreira et al. 2022. ``--dark`` names a second file, for a dark page, of the same ten agents.
+As in figure 4 of Ferreira et al. 2022. ``--dark`` names a second file, for a dark page, of the same ten agents, and
+``--paid`` one for what a bandit pays for.
 """
 
 import argparse
@@ -21,24 +22,28 @@ from control.cli.parse import parse  # noqa: E402
 from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
 from control.reports.files import figure_file  # noqa: E402
 from control.reports.style import Look  # noqa: E402
-from control.reports.synthetic import behaviour, draw_behaviour  # noqa: E402
+from control.reports.synthetic import behaviour, draw_behaviour, draw_rewards  # noqa: E402
 from experiments.comparison import run_script  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 
 
-def make(name: str, agent: str, out: Path, dark: Path | None) -> None:
+def make(name: str, agent: str, out: Path, dark: Path | None, paid: Path | None) -> None:
     """Train ten agents and draw. Raises SettingError for what is no synthetic environment."""
     figures = {"light": figure_file(out, "out")} | ({"dark": figure_file(dark, "dark")} if dark else {})
     proxy = proxy_or_checkpoint(name)
     if not isinstance(proxy, Proxy) or proxy.config.proxy not in ("mdp", "bandit"):
         raise SettingError(f"proxy is {name!r}, which is no synthetic environment")
+    if paid and proxy.config.proxy != "bandit":
+        raise SettingError(f"--paid has no effect: {name} is no bandit")
     settings = parse(["--implementation", "SE", "--gamename", proxy.game, "--agent", agent])
     settings = dataclasses.replace(settings, agent=agent_settings(proxy, agent, {}), proxy=proxy.config)
     data = behaviour(proxy, settings)
     for theme, path in figures.items():
         draw_behaviour(path, data, proxy.game, proxy.config.proxy == "bandit", Look(theme))
         print(f"Figure:  {path}")
+    if paid:
+        print(f"Figure:  {draw_rewards(figure_file(paid, 'paid'), data, proxy, Look())}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,9 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--agent", default="DDQN", help="what trains on it")
     flags.add_argument("--out", type=Path, default=Path("behaviour.png"), help=".png, .pdf or .svg")
     flags.add_argument("--dark", type=Path, help="the same for a dark page")
+    flags.add_argument("--paid", type=Path, help="what a bandit pays for, over state and action")
     given = flags.parse_args(argv)
     torch.set_num_threads(1)
-    return run_script(lambda: make(given.proxy, given.agent, given.out, given.dark))
+    return run_script(lambda: make(given.proxy, given.agent, given.out, given.dark, given.paid))
 
 
 if __name__ == "__main__":
