@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from conftest import ROOT
+from control.cli.parse import parse
 from control.evolution import cluster
 from control.evolution.cluster import RayWorkers, connected, make_workers
 from control.evolution.inner_loop import InnerLoop, Outcome
@@ -81,6 +82,18 @@ def test_two_workers_do_what_one_process_does(local: InnerLoop, two: RayWorkers,
     same(local.run(None, SEEDS[:1]), two.run(None, SEEDS[:1]))
     with pytest.raises(RuntimeError, match=r"(?s)in run.*size"):  # what a worker raises comes out as it is
         two.run(proxies[:, :-1], SEEDS)
+
+
+def test_agents_of_two_families_are_shared_out_too(two: RayWorkers) -> None:
+    words = "--proxy mdp --gamename cartpole-200 --agent DDQN,PPO --inner_steps 60 --test_episodes 2 --max_steps 20"
+    settings = parse(["--implementation", "SE", *words.split(), "--rollout_steps", "10", "--PPO_batch_size", "10"])
+    job = settings.proxy, settings.run.agent, settings.agent, GAME
+    alone, workers = InnerLoop(*job), RayWorkers(*job, 2, None)  # in the Ray of `two`
+    proxies = alone.stages.parameters.initial(Streams([0, 1, 2, 3]))
+    one = alone.run(proxies, [11, 12, 14, 17])
+    same(one, workers.run(proxies, [11, 12, 14, 17]))
+    assert len(one.returns.unique()) > 2
+    workers.close()
 
 
 def test_a_killed_worker_changes_nothing(
