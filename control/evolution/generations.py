@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from control.cli.colour import note
 from control.evolution.fitness_shaping import centred_ranks
 from control.evolution.inner_loop import Outcome, fresh_seeds
 from control.evolution.objectives import objective
@@ -103,7 +104,7 @@ def _furthest(
             scores = _climb(running, first, config, seed, kinds, number, train)
         done += generations
         shown = ", ".join(f"{score:.4g}" for score in scores.values())
-        print(f"note: after {done} generations {len(running)} first searches are at {shown}", flush=True)
+        note(f"after {done} generations {len(running)} first searches are at {shown}")
         best = sorted(running, key=lambda i: -scores[i])[: -(-len(running) // 2)]  # stable
         running = {i: running[i] for i in best}
     (winner,) = running

@@ -183,13 +183,8 @@ _BY_GAME["two_stage", "bandit", "mountaincar-continuous"] = {
     "proxy_hidden_size": 16, "test_episodes": 4, "center_agents": 16, "generations": 60, "second_phase": 40,
     "second_noise_std": 0.1, "second_step_size": 0.02,
 }  # fmt: skip
-_MUJOCO: dict[str, object] = {
-    "population": 32, "test_episodes": 1, "generations": 60, "center_agents": 2, "eval_every": 20,
-}  # fmt: skip
-_BY_GAME["two_stage", "bandit", "swimmer"] = _MUJOCO
-_BY_GAME["two_stage", "bandit", "hopper"] = _MUJOCO | {"population": 64, "generations": 150}
-_BY_GAME["two_stage", "bandit", "halfcheetah"] = _MUJOCO | {
-    "population": 64, "generations": 150, "reward_form": "exponential",
+_BY_GAME["two_stage", "bandit", "swimmer"] = {
+    "population": 32, "test_episodes": 1, "generations": 100, "center_agents": 2, "eval_every": 20,
 }  # fmt: skip
 for _game in ("cartpole", "acrobot"):
     _BY_GAME["paper_varied", "mdp", _game] |= {
@@ -217,12 +212,15 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     base = "cartpole" if game == "cartpole-200" else game
     solved = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     unknown = {"quit_when_solved": False} if values.get("solved_reward", solved.get("solved_reward")) is None else {}
+    longer = {"generations": 80} if preset == "broad" and len(names) > 1 else {}  # each kind gives half the signal
     every = {"eval_every": 1} if values.get("strategy") == "nes" else {}  # its score transforms 5 to 7 need it
     agents: dict[str, object] = {}
     for agent in names if proxy == "bandit" and preset in _FOR_AGENTS else ():
         own = _AGENTS.get(agent, {}) | _AGENTS_BY_GAME.get((agent, base), {})
         agents |= own if len(names) == 1 else {f"{agent}_{name}": value for name, value in own.items()}
-    return solved | _PRESETS[preset, proxy] | agents | _BY_GAME.get((preset, proxy, base), {}) | unknown | every
+    return (
+        solved | _PRESETS[preset, proxy] | agents | _BY_GAME.get((preset, proxy, base), {}) | unknown | longer | every
+    )
 
 
 def validate(config: Config) -> str | None:
