@@ -89,7 +89,7 @@ def scaled(command: str) -> str:
     if "compare.py" in command:
         return f"{command} --agents 2 --steps 100 --every 50".replace("--trained_steps 30000", "--trained_steps 200")
     if "exam.py" in command:
-        return f"{command} --agents 1 --exams 'DDQN, drawn'"
+        return f"{command} --agents 1" + ("" if "--exams" in command else " --exams 'DDQN, drawn'")
     if command.endswith("policy_gradients/run.sh"):
         return f"SEEDS=25 EPISODES=2 {command} {POLICY.replace('--max_episodes 2', '')}"
     if command.endswith("model_generalisation/run.sh") or "model_generalisation/run.sh --resume" in command:
@@ -103,7 +103,8 @@ def scaled(command: str) -> str:
         ("tuning.py", "--agents 1 --settings 2 --real_steps 200"),
         ("benchmarks/", "--quick"),
         ("--eval_agent cartpole-", "--num_agents 1 --no_real_baseline"),
-        ("--eval_agent cliff-", "--num_agents 1 --no_real_baseline"), ("--eval_agent", "--num_eval_episodes 1"),
+        ("--eval_agent cliff-", "--num_agents 1 --no_real_baseline"),
+        ("-bandit --agent TD3", "--num_agents 1 --no_real_baseline"), ("--eval_agent", "--num_eval_episodes 1"),
         ("--use_tune", f"{tiny(command)} --num_samples 1"), ("trainer.py", f"{tiny(command)} --no_record"),
     ):  # fmt: skip
         if word in command:
