@@ -100,6 +100,11 @@ def by_family(config: Any, agents: Sequence[str]) -> list[tuple[str, dict[str, s
     return [(name, names[one], own) for (name, one), own in zip(classes, parts(config), strict=True)]
 
 
+def distinctive(name: str) -> set[str]:
+    """The settings that tell the implementations of a family apart, of which ``name`` is one."""
+    return {key for overrides in family(name).implementations.values() for key in overrides}
+
+
 def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
     """The settings of one of the ``agents``, of the settings of all: its family's. Where these are for several agents,
     with what implementation ``name`` changes, and without what others do."""
@@ -107,8 +112,7 @@ def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
     found = next(part for part in parts(config) if type(part) is own.config)
     if sum(family(other) is own for other in agents) == 1:
         return found
-    changed = {key for overrides in own.implementations.values() for key in overrides}
-    usual = {key: getattr(own.config, key) for key in changed}
+    usual = {key: getattr(own.config, key) for key in distinctive(name)}
     return dataclasses.replace(found, **{**usual, **own.implementations[name]})
 
 

@@ -155,6 +155,17 @@ def test_agents_of_another_kind_take_what_the_preset_says_of_theirs() -> None:
     assert agent_settings(broad, "DDQN", {}).num_envs == agent_settings(broad, "PPO", {}).num_envs == 4
 
 
+@pytest.mark.parametrize(("proxy", "agent", "own"), [
+    ("cartpole-mdp", "DuelingDDQN", {"head": "dueling"}), ("cartpole-mdp", "DDQN", {"head": "plain"}),
+    ("cliff-additive-potential", "SARSA", {"backup": "redrawn"}),
+    ("pendulum-bandit", "DDPG", {"policy_delay": 1, "policy_std": 0.0, "twin_critics": False, "num_envs": 5}),
+    ("cartpole-mdp-broad", "A2C", {"ppo_epochs": 1, "rollout_steps": 5, "num_envs": 8}),
+])  # fmt: skip
+def test_an_implementation_of_the_same_family_keeps_what_makes_it_one(proxy: str, agent: str, own: dict) -> None:
+    found = agent_settings(files.load(proxy), agent, {})
+    assert {name: getattr(found, name) for name in own} == own
+
+
 def test_a_table_needs_bounds(tmp_path: Path, capsys) -> None:
     line = "first_states is 'table', but nothing is known of how far the observations of cartpole go; allowed: latent"
     line += ", or a reward_form with a target"

@@ -37,7 +37,7 @@ from models.hashed import CPU
 from models.mixture import names_in, parts, spread
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
-from models.registry import agent_class, by_family, config_classes, family, named_agents
+from models.registry import agent_class, by_family, config_classes, distinctive, family, named_agents
 from models.settings import SettingError, kinds
 from models.spaces import Spaces
 from models.vocabulary import translate
@@ -295,19 +295,25 @@ def _real_spaces(proxy: Proxy) -> Spaces:
 
 
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
-    """Settings of the fresh agents ``name``: those of the search's agents of the same family, or of all where these
-    are of one, as far as the family knows them and the preset has no others for it; then ``changed``. ``vary_hp``
-    samples everything it can, unless ``vary`` says what."""
+    """Settings of the fresh agents ``name``: those of the search's agents of the same family, but for what tells its
+    implementations apart, or of all where these are of one, as far as the family knows them and the preset has no
+    others for it; then ``changed``. ``vary_hp`` samples everything it can, unless ``vary`` says what."""
     try:
         told = proxy.description.get("settings", {})
         own, _ = translate(told, (), for_fresh_agents(), lambda name: None)
-        theirs = names_in(config_classes(named_agents(told.get("agent", "DDQN"))))
+        searched = named_agents(told.get("agent", "DDQN"))
+        theirs = names_in(config_classes(searched))
         search = {key: value for key, value in own.items() if key not in for_fresh_agents()}
         ours = config_classes(named_agents(name))
         for first, one in ours:
             names = names_in(ours)[one]
             if one in theirs:
-                search |= {names[field]: own[called] for field, called in theirs[one].items() if called in own}
+                told_apart = set() if first in searched else distinctive(first)
+                for field, called in theirs[one].items():
+                    if field in told_apart:
+                        search.pop(names[field], None)
+                    elif called in own:
+                        search[names[field]] = own[called]
             elif len(theirs) == 1:
                 found = {field: own[field] for field in names if field in own} | _of_preset(proxy, first)
                 search |= {names[field]: value for field, value in found.items()}
