@@ -4,7 +4,7 @@ import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -137,6 +137,23 @@ class Stages(Protocol):
         """An environment of ``agent.members`` members with ``agent.envs`` environments each, in which member m trains
         on the proxy ``flat[m]``, ``flat [M, D]``. A learned reward may take its discount from ``agent.config``."""
         ...
+
+
+class Untaught:
+    """What `Stages` has of a kind that is made from no policy, and all of which is checked when these are made."""
+
+    def check_start(self) -> None:
+        return None
+
+    def check_policy(self) -> NoReturn:
+        line = "start_from is a policy, but a proxy of this kind is made from none"
+        raise SettingError(f"{line}; allowed: a proxy's file, run folder or name", "start_from")
+
+    def of_policy(self, told: Any, met: Any, streams: Streams) -> NoReturn:
+        self.check_policy()
+
+    def as_met(self, flat: Tensor, met: Any, scaled: bool) -> Tensor:
+        return flat
 
 
 def stages_of(config: SearchConfig, game: str) -> Stages:

@@ -1,14 +1,14 @@
 """Real environments that pay learned rewards: member m is paid by a network of its own."""
 
 from dataclasses import replace
-from typing import Any, NoReturn, Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from envs.base import Environment, Step
 from envs.gridmaps import CellTable
-from envs.make import make_dynamics, make_environment
+from envs.make import Untaught, make_dynamics, make_environment
 from envs.potentials import HAND
 from models.proxies.contract import Trainee
 from models.proxies.reward.config import Config
@@ -141,7 +141,7 @@ def ends(reward: Tensor, terminated: Tensor, steps: int = 20) -> Tensor:
     return torch.where(terminated, good, 0.0)
 
 
-class Stages:
+class Stages(Untaught):
     """`envs.make.Stages` of reward networks."""
 
     def __init__(self, config: Config, game: str):
@@ -178,21 +178,6 @@ class Stages:
             states, reward, terminated = played(self.game)
             wanted = reward if kind == "real" else ends(reward, terminated)
         return fit(self.parameters, drawn, states, wanted)
-
-    def check_start(self) -> None:
-        """All was checked when this was made."""
-
-    def check_policy(self) -> NoReturn:
-        """A learned reward is made from no policy."""
-        line = "start_from is a policy, but a learned reward is made from none"
-        raise SettingError(f"{line}; allowed: a reward's file, run folder or name", "start_from")
-
-    def of_policy(self, told: Any, met: Any, streams: Streams) -> Tensor:
-        self.check_policy()
-
-    def as_met(self, flat: Tensor, met: Any, scaled: bool) -> Tensor:
-        """As `envs.make.Stages` says; there is no target."""
-        return flat
 
     def stage(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
         limit, device = self.config.test_limit, agent.device

@@ -9,6 +9,7 @@ import torch
 
 import trainer
 from control.evolution.strategies import OpenAIES
+from control.evolution.teachers import check_teacher
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from fake_runs import refused
@@ -145,3 +146,7 @@ def test_a_search_that_starts_from_another_s_reward(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="which is of cliff; allowed: a proxy of emptyroom33"):
         first_parameters(str(path), stages.config, stages.spaces, "emptyroom33")
     assert isinstance(stages.parameters, Networks)
+    with pytest.raises(
+        SettingError, match="start_from is a policy, but a proxy of this kind is made from none; allowed"
+    ):
+        check_teacher("test_teachers:balance", stages, "cliff")
