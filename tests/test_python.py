@@ -79,6 +79,10 @@ def test_a_loaded_agent_plays(tmp_path: Path) -> None:
     assert run.evaluate(3).returns.shape == (2, 3)
     with pytest.raises(SettingError, match="sample is True"):
         run.evaluate(3, sample=True)
+    for wrong, line in (((obs, {}), "observations are of type tuple"), (obs[1:], r"shape \[3\]; allowed: \[4\]"),
+                        (obs[None], r"obs has shape \[1, 4\]; allowed: \[4\], one")):  # fmt: skip
+        with pytest.raises(SettingError, match=line):
+            run.predict(wrong)
     with pytest.raises(SettingError, match="episodes is 0; allowed: integer, at least 1"):
         trainer.evaluate(run.folder, episodes=0)
 
@@ -192,6 +196,8 @@ def test_a_module_acts_tests_and_predicts(name: str, tmp_path: Path, monkeypatch
     assert torch.equal(torch.cat(batches), actions)  # type: ignore[arg-type]  # of one loader a list of tensors
     with pytest.raises(SettingError, match=r"observations have shape \[4, 2\]; allowed: \["):
         parted(torch.zeros(4, 2))
+    with pytest.raises(SettingError, match=r"observations are of type tuple, which is no array of numbers; a"):
+        parted((obs[0].numpy(), {}))  # what reset() gives
     fitting.fit_loop.max_epochs = 2
     fitting.fit(parted)
     assert not list(different(dict(parted.state_dict()), dict(whole.state_dict())))

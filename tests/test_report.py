@@ -180,6 +180,15 @@ def test_pages_of_other_runs_stay(compared: Path, tmp_path: Path) -> None:
     assert (tmp_path / "report_lunarlander_RCP-R-2.html").exists()
 
 
+def test_a_file_that_is_no_report_stays(compared: Path, tmp_path: Path, capsys: Shown) -> None:
+    (page := tmp_path / "page.html").write_text("<p>my own")
+    words = ["--report", str(compared), "--report_out", str(page)]
+    line = f"report_out is '{page}', which is no report; allowed: a new file, or a report"
+    assert refused(trainer.main, words, "", capsys) == f"error: {line}\n" and page.read_text() == "<p>my own"
+    page.unlink()
+    assert [trainer.main(words) for _ in range(2)] == [0, 0]
+
+
 def test_films_that_do_not_fit_are_left_out_and_named(
     compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

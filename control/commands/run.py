@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from control.cli.settings import Settings
 from control.commands.process import prepare
 from control.loops.build import build_loop, spaces_of, take_weights
-from control.loops.loop import Loop, first_acts
+from control.loops.loop import Loop, as_observations, first_acts
 from control.reports.tags import renamed
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
@@ -49,12 +49,15 @@ class Evaluation:
 class Player:
     """One episode of the first seed's agent: observations and actions are as the environment has them."""
 
-    def __init__(self, policy: Policy):
-        self._policy = policy
+    def __init__(self, policy: Policy, obs_shape: tuple[int, ...]):
+        self._policy, self._obs_shape = policy, obs_shape
 
     def act(self, obs: ArrayLike) -> Any:
-        """The action for ``obs [*O]``: an int, or an array ``[A]``."""
-        action = first_acts(self._policy, torch.as_tensor(np.asarray(obs))[None])[0]
+        """The action for ``obs [*O]``: an int, or an array ``[A]``. Raises SettingError for anything else."""
+        one = as_observations(obs, self._obs_shape)
+        if one.dim() > len(self._obs_shape):
+            raise SettingError(f"obs has shape {list(one.shape)}; allowed: {list(self._obs_shape)}, one observation")
+        action = first_acts(self._policy, one[None])[0]
         return int(action) if action.dtype == torch.int64 else action.numpy()
 
     def advance(self, reward: float) -> None:
@@ -116,7 +119,8 @@ class Run:
 
     def policy(self, sample: bool = False, seed: int = 25) -> Player:
         """A player for one episode: ``action = player.act(obs)``, and ``player.advance(reward)`` after each step."""
-        return Player(self.module.loop.policy(Streams.named([seed] * len(self.module.seeds), "playing"), sample))
+        loop, streams = self.module.loop, Streams.named([seed] * len(self.module.seeds), "playing")
+        return Player(loop.policy(streams, sample), loop.agents[0].spaces.obs_shape)
 
     def predict(self, obs: ArrayLike) -> Any:
         """The greedy action for one observation ``[*O]``, as at the start of an episode."""

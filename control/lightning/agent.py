@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from control.cli.settings import Settings
 from control.lightning.module import RunModule
 from control.loops.build import build_loop, take_weights
-from control.loops.loop import first_acts
+from control.loops.loop import as_observations, first_acts
 from control.reports.tags import GREEDY, REWARD_RATE, RUNNING_MEAN, SAMPLED, SCORES, SPEED, TRAINING
 from control.storage import checkpoints
-from models.settings import SettingError
 from models.state import demand
 from models.streams import Streams
 
@@ -68,12 +67,9 @@ class AgentModule(RunModule):
     def forward(self, observations: ArrayLike | Tensor) -> Tensor:
         """The greedy actions of the first seed's agent, ``[B]`` int64 or ``[B, A]`` float32, for ``observations
         [B, *O]``; for one, ``[*O]``, its action ``[]`` or ``[A]``. Each is taken as at the start of an episode: agents
-        with commands act under that of evaluations. Raises SettingError for observations of another shape."""
+        with commands act under that of evaluations. Raises SettingError for anything but such observations."""
         device, own = next(self.parameters()).device, self.loop.agents[0].spaces.obs_shape
-        obs = torch.as_tensor(observations, device=device)
-        if obs.shape[max(0, obs.dim() - len(own)) :] != own or obs.dim() > len(own) + 1:
-            one, many = list(own), f"[B, {', '.join(map(str, own))}]"
-            raise SettingError(f"observations have shape {list(obs.shape)}; allowed: {one}, or {many} for B of them")
+        obs = as_observations(observations, own, device)
         rows = obs.reshape(-1, *own)
         policy = self.loop.policy(Streams.named([0] * len(self.seeds), "playing"), envs=len(rows))
         actions = first_acts(policy, rows)

@@ -6,14 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from control.cli.colour import warning
 from control.loops.rollout import Episodes
 from envs.base import EnvironmentFault
 from models.contract import Agent, Policy
-from models.settings import UserError
+from models.settings import SettingError, UserError
 from models.state import like
 from models.streams import Streams
 
@@ -134,6 +136,20 @@ class Loop(ABC):
         if key not in self._warned:
             self._warned.add(key)
             warning(text)
+
+
+def as_observations(given: ArrayLike | Tensor, shape: Sequence[int], device: torch.device | None = None) -> Tensor:
+    """Observations ``[B, *O]`` of ``shape`` O, or one ``[*O]``, as a tensor. Raises SettingError for anything else."""
+    one, many = list(shape), f"[B, {', '.join(map(str, shape))}]"
+    allowed = f"allowed: {one}, or {many} for B of them"
+    try:
+        obs = torch.as_tensor(given if isinstance(given, Tensor) else np.asarray(given), device=device)
+    except (TypeError, ValueError, RuntimeError):
+        of = type(given).__name__
+        raise SettingError(f"observations are of type {of}, which is no array of numbers; {allowed}") from None
+    if list(obs.shape[max(0, obs.dim() - len(one)) :]) != one or obs.dim() > len(one) + 1:
+        raise SettingError(f"observations have shape {list(obs.shape)}; {allowed}")
+    return obs
 
 
 def first_acts(policy: Policy, obs: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from control.storage.versions import versions
 from models.settings import SettingError
 
 TEMPLATE = Path(__file__).with_name("page.html")
+MARK = '<meta name="made-from"'  # of every page
 
 
 def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
@@ -42,6 +43,10 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
 def _target(out: Path | None, subjects: Sequence[Subject], made_from: Sequence[str]) -> Path:
     """The file to write. A page of other runs stays as it is: this one then takes the next number."""
     if out is not None and out.suffix.lower() in (".html", ".htm") and not out.is_dir():
+        if out.exists() and MARK not in _head(out):
+            raise SettingError(
+                f"report_out is '{out}', which is no report; allowed: a new file, or a report", "report_out"
+            )
         return out
     if out is not None and out.suffix and not out.is_dir():
         raise SettingError(f"report_out is '{out}'; allowed: a folder, or a file ending in .html", "report_out")
@@ -53,9 +58,15 @@ def _target(out: Path | None, subjects: Sequence[Subject], made_from: Sequence[s
     stem = safe_name("_".join(words))[:80]
     for number in range(1, 10_000):
         target = folder / f"{stem}{'' if number == 1 else f'-{number}'}.html"
-        if not target.exists() or _made_from(made_from) in target.open(encoding="utf-8", errors="replace").read(9000):
+        if not target.exists() or _made_from(made_from) in _head(target):
             break
     return target
+
+
+def _head(page: Path) -> str:
+    """The beginning of a file, which in a page of ours says what it was made from."""
+    with page.open(encoding="utf-8", errors="replace") as file:
+        return file.read(9000)
 
 
 def _made_from(paths: Sequence[str]) -> str:
