@@ -322,6 +322,7 @@ def test_a_damaged_proxy_and_what_it_cannot_use_are_one_line(tmp_path: Path, cap
     for proxy, more, said in (
         (str(path), "", str(path)),
         ("cartpole-bandit", "--record", "--record has no effect with a proxy"),
+        ("cartpole-bandit", "--implementation A2C", "with a proxy for --eval_agent; did you mean '--agent'?"),
         ("cartpole-bandit", "--command.return 4", "--command has no effect with a proxy"),
         ("cartpole-bandit", "--num_workers 2 --num_threads 2", "--num_threads has no effect with --num_workers 2"),
         ("cartpole-bandit", "--buffer_size 10", "batch_size is 32, but buffer_size is 10"),

@@ -78,7 +78,10 @@ def _idle(settings: Settings, typed: Collection[str], known: Mapping[str, Flag])
         elif name in ineffective:
             yield name, f": {ineffective[name]}"
         elif switch and not getattr(run, switch) and not name.startswith("command."):
-            yield name, f" without --{switch}"
+            if name != switch:
+                yield name, f" without --{switch}"
+            elif getattr(run, switch) is not False:  # an empty word, such as that of a variable without a value
+                yield name, ": it is empty"
         elif mode := next((mode for mode in modes if name not in (mode, *HEARD[mode])), None):
             yield name, f" with --{mode}"
         elif run.eval_agent and (name in UNHEARD or known[name].section not in FOR_EVALUATION and name not in able):

@@ -199,7 +199,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         "step_timeout",
     ):
         if name in settings.given:
-            raise SettingError(f"--{name} has no effect with a proxy for --eval_agent", name)
+            meant = "; did you mean '--agent'?" if name == "implementation" else ""
+            raise SettingError(f"--{name} has no effect with a proxy for --eval_agent{meant}", name)
     if run.num_workers > 1 and run.num_threads > 1:
         line = f"--num_threads has no effect with --num_workers {run.num_workers}, whose processes have a thread each"
         raise SettingError(line, "num_threads")
