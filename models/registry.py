@@ -73,7 +73,8 @@ def named_agents(names: str) -> list[str]:
     for name in found:
         if name not in inner_agents():
             meant = _meant(name)
-            meant = {"AAC": "A2C", "VPG": "PPO"}.get(meant, meant)  # these learn from whole episodes
+            # Those that exist cannot, for they learn from whole episodes: near is what is like them, not their name.
+            meant = {"AAC": "A2C", "VPG": "PPO"}.get(meant, "" if meant in implementations() else meant)
             raise no_choice("agent", name, inner_agents(), meant=meant)
     return found
 

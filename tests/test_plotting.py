@@ -251,15 +251,18 @@ def test_bad_arguments_are_said_before_the_table(logdir: Path, capsys: Shown) ->
     run = write_run(logdir)
     (logdir / "file").write_text("")
     (logdir / "folder.png" / "plot.json").mkdir(parents=True)
+    (other := logdir / "mine.json").write_text('{"name": "mine"}')
     for arguments, said in (
         (([logdir / "nowhere"],), "is not there"),
         (([run], Path("a.jpg")), r"plot_out is 'a.jpg'; allowed: a folder, or a file ending in .png, .pdf"),
         (([run], logdir / "file/plot.png"), "plot_out is .*cannot be written"),
         (([run], logdir / "folder.png/plot.json/../plot.png"), "plot_out is .*cannot be written"),
+        (([run], logdir / "mine.png"), "plot_out is .* would replace mine.json, a file of something else; allowed: a"),
     ):
         with pytest.raises(SettingError, match=said):
             plot(*arguments)
     assert capsys.readouterr().out == "" and not (logdir / "folder.png" / "plot.png").exists()
+    assert other.read_text() == '{"name": "mine"}' and not other.with_suffix(".png").exists()
 
 
 # -- one run -----------------------------------------------------------------------------------------------------------

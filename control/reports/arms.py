@@ -116,6 +116,14 @@ def default_name(folder: Path, arms: Sequence[Arm], look: Look, made_from: Seque
     return path
 
 
+def has_numbers(path: Path) -> bool:
+    """Whether a file is JSON that `control.reports.groups.plot` wrote."""
+    try:
+        return {"runs", "groups"} <= json.loads(path.read_text(encoding="utf-8")).keys()
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
 def _made_from(path: Path) -> list[str] | None:
     try:
         return list(json.loads(path.read_text(encoding="utf-8"))["made_from"])

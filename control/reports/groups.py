@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from control.reports import panels, scores
-from control.reports.arms import Arm, arm_of, default_name, labelled, name_rows, read_numbers
+from control.reports.arms import Arm, arm_of, default_name, has_numbers, labelled, name_rows, read_numbers
 from control.reports.files import check_writable, figure_files, numbers_text, write_numbers
 from control.reports.folders import say_versions_of
 from control.reports.levels import STEPS_LABEL, Level, in_words, levels, package, quantity, same_axis, sources
@@ -54,6 +54,9 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
     if out is None or out.is_dir() or not out.suffix:
         out = default_name(out or folder, arms, look, made_from)
     target, beside = figure_files(out, look)
+    if not redrawn and beside.is_file() and not has_numbers(beside):
+        line = f"plot_out is '{target}', whose numbers would replace {beside.name}, a file of something else"
+        raise SettingError(f"{line}; allowed: another name", "plot_out")
     check_writable("plot_out", *([target] if redrawn else [target, beside]))
     if not any(arm.curves or arm.scores for arm in arms):
         raise SettingError(f"{title}: neither returns nor losses were logged yet")
