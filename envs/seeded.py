@@ -13,6 +13,8 @@ from torch import Tensor
 
 from understudy.hashing import ANGLE, AT, RADIUS, UNIFORM, UNIT, bits, own
 
+_FEW = 1 << 10  # seeds, for which NumPy takes half of torch's time
+
 
 def uniform(seeds: Tensor, n: int) -> Tensor:
     """Uniform on [0, 1): ``seeds [...]`` int64, any value, to ``[..., n]`` float64 with 53 random bits each."""
@@ -63,4 +65,7 @@ def _once(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
 
 
 def _unit(seeds: Tensor, columns: Tensor, use: int) -> Tensor:
-    return bits(seeds.to(torch.int64), columns, use).to(torch.float64).mul_(UNIT)
+    seeds = seeds.to(torch.int64)
+    if type(seeds) is Tensor and seeds.device.type == "cpu" and seeds.dim() and seeds.numel() < _FEW:
+        return torch.from_numpy(bits(seeds.numpy(), columns.numpy(), use) * UNIT)
+    return bits(seeds, columns, use).to(torch.float64).mul_(UNIT)

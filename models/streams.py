@@ -193,15 +193,21 @@ class NoiseBlocks:
             self._by_step = self._split()
         return {name: steps[self._used - 1] for name, steps in self._by_step.items()}
 
-    def ahead(self, most: int) -> dict[str, Tensor]:
+    def ahead(self, most: int, joined: int = 0) -> dict[str, Tensor]:
         """The numbers of the next steps ``[M, T, *shape]``, of as many as are drawn already, of one block else, and of
-        ``most`` at most."""
-        if self._used == self.steps:
-            self._before = self.streams.standing()
-            self._draw()
-        first = self._used
-        self._used = min(self.steps, first + most)
-        return {name: block[:, first : self._used].contiguous() for name, block in self._block.items()}
+        ``most`` at most; of further blocks as long as all are ``joined`` steps at most."""
+        parts: list[dict[str, Tensor]] = []
+        made = 0
+        while not parts or made < most and made + self.steps <= joined:
+            if self._used == self.steps:
+                self._before = self.streams.standing()
+                self._draw()
+            first, self._used = self._used, min(self.steps, self._used + most - made)
+            parts.append({name: block[:, first : self._used] for name, block in self._block.items()})
+            made += self._used - first
+        if len(parts) == 1:
+            return {name: part.contiguous() for name, part in parts[0].items()}
+        return {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}
 
     def _draw(self) -> None:
         for draw, shapes in self.draws:

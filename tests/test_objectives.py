@@ -38,6 +38,8 @@ def outcome_of(curve: Tensor = CURVE) -> Any:
     ({"objective": "average", "test_every": 25, "average_from": 26}, [13 / 3, 6.0, 10 / 3, 22 / 3, 2.0, NAN]),
     ({"objective": "average", "test_every": 25, "average_from": 50}, [13 / 3, 6.0, 10 / 3, 22 / 3, 2.0, NAN]),
     ({"objective": "average", "test_every": 25, "average_from": 75}, [4.0, 6.0, 5.0, 6.5, 2.5, NAN]),
+    ({"objective": "average", "test_every": 25, "solved_reward": 5.0, "solved_bonus": 8.0},
+     [7.5, 14.0, 6.5, 13.75, 1.5, NAN]),
     ({"objective": "auc", "test_every": 25}, [350.0, 600.0, 250.0, 775.0, 150.0, NAN]),
     ({"objective": "threshold", "solved_reward": 5.0, "unsolved_weight": 10.0}, [-100, -70, -100, -110, -120, NAN]),
 ])  # fmt: skip
@@ -84,6 +86,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"objective": "average"}, "objective is 'average', but test_every is null; allowed: steps between tests"),
     ({"objective": "auc"}, "objective is 'auc', but test_every is null"),
     ({"objective": "threshold"}, "objective is 'threshold', but solved_reward is null"),
+    ({"solved_bonus": 2.0}, "solved_bonus is 2.0, but solved_reward is null; allowed: a solved_reward to reach"),
     ({"choose_by": "stays", "test_every": 5}, "choose_by is 'stays', but solved_reward is null"),
     ({"choose_by": "stays", "solved_reward": 5.0}, "choose_by is 'stays', but test_every is null"),
     ({"test_every": 25, "inner_rule": "plateau"}, "test_every is 25, but inner_rule is 'plateau'; allowed: budget"),

@@ -24,10 +24,13 @@ def final(outcome: Tested, config: Any) -> Tensor:
 
 
 def average(outcome: Tested, config: Any) -> Tensor:
-    """The mean return over a training of fixed length, from ``average_from`` steps on. It is high where agents are
-    quick to solve a task and keep it solved."""
+    """The mean return over a training of fixed length, from ``average_from`` steps on, where each solved test counts
+    ``solved_bonus`` more. It is high where agents are quick to solve a task and keep it solved."""
     first = -(-config.average_from // config.test_every) - 1 if config.average_from else 0
-    return outcome.curve[:, max(0, first) :].mean(1)
+    counted = outcome.curve[:, max(0, first) :]
+    if config.solved_bonus:
+        counted = counted + config.solved_bonus * (counted >= config.solved_reward)
+    return counted.mean(1)
 
 
 def auc(outcome: Tested, config: Any) -> Tensor:

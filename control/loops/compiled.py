@@ -30,7 +30,7 @@ from models.registry import agent_class, default_config
 from models.streams import Streams
 
 Array = np.ndarray[Any, Any]
-LOOK = 64  # steps after which members that are done leave their program
+LOOK, _FEW = 64, 2048  # steps after which members that are done leave; of all together, that few members make at once
 KINDS: dict[type, Any] = {ddqn.Agent: ddqn, ppo.Agent: ppo, tabular.Agent: tabular, td3.Agent: td3}
 _POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, ppo.Play: ppo, tabular.Greedy: tabular, td3.Play: td3}
 
@@ -288,7 +288,7 @@ class Advance:
         if loop.obs is None:
             loop.obs = loop._start(None)
         while count and running.any():
-            numbers = agent.noise.ahead(count)
+            numbers = agent.noise.ahead(count, _FEW // agent.members)
             steps = next(iter(numbers.values())).shape[1]
             yield from self._block(loop, numbers, steps, running, pause)
             count -= steps

@@ -110,6 +110,7 @@ class SearchConfig:
         None, "steps of an agent's training between tests on the real environment; null tests at its end", minimum=1
     )
     average_from: int = _inner(0, "average: steps of training before the first test that counts", minimum=0)
+    solved_bonus: float = _inner(0.0, "average: what a test that reaches solved_reward counts more", minimum=0)
     unsolved_weight: float = _inner(100.0, "threshold: steps that a missing point of return costs [F]", minimum=0)
     compiled: bool = _inner(
         HAS_NUMBA,
@@ -180,6 +181,8 @@ def validate(config: SearchConfig) -> str | None:
         return f"population is {config.population}; allowed with mirrored: an even number"
     if "target" in (config.scored_by, config.second_scored_by) and config.objective != "final":
         return f"objective is {config.objective!r}, but a target is what scores, which does not train; allowed: final"
+    if config.solved_bonus and config.solved_reward is None:
+        return f"solved_bonus is {config.solved_bonus}, but solved_reward is null; allowed: a solved_reward to reach"
     if config.inner_rule == "tests" and config.solved_reward is None:
         return "inner_rule is 'tests', but solved_reward is null; allowed: a solved_reward to test for"
     stays = ("solved_reward", "test_every") if config.choose_by == "stays" else ()
