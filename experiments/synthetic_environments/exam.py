@@ -34,7 +34,7 @@ EXAMS = {
     "DuelingDDQN, drawn": ("DuelingDDQN", 32, {"vary_hp": True, "feature_dim": 64}),
     "DDQN, drawn from the published ranges": ("DDQN", 40, {"vary_hp": True} | WIDE),
     **{name: (name, 32, {"vary_hp": True, "vary": ("lr",)})
-       for name in ("DDQN", "DuelingDDQN", "PPO", "TD3Discrete", "TD3", "SAC")},
+       for name in ("DDQN", "DuelingDDQN", "PPO", "A2C", "TD3Discrete", "TD3", "DDPG", "SAC")},
 }  # fmt: skip
 USUAL = list(EXAMS)[:3]
 
