@@ -1,6 +1,7 @@
 """What agents of the model-generalisation family are shown and remember, and on which device: staleness, memory."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any, Self
 
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from envs.make import make_dynamics
+from envs.make import _made, make_dynamics
 from helpers import ALL, MODELS, step_loop
 from models.agents.model_generalisation.agent import Agent
 from models.agents.model_generalisation.experience import Batch, States, Transitions
@@ -172,6 +173,14 @@ def test_states_come_back_without_seed_and_time(game: str) -> None:
 
 
 ELSEWHERE = torch.device("meta")  # tensors without contents
+
+
+@pytest.fixture(autouse=True)
+def dynamics_of_its_own() -> Iterator[None]:
+    """What a test moves elsewhere as it stands would else be that of all other environments."""
+    _made.cache_clear()
+    yield
+    _made.cache_clear()
 
 
 class OneDevice(TorchDispatchMode):

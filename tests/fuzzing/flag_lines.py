@@ -36,7 +36,13 @@ def small(implementation: str) -> dict[str, Any]:
         tests = {"test_every": 20} if implementation == "RN" else {}
         return SMALL_SEARCH | {"generations": 1, "population": 2, "deploy_steps": 60} | tests
     if own.learns_from == "steps":
-        return MODEL_RUN if "total_steps" in kinds(own.config) else SMALL_STEP_RUN | {"epochs": 1, "eval_every": 1}
+        if "total_steps" in (known := kinds(own.config)):
+            return MODEL_RUN
+        lacks = {"batch_size", "hidden_sizes", "buffer_size", "init_episodes"} - {*known}
+        return {name: value for name, value in SMALL_STEP_RUN.items() if name not in lacks} | {
+            "epochs": 1,
+            "eval_every": 1,
+        }
     return SMALL_POLICY_RUN | {"max_episodes": 6} if on_policy(implementation) else SMALL_RUN | {"epochs": 1}
 
 
