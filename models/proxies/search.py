@@ -110,7 +110,9 @@ class SearchConfig:
         None, "steps of an agent's training between tests on the real environment; null tests at its end", minimum=1
     )
     average_from: int = _inner(0, "average: steps of training before the first test that counts", minimum=0)
-    solved_bonus: float = _inner(0.0, "average: what a test that reaches solved_reward counts more", minimum=0)
+    solved_bonus: float = _inner(
+        0.0, "average: what a test that reaches solved_reward counts more", minimum=0, later=True
+    )
     unsolved_weight: float = _inner(100.0, "threshold: steps that a missing point of return costs [F]", minimum=0)
     compiled: bool = _inner(
         HAS_NUMBA,
