@@ -22,7 +22,7 @@ from envs.repeated import RepeatedDynamics
 from envs.reward import RewardedEnvironment
 from envs.synthetic import ENDS_ABOVE, SyntheticDynamics
 from envs.tensor import TensorEnvironment
-from models.compiled import NOTHING, Net, better, exact, net, single, within
+from models.compiled import NOTHING, Net, better, exact, known, net, single, within
 from models.proxies.reward.networks import Phi
 from models.proxies.synthetic.compiled import FORMS, by_target, learned
 from models.spaces import Discrete
@@ -40,7 +40,6 @@ class World(NamedTuple):
     """All of an environment but its episodes. Arrays that a kind has no use for are empty."""
 
     kind: int
-    seen: bool  # whether observations are made; else agents need no more than the number of a cell
     obs_size: int
     limit: int  # of steps; a huge number where there is none
     physics: tuple[float, ...]  # of CartPole: gravity, masses of cart and pole, half length, force
@@ -81,6 +80,14 @@ class World(NamedTuple):
     weight: np.float32
 
 
+class Map(World):
+    """That of cells whose numbers are all that agents need. It is a type of its own, by which compiled functions leave
+    out the rest (`on_map`)."""
+
+
+on_map = known(Map)
+
+
 def _empty(dtype: Any = np.float32, axes: int = 1) -> Array:
     return np.empty((0,) * axes, dtype)
 
@@ -107,7 +114,7 @@ def world(environment: Environment, cells_only: bool = False) -> World | None:
     repeated = dynamics if isinstance(dynamics, RepeatedDynamics) else None
     own = dynamics.physics if isinstance(dynamics, CartPole) else CartPoleParameters()
     found: dict[str, Any] = {
-        "kind": kind, "seen": not (kind == CELLS and cells_only), "obs_size": spaces.obs_shape[0],
+        "kind": kind, "obs_size": spaces.obs_shape[0],
         "limit": 2**62 if spaces.max_episode_steps is None else spaces.max_episode_steps,
         "repeat": 1 if repeated is None else repeated.repeat, "last": 0 if repeated is None else repeated._last or 0,
         "physics": (own.gravity, own.cart_mass, own.pole_mass, own.half_length, own.force),
@@ -137,7 +144,7 @@ def world(environment: Environment, cells_only: bool = False) -> World | None:
             "flat": program.flat.contiguous().numpy(), "bandit": dynamics.bandit, "raw_done": dynamics.raw_done,
             "one_hot": dynamics.spaces.one_hot,
         }  # fmt: skip
-    return World(**(found | _pay(rewarded)))
+    return (Map if kind == CELLS and cells_only else World)(**(found | _pay(rewarded)))
 
 
 def _pay(rewarded: RewardedEnvironment | None) -> dict[str, Any]:
@@ -198,9 +205,9 @@ def memory(world: World) -> Array:
 @within
 def observe(world, state, obs):
     """What is seen of ``state [K]``, into ``obs [O]`` (`Dynamics.observe`)."""
-    kind = world.kind
-    if not world.seen:
+    if on_map(world):
         return
+    kind = world.kind
     if kind == CELLS:
         obs[:] = np.float32(0)
         obs[int(state[0])] = np.float32(1)
@@ -334,7 +341,7 @@ def value(world, m, state, obs, rows):
     """phi of ``state``, which is seen as ``obs`` (`Phi`)."""
     if world.blind:
         return np.float32(0)
-    if world.kind == CELLS:
+    if on_map(world) or world.kind == CELLS:
         return world.table[m, int(state[0])]
     x = rows[0]
     for k in range(world.obs_size):
@@ -354,14 +361,14 @@ def advance(world, m, state, action, vector, obs, rows, before):
     ``before`` is phi of what was seen (`RewardedEnvironment.step`)."""
     f32 = np.float32
     reward, ends, discount = f32(1), False, f32(1)
-    if world.kind == CARTPOLE:
+    if on_map(world) or world.kind == CELLS:
+        place = int(state[0]) * world.moves + action
+        state[0], reward, ends = world.next_cell[place], world.pays[place], world.ends[place]
+    elif world.kind == CARTPOLE:
         ends = _cartpole(world.physics, state, action)
     elif world.kind == ACROBOT:
         ends = _acrobot(state, action)
         reward = f32(0) if ends else f32(-1)
-    elif world.kind == CELLS:
-        place = int(state[0]) * world.moves + action
-        state[0], reward, ends = world.next_cell[place], world.pays[place], world.ends[place]
     elif world.kind == LEARNED and world.form:
         reward, ends = by_target(world, m, state, action, vector, rows), True
     elif world.kind == LEARNED:

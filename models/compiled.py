@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numba
 import numpy as np
+from numba.extending import overload
 from torch import Tensor
 
 from models.mlp import Mlp
@@ -88,6 +89,16 @@ def _made(function: F, options: dict[str, Any]) -> F:
         settings.CACHE_DIR = before
 
 
+def known(kind: type) -> Any:
+    """A function by which compiled code knows, before it runs, whether an argument is of this very class of tuples."""
+
+    def asked(x: Any) -> None: ...
+
+    options: Any = EXACT | INLINE
+    overload(asked, jit_options=options)(lambda x: (lambda x: True) if x.instance_class is kind else lambda x: False)
+    return asked
+
+
 class Net(NamedTuple):
     """An `Mlp` in columns whose parameters begin at some number of a member's."""
 
@@ -101,9 +112,8 @@ class Net(NamedTuple):
     widest: int
 
 
-@functools.lru_cache(64)
+@functools.lru_cache(64)  # nobody writes into its arrays
 def net(mlp: Mlp, begin: int = 0) -> Net:
-    """Its arrays are one for all, and nobody writes into them."""
     weights, biases, at = [], [], begin
     for count, size in zip(mlp._counts[: 2 * mlp.depth : 2], mlp.sizes[1:], strict=True):
         weights.append(at)
@@ -305,13 +315,8 @@ def single(net, flat, rows, at):
     depth = len(net.sizes) - 1
     leak = flat[net.slope] if net.activation == PRELU else net.leak
     for layer in range(depth):
-        inputs, outputs, weight, bias, to = (
-            net.sizes[layer],
-            net.sizes[layer + 1],
-            net.weights[layer],
-            net.biases[layer],
-            at ^ 1,
-        )
+        inputs, outputs, to = net.sizes[layer], net.sizes[layer + 1], at ^ 1
+        weight, bias = net.weights[layer], net.biases[layer]
         x = rows[at]
         if net.turned[layer]:
             whole = outputs - outputs % LANES
@@ -366,10 +371,9 @@ def adam(own, m, grad):
     """`MemberAdam.update` of member m."""
     own.counts[m] += 1
     count, lr, param, mean, square = own.counts[m], own.lr[m], own.online[m], own.mean[m], own.square[m]
-    first = np.float32(1 / (1 - 0.9**count))
-    root2 = np.float32((1 - 0.999**count) ** 0.5)
-    size, one, two, eps = lr * first, np.float32(1 - 0.9), np.float32(1 - 0.999), np.float32(1e-8)
-    b1, b2 = np.float32(0.9), np.float32(0.999)
+    first, root2 = np.float32(1 / (1 - 0.9**count)), np.float32((1 - 0.999**count) ** 0.5)
+    size, b1, b2, eps = lr * first, np.float32(0.9), np.float32(0.999), np.float32(1e-8)
+    one, two = np.float32(1 - 0.9), np.float32(1 - 0.999)
     for k in range(len(grad)):
         mean[k] = mean[k] * b1 + grad[k] * one
         square[k] = square[k] * b2 + grad[k] * grad[k] * two

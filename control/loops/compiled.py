@@ -182,7 +182,7 @@ def _steps(a, w, world, block, before, rows, p, real, tests, hall, first, last):
                 block.returns[m, e] += reward
                 block.lengths[m, e] += 1
                 block.ended[m, t, e] = done
-                if world.seen:
+                if not envs.on_map(world):
                     for k in range(world.obs_size):
                         obs[k] = after[k]
             for e in range(count):  # once all have acted, by the epsilon of before
@@ -336,7 +336,7 @@ class Advance:
                 yield found
             if not (running & (at < steps)).any():
                 break
-        if not world.seen:
+        if isinstance(world, envs.Map):
             obs = real.dynamics.observe(state.to(real.state.dtype))
         envs.moved(environment, state, age, obs)
         loop.obs, loop.returns, loop.lengths = obs, returns, lengths

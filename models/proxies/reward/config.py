@@ -83,8 +83,8 @@ _BY_GAME: dict[tuple[str, str], dict[str, object]] = {
         "second_steps": 1000,
     },
     ("cheap", "cliff"): _CLIFF | _SHORT | {
-        "population": 32, "noise_std": 0.3, "step_size": 0.2, "agents_per_proxy": 2, "inner_steps": 1500,
-        "generations": 120, "second_phase": 60, "second_noise_std": 0.1, "second_step_size": 0.05, "second_agents": 4,
+        "population": 40, "noise_std": 0.3, "step_size": 0.2, "agents_per_proxy": 2, "inner_steps": 1500,
+        "generations": 90, "second_phase": 40, "second_noise_std": 0.12, "second_step_size": 0.07, "second_agents": 4,
         "second_steps": 800, "test_every": 10, "solved_bonus": 30.0, "truncation_ends": True,
     },
     ("paper", "cliff"): _CLIFF | {"population": 32, "solved_reward": -20.0, "eps_init": 0.01, "eps_min": 0.01},
