@@ -23,6 +23,8 @@ STAMP := $(VENV)/.ready-$(VERSION)-
 BROKEN := $(if $(filter runs,$(shell $(RUN) -c 'print("runs")' 2>/dev/null)),,again)
 
 export OMP_NUM_THREADS ?= 1
+# Where a shell sets it, every start compiles the sources anew: seconds each time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup trainer train demo test slow soak fuzz lint format types bench docs linkcheck tensorboard clean again
 .DEFAULT_GOAL := help

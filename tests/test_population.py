@@ -71,7 +71,9 @@ def worker_pids(driver: int, busy: bool = False) -> list[int]:
     return sorted(pid for pid in found if parents.get(parents[pid]) == driver)
 
 
-def test_two_workers_do_what_one_process_does(local: InnerLoop, two: RayWorkers, proxies: torch.Tensor) -> None:
+def test_two_workers_do_what_one_process_does(
+    local: InnerLoop, two: RayWorkers, proxies: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alone = local.run(proxies, SEEDS)
     assert len(alone.returns.unique()) > 2
     shared = two.run(proxies, SEEDS)
@@ -80,8 +82,12 @@ def test_two_workers_do_what_one_process_does(local: InnerLoop, two: RayWorkers,
     more = {"inner_steps": 30, "test_limit": 7, "inner_rule": "plateau"}
     same(local.run(proxies[:3], SEEDS[:3], **more), two.run(proxies[:3], SEEDS[:3], **more))  # type: ignore[arg-type]
     same(local.run(None, SEEDS[:1]), two.run(None, SEEDS[:1]))
+    cancelled: list[Any] = []
+    monkeypatch.setattr("ray.cancel", lambda task, force: cancelled.append(task))
+    monkeypatch.setattr(cluster, "_GRACE_SECONDS", 60.0)
     with pytest.raises(RuntimeError, match=r"(?s)in run.*size"):  # what a worker raises comes out as it is
         two.run(proxies[:, :-1], SEEDS)
+    assert not cancelled  # the other one raises too, and Ray aborts this process where it ends as it is cancelled
 
 
 def test_agents_of_two_families_are_shared_out_too(two: RayWorkers) -> None:

@@ -53,7 +53,7 @@ _ENVIRONMENT = {
 _ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _LOCAL_STORE_BYTES = 100 * 2**20
 _DEATHS = 3  # of workers over the same agents, before it is no accident
-_NOTICE_SECONDS = 60.0
+_NOTICE_SECONDS, _GRACE_SECONDS = 60.0, 1.0
 
 
 @contextlib.contextmanager
@@ -252,10 +252,14 @@ def _loaded(*job: Any) -> InnerLoop:
 
 
 def _cancel(tasks: list[Any]) -> None:
+    """End those that do not end by themselves: Ray aborts this process where one ends as it is cancelled ("Tried to
+    complete task that was not pending"), and those that fail by one fault end together."""
     import ray
 
-    for task in tasks if ray.is_initialized() else []:  # at the end of the program Ray may have gone first
-        with contextlib.suppress(Exception):
+    if not tasks or not ray.is_initialized():  # at the end of the program Ray may have gone first
+        return
+    with contextlib.suppress(Exception):
+        for task in ray.wait(tasks, num_returns=len(tasks), timeout=_GRACE_SECONDS, fetch_local=False)[1]:
             ray.cancel(task, force=True)
 
 
