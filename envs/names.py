@@ -6,7 +6,7 @@ The name of an environment with parameters contains those that differ from the t
 """
 
 import functools
-import importlib
+import importlib.util
 import re
 import sys
 from collections.abc import Mapping
@@ -371,8 +371,15 @@ def _unknown(name: str) -> SettingError:
     ids, (module, _, bare) = _ids(), name.rpartition(":")
     # What the module or its package registered first: its name in front would make any of its ids look similar.
     package = module.partition(".")[0]
-    close = closest(bare, [gym_id for gym_id, home in ids.items() if module and home.partition(".")[0] == package])
+    own = [gym_id for gym_id, home in ids.items() if home.partition(".")[0] == (package or name)]
+    if not module and "/" in bare and not any(gym_id.startswith(bare.partition("/")[0] + "/") for gym_id in ids):
+        line = f"no module that was imported registers ids of {bare.partition('/')[0]}"
+        return SettingError(f"gamename is {shown(name)}: {line}; give --import and the one that does", "gamename")
+    close = closest(bare, own if module else ())
     near = f"{module}:{close}" if close else closest(bare, [*GAMES, *declared(), *ids])
+    if not module and not near and name.isidentifier() and importlib.util.find_spec(name):
+        line = f"that is a module; allowed: an id that it registers, as {name}:{own[0] if own else 'MyEnv-v0'}"
+        return SettingError(f"gamename is {shown(name)}: {line}", "gamename")
     hint = f"; did you mean '{near}'? Allowed:" if near else "; allowed:"
     listed = ", ".join([*(game.name for game in _TABLE), *declared()])
     return SettingError(f"gamename is {shown(name)}{hint} {listed}, or any Gymnasium id", "gamename")

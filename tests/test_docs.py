@@ -41,7 +41,7 @@ SEARCH = (
     "--center_agents 1 --retest_agents 1 --report_agents 1 --initial_draws 1 --deploy_steps 40 --max_steps 20"
 )
 REWARDS = (
-    "--population 4 --generations 1 --inner_steps 60 --test_every 20 --test_episodes 1 --average_from 0 "
+    "--population 4 --generations 1 --inner_steps 60 --test_episodes 1 --test_every 20 --average_from 0 "
     "--center_agents 1 --retest_agents 1 --report_agents 1 --deploy_steps 40"
 )
 FILM = " --record_episodes 1 --time_limit 20"
@@ -121,7 +121,7 @@ def tiny(command: str) -> str:
     if name == "QLearning":
         return "--total_steps 10 --steps_per_epoch 5 --eval_every 1 --eval_episodes 1"
     if name == "RN":
-        return REWARDS.replace("--test_every 20", "") if "paper" in command else REWARDS
+        return REWARDS.replace("--test_every 20 --average_from 0", "") if "paper" in command else REWARDS
     if family(name).learns_from == "evolution":
         return SEARCH.replace("--inner_steps 60", "--inner_steps 300") if "paper" in command else SEARCH
     if name in PRESETS["procmaze_high"] or "model_generalisation" in command:

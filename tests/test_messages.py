@@ -61,6 +61,12 @@ train -> 'train' is not a flag; flags start with --
 --implementation RCPAA -> implementation is 'RCPAA'; did you mean 'RCP-A'? Allowed: UDRL, RCP-R, RCP-A, DDQN, ... SE
 --implementation ER --preset procmaze_hi
     -> preset is 'procmaze_hi'; did you mean 'procmaze_high'? Allowed for ER: shipped, procmaze_high, ...
+--resume exp_dir/x
+    -> resume is 'exp_dir/x'; allowed: true or false; it goes on with the newest run of the same settings, and ...
+--env_kwargs {} -> --env_kwargs is unknown; register an id with these arguments in a module of yours, ...
+--gamename ALE/Breakout-v5
+    -> gamename is 'ALE/Breakout-v5': no module that was imported registers ids of ALE; give --import and the one ...
+--gamename filecmp -> gamename is 'filecmp': that is a module; allowed: an id that it registers, as filecmp:MyEnv-v0
 --gamename lunarlandr -> gamename is 'lunarlandr'; did you mean 'lunarlander'? Allowed: ...
 --config nowhere.yaml -> config is 'nowhere.yaml': no such file or folder
 --config a.yaml --config b.yaml -> --config is given twice; allowed: one file
@@ -144,6 +150,10 @@ SEARCHES = """
 --epochs 5 -> --epochs has no effect with SE; did you mean '--generations'?
 --strategy nes --score_transform 7 --eval_every 5
     -> score_transform is 7, ... but eval_every is 5; allowed: a eval_every of 1, or a score_transform from 0 to 4
+--solved_bonus 3 -> --solved_bonus has no effect: objective is 'final'
+--second_steps 9 -> --second_steps has no effect: second_phase is null, so there is none
+--proxy bandit --table_size 9 -> --table_size has no effect: first_states is 'latent'
+--agent PPO --form published --gae_lambda 0.5 -> --gae_lambda has no effect: form is 'published', ...
 --num_workers 2 --num_threads 2 -> --num_threads has no effect with --num_workers 2, whose processes have a thread each
 --target_return 9 --solved_reward 400 -> target_return is 9.0, but solved_reward is 400.0; give one
 """

@@ -83,6 +83,8 @@ def test_a_loaded_agent_plays(tmp_path: Path) -> None:
                         (obs[None], r"obs has shape \[1, 4\]; allowed: \[4\], one")):  # fmt: skip
         with pytest.raises(SettingError, match=line):
             run.predict(wrong)
+    with pytest.raises(SettingError, match="path is None; allowed: the path of a run's folder, or of a checkpoint"):
+        trainer.evaluate(None)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="episodes is 0; allowed: integer, at least 1"):
         trainer.evaluate(run.folder, episodes=0)
 

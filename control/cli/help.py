@@ -86,7 +86,7 @@ def help_text(known: Mapping[str, Flag], implementation: str, game: str) -> str:
     for section in sorted(groups, key=_place):
         parts.append(f"{section}:")
         if section.startswith("hyperparameters") and sources:
-            parts += [filled(f"Defaults are those on {game}. {sources[1]}"), ""]
+            parts += [filled(f"Defaults are those with --gamename {game}. {sources[1]}"), ""]
             sources = None
         shown = [flag for flag in groups[section] if flag.name not in OLDER]
         parts += [_entry(f"--{flag.name} {_metavar(flag)}", _explain(flag, families), width) for flag in shown]

@@ -12,6 +12,9 @@ from models.settings import Kind, SettingError, kinds
 from models.vocabulary import DEPTHS, HINTS, WIDTHS, vocabulary
 
 FLAG_ONLY = ("config", "help", "import", "version")
+_ELSEWHERE = {
+    "env_kwargs": "register an id with these arguments in a module of yours, and give --gamename my_module:MyEnv-v0"
+}
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,8 @@ def unknown(name: str, known: Mapping[str, Flag], implementation: str, prefix: s
         return SettingError(f"{prefix}{name} is no setting; allowed only as the flag --{name}")
     if name == "command" or name.startswith("command."):
         return SettingError(f"{prefix}{name} is unknown; allowed: {', '.join(f'command.{key}' for key in COMMANDS)}")
+    if name in _ELSEWHERE:
+        return SettingError(f"{prefix}{name} is unknown; {_ELSEWHERE[name]}")
     switches = [f"no_{other}" for other, flag in known.items() if flag.default is True]
     families = families_of(implementation, RunConfig.agent)
     meanings = {other: to for other, to in (HINTS | vocabulary(families, known)).items() if to in known}

@@ -174,15 +174,23 @@ def replaced_in(implementation: str) -> dict[str, str]:
     return {**REPLACED[own.learns_from], **own.replaced}
 
 
+def ineffective(settings: Settings) -> dict[str, str]:
+    """Name -> reason, of the family's and the inner agents' settings that do nothing beside the others."""
+    run, own = settings.run, family(settings.run.implementation)
+    if settings.proxy is None:
+        return dict(own.ineffective(settings.agent))
+    idle = dict(own.ineffective(settings.proxy))
+    for name, called, agent in by_family(settings.agent, named_agents(run.agent)):
+        idle |= {called[field]: why for field, why in family(name).ineffective(agent).items()}
+    return idle
+
+
 def acting(settings: Settings) -> dict[str, Any]:
     """What of the written form a training run goes by: none of `BY_FLAG`, nothing for other commands, and nothing that
     has no effect beside the rest. `from_dict` makes the same run of it."""
     run, names = settings.run, {*BY_FLAG, "resume", "display", *replaced_in(settings.run.implementation)}
     names |= {field.name for field in dataclasses.fields(run) if field.metadata["section"] in WITHOUT_EFFECT}
-    names |= family(run.implementation).ineffective(settings.agent).keys()
-    if settings.proxy is not None:
-        for name, called, own in by_family(settings.agent, named_agents(run.agent)):
-            names |= {called[field] for field in family(name).ineffective(own)}
+    names |= ineffective(settings).keys()
     if run.no_checkpoint:
         names.add("checkpoint_every")
     if not run.record:

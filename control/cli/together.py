@@ -7,9 +7,8 @@ from itertools import combinations, product
 
 from control.cli.errors import absent
 from control.cli.options import Flag, for_evaluation
-from control.cli.settings import Settings, replaced_in
+from control.cli.settings import Settings, ineffective, replaced_in
 from control.cli.words import WORDS
-from models.registry import family
 from models.settings import SettingError, nearest, raise_all
 
 MODES = ("eval_agent", "use_tune", "plot", "film", "report")  # what is done instead of training one run
@@ -64,9 +63,9 @@ def check_together(settings: Settings, typed: Collection[str], known: Mapping[st
 
 def _idle(settings: Settings, typed: Collection[str], known: Mapping[str, Flag]) -> Iterator[tuple[str, str]]:
     """Those of the ``typed`` flags that do nothing beside the other settings, and why."""
-    run, able, own = settings.run, for_evaluation(), family(settings.run.implementation)
+    run, able = settings.run, for_evaluation()
     replaced = {} if run.eval_agent else replaced_in(run.implementation)
-    ineffective = {} if run.eval_agent else own.ineffective(settings.agent)
+    idle = {} if run.eval_agent else ineffective(settings)
     modes = [mode for mode in HEARD if getattr(run, mode)]
     for name in typed:
         switch = SWITCHES.get(known[name].section)
@@ -75,8 +74,8 @@ def _idle(settings: Settings, typed: Collection[str], known: Mapping[str, Flag])
         elif name in replaced:
             near = f"; did you mean '--{replaced[name]}'?" if replaced[name] else ""
             yield name, f" with {run.implementation}{near}"
-        elif name in ineffective:
-            yield name, f": {ineffective[name]}"
+        elif name in idle:
+            yield name, f": {idle[name]}"
         elif switch and not getattr(run, switch) and not name.startswith("command."):
             if name != switch:
                 yield name, f" without --{switch}"

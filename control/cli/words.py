@@ -13,6 +13,7 @@ Pair = tuple[str, list[str]]
 """The name of a setting and the words given for it, none for a bare flag."""
 
 NULL = ("null", "none", "~", "")
+_MORE = {"resume": "; it goes on with the newest run of the same settings, and --reload takes a checkpoint's weights"}
 WORDS = ("untrained", "real")  # of --film, for agents that no file holds
 
 
@@ -96,7 +97,8 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
     try:
         values = tuple(read(kind.item, item) for item in items)
     except ValueError:
-        raise refused(flag.name, " ".join(words), kind, flag.meta) from None
+        error = refused(flag.name, " ".join(words), kind, flag.meta)
+        raise SettingError(f"{error}{_MORE.get(flag.name, '')}", flag.name) from None
     return values if kind.many else values[0]
 
 

@@ -88,6 +88,10 @@ def _path(run: RunConfig, game: str) -> Path:
         path = Path(run.film_out)
         if path.suffix.lower() != ".mp4" or path.is_dir():
             raise SettingError(f"film_out is {run.film_out!r}; allowed: a file ending in .mp4", "film_out")
+        for beside, mark in ((path, b"ftyp"), (path.with_suffix(".gif"), b"GIF8")):
+            if beside.is_file() and mark not in beside.open("rb").read(8):
+                line = f"film_out is {run.film_out!r}, but {str(beside)!r} is no film"
+                raise SettingError(f"{line}; allowed: a new file, or a film to replace", "film_out")
     else:
         named = (Path(run.logdir, "films", f"{safe_name(game)}_{number}.mp4") for number in itertools.count())
         path = next(path for path in named if not path.exists())

@@ -70,6 +70,8 @@ class Run:
     never evaluated). ``finished`` is False where Ctrl-C ended the training."""
 
     def __init__(self, path: str | Path, finished: bool = True):
+        if not isinstance(path, str | Path):
+            raise SettingError(f"path is {path!r}; allowed: the path of a run's folder, or of a checkpoint", "path")
         self.path, self.finished = Path(path), finished
 
     @cached_property

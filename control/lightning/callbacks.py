@@ -104,14 +104,13 @@ class Progress(Callback):
         sys.stdout.flush()
 
     def _left(self, module: RunModule) -> str:
-        """How long the run may still take, with what comes after the last epoch. Nobody knows before the first update,
-        which makes an epoch several times as long."""
+        """How long the run may still take, with what comes after the last epoch. The first update makes an epoch
+        several times as long."""
         share = module.share()
-        if isinstance(module, AgentModule) and not module.gradient_steps and share < 1:
-            return "no update yet"
+        waits = isinstance(module, AgentModule) and not module.gradient_steps and share < 1
         left = (time.perf_counter() - self._started) / (share - self._begun) * (1 - share)
         left += 0.0 if module.stop_reason() else module.seconds_after()
-        return f"{tqdm.format_interval(left)} left"
+        return f"{tqdm.format_interval(left)} left{' without updates, and none yet' if waits else ''}"
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.bar is not None:

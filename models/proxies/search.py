@@ -8,7 +8,7 @@ import functools
 import importlib.util
 from dataclasses import dataclass, replace
 
-from models.settings import setting, width
+from models.settings import kinds, setting, width
 
 HAS_NUMBA = importlib.util.find_spec("numba") is not None  # the extra of that name
 
@@ -175,6 +175,22 @@ class SearchConfig:
             "scored_by": self.second_scored_by,
         }  # fmt: skip
         return replace(self, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
+
+
+def ineffective(config: SearchConfig) -> dict[str, str]:
+    """Name -> reason, of settings that do nothing beside the others (`models.family.Family`)."""
+    second = tuple(name for name in kinds(type(config)) if name.startswith("second_") and name != "second_phase")
+    rules: list[tuple[bool, tuple[str, ...], str]] = [
+        (config.objective != "average", ("average_from", "solved_bonus"), f"objective is {config.objective!r}"),
+        (config.objective != "threshold", ("unsolved_weight",), f"objective is {config.objective!r}"),
+        (config.inner_rule != "plateau", ("early_out_virtual_diff", "plateau_floor"),
+         f"inner_rule is {config.inner_rule!r}"),
+        (config.strategy != "nes", ("score_transform", "nes_step_size"), f"strategy is {config.strategy!r}"),
+        (config.second_phase is None, second, "second_phase is null, so there is none"),
+        (config.initial_draws == 1, ("initial_members", "initial_generations"), "initial_draws is 1"),
+        (config.initial_generations is not None, ("initial_members",), "initial_generations is given"),
+    ]  # fmt: skip
+    return {name: why for idle, names, why in rules if idle for name in names}
 
 
 def validate(config: SearchConfig) -> str | None:

@@ -156,5 +156,5 @@ def validate(config: Config) -> str | None:
 
 FAMILY = Family(
     config=Config, implementations={"RN": {}}, learns_from="evolution", proxy_defaults=proxy_defaults,
-    validate=validate, accelerators=("cpu", "gpu"),
+    validate=validate, ineffective=search.ineffective, accelerators=("cpu", "gpu"),
 )  # fmt: skip

@@ -223,6 +223,11 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     )
 
 
+def ineffective(config: Config) -> dict[str, str]:
+    table = {"table_size": "first_states is 'latent'"} if config.first_states == "latent" else {}
+    return search.ineffective(config) | table
+
+
 def validate(config: Config) -> str | None:
     if config.proxy == "bandit" and config.inner_rule == "plateau":
         return "inner_rule is 'plateau', but proxy is 'bandit', whose episodes have one step; allowed: budget, tests"
@@ -241,5 +246,5 @@ def validate(config: Config) -> str | None:
 
 FAMILY = Family(
     config=Config, implementations={"SE": {}}, learns_from="evolution", proxy_defaults=proxy_defaults,
-    validate=validate, accelerators=("cpu", "gpu"),
+    validate=validate, ineffective=ineffective, accelerators=("cpu", "gpu"),
 )  # fmt: skip
