@@ -66,7 +66,8 @@ def inner(preset: str) -> InnerLoop:
         {field.name: values[field.name] for field in dataclasses.fields(kind) if field.name in values}
         for kind in (Config, AgentConfig)
     )
-    return InnerLoop(Config(**config | {"test_episodes": TESTS}), "DDQN", AgentConfig(**agent), GAME)
+    tests = {"test_episodes": TESTS, "test_limit": plain.EPISODE_STEPS}
+    return InnerLoop(Config(**config | tests), "DDQN", AgentConfig(**agent), GAME)
 
 
 class Ours:
@@ -187,7 +188,7 @@ class Generation:
 
     def ours(self) -> float:
         seeds, steps = range(len(self.proxies)), self.size.training
-        how = {"inner_steps": steps, "test_limit": plain.EPISODE_STEPS, "inner_rule": "budget"}
+        how = {"inner_steps": steps, "inner_rule": "budget"}
         return cpu_seconds(lambda: self.loop.run(self.proxies, seeds, **how))
 
     def theirs(self) -> float:
@@ -232,7 +233,7 @@ def memory_of_generation(steps: int) -> tuple[float, float]:
     loop = inner("paper")
     ours = Ours(loop, PERTURBATIONS * TRAININGS)
     ours.begin(LONGEST).train(steps)
-    loop.test(ours.agent.with_weights(ours.agent.online), range(ours.agent.members), plain.EPISODE_STEPS)
+    loop.test(ours.agent.with_weights(ours.agent.online), range(ours.agent.members))
     return peak() - before, sum(table.nbytes for table in ours.agent.replay._tables.values()) / 1e9
 
 

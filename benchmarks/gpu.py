@@ -58,7 +58,7 @@ class Training:
             streams = streams_on(device, seeds, "episodes")
             loop = DeviceLoop(loop.agent, loop.environment, streams, way == "graph")  # type: ignore[arg-type]
         self.loop, self.members, self.device = loop, members, at
-        self.advance = inner.compiled.advance if way == "machine code" and inner.compiled else None
+        self.advance = inner.compiled.Advance() if way == "machine code" and inner.compiled else None
         # The whole training's length, for the replay buffer.
         self.ticks = [-(-steps // loop.agent.envs) for steps in (size.before, size.steps)]
         loop.agent.budget = (self.ticks[0] + (size.rounds + 1) * self.ticks[1]) * loop.agent.envs

@@ -123,7 +123,8 @@ def tiny(command: str) -> str:
     if name == "RN":
         return REWARDS.replace("--test_every 20 --average_from 0", "") if "paper" in command else REWARDS
     if family(name).learns_from == "evolution":
-        return SEARCH.replace("--inner_steps 60", "--inner_steps 300") if "paper" in command else SEARCH
+        few = SEARCH + " --table_size 50" if re.search("two_stage|clone", command) else SEARCH
+        return few.replace("--inner_steps 60", "--inner_steps 300") if "paper" in command else few
     if name in PRESETS["procmaze_high"] or "model_generalisation" in command:
         return MODELS
     if family(name).learns_from == "steps":
@@ -187,6 +188,7 @@ def test_every_command_runs(
     as a search of hyperparameters is; agents are trained for a moment on synthetic environments that are shipped."""
     few = property(lambda config: max(300, config.average_from + (config.test_every or 0)))  # one test at least
     monkeypatch.setattr(SearchConfig, "steps_in_use", few)
+    monkeypatch.setattr("control.reports.synthetic._EPISODES", 1)  # of each agent whose behaviour is drawn
     for command in commands(page):
         command = re.sub(r"^.*\./bash_train\.sh", "python trainer.py", command)
         flags = {flag for flag in command.split(" --") if not re.match("(seed|num_seeds|epochs) ", flag)}

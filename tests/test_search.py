@@ -128,7 +128,7 @@ def test_where_nobody_knows_how_far_states_go_they_are_those_that_the_target_mee
     """Drawn anew whenever a mean is scored; what scales its inputs stays that of the start, and a resumed search gives
     the same."""
     words = "--proxy bandit --preset two_stage --agent DDQN --no_compiled --table_size 40 --keep_best 1 --noise_std 1"
-    own: dict[str, Any] = {"eval_every": 1, "generations": 2}
+    own: dict[str, Any] = {"eval_every": 1, "generations": 2, "deploy_steps": 40}
     folder = searched(tmp_path / "whole", *words.split(), **own)
     proxy = files.load(folder / "proxy.safetensors")
     target, named = proxy.networks.target(proxy.parameters[None]), proxy.networks.named(proxy.parameters)
