@@ -22,7 +22,8 @@ from envs.repeated import RepeatedDynamics
 from envs.reward import RewardedEnvironment
 from envs.synthetic import ENDS_ABOVE, SyntheticDynamics
 from envs.tensor import TensorEnvironment
-from models.compiled import NOTHING, Net, better, exact, known, net, single, within
+from models.compiled import NOTHING, Net, better, net, single
+from models.machine import exact, known, within
 from models.proxies.reward.networks import Phi
 from models.proxies.synthetic.compiled import FORMS, by_target, learned
 from models.spaces import Discrete

@@ -3,100 +3,21 @@
 A step of a tiny agent is some hundred operations on a few thousand numbers. As tensors of all members they cost a call
 each; compiled, one member after another, they cost their arithmetic. Every function here mirrors one of torch's, which
 it names, and a test holds the two together (tests/test_compiled.py). Importing this takes Numba.
-
-Functions call each other across files, which Numba's cache does not notice. So the cache has a folder for each state of
-the code.
 """
 
 import functools
-import hashlib
-import importlib.util
-import os
-import shutil
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
-from numba.extending import overload
 from torch import Tensor
 
+from models.machine import compiled, exact
 from models.mlp import Mlp
 from models.optim import MemberAdam
-from models.vectors import LANES, line, load, number, put, splat, spread, store, total, totals, where_less
+from models.tiles import ACTIVATIONS, PRELU, RELU, TANH, ZERO, down, fraction, outer, slope_of, up
+from models.vectors import LANES, line, number, spread, store
 
-F = TypeVar("F", bound=Callable[..., Any])
 Array = np.ndarray[Any, Any]
-# Files that compiled functions, or constants in them, stand in; and how many states of them stay compiled.
-_COMPILED, _KEPT = ("compiled.py", "vectors.py", "synthetic.py"), 8
-ACTIVATIONS = {"identity": 0, "relu": 1, "leakyrelu": 2, "tanh": 3, "prelu": 4}
-RELU, LEAKY, TANH, PRELU = 1, 2, 3, 4
-# Counting references to arrays would take most of the time, so compiled functions neither count nor make any.
-EXACT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
-INLINE: dict[str, Any] = {"forceinline": True}
-# Sums may be reordered for the processor's vectors. NaN and infinities stay what they are: members are judged by them.
-FAST: dict[str, Any] = EXACT | {"fastmath": {"reassoc", "contract", "arcp", "nsz"}}
-ZERO, ONE = np.float32(0), np.float32(1)
-_MOST = np.float32(7.9053111)  # whose tanh is 1
-
-
-@functools.cache
-def cache_folder() -> Path:
-    """Where compiled code of this state of the sources is kept: in the user's cache, or in a folder of this process
-    alone where that cannot be written."""
-    sources = []
-    for room in ("models", "envs", "control"):  # each by itself, for Ray gives its workers a folder for each
-        found = importlib.util.find_spec(room)
-        for place in found.submodule_search_locations or () if found else ():
-            sources += [path for path in sorted(Path(place).rglob("*.py")) if path.name in _COMPILED]
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
-    try:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "understudy"
-        folder = base / digest
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except (OSError, RuntimeError):
-        return Path(tempfile.mkdtemp(prefix="understudy-"))
-    for old in sorted(base.iterdir(), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
-    return folder
-
-
-def exact(function: F) -> F:
-    """The function in machine code, which rounds as it is written; compiled at its first call, then kept on disk."""
-    return _made(function, EXACT)
-
-
-def within(function: F) -> F:
-    """As `exact`, put into its caller: handing over a `World` or `Members` takes longer than a short function does."""
-    return _made(function, EXACT | INLINE)
-
-
-def compiled(function: F) -> F:
-    """As `exact`, but sums may be reordered, and a product and a sum rounded once."""
-    return _made(function, FAST)
-
-
-def _made(function: F, options: dict[str, Any]) -> F:
-    settings: Any = numba.core.config
-    before, settings.CACHE_DIR = settings.CACHE_DIR, str(cache_folder())
-    try:
-        return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]
-    finally:
-        settings.CACHE_DIR = before
-
-
-def known(kind: type) -> Any:
-    """A function by which compiled code knows, before it runs, whether an argument is of this very class of tuples."""
-
-    def asked(x: Any) -> None: ...
-
-    options: Any = EXACT | INLINE
-    overload(asked, jit_options=options)(lambda x: (lambda x: True) if x.instance_class is kind else lambda x: False)
-    return asked
 
 
 class Net(NamedTuple):
@@ -136,24 +57,6 @@ def layers_of(net: Net, batch: int) -> Array:
     return whole[first : first + len(whole) - LANES].reshape(shape)
 
 
-@compiled
-def _tanh(x):
-    """`torch.tanh` of a number or a vector within two units in the last place: the rational function of Eigen."""
-    x = where_less(x, -_MOST, -_MOST, x)
-    x = where_less(_MOST, x, _MOST, x)
-    s = x * x
-    p = s * np.float32(-2.76076847742355e-16) + np.float32(2.00018790482477e-13)
-    p = s * p + np.float32(-8.60467152213735e-11)
-    p = s * p + np.float32(5.12229709037114e-08)
-    p = s * p + np.float32(1.48572235717979e-05)
-    p = s * p + np.float32(6.37261928875436e-04)
-    p = s * p + np.float32(4.89352455891786e-03)
-    q = s * np.float32(1.19825839466702e-06) + np.float32(1.18534705686654e-04)
-    q = s * q + np.float32(2.26843463243900e-03)
-    q = s * q + np.float32(4.89352518554385e-03)
-    return x * p / q
-
-
 @exact
 def better(x, y):
     """Whether x comes before y in an argmax, where NaN is the largest, as to torch."""
@@ -161,130 +64,24 @@ def better(x, y):
 
 
 @compiled
-def _activate(x, kept, width, kind, leak):
-    """The activation of ``x [., B]`` in place (`Columns.activated`); ``kept`` takes what prelu's derivative needs."""
-    for n in range(width):
-        if kind == RELU:
-            for j in range(0, x.shape[1], LANES):
-                value = load(x, n, j)
-                store(x, n, j, where_less(value, ZERO, ZERO, value))
-        elif kind == TANH:
-            for j in range(0, x.shape[1], LANES):
-                store(x, n, j, _tanh(load(x, n, j)))
-        else:
-            for j in range(0, x.shape[1], LANES):
-                value = load(x, n, j)
-                store(kept, n, j, value)
-                store(x, n, j, where_less(ZERO, value, value, leak * value))
-
-
-@compiled
-def _affine(x, y, flat, weight, bias, count, stride_in, stride_out, outputs):
-    """``y = W x + b`` of columns (`Columns.affine`): weight (o, i) lies at ``weight + o stride_out + i stride_in``; a
-    negative ``bias`` is none."""
-    for j in range(0, y.shape[1], LANES):
-        o = 0
-        while o + 4 <= outputs:  # four at once, for every pass over x costs its loads
-            at = weight + o * stride_out
-            a, b, c, d = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
-            if bias >= 0:
-                a, b = spread(flat, bias + o), spread(flat, bias + o + 1)
-                c, d = spread(flat, bias + o + 2), spread(flat, bias + o + 3)
-            for i in range(count):
-                value = load(x, i, j)
-                a += spread(flat, at) * value
-                b += spread(flat, at + stride_out) * value
-                c += spread(flat, at + 2 * stride_out) * value
-                d += spread(flat, at + 3 * stride_out) * value
-                at += stride_in
-            store(y, o, j, a)
-            store(y, o + 1, j, b)
-            store(y, o + 2, j, c)
-            store(y, o + 3, j, d)
-            o += 4
-        while o < outputs:
-            at, i = weight + o * stride_out, 0
-            a, b, c, d = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
-            while i + 4 <= count:  # four sums, for each waits for its last
-                a += spread(flat, at) * load(x, i, j)
-                b += spread(flat, at + stride_in) * load(x, i + 1, j)
-                c += spread(flat, at + 2 * stride_in) * load(x, i + 2, j)
-                d += spread(flat, at + 3 * stride_in) * load(x, i + 3, j)
-                at, i = at + 4 * stride_in, i + 4
-            while i < count:
-                a += spread(flat, at) * load(x, i, j)
-                at, i = at + stride_in, i + 1
-            store(y, o, j, ((a + b) + (c + d)) + (spread(flat, bias + o) if bias >= 0 else splat(ZERO)))
-            o += 1
-
-
-@compiled
 def forward(net, flat, acts, kept):
     """`Mlp.forward` of one member with parameters ``flat [D]``: from ``acts[0]`` to ``acts[L]``. ``kept`` is memory of
     the same shape for prelu, and else not used."""
-    depth = len(net.sizes) - 1
+    depth, columns = len(net.sizes) - 1, acts.shape[2]
     leak = flat[net.slope] if net.activation == PRELU else net.leak
-    for layer in range(depth):
-        inputs, outputs = net.sizes[layer], net.sizes[layer + 1]
-        across, along = (outputs, 1) if net.turned[layer] else (1, inputs)
-        _affine(
-            acts[layer], acts[layer + 1], flat, net.weights[layer], net.biases[layer], inputs, across, along, outputs
-        )
-        if layer < depth - 1 and net.activation:
-            _activate(acts[layer + 1], kept[layer + 1], outputs, net.activation, leak)
-
-
-@compiled
-def _outer(below, gradient, grad, weight, bias, inputs, outputs, stride_in, stride_out):
-    """The gradient of a layer's weight and bias (`Columns.outer`)."""
-    batch = gradient.shape[1]
-    for o in range(outputs):
-        a = splat(ZERO)
-        for j in range(0, batch, LANES):
-            a += load(gradient, o, j)
-        put(grad, bias + o, total(a))
-        at, i = weight + o * stride_out, 0
-        while i + 4 <= inputs:
-            a, b, c, d = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
-            for j in range(0, batch, LANES):
-                value = load(gradient, o, j)
-                a += value * load(below, i, j)
-                b += value * load(below, i + 1, j)
-                c += value * load(below, i + 2, j)
-                d += value * load(below, i + 3, j)
-            sums = totals(a, b, c, d)
-            put(grad, at, sums[0])
-            put(grad, at + stride_in, sums[1])
-            put(grad, at + 2 * stride_in, sums[2])
-            put(grad, at + 3 * stride_in, sums[3])
-            at, i = at + 4 * stride_in, i + 4
-        while i < inputs:
-            a = splat(ZERO)
-            for j in range(0, batch, LANES):
-                a += load(gradient, o, j) * load(below, i, j)
-            put(grad, at, total(a))
-            at, i = at + stride_in, i + 1
-
-
-@compiled
-def _derive(gradient, below, kept, width, kind, leak):
-    """``gradient`` times the activation's derivative (`products.derivative`); gives what prelu's slope gets."""
-    batch, slope = gradient.shape[1], splat(ZERO)
-    for i in range(width):
-        for j in range(0, batch, LANES):
-            down, value = load(gradient, i, j), load(below, i, j)
-            if kind == RELU:
-                down = where_less(ZERO, value, down, ZERO)
-            elif kind == TANH:
-                down *= ONE - value * value
-            elif kind == LEAKY:
-                down *= where_less(ZERO, value, ONE, leak)
-            elif kind == PRELU:
-                value = load(kept, i, j)
-                slope += down * where_less(value, ZERO, value, ZERO)
-                down *= where_less(ZERO, value, ONE, leak)
-            store(gradient, i, j, down)
-    return total(slope)
+    for j in range(0, columns, 2 * LANES):  # through all layers, while they are near
+        k = min(j + LANES, columns - LANES)
+        for layer in range(depth):
+            count, rows, kind = net.sizes[layer], net.sizes[layer + 1], net.activation if layer < depth - 1 else 0
+            along, across = (rows, 1) if net.turned[layer] else (1, count)
+            x, y, more, weight, bias = (
+                acts[layer],
+                acts[layer + 1],
+                kept[layer + 1],
+                net.weights[layer],
+                net.biases[layer],
+            )
+            up(x, y, more, flat, weight, bias, count, along, across, rows, j, k, kind, leak)
 
 
 @compiled
@@ -293,17 +90,21 @@ def backward(net, flat, acts, kept, back, grad, parameters, inputs):
     with ``inputs``, to d loss / d x in ``back[0]``. ``back`` is memory of the shape of ``acts``."""
     depth, slope = len(net.sizes) - 1, ZERO
     leak = flat[net.slope] if net.activation == PRELU else net.leak
-    for layer in range(depth - 1, -1, -1):
-        count, outputs = net.sizes[layer], net.sizes[layer + 1]
-        across, along = (outputs, 1) if net.turned[layer] else (1, count)
-        if parameters:
-            _outer(
-                acts[layer], back[layer + 1], grad, net.weights[layer], net.biases[layer], count, outputs, across, along
-            )
-        if layer or inputs:
-            _affine(back[layer + 1], back[layer], flat, net.weights[layer], -1, outputs, along, across, count)
-        if layer:
-            slope += _derive(back[layer], acts[layer], kept[layer], count, net.activation, leak)
+    for layer in range(depth, -1 if inputs else 0, -1):
+        rows, here, kind = net.sizes[layer], back[layer], net.activation if layer else 0
+        for n in range(0, rows, 4):  # down to the weights, while they are near
+            last = min(n + 4, rows)
+            if layer < depth:
+                count, weight = net.sizes[layer + 1], net.weights[layer]
+                along, across = (1, count) if net.turned[layer] else (rows, 1)
+                down(back[layer + 1], here, acts[layer], flat, weight, count, along, across, n, last, kind, leak)
+                if kind == PRELU:
+                    slope += slope_of(here, kept[layer], n, last, leak)
+            if parameters and layer:
+                below, count = layer - 1, net.sizes[layer - 1]
+                along, across = (rows, 1) if net.turned[below] else (1, count)
+                weight, bias = net.weights[below], net.biases[below]
+                outer(acts[below], here, grad, weight, bias, count, along, across, n, last)
     if parameters and net.activation == PRELU:
         grad[net.slope] = slope
 
@@ -342,7 +143,8 @@ def single(net, flat, rows, at):
                     rows[to, o] = ZERO if rows[to, o] < ZERO else rows[to, o]
             elif net.activation == TANH:
                 for o in range(outputs):
-                    rows[to, o] = _tanh(rows[to, o])
+                    p, q = fraction(rows[to, o])
+                    rows[to, o] = p / q
             elif net.activation:
                 for o in range(outputs):
                     rows[to, o] = rows[to, o] if rows[to, o] > ZERO else leak * rows[to, o]

@@ -142,6 +142,46 @@ def spread(typing: Any, array: Any, at: Any) -> Any:
 
 
 @intrinsic
+def place(typing: Any, array: Any, row: Any, column: Any) -> Any:
+    """The address of ``array[row, column]``; loops that count in addresses keep them in registers."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ptrtoint(_entry(context, builder, signature, arguments), ir.IntType(64))
+
+    return types.intp(array, types.intp, types.intp), generate
+
+
+@intrinsic
+def place_along(typing: Any, array: Any, at: Any) -> Any:
+    """The address of ``array[at]``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ptrtoint(_along(context, builder, signature, arguments), ir.IntType(64))
+
+    return types.intp(array, types.intp), generate
+
+
+@intrinsic
+def load_from(typing: Any, address: Any) -> Any:
+    """The 16 numbers at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(builder.inttoptr(arguments[0], _VECTOR.as_pointer()), align=4)
+
+    return VECTOR(types.intp), generate
+
+
+@intrinsic
+def spread_from(typing: Any, address: Any) -> Any:
+    """The number at an address, 16 times."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _splat(builder, builder.load(builder.inttoptr(arguments[0], ir.FloatType().as_pointer()), align=4))
+
+    return VECTOR(types.intp), generate
+
+
+@intrinsic
 def total(typing: Any, x: Any) -> Any:
     """The sum of a vector."""
 
@@ -194,6 +234,18 @@ def _where_less(x, y, then, other):  # type: ignore[no-untyped-def]
     if VECTOR in (x, y, then, other):
         return lambda x, y, then, other: _less(splat(x), splat(y), splat(then), splat(other))
     return lambda x, y, then, other: then if x < y else other
+
+
+@intrinsic
+def where_better(typing: Any, x: Any, y: Any, then: Any, other: Any) -> Any:
+    """``then`` where x comes before y in an argmax, where NaN is the largest, as to torch; of vectors."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        x, y, then, other = arguments
+        only = builder.and_(builder.fcmp_unordered("uno", x, x), builder.fcmp_ordered("ord", y, y))
+        return builder.select(builder.or_(builder.fcmp_ordered(">", x, y), only), then, other)
+
+    return VECTOR(VECTOR, VECTOR, VECTOR, VECTOR), generate
 
 
 def _operator(symbol: Any, name: str) -> None:

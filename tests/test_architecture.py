@@ -26,6 +26,7 @@ ALLOWED = {
     "envs": (
         "envs",
         "models.compiled",
+        "models.machine",
         "models.proxies",
         "models.spaces",
         "models.state",
@@ -53,7 +54,7 @@ HOMES = {
     ),
     "mujoco": ("envs/gymnasium_adapter.py", "envs/names.py"),
     "vizdoom": ("envs/gymnasium_adapter.py", "envs/wrappers.py", "envs/names.py"),
-    "numba": ("models/compiled.py", "models/vectors.py", "control/loops/compiled.py"),
+    "numba": ("models/machine.py", "models/vectors.py", "control/loops/compiled.py"),
     "lightning": (),  # a second copy of pytorch_lightning's classes
     "pytorch_lightning": ("control/lightning/", "control/commands/train.py", "control/commands/trials.py"),
     "trainer": (),

@@ -362,7 +362,7 @@ def _compiled(settings: Settings) -> bool:
         line = f"compiled is true, but {run.agent} with these settings has no machine code; allowed: false"
         raise SettingError(line, "compiled")
     if able:
-        from models.compiled import cache_folder
+        from models.machine import cache_folder
 
         if not any(cache_folder().rglob("*.nbi")):
             note("machine code is compiled, which takes a minute or two and happens once")

@@ -24,8 +24,8 @@ from models.agents.ddqn import compiled as ddqn
 from models.agents.ppo import compiled as ppo
 from models.agents.tabular import compiled as tabular
 from models.agents.td3 import compiled as td3
-from models.compiled import EXACT, INLINE, exact
 from models.contract import InnerAgent, Policy
+from models.machine import EXACT, INLINE, exact
 from models.registry import agent_class, default_config
 from models.streams import Streams
 

@@ -12,14 +12,12 @@ import torch
 from models.agents.ddqn.agent import Agent, Greedy
 from models.agents.ddqn.networks import Dueling
 from models.compiled import (
-    FAST,
     NOTHING,
     Learner,
     Net,
     adam,
     backward,
     better,
-    compiled,
     epsilon,
     follow,
     forward,
@@ -28,9 +26,11 @@ from models.compiled import (
     net,
     row_of,
     single,
-    within,
 )
+from models.machine import FAST, compiled, within
 from models.mlp import Mlp
+from models.tiles import ZERO, copy
+from models.vectors import LANES, load, splat, store, total, where_better, where_less
 
 Array = np.ndarray[Any, Any]
 NUMBERS = ("explore", "action", "replay")  # of `Agent.noise`
@@ -79,10 +79,10 @@ class Work(NamedTuple):
     advantage: Array
     advantage_kept: Array
     advantage_back: Array
-    q: Array  # [A, B]
-    best: Array  # [B]
-    goal: Array  # [B]
-    batch: Array  # [B], rows
+    q: Array  # [A, B], and as many columns more as fill the last vector; so the three below
+    chosen: Array  # [A, B], of the weights that choose
+    goal: Array  # [1, B]
+    sample: Array  # [2 O + 4, B], what rows of the table hold, and the share of each in the loss
     grad: Array  # [D]
 
 
@@ -135,10 +135,11 @@ def work(a: Members) -> Work:
     widest = max(a.body.widest, a.value.widest, a.advantage.widest)
     rows, vector = np.empty((4, widest), np.float32), np.empty(0, np.float32)
     layers = [layers_of(each, batch) for each in (a.body, a.value, a.advantage) for _ in range(3)]
-    q, best, goal = np.empty((a.actions, batch), np.float32), np.empty(batch, np.int64), np.empty(batch, np.float32)
-    return Work._make(
-        (rows, vector, *layers, q, best, goal, np.empty_like(best), np.zeros(a.own.online.shape[1], np.float32))
-    )
+    columns = layers[0].shape[2]
+    counts = a.actions, a.actions, 1, 2 * a.obs_size + 4
+    q, chosen, goal, sample = (np.zeros((count, columns), np.float32) for count in counts)
+    sample[-1, :batch] = 1 / batch
+    return Work._make((rows, vector, *layers, q, chosen, goal, sample, np.zeros(a.own.online.shape[1], np.float32)))
 
 
 @within
@@ -186,12 +187,10 @@ def remember(a, w, m, t, e, obs, action, after, state, reward, discount, done):
 def _values(a, w, flat):
     """`network.forward` of the columns in ``w.body[0]``, into ``w.q``."""
     forward(a.body, flat, w.body, w.kept)
-    depth, batch = len(a.body.sizes) - 1, w.q.shape[1]
+    depth, batch = len(a.body.sizes) - 1, a.replay.shape[3]
     out = w.body[depth]
     if not a.dueling:
-        for k in range(a.actions):
-            for j in range(batch):
-                w.q[k, j] = out[k, j]
+        copy(out, 0, w.q, 0, a.actions)
         return
     for i in range(a.value.sizes[0]):
         for j in range(batch):
@@ -217,11 +216,9 @@ def _values(a, w, flat):
 @compiled
 def _down(a, w, flat):
     """`network.backward` of the gradient in ``w.q``, into ``w.grad``."""
-    depth, batch = len(a.body.sizes) - 1, w.q.shape[1]
+    depth, batch = len(a.body.sizes) - 1, a.replay.shape[3]
     if not a.dueling:
-        for k in range(a.actions):
-            for j in range(batch):
-                w.body_back[depth, k, j] = w.q[k, j]
+        copy(w.q, 0, w.body_back[depth], 0, a.actions)
         backward(a.body, flat, w.body, w.kept, w.body_back, w.grad, True, False)
         return
     whole, share = np.float32(0), np.float32(a.actions)
@@ -250,36 +247,40 @@ def improve(a, w, m, t):
     if a.episodes[m] < a.init_episodes or filled < a.fill:
         return
     size, online, target = a.obs_size, a.own.online[m], a.own.target[m]
+    acted, paid, lasts, share = 2 * size, 2 * size + 1, 2 * size + 2, 2 * size + 3  # rows of the sample
     for u in range(updates):
         for j in range(batch):
             row = row_of(a.replay[m, t, u, j], filled)
-            w.batch[j] = row
-            for k in range(size):
-                w.body[0, k, j] = a.table[row, m, size + k]
+            for k in range(share):
+                w.sample[k, j] = a.table[row, m, k]
+        copy(w.sample, size, w.body[0], 0, size)
         _values(a, w, online)
-        for j in range(batch):
-            best = 0
-            for k in range(1, a.actions):
-                best = k if better(w.q[k, j], w.q[best, j]) else best
-            w.best[j] = best
+        copy(w.q, 0, w.chosen, 0, a.actions)
         _values(a, w, target)
-        for j in range(batch):
-            row = w.batch[j]
-            w.goal[j] = a.table[row, m, 2 * size + 1] + a.discount * a.table[row, m, 2 * size + 2] * w.q[w.best[j], j]
-            w.best[j] = int(a.table[row, m, 2 * size])
-            for k in range(size):
-                w.body[0, k, j] = a.table[row, m, k]
+        for j in range(0, w.q.shape[1], LANES):
+            most, later = load(w.chosen, 0, j), load(w.q, 0, j)
+            for k in range(1, a.actions):
+                value = load(w.chosen, k, j)
+                later = where_better(value, most, load(w.q, k, j), later)
+                most = where_better(value, most, value, most)
+            store(w.goal, 0, j, load(w.sample, paid, j) + a.discount * load(w.sample, lasts, j) * later)
+        copy(w.sample, 0, w.body[0], 0, size)
         _values(a, w, online)
-        share, loss = np.float32(1 / batch), np.float32(0)
-        for j in range(batch):
-            error = w.q[w.best[j], j] - w.goal[j]
-            loss += error * share * error
+        loss = splat(ZERO)
+        for j in range(0, w.q.shape[1], LANES):
+            action, now = load(w.sample, acted, j), load(w.q, 0, j)
+            for k in range(1, a.actions):
+                now = where_less(action, np.float32(k - 0.5), now, load(w.q, k, j))
+            error = now - load(w.goal, 0, j)
+            part = error * load(w.sample, share, j)
+            loss += part * error
             for k in range(a.actions):
-                w.q[k, j] = np.float32(2) * (error * share) if k == w.best[j] else np.float32(0)
+                mine = where_less(action, np.float32(k + 0.5), np.float32(2) * part, ZERO)
+                store(w.q, k, j, where_less(action, np.float32(k - 0.5), ZERO, mine))
         _down(a, w, online)
         adam(a.own, m, w.grad)
         follow(a.own, m, a.tau)
-        a.loss[m] = loss
+        a.loss[m] = total(loss)
 
 
 def decide(p, m, obs, state, rows, vector):

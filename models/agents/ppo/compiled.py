@@ -12,7 +12,8 @@ import torch
 from models.agents.ppo.actions import Gaussian
 from models.agents.ppo.agent import Agent
 from models.agents.ppo.networks import Play
-from models.compiled import FAST, Net, backward, better, compiled, forward, layers_of, net, single
+from models.compiled import Net, backward, better, forward, layers_of, net, single
+from models.machine import FAST, compiled
 
 Array = np.ndarray[Any, Any]
 IMPROVES = FAST  # how `improve` is compiled

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from models.agents.tabular.agent import Agent, Greedy
-from models.compiled import EXACT, INLINE, compiled, epsilon, exact
+from models.compiled import epsilon
+from models.machine import EXACT, INLINE, compiled, exact
 from models.vectors import entry
 
 Array = np.ndarray[Any, Any]

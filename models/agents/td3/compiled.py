@@ -10,21 +10,8 @@ import numpy as np
 import torch
 
 from models.agents.td3.agent import Agent
-from models.compiled import (
-    FAST,
-    Learner,
-    Net,
-    adam,
-    backward,
-    compiled,
-    follow,
-    forward,
-    layers_of,
-    learner,
-    net,
-    row_of,
-    single,
-)
+from models.compiled import Learner, Net, adam, backward, follow, forward, layers_of, learner, net, row_of, single
+from models.machine import FAST, compiled
 from models.off_policy import Play
 from models.spaces import Continuous
 

@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 
-from models.compiled import better, single, within
+from models.compiled import better, single
+from models.machine import within
 
 FORMS = ("free", "absolute", "squared", "exponential")  # ``world.form`` is the place of a reward_form here
 

@@ -1,0 +1,89 @@
+"""How functions become machine code, and where it is kept. Importing this takes Numba.
+
+Functions call each other across files, which Numba's cache does not notice. So the cache has a folder for each state of
+the code.
+"""
+
+import functools
+import hashlib
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+from numba.extending import overload
+
+F = TypeVar("F", bound=Callable[..., Any])
+# Files that compiled functions, or constants in them, stand in; and how many states of them stay compiled.
+_COMPILED, _KEPT = ("compiled.py", "machine.py", "synthetic.py", "tiles.py", "vectors.py"), 8
+# Counting references to arrays would take most of the time, so compiled functions neither count nor make any.
+EXACT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+INLINE: dict[str, Any] = {"forceinline": True}
+# Sums may be reordered for the processor's vectors. NaN and infinities stay what they are: members are judged by them.
+FAST: dict[str, Any] = EXACT | {"fastmath": {"reassoc", "contract", "arcp", "nsz"}}
+
+
+@functools.cache
+def cache_folder() -> Path:
+    """Where compiled code of this state of the sources is kept: in the user's cache, or in a folder of this process
+    alone where that cannot be written."""
+    sources = []
+    for room in ("models", "envs", "control"):  # each by itself, for Ray gives its workers a folder for each
+        found = importlib.util.find_spec(room)
+        for place in found.submodule_search_locations or () if found else ():
+            sources += [path for path in sorted(Path(place).rglob("*.py")) if path.name in _COMPILED]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "understudy"
+        folder = base / digest
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, RuntimeError):
+        return Path(tempfile.mkdtemp(prefix="understudy-"))
+    for old in sorted(base.iterdir(), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def exact(function: F) -> F:
+    """The function in machine code, which rounds as it is written; compiled at its first call, then kept on disk."""
+    return _made(function, EXACT)
+
+
+def within(function: F) -> F:
+    """As `exact`, put into its caller: handing over a `World` or `Members` takes longer than a short function does."""
+    return _made(function, EXACT | INLINE)
+
+
+def compiled(function: F) -> F:
+    """As `exact`, but sums may be reordered, and a product and a sum rounded once."""
+    return _made(function, FAST)
+
+
+def inlined(function: F) -> F:
+    """As `compiled`, put into its caller."""
+    return _made(function, FAST | INLINE)
+
+
+def _made(function: F, options: dict[str, Any]) -> F:
+    settings: Any = numba.core.config
+    before, settings.CACHE_DIR = settings.CACHE_DIR, str(cache_folder())
+    try:
+        return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+    finally:
+        settings.CACHE_DIR = before
+
+
+def known(kind: type) -> Any:
+    """A function by which compiled code knows, before it runs, whether an argument is of this very class of tuples."""
+
+    def asked(x: Any) -> None: ...
+
+    options: Any = EXACT | INLINE
+    overload(asked, jit_options=options)(lambda x: (lambda x: True) if x.instance_class is kind else lambda x: False)
+    return asked

@@ -1,0 +1,224 @@
+"""A layer of one member's network in compiled code: tiles of four rows and two vectors of columns, and activations.
+
+Sums of a tile stay in registers. Each function names what it mirrors. Importing this takes Numba.
+"""
+
+import numpy as np
+
+from models.machine import compiled, inlined
+from models.vectors import (
+    LANES,
+    load,
+    load_from,
+    place,
+    place_along,
+    put,
+    splat,
+    spread,
+    spread_from,
+    store,
+    total,
+    totals,
+    where_less,
+)
+
+ACTIVATIONS = {"identity": 0, "relu": 1, "leakyrelu": 2, "tanh": 3, "prelu": 4}
+RELU, LEAKY, TANH, PRELU = 1, 2, 3, 4
+ZERO, ONE = np.float32(0), np.float32(1)
+_MOST = np.float32(8.01773357391357422)  # whose tanh is 1
+
+
+@compiled
+def fraction(x):
+    """What `torch.tanh` is of a number or a vector but for some units in the last place, as two to divide: the rational
+    function of Eigen."""
+    x = where_less(x, -_MOST, -_MOST, x)
+    x = where_less(_MOST, x, _MOST, x)
+    s = x * x
+    p = s * np.float32(1.394553628e-8) + np.float32(2.102733560e-5)
+    p = s * p + np.float32(3.520756727e-3)
+    p = s * p + np.float32(1.340216100e-1)
+    p = s * p + ONE
+    q = s * np.float32(8.015776984e-7) + np.float32(3.326951409e-4)
+    q = s * q + np.float32(2.597254514e-2)
+    q = s * q + np.float32(4.673548340e-1)
+    return x * p, s * q + ONE
+
+
+@inlined
+def _activated(x, y, kind, leak):
+    """The activation (`Columns.activated`) of two vectors."""
+    if kind == RELU:
+        x, y = where_less(x, ZERO, ZERO, x), where_less(y, ZERO, ZERO, y)
+    elif kind == TANH:
+        (a, b), (c, d) = fraction(x), fraction(y)
+        both = ONE / (b * d)  # one for two, for a division costs most
+        x, y = a * d * both, c * b * both
+    elif kind:
+        x, y = where_less(ZERO, x, x, leak * x), where_less(ZERO, y, y, leak * y)
+    return x, y
+
+
+@inlined
+def _derived(gradient, value, kind, leak):
+    """A vector of a gradient times the derivative of the activation that gave ``value`` (`products.derivative`)."""
+    if kind == RELU:
+        gradient = where_less(ZERO, value, gradient, ZERO)
+    elif kind == TANH:
+        gradient = gradient * (ONE - value * value)
+    elif kind == LEAKY:
+        gradient = gradient * where_less(ZERO, value, ONE, leak)
+    return gradient
+
+
+@inlined
+def _four(x, j, k, flat, weight, across, count, along):
+    """``W x`` (`Columns.affine`) of four rows in two vectors of columns, those at j and k. The rows' weights begin at
+    ``weight`` and ``across`` further, three numbers, and each is ``along`` from its last."""
+    a, b, c, d = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
+    e, f, g, h = a, b, c, d
+    here, there, aside, along, down = place_along(flat, weight), place(x, 0, j), 4 * (k - j), 4 * along, 4 * x.shape[1]
+    second, third, fourth = 4 * across[0], 4 * across[1], 4 * across[2]
+    for _ in range(count):
+        one, other = load_from(there), load_from(there + aside)
+        v, w = spread_from(here), spread_from(here + second)
+        a, e, b, f = a + v * one, e + v * other, b + w * one, f + w * other
+        v, w = spread_from(here + third), spread_from(here + fourth)
+        c, g, d, h = c + v * one, g + v * other, d + w * one, h + w * other
+        here, there = here + along, there + down
+    return a, b, c, d, e, f, g, h
+
+
+@inlined
+def _two(x, j, k, flat, weight, across, count, along):
+    """As `_four`, of two rows."""
+    a, b, e, f = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
+    c, d, g, h = a, b, e, f
+    here, there, aside, along, down = place_along(flat, weight), place(x, 0, j), 4 * (k - j), 4 * along, 4 * x.shape[1]
+    across = 4 * across
+    for _ in range(count // 2):  # even and odd ones by themselves, for every sum waits for its last
+        one, other, v, w = load_from(there), load_from(there + aside), spread_from(here), spread_from(here + across)
+        a, e, b, f = a + v * one, e + v * other, b + w * one, f + w * other
+        here, there = here + along, there + down
+        one, other, v, w = load_from(there), load_from(there + aside), spread_from(here), spread_from(here + across)
+        c, g, d, h = c + v * one, g + v * other, d + w * one, h + w * other
+        here, there = here + along, there + down
+    if count % 2:
+        one, other, v, w = load_from(there), load_from(there + aside), spread_from(here), spread_from(here + across)
+        a, e, b, f = a + v * one, e + v * other, b + w * one, f + w * other
+    return a + c, b + d, e + g, f + h
+
+
+@inlined
+def up(x, y, kept, flat, weight, bias, count, along, across, rows, j, k, kind, leak):
+    """Two vectors of columns of a layer, ``y`` of x; ``kept`` takes what prelu's derivative needs. Where four rows are
+    too many, the last is computed again."""
+    o = 0
+    while o < rows:
+        if rows - o > 2:
+            p, q, r = o + 1, o + 2, min(o + 3, rows - 1)
+            apart = across, 2 * across, (r - o) * across
+            a, b, c, d, e, f, g, h = _four(x, j, k, flat, weight + o * across, apart, count, along)
+            w = spread(flat, bias + o)
+            a, e, w = a + w, e + w, spread(flat, bias + p)
+            b, f, w = b + w, f + w, spread(flat, bias + q)
+            c, g, w = c + w, g + w, spread(flat, bias + r)
+            d, h = d + w, h + w
+            if kind == PRELU:
+                _put_two(kept, o, p, j, k, a, b, e, f)
+                _put_two(kept, q, r, j, k, c, d, g, h)
+            (c, g), (d, h) = _activated(c, g, kind, leak), _activated(d, h, kind, leak)
+            _put_two(y, q, r, j, k, c, d, g, h)
+        else:
+            p = min(o + 1, rows - 1)
+            a, b, e, f = _two(x, j, k, flat, weight + o * across, (p - o) * across, count, along)
+            v, w = spread(flat, bias + o), spread(flat, bias + p)
+            a, b, e, f = a + v, b + w, e + v, f + w
+            if kind == PRELU:
+                _put_two(kept, o, p, j, k, a, b, e, f)
+        (a, e), (b, f) = _activated(a, e, kind, leak), _activated(b, f, kind, leak)
+        _put_two(y, o, p, j, k, a, b, e, f)
+        o += 4
+
+
+@inlined
+def _put_two(y, o, p, j, k, a, b, e, f):
+    store(y, o, j, a)
+    store(y, p, j, b)
+    store(y, o, k, e)
+    store(y, p, k, f)
+
+
+@inlined
+def copy(x, of, y, to, rows):
+    """Rows of columns of x from ``of`` on, into those of ``y`` from ``to`` on."""
+    for k in range(rows):
+        for j in range(0, y.shape[1], LANES):
+            store(y, to + k, j, load(x, of + k, j))
+
+
+@inlined
+def down(x, y, value, flat, weight, count, along, across, n, last, kind, leak):
+    """The gradient of the rows from n to before the ``last``, four at most, of a layer ``y`` from the next one's,
+    ``x``, where the activation gave ``value``."""
+    p, q, r = min(n + 1, last - 1), min(n + 2, last - 1), last - 1
+    apart = (p - n) * across, (q - n) * across, (r - n) * across
+    for j in range(0, y.shape[1], 2 * LANES):
+        k = min(j + LANES, y.shape[1] - LANES)
+        a, b, c, d, e, f, g, h = _four(x, j, k, flat, weight + n * across, apart, count, along)
+        if kind:
+            a, e = _derived(a, load(value, n, j), kind, leak), _derived(e, load(value, n, k), kind, leak)
+            b, f = _derived(b, load(value, p, j), kind, leak), _derived(f, load(value, p, k), kind, leak)
+            c, g = _derived(c, load(value, q, j), kind, leak), _derived(g, load(value, q, k), kind, leak)
+            d, h = _derived(d, load(value, r, j), kind, leak), _derived(h, load(value, r, k), kind, leak)
+        _put_two(y, n, p, j, k, a, b, e, f)
+        _put_two(y, q, r, j, k, c, d, g, h)
+
+
+@inlined
+def slope_of(gradient, kept, first, last, leak):
+    """What prelu's slope gets; its derivative goes into the gradient of the rows from the first to before the last."""
+    slope = splat(ZERO)
+    for i in range(first, last):
+        for j in range(0, gradient.shape[1], LANES):
+            down, value = load(gradient, i, j), load(kept, i, j)
+            slope += down * where_less(value, ZERO, value, ZERO)
+            store(gradient, i, j, down * where_less(ZERO, value, ONE, leak))
+    return total(slope)
+
+
+@inlined
+def outer(below, gradient, grad, weight, bias, inputs, along, across, n, last):
+    """The gradient of a layer's weight and bias (`Columns.outer`), of four outputs from n on, or fewer to the
+    ``last``."""
+    p, q, r = min(n + 1, last - 1), min(n + 2, last - 1), last - 1
+    a, b, c, d = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
+    for j in range(0, gradient.shape[1], LANES):
+        a, b = a + load(gradient, n, j), b + load(gradient, p, j)
+        c, d = c + load(gradient, q, j), d + load(gradient, r, j)
+    sums = totals(a, b, c, d)
+    put(grad, bias + n, sums[0])
+    put(grad, bias + p, sums[1])
+    put(grad, bias + q, sums[2])
+    put(grad, bias + r, sums[3])
+    for o in range(n, last, 2):
+        p = min(o + 1, last - 1)
+        for i in range(0, inputs, 4):
+            i1, i2, i3 = min(i + 1, inputs - 1), min(i + 2, inputs - 1), min(i + 3, inputs - 1)
+            a, b, c, d = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
+            e, f, g, h = a, b, c, d
+            for j in range(0, gradient.shape[1], LANES):
+                one, other, v, w = load(gradient, o, j), load(gradient, p, j), load(below, i, j), load(below, i1, j)
+                a, e, b, f = a + one * v, e + other * v, b + one * w, f + other * w
+                v, w = load(below, i2, j), load(below, i3, j)
+                c, g, d, h = c + one * v, g + other * v, d + one * w, h + other * w
+            at, to = weight + o * across, weight + p * across
+            sums, others = totals(a, b, c, d), totals(e, f, g, h)
+            put(grad, at + i * along, sums[0])
+            put(grad, at + i1 * along, sums[1])
+            put(grad, at + i2 * along, sums[2])
+            put(grad, at + i3 * along, sums[3])
+            put(grad, to + i * along, others[0])
+            put(grad, to + i1 * along, others[1])
+            put(grad, to + i2 * along, others[2])
+            put(grad, to + i3 * along, others[3])
