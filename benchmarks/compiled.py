@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import common  # first: one thread, and the project on the path
 import evolution
@@ -61,13 +62,16 @@ QUICK = Size(2, 8, 8, 1, 2, 1, (1, 2))
 class Training:
     """Members in the middle of a training on random proxies."""
 
-    def __init__(self, argv: str, members: int, size: Size, fast: bool, threads: int = 1):
+    def __init__(
+        self, argv: str, members: int, size: Size, fast: bool, threads: int = 1, config: Any = None,
+        seeds: list[int] | None = None,
+    ):  # fmt: skip
         settings = parse.parse(["--implementation", *argv.split()])
-        agent = dataclasses.replace(
+        agent = config or dataclasses.replace(
             settings.agent, **({"vary_hp": False} if hasattr(settings.agent, "vary_hp") else {})
         )
         loop = InnerLoop(settings.proxy, settings.run.agent, agent, settings.run.gamename)
-        seeds = list(range(members))
+        seeds = seeds or list(range(members))
         self.loop = loop.begin(loop.stages.parameters.initial(Streams(seeds)), seeds)
         self.members = members
         self.advance = compiled.Advance(threads) if fast else StepLoop.advance
@@ -90,6 +94,29 @@ def against_torch(size: Size) -> dict[str, Result]:
         limit = None if target is None else (">=", target)
         results[f"{name}_speedup"] = Result(times, "times", "the same in torch", limit)
     return results
+
+
+def drawn_shapes(size: Size) -> dict[str, Result]:
+    """Members that draw batch, width and depth, of which one program holds those of one shape."""
+    argv, _, _ = CASES[FLAT]
+    settings = parse.parse(["--implementation", *argv.split(), "--vary_hp"])
+    agent = dataclasses.replace(settings.agent, vary_hp=True, vary=type(settings.agent)().vary)
+    loop = InnerLoop(settings.proxy, settings.run.agent, agent, settings.run.gamename)
+    groups = loop.agent_class.groups(agent, list(range(size.members)))
+    ways = {}
+    for way in ("fast", "torch"):
+        each = [Training(argv, len(group), size, way == "fast", config=agent, seeds=group) for group in groups]
+        ways[way] = partial(_all_of, each, size.steps)
+    costs = interleave(ways, size.rounds)
+    what = f"a step of one of {size.members} of {len(groups)} shapes; DDQN, {', '.join(agent.vary)} drawn"
+    return {
+        "drawn_shapes": Result(statistics.median(costs["fast"]), "us", what),
+        "drawn_shapes_speedup": Result(median_ratio(costs["torch"], costs["fast"]), "times", "the same in torch"),
+    }
+
+
+def _all_of(trainings: list[Training], steps: int) -> float:
+    return sum(each.cost(steps) * each.members for each in trainings) / sum(each.members for each in trainings)
 
 
 def against_plain_loops(size: Size) -> dict[str, Result]:
@@ -139,7 +166,9 @@ def main() -> None:
     size = QUICK if options.quick else Size()
     torch.set_num_threads(1)
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
-        results = against_torch(size) | against_plain_loops(size) | by_members(size) | two_threads(size)
+        results = (
+            against_torch(size) | drawn_shapes(size) | against_plain_loops(size) | by_members(size) | two_threads(size)
+        )
     common.report("Inner loops in machine code", results, options.json)
 
 
