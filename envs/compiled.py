@@ -108,7 +108,7 @@ def world(environment: Environment, cells_only: bool = False) -> World | None:
     for its states already are what agents need."""
     rewarded, real = environment if isinstance(environment, RewardedEnvironment) else None, beneath(environment)
     kind = _kind(real)
-    if kind is None:
+    if kind is None or isinstance(phi := getattr(rewarded, "phi", None), Phi) and phi.bent and phi.table is None:
         return None
     assert isinstance(real, TensorEnvironment)
     dynamics, spaces = real.dynamics, real.spaces

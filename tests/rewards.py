@@ -108,4 +108,5 @@ def phi_of(networks: Networks, flat: Tensor, obs: Tensor, info: Tensor | None = 
     seen = seen / torch.tensor(config.rn_input_spread) if config.rn_input_spread else seen
     parts = [seen] * mode.state + ([info] if mode.info and info is not None else [])
     with torch.no_grad():
-        return plain(networks, flat)(torch.cat(parts, 1))[:, 0] * float(networks.scaled(flat[None]))
+        given = plain(networks, flat)(torch.cat(parts, 1))[:, 0] * float(networks.scaled(flat[None]))
+    return given.sign() * (given.abs().exp() - 1) if config.rn_output == "symexp" else given

@@ -60,7 +60,8 @@ def test_the_table_has_the_published_modes() -> None:
 def test_a_step_pays_what_plain_layers_say(mode: int, terminal: str, telling: str, tmp_path: Path) -> None:
     """Two episodes at a time for each of three agents with discounts of their own; and one agent with the wrapper."""
     gammas, layers = [0.9, 0.5, 1.0], 1 + mode % 2
-    stages, flat = drawn(telling, 3, **settings_of(mode, rn_terminal=terminal, proxy_hidden_layer=layers))
+    bent = {"rn_output": "symexp" if mode % 3 == 2 else "linear"}
+    stages, flat = drawn(telling, 3, **settings_of(mode, rn_terminal=terminal, proxy_hidden_layer=layers, **bent))
     paid = stages.stage(flat, Learners(gammas, envs=2))
     real = make_environment(telling, 3, 2)
     seeds, generator = torch.arange(6).view(3, 2), torch.Generator().manual_seed(3)

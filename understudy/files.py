@@ -77,7 +77,7 @@ def save(
     kind = KINDS.get(str(config.get("proxy")))
     header = {"format": _FORMAT, "game": game, "spaces": spaces, "config": config}
     try:
-        header["networks"] = kind.words(config) if kind else ""
+        header["networks"] = kind.words({**kind.defaults, **config}) if kind else ""
     except (KeyError, TypeError):  # of settings that are refused below
         header["networks"] = ""
     header["description"] = plain

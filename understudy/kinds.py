@@ -228,7 +228,10 @@ def _reward_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
 
 def _reward_in_words(config: Json) -> str:
     words = f"phi is torch.nn.Linear layers 0, 1, ... with {activation_in_words(config)} between them, times "
-    words += "rn_output_scale. Its input is (observation - rn_input_center) / rn_input_spread, then the step's info, "
+    words += "rn_output_scale"
+    if config["rn_output"] == "symexp":
+        words += f": of this y it is sign(y) (exp(min(|y|, {MOST_EXPONENT:g})) - 1)"
+    words += ". Its input is (observation - rn_input_center) / rn_input_spread, then the step's info, "
     return f"{words}as far as the mode has them. What reward the mode makes of phi: understudy.rewards.shaped."
 
 
@@ -239,9 +242,12 @@ def _reward_fits(config: Json, spaces: Json) -> bool:
     return named and (bool(info) or not MODES[config["mode"]].info) and all(len(each) == size for each in scaled)
 
 
+MOST_EXPONENT = 30.0  # of a symexp
+_REWARD_DEFAULTS = {"rn_output": "linear"}
 _REWARD = NETWORKS | {
     "mode": choice(*MODES),
     "rn_output_scale": Setting(number, "number"),
+    "rn_output": choice("linear", "symexp"),
     "rn_terminal": choice("free", "zero"),
     "rn_input_center": Setting(numbers, "list of numbers, at most 16"),
     "rn_input_spread": Setting(lambda v: numbers(v) and 0 not in v, "list of numbers other than 0, at most 16"),
@@ -254,8 +260,8 @@ KINDS: dict[str, Kind] = {
         one_step=True,
     ),
     "reward": Kind(
-        "reward network", _REWARD, _reward_shapes, _reward_in_words, spaces=("info",), fits=_reward_fits,
-        used_by="understudy.RewardWrapper",
+        "reward network", _REWARD, _reward_shapes, _reward_in_words, defaults=_REWARD_DEFAULTS, spaces=("info",),
+        fits=_reward_fits, used_by="understudy.RewardWrapper",
     ),
 }  # fmt: skip
 """What the setting ``proxy`` of a file may be. A new kind is one more entry."""

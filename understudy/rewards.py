@@ -18,7 +18,7 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode
 
 from understudy.files import load
-from understudy.kinds import MODES, Mode
+from understudy.kinds import MODES, MOST_EXPONENT, Mode
 from understudy.layers import ACTIVATIONS
 from understudy.proxy import Proxy, ProxyError
 
@@ -39,6 +39,7 @@ class Phi:
             raise ProxyError(f"proxy {str(proxy.path)!r}: {proxy.kind} of {proxy.game}; allowed: a learned reward")
         config = proxy.config
         self.mode, self.scale = MODES[config["mode"]], config["rn_output_scale"]
+        self.bent = config["rn_output"] == "symexp"
         self.names = list(proxy.spaces["info"]) if self.mode.info else []
         size = proxy.spaces["obs_shape"][0]
         self._center = np.array(config["rn_input_center"] or [0.0] * size, np.float32)
@@ -56,7 +57,8 @@ class Phi:
         x = np.concatenate(parts, 1, dtype=np.float32)
         for i, (weight, bias) in enumerate(self._layers):
             x = (self._activation(x) if i else x) @ weight + bias
-        return x[:, 0] * np.float32(self.scale)
+        found = x[:, 0] * np.float32(self.scale)
+        return np.expm1(np.minimum(np.abs(found), np.float32(MOST_EXPONENT))) * np.sign(found) if self.bent else found
 
 
 @dataclass

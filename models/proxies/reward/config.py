@@ -42,6 +42,13 @@ class Reward:
         choices=("torch", "terminal", "real", "hand"),
     )
     rn_output_scale: float = _reward(1.0, "factor on what the network gives")
+    rn_output: str = _reward(
+        "linear",
+        "phi of that product y: y itself, or symexp: sign(y) (exp |y| - 1), |y| cut at 30, as in DreamerV3: states may "
+        "differ by factors",
+        choices=("linear", "symexp"),
+        later=True,
+    )
     rn_evolve_scale: bool = _reward(False, "the search changes the logarithm of that factor too")
     rn_terminal: str = _reward(
         "free",

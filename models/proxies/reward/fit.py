@@ -11,6 +11,8 @@ def fit(networks: Networks, flat: Tensor, states: Tensor, wanted: Tensor) -> Ten
     """Parameters ``[M, D]`` whose phi, without its output scale, is about ``wanted [N]`` of ``states [N, S]``; from
     ``flat [M, D]`` (`models.proxies.fitting.fit`)."""
     config = networks.config
+    if config.rn_output == "symexp":
+        wanted = wanted.sign() * wanted.abs().log1p()
     if config.rn_input_center:
         states = states - torch.tensor(config.rn_input_center)
     if config.rn_input_spread:

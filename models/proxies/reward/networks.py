@@ -9,7 +9,7 @@ from models.proxies.reward.config import Config
 from models.settings import SettingError
 from models.spaces import Spaces
 from models.streams import Streams
-from understudy.kinds import MODES
+from understudy.kinds import MODES, MOST_EXPONENT
 
 
 class Networks:
@@ -78,7 +78,7 @@ class Phi:
     def __init__(self, networks: Networks, flat: Tensor):
         self.networks, self.flat = networks, flat
         config = networks.config
-        self._mlp = networks.parts["reward"]
+        self._mlp, self.bent = networks.parts["reward"], config.rn_output == "symexp"
         self._layers = None if networks.linear else self._mlp.layers(flat[:, : networks.inner])
         self._scale = networks.scaled(flat).unsqueeze(1)
         self._center, self._spread = (
@@ -103,7 +103,7 @@ class Phi:
             return obs.new_zeros(obs.shape[:2])
         if self._layers is None:
             assert info is not None
-            return (info * self.flat[:, None, : self.networks.inner]).sum(2) * self._scale
+            return self._bent((info * self.flat[:, None, : self.networks.inner]).sum(2))
         if len(self._center):
             obs = obs - self._center
         if len(self._spread):
@@ -111,7 +111,12 @@ class Phi:
         if mode.info:
             assert info is not None
             obs = torch.cat([obs, info], 2)
-        return self._mlp.forward(self._layers, obs.transpose(1, 2))[-1][:, 0] * self._scale
+        return self._bent(self._mlp.forward(self._layers, obs.transpose(1, 2))[-1][:, 0])
+
+    def _bent(self, given: Tensor) -> Tensor:
+        """phi of what the network gives, ``[M, E]``."""
+        found = given * self._scale
+        return found.abs().clamp(max=MOST_EXPONENT).expm1() * found.sign() if self.bent else found
 
     def select(self, members: Tensor) -> "Phi":
         """The same for ``members`` (indices ``[M']``) only."""
