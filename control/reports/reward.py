@@ -151,7 +151,7 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
     cell_size = min(0.7, (WIDTH - 0.8) / columns)  # inches
     small = 9 * cell_size
     with sheet(path, [[0]], (WIDTH, cell_size * rows + 0.1), look, title=title, note=note) as (axis,):
-        image = axis.imshow(values, cmap="RdYlBu")
+        image = axis.imshow(values, cmap="RdYlBu", norm="symlog" if phi.bent else None)
         for cell, kind in enumerate("".join(dynamics.rows)):
             row, column = divmod(cell, columns)
             number, share = f"{values[row, column]:.3g}", float(image.norm(values[row, column].item()))
