@@ -122,15 +122,17 @@ class Stages(Protocol):
         Raises SettingError where there is no such proxy."""
         ...
 
-    def of_policy(self, told: Callable[[Tensor], Tensor], met: Callable[[int], Tensor], streams: Streams) -> Tensor:
+    def of_policy(self, told: Callable[[Tensor], Tensor], met: Callable[..., Tensor], streams: Streams) -> Tensor:
         """Parameters ``[M, D]`` made from a policy that is ``told`` observations ``[N, S]`` and gives actions or their
-        worth (`check_policy`); ``met(count) [count, S]`` are observations that it meets."""
+        worth (`check_policy`); ``met(count, limit) [count, S]`` are observations that it meets in episodes of ``limit``
+        steps, None for the environment's own."""
         ...
 
-    def as_met(self, flat: Tensor, met: Callable[[Callable[[Tensor], Tensor], int], Tensor], scaled: bool) -> Tensor:
+    def as_met(self, flat: Tensor, met: Callable[..., Tensor], scaled: bool) -> Tensor:
         """Parameters ``flat [D]`` whose first states are those that the proxy's own target meets, where they should
-        be; else as they are. ``met(act, count) [count, S]`` are observations that a policy meets; ``act`` takes some
-        ``[N, S]`` and gives actions. ``scaled``: the target sees them with mean 0 and variance 1 from now on."""
+        be; else as they are. ``met(act, count, limit) [count, S]`` are observations that a policy meets (`of_policy`);
+        ``act`` takes some ``[N, S]`` and gives actions. ``scaled``: the target sees them with mean 0 and
+        variance 1 from now on."""
         ...
 
     def stage(self, flat: Tensor, agent: Trainee) -> Environment:

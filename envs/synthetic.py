@@ -105,13 +105,13 @@ class Stages:
             line = f"first_states is 'table', but nothing is known of how far the observations of {self.game} go"
             raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")
 
-    def as_met(self, flat: Tensor, met: Callable[[Callable[[Tensor], Tensor], int], Tensor], scaled: bool) -> Tensor:
+    def as_met(self, flat: Tensor, met: Callable[..., Tensor], scaled: bool) -> Tensor:
         """As `envs.make.Stages` says: where nobody knows what the environment can show."""
         if not self.unbounded:
             return flat
-        target, rows = self.parameters.target(flat[None]), self.parameters.rows
-        states = met(lambda obs: target.act(obs[None])[0], rows)
-        return self.parameters.spread_over(flat[None], states[None], scaled)[0]
+        own, target = self.parameters, self.parameters.target(flat[None])
+        states = met(lambda obs: target.act(obs[None])[0], own.rows, own.config.table_episodes)
+        return own.spread_over(flat[None], states[None], scaled)[0]
 
     def check_policy(self) -> bool:
         """As `envs.make.Stages` says."""
@@ -128,13 +128,15 @@ class Stages:
             raise SettingError(f"{line}; allowed with continuous actions: {allowed}", "reward_form")
         return values
 
-    def of_policy(self, told: Callable[[Tensor], Tensor], met: Callable[[int], Tensor], streams: Streams) -> Tensor:
+    def of_policy(self, told: Callable[[Tensor], Tensor], met: Callable[..., Tensor], streams: Streams) -> Tensor:
         """A bandit that pays for doing what the policy does, or as much as it thinks an action is worth. First states
         are all that there can be or, where nothing is known of that, those it meets."""
         own, actions = self.parameters, self.spaces.actions
         flat, values = own.initial(streams), self.check_policy()
         states = anywhere(self.game, streams, own.rows)
-        flat = own.spread_over(flat, met(own.rows)[None] if states is None else states)
+        if states is None:
+            states = met(own.rows, own.config.table_episodes)[None]
+        flat = own.spread_over(flat, states)
         fixed, parts = own.fixed(flat), own.split(flat)
         seen = fixed["states.table"][0]
         wanted = told(seen)

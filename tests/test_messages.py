@@ -153,6 +153,7 @@ SEARCHES = """
 --solved_bonus 3 -> --solved_bonus has no effect: objective is 'final'
 --second_steps 9 -> --second_steps has no effect: second_phase is null, so there is none
 --proxy bandit --table_size 9 -> --table_size has no effect: first_states is 'latent'
+--proxy bandit --table_episodes 9 -> --table_episodes has no effect: first_states is 'latent'
 --agent PPO --form published --gae_lambda 0.5 -> --gae_lambda has no effect: form is 'published', ...
 --num_workers 2 --num_threads 2 -> --num_threads has no effect with --num_workers 2, whose processes have a thread each
 --target_return 9 --solved_reward 400 -> target_return is 9.0, but solved_reward is 400.0; give one

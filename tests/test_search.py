@@ -128,6 +128,7 @@ def test_where_nobody_knows_how_far_states_go_they_are_those_that_the_target_mee
     """Drawn anew whenever a mean is scored; what scales its inputs stays that of the start, and a resumed search gives
     the same."""
     words = "--proxy bandit --preset two_stage --agent DDQN --no_compiled --table_size 40 --keep_best 1 --noise_std 1"
+    words += " --table_episodes 7"
     own: dict[str, Any] = {"eval_every": 1, "generations": 2, "deploy_steps": 40}
     folder = searched(tmp_path / "whole", *words.split(), **own)
     proxy = files.load(folder / "proxy.safetensors")
@@ -135,7 +136,7 @@ def test_where_nobody_knows_how_far_states_go_they_are_those_that_the_target_mee
     chosen = json.loads((folder / "scores.json").read_text())["generation"]
     players = {chosen: lambda obs: target.act(obs[None])[0], 0: lambda obs: torch.zeros(len(obs)).long()}
     met, first = (
-        visited(act, "cartpole", 40, derive_seed(1, f"states of generation {n}")) for n, act in players.items()
+        visited(act, "cartpole", 40, derive_seed(1, f"states of generation {n}"), 7) for n, act in players.items()
     )
     assert torch.equal(named["states.table"], met)
     torch.testing.assert_close(named["target.center"], first.mean(0))

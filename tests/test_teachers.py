@@ -46,7 +46,8 @@ def made(game: str, source: str, *more: str) -> tuple[Any, torch.Tensor]:
     """The stages, and the clone's parameters."""
     words = ["--implementation", "SE", "--gamename", game, "--proxy", "bandit", "--preset", "clone"]
     agent = ["--agent", "TD3"] if game == "pendulum" else []
-    config = parse.parse([*words, *agent, "--start_from", source, "--table_size", "300", *more]).proxy
+    few = [] if "latent" in more else ["--table_size", "300"]
+    config = parse.parse([*words, *agent, "--start_from", source, *few, *more]).proxy
     stages = stages_of(config, game)
     return stages, cloned(source, stages, game, 0)
 
@@ -94,6 +95,10 @@ def test_states_are_those_of_the_policy_and_of_noise(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(teachers, "_LADDER", (0.0,))
     calm = visited(act, "cartpole", 600, 0)
     assert seen[:, 2].std() > 1.5 * calm[:, 2].std()
+    starts = visited(act, "cartpole", 600, 0, limit=1)
+    assert starts.abs().max() <= 0.05 < seen.abs().max() and len(starts.unique(dim=0)) == 600
+    stages, flat = made("cartpole", "test_teachers:balance", "--table_episodes", "1")
+    assert stages.parameters.fixed(flat[None])["states.table"].abs().max() <= 0.05
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def as_met(mean: Tensor, stages: Stages, game: str, seed: int, generation: int, 
     """The ``mean [D]`` before a generation, with first states that its own target meets, where they should be
     (`Stages.as_met`)."""
     own = derive_seed(seed, f"states of generation {generation}")
-    return stages.as_met(mean, lambda act, count: visited(act, game, count, own), scaled)
+    return stages.as_met(mean, lambda act, count, limit: visited(act, game, count, own, limit), scaled)
 
 
 def entered(

@@ -117,14 +117,15 @@ def _agent(source: str, game: str, values: bool) -> Teacher:
     return torch.no_grad()(act)
 
 
-def visited(act: Teacher, game: str, count: int, seed: int) -> Tensor:
+def visited(act: Teacher, game: str, count: int, seed: int, limit: int | None = None) -> Tensor:
     """Observations ``[count, S]`` that a policy meets in the real environment, a third of them as it is, the others
-    with noise on its actions. Without such a ladder agents would not learn what to do where the policy never is."""
+    with noise on its actions. Without such a ladder agents would not learn what to do where the policy never is.
+    Episodes begin anew after ``limit`` steps; None is the environment's own."""
     envs = _ENVS * len(_LADDER)
     streams = Streams([derive_seed(seed, "states of a teacher")])
     rungs = torch.tensor(_LADDER).repeat_interleave(_ENVS)
     seen: list[Tensor] = []
-    with contextlib.closing(make_environment(game, 1, envs)) as real:
+    with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
         over = torch.ones(1, envs, dtype=torch.bool)
         obs = real.reset(streams.episode_seeds(envs))
         actions = real.spaces.actions
@@ -157,4 +158,4 @@ def cloned(source: str, stages: Stages, game: str, seed: int) -> Tensor:
     if values:
         told = teacher(source, game, stages.spaces, values)
     streams = Streams([derive_seed(seed, "initial stand-in 0")])
-    return stages.of_policy(told, lambda count: visited(act, game, count, seed), streams)[0]
+    return stages.of_policy(told, lambda count, limit: visited(act, game, count, seed, limit), streams)[0]

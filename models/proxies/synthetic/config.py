@@ -58,6 +58,13 @@ class Synthetic:
         later=True,
     )
     table_size: int = _proxy(2048, "rows of that table", minimum=1, maximum=1_000_000, later=True)
+    table_episodes: int | None = _proxy(
+        None,
+        "steps after which episodes begin anew, where rows of that table are what the target meets; null is the "
+        "environment's limit",
+        minimum=1,
+        later=True,
+    )
     clone_of: str = _proxy(
         "actions",
         "what a bandit takes over from a policy that start_from names: its actions, or, of an agent with values and "
@@ -149,6 +156,11 @@ _AGENTS: dict[str, dict[str, object]] = {
 _AGENTS_BY_GAME: dict[tuple[str, str], dict[str, object]] = {
     ("PPO", "pendulum"): {"action_std": 2.0},  # half the range of actions
     ("SAC", "pendulum"): {"entropy_temperature": 0.05},  # rewards are of size 1, and it is slow to learn another
+    # Seventeen numbers and six, by 10,000 rewards: nearly two small updates a sample.
+    **{
+        (_agent, "halfcheetah"): {"updates_per_step": 10, "batch_size": 32, "lr": 1.5e-3}
+        for _agent in ("TD3", "DDPG", "SAC")
+    },
 }
 _PRESETS["paper_varied", "mdp"] = _PRESETS["paper", "mdp"] | {"generations": 50}
 
@@ -185,6 +197,12 @@ _BY_GAME["two_stage", "bandit", "mountaincar-continuous"] = {
 }  # fmt: skip
 _BY_GAME["two_stage", "bandit", "swimmer"] = {
     "population": 32, "test_episodes": 1, "generations": 100, "center_agents": 2, "eval_every": 20,
+}  # fmt: skip
+_BY_GAME["two_stage", "bandit", "halfcheetah"] = {
+    "proxy_hidden_size": 16, "population": 32, "test_episodes": 1, "noise_std": 0.07, "step_size": 0.02,
+    "generations": 60, "center_agents": 8, "eval_every": 10, "keep_best": 1, "retest_agents": 4, "retest_drawn": False,
+    "reward_form": "exponential", "table_size": 4096,
+    "table_episodes": 200,  # agents would hardly learn to start running from whole episodes of 1,000 steps
 }  # fmt: skip
 for _game in ("cartpole", "acrobot"):
     _BY_GAME["paper_varied", "mdp", _game] |= {
@@ -224,8 +242,8 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    table = {"table_size": "first_states is 'latent'"} if config.first_states == "latent" else {}
-    return search.ineffective(config) | table
+    latent = ("table_size", "table_episodes") if config.first_states == "latent" else ()
+    return search.ineffective(config) | dict.fromkeys(latent, "first_states is 'latent'")
 
 
 def validate(config: Config) -> str | None:
