@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fake_runs
 from control.reports.figures import learning_curve
 from control.reports.groups import plot
 from control.reports.levels import levels, quantity, solved, sources
@@ -88,7 +89,9 @@ def test_a_figure_is_drawn_again_from_its_numbers(logdir: Path, drawn: list[Any]
     assert [axis.get_xlim() for axis in comparison.axes] == [axis.get_xlim() for axis in compared.axes]
     for content in ("{}", "[]", '{"runs": "x", "groups": {"a": 1}}', "nothing"):
         (logdir / "broken.json").write_text(content)
-        with pytest.raises(SettingError, match="broken.json', which holds no numbers of --plot"):
+        with pytest.raises(
+            SettingError, match="broken.json', which --plot did not write; allowed: run folders, or a JSON"
+        ):
             plot([logdir / "broken.json"])
 
 
@@ -150,6 +153,20 @@ def test_a_level_far_away_does_not_flatten_the_curves(logdir: Path, drawn: list[
     axis = drawn[0].axes[0]
     assert axis.get_ylim()[1] < 100
     assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["UDRL", "solved: 4800 (beyond the axis)"]
+
+
+def test_a_sheet_names_what_it_shows_and_nothing_else(logdir: Path, drawn: list[Any], capsys: Shown) -> None:
+    """Of three environments one has losses, and of one the level lies beyond the axis."""
+    write_run(logdir, top=20, game="halfcheetah")
+    for game, name in ("cartpole", "one"), ("corridor", "two"):
+        numbers = {"rollout/return_mean": 450.0}
+        fake_runs.write_run(logdir, "PPO", lambda epoch, seed, row=numbers: row, game=game, name=name)
+    plot([logdir])
+    assert capsys.readouterr().out.startswith("Returns, mean of the last tenth of the epochs")
+    legends = [[text.get_text() for text in figure.legends[0].get_texts()] for figure in drawn if figure.legends]
+    assert legends == [["debug/UDRL", "one/PPO", "two/PPO", "solved", "solved: 4800 in halfcheetah (beyond the axis)"]]
+    titles = [figure._suptitle.get_text() for figure in drawn]
+    assert titles == ["3 environments, 1 seed", "halfcheetah, 1 seed"]
 
 
 def test_rows_have_no_holes() -> None:

@@ -117,6 +117,20 @@ def test_the_note_is_about_what_is_drawn(arms: int, seeds: int, said: set[str], 
             } == said  # fmt: skip
 
 
+def test_a_file_stands_for_its_run_or_is_refused(logdir: Path) -> None:
+    run = write_run(logdir)
+    write_run(logdir, "RCP-A")
+    (run / "checkpoints").mkdir()
+    for name in ("checkpoints/best.ckpt", "config.yaml", "metrics.csv", "script.sh", "checkpoints/films.json"):
+        (run / name).touch()
+    for name in ("checkpoints/best.ckpt", "config.yaml", "metrics.csv"):
+        assert [group.names[-1] for group in find_groups([run / name])] == ["UDRL"]
+    (logdir / "alone.ckpt").touch()
+    for file in (run / "script.sh", run / "checkpoints/films.json", logdir / "alone.ckpt"):
+        with pytest.raises(SettingError, match=f"plot has '{file}', a file that stands for no run; allowed: run fol"):
+            find_groups([run, file])
+
+
 # -- curves ------------------------------------------------------------------------------------------------------------
 
 
@@ -255,6 +269,7 @@ def test_bad_arguments_are_said_before_the_table(logdir: Path, capsys: Shown) ->
     for arguments, said in (
         (([logdir / "nowhere"],), "is not there"),
         (([run], Path("a.jpg")), r"plot_out is 'a.jpg'; allowed: a folder, or a file ending in .png, .pdf"),
+        (([run], logdir / "file"), "plot_out is '.*/file'; allowed: a folder, or a file ending in .png"),
         (([run], logdir / "file/plot.png"), "plot_out is .*cannot be written"),
         (([run], logdir / "folder.png/plot.json/../plot.png"), "plot_out is .*cannot be written"),
         (([run], logdir / "mine.png"), "plot_out is .* would replace mine.json, a file of something else; allowed: a"),

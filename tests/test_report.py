@@ -168,6 +168,16 @@ def test_a_search(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
     assert len(page.all("img")) == 2 and "Held-out evaluation" in page.text
 
 
+@pytest.mark.parametrize("greedy", [True, False])
+def test_families_are_compared_by_one_return_where_all_have_it(greedy: bool, logdir: Path, tmp_path: Path) -> None:
+    own = {"rollout/return_running_mean": 3.0} | ({"eval/return_greedy": 5.0} if greedy else {})
+    for name, row in ("CPG", own), ("DDQN", {"eval/return_greedy": 7.0}):
+        write_run(logdir, name, lambda epoch, seed, row=row: row, epochs=2)
+    found = made(logdir, out=tmp_path / "page.html").text.partition("Results over seeds")[2].partition("Curves")[0]
+    assert ("CPG 25 2,000 greedy 5.0" if greedy else "CPG 25 2,000 running mean 3.0") in found
+    assert "DDQN 25 2,000 greedy 7.0" in found and ("rows of different ones" in found) != greedy
+
+
 def test_pages_of_other_runs_stay(compared: Path, tmp_path: Path) -> None:
     for names in (("UDRL", "RCP-R"), ("UDRL", "RCP-R"), ("RCP-R",)):
         folders = [str(path) for name in names for path in compared.glob(f"*/*/{name}/seed_2[56]")]
@@ -185,6 +195,8 @@ def test_a_file_that_is_no_report_stays(compared: Path, tmp_path: Path, capsys: 
     words = ["--report", str(compared), "--report_out", str(page)]
     line = f"report_out is '{page}', which is no report; allowed: a new file, or a report"
     assert refused(trainer.main, words, "", capsys) == f"error: {line}\n" and page.read_text() == "<p>my own"
+    (plain := tmp_path / "u").touch()
+    refused(trainer.main, [*words[:-1], str(plain)], f"report_out is '{plain}'; allowed: a folder, or a file", capsys)
     page.unlink()
     assert [trainer.main(words) for _ in range(2)] == [0, 0]
 

@@ -70,7 +70,7 @@ def read_numbers(path: Path) -> tuple[str, dict[str, Any], list[Arm], list[str]]
         raise SettingError(f"plot is '{path}', which cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError):
         raise SettingError(
-            f"plot is '{path}', which holds no numbers of --plot; allowed: run folders, or them"
+            f"plot is '{path}', which --plot did not write; allowed: run folders, or a JSON file that it wrote"
         ) from None
 
 

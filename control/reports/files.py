@@ -44,7 +44,7 @@ def numbers_text(curves: Mapping[str, tuple[Array, Array]], kept: Collection[str
 def figure_file(out: Path, setting: str = "plot_out") -> Path:
     """The file that ``out`` means: itself, or `plot.png` in the folder that it is or will be. Raises SettingError, in
     the name of ``setting``, for a format that is none of `FORMATS`."""
-    if out.is_dir() or not out.suffix:
+    if out.is_dir() or not (out.suffix or out.is_file()):
         return out / "plot.png"
     if out.suffix[1:].lower() not in FORMATS:
         allowed = ", ".join(f".{each}" for each in FORMATS)

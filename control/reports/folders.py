@@ -44,6 +44,15 @@ class Subject:
         return next((tag for tag in (RUNNING_MEAN, GREEDY, MEAN_RETURN, *shown) if tag in shown), "")
 
 
+def judged_by(subjects: Sequence[Subject]) -> list[str]:
+    """The return to show of each: that by which it is judged or, where these differ, the greedy one if all have it."""
+    every = [subject.tag for subject in subjects]
+    measured = [subject.summary["over_seeds"].get(GREEDY, {"n": 0})["n"] for subject in subjects]
+    if len(set(every)) > 1 and measured == [len(subject.group.runs) for subject in subjects]:
+        return [GREEDY] * len(subjects)
+    return every
+
+
 @dataclass
 class Folder:
     """A run folder, as far as it can be read."""

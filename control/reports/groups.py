@@ -59,7 +59,7 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
         raise SettingError(f"{line}; allowed: another name", "plot_out")
     check_writable("plot_out", *([target] if redrawn else [target, beside]))
     if not any(arm.curves or arm.scores for arm in arms):
-        raise SettingError(f"{title}: neither returns nor losses were logged yet")
+        raise SettingError(f"{title or 'these runs'}: neither returns nor losses were logged yet")
     tag, tasks = _tasks(arms)
     if not tasks and not any(arm.curves for arm in arms):
         few = "no curves and fewer than two groups of three seeds"
@@ -98,10 +98,7 @@ def _draw(book: Book, arms: Sequence[Arm], title: str, tag: str, tasks: Mapping[
     """The sheets: returns, losses (of one environment on the same), and the comparison."""
     labels = sorted({arm.label for arm in arms})
     colours = dict(zip(labels, cycle(COLOURS), strict=False))
-    counts = [arm.seeds for arm in arms]
     games = list(dict.fromkeys(arm.game for arm in arms))
-    several = f"{len(games)} environments" if len(games) > 1 else ""
-    heading = ", ".join(part for part in (several, title, seeds_text(counts)) if part)
     places: dict[str, list[tuple[str, str]]] = {"": [], "losses": []}  # by page: environment and panel
     for kind, page in (("return", ""), ("loss", "losses" if len(games) > 1 else "")):
         for game in games:
@@ -110,7 +107,7 @@ def _draw(book: Book, arms: Sequence[Arm], title: str, tag: str, tasks: Mapping[
     for page, found in places.items():
         for number, part in enumerate(_parts(found)):
             name = f"{page}{number + 1 if number else ''}".strip("_")
-            _draw_curves(book, arms, part, colours, heading, name)
+            _draw_curves(book, arms, part, colours, title, name)
     if tasks:
         shown_levels = {game: _levels(arms, game) for game in tasks}
         each = [level for found in shown_levels.values() for level in found]
@@ -123,7 +120,15 @@ def _draw(book: Book, arms: Sequence[Arm], title: str, tag: str, tasks: Mapping[
             said = {name for each in all_have for name in TAGS[each].replaces} | {tag}
             also = [name for name in all_have if name not in said][:2]
             others = {_score_label(name): {arm.label: arm.scores[name] for arm in here} for name in also}
-        scores.draw(book, tasks, colours, shown_levels, _score_label(tag), heading, note, others)
+        compared = [arm for arm in arms if arm.label in tasks.get(arm.game, ())]
+        scores.draw(book, tasks, colours, shown_levels, _score_label(tag), _heading(compared, title), note, others)
+
+
+def _heading(arms: Sequence[Arm], title: str) -> str:
+    """Of a sheet that shows these arms: how many environments, or which, and of how many seeds."""
+    games = list(dict.fromkeys(arm.game for arm in arms))
+    where = f"{len(games)} environments" if len(games) > 1 else in_words(games[0])
+    return ", ".join(filter(None, (where, title, seeds_text([arm.seeds for arm in arms]))))
 
 
 def _score_label(tag: str) -> str:
@@ -190,7 +195,8 @@ def _draw_curves(
     title: str, name: str,
 ) -> None:  # fmt: skip
     drawn = [_logged(arms, game, panel) for row in page for game, panel in row]
-    seeds = [arm.seeds for here in drawn for arm in here]
+    every = [arm for here in drawn for arm in here]
+    seeds = [arm.seeds for arm in every]
     notes = panels.meaning(seeds, any(len(here) == 1 for here in drawn))
     notes += [panels.SMOOTHED, "to the shortest run's end"] if max(seeds) > 1 else [panels.SMOOTHED]
     games = list(dict.fromkeys(game for row in page for game, _ in row))
@@ -201,9 +207,11 @@ def _draw_curves(
         notes += [sources(each)] if each else []
     height = 2.0 if max(map(len, page)) > 1 else 2.8
     cells = rows(*map(len, page))
-    with book.sheet(cells, (WIDTH, height * len(page)), name=name, title=title, note="; ".join(notes)) as axes:
-        for arm in sorted(arms, key=lambda arm: arm.label):  # which gives the legend its order
-            axes[0].plot([], [], color=colours[arm.label], label=arm.label)
+    with book.sheet(
+        cells, (WIDTH, height * len(page)), name=name, title=_heading(every, title), note="; ".join(notes)
+    ) as axes:
+        for label in sorted({arm.label for arm in every}):  # which gives the legend its order
+            axes[0].plot([], [], color=colours[label], label=label)
         left = iter(zip(axes, drawn, strict=True))
         equal: dict[str, list[Any]] = {}
         for row in page:
@@ -227,5 +235,5 @@ def _draw_curves(
             panels.share_limits(alike)
             panels.share_limits(alike, "x")
             for axis in alike:
-                panels.draw_levels(axis, shown[game], dict(colours), labels=not several)
+                panels.draw_levels(axis, shown[game], dict(colours), labels=not several, game=in_words(game))
             panels.share_limits(alike)

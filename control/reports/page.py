@@ -48,7 +48,7 @@ def _target(out: Path | None, subjects: Sequence[Subject], made_from: Sequence[s
                 f"report_out is '{out}', which is no report; allowed: a new file, or a report", "report_out"
             )
         return out
-    if out is not None and out.suffix and not out.is_dir():
+    if out is not None and (out.suffix or out.is_file()) and not out.is_dir():
         raise SettingError(f"report_out is '{out}'; allowed: a folder, or a file ending in .html", "report_out")
     folder, words = out or Path(os.path.commonpath(made_from)), ["report"]
     if len(made_from) > 1:

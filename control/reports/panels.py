@@ -114,12 +114,14 @@ def clip_below(axis: Any, values: Array) -> None:
 
 
 def draw_levels(
-    axis: Any, shown: Iterable[Level], colours: dict[str, str], labels: bool | None = True, along: str = "y"
-) -> None:
+    axis: Any, shown: Iterable[Level], colours: dict[str, str], labels: bool | None = True, along: str = "y",
+    game: str = "",
+) -> None:  # fmt: skip
     """A line for each level, grey in a style of its own, or dash-dotted in the colour that ``colours`` has for its
     implementation. The axis is made to reach as far as they do. Without ``labels`` the legend has their names alone,
     since values differ from panel to panel; those of grey lines then stand beside the axis. None: it has them already.
-    A level so far away that curves would shrink to a third of the panel is in the legend alone.
+    A level so far away that curves would shrink to a third of the panel is in the legend alone,
+    with the ``game`` that it is of, if one is given.
     """
     styles = iter(_STYLES)
     for level in shown:
@@ -128,7 +130,8 @@ def draw_levels(
         colour, style = (colours[level.implementation], "-.") if level.implementation else (GREY, next(styles, ":"))
         name = None if labels is None else level.label if labels else level.name
         if along == "y" and not low - FAR * (high - low) <= at <= high + FAR * (high - low):
-            axis.plot([], [], color=colour, linestyle=style, label=f"{level.label} (beyond the axis)")
+            where = f" in {game}" if game else ""
+            axis.plot([], [], color=colour, linestyle=style, label=f"{level.label}{where} (beyond the axis)")
             continue
         draw = axis.axhline if along == "y" else axis.axvline
         draw(at, color=colour, linewidth=1.0, linestyle=style, label=name, zorder=1.5)

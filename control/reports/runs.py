@@ -73,13 +73,15 @@ def read_runs(path: Path) -> list[Run]:
 
 
 def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
-    """All runs at or below the given folders, grouped by environment, experiment and implementation.
+    """All runs at or below the given folders, grouped by environment, experiment and implementation. A checkpoint,
+    metrics.csv and config.yaml stand for their run.
 
     Of a seed found more than once in a group the version counts that ``run_dirs`` names, else the newest. Where they
     name two versions, each is a group. Raises SettingError, in the name of ``setting``, where a folder does not exist
-    or holds no metrics.csv.
+    or holds no metrics.csv, and for any other file.
     """
     groups: dict[tuple[str, ...], Group] = {}
+    run_dirs = [_folder(Path(path), setting) for path in run_dirs]
     named = {Path(folder).resolve() for folder in run_dirs if Path(folder, "metrics.csv").is_file()}
     versions_apart = len({folder.parent for folder in named}) < len(named)
     files = _metrics_files(run_dirs, setting)
@@ -104,11 +106,21 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     return [groups[names] for names in sorted(groups)]
 
 
+def _folder(path: Path, setting: str) -> Path:
+    """The run folder that a file of it stands for; any other path as it is."""
+    if not path.is_file():
+        return path
+    folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
+    if (path.suffix == ".ckpt" or path.name in ("metrics.csv", "config.yaml")) and (folder / "metrics.csv").is_file():
+        return folder
+    allowed = "run folders, any folder above them, or a checkpoint, metrics.csv or config.yaml in one"
+    allowed += "; the JSON file of a figure of --plot stands alone" if setting == "plot" else ""
+    raise SettingError(f"{setting} has '{path}', a file that stands for no run; allowed: {allowed}")
+
+
 def _metrics_files(run_dirs: Sequence[Path], setting: str) -> list[Path]:
     files: dict[Path, None] = {}
-    for folder in map(Path, run_dirs):
-        if folder.is_file():
-            folder = folder.parent
+    for folder in run_dirs:
         below = sorted(folder.rglob("metrics.csv"))
         if not below:
             fault = "holds no metrics.csv" if folder.is_dir() else "is not there"

@@ -112,7 +112,8 @@ def draw(
             for label, each in {axis_label: task, **others}.items():
                 panels.append(axis := next(left))
                 _seeds(axis, each, [algorithm for algorithm in order if algorithm in each], colours)
-                draw_levels(axis, shown.get(name, ()), dict(colours), labels=None if panels[1:] else True, along="x")
+                named = None if panels[1:] else not several
+                draw_levels(axis, shown.get(name, ()), dict(colours), labels=named, along="x")
                 axis.set(xlabel=label)
                 if panels[1:]:
                     axis.set_yticklabels([])

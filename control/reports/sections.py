@@ -13,7 +13,7 @@ from typing import Any
 
 from control.cli.words import command_line
 from control.reports import html, obedience
-from control.reports.folders import Subject, as_text, near
+from control.reports.folders import Subject, as_text, judged_by, near
 from control.reports.groups import plot
 from control.reports.tables import AGGREGATES, aggregates
 from control.reports.tags import TAGS
@@ -68,9 +68,9 @@ def title(subjects: Sequence[Subject]) -> str:
 
 def brief(subjects: Sequence[Subject]) -> str:
     """What was run and what came out, a row for each group."""
-    rows, judged = [], False
-    for subject in subjects:
-        seeds, tag = subject.summary["seeds"], subject.tag
+    rows, shown = [], judged_by(subjects)
+    for subject, tag in zip(subjects, shown, strict=True):
+        seeds = subject.summary["seeds"]
         steps = [seed["env_steps"] for seed in seeds.values()]
         span = f"{min(steps):,}" + (f" to {max(steps):,}" if min(steps) < max(steps) else "")
         row = [subject.label, _ranges([int(seed) for seed in seeds]), span]
@@ -79,7 +79,6 @@ def brief(subjects: Sequence[Subject]) -> str:
             best = [seed[tag]["best"] for seed in seeds.values() if seed.get(tag, {}).get("best") is not None]
             row += [TAGS[tag].short, *(over[name] for name in AGGREGATES)]
             row += [_number(sum(best) / len(best))] if best else []
-            judged = True
         rows.append(row + ["-"] * (8 - len(row)))
     head = ("runs", "seeds", "steps of a seed", "return", "mean", "IQM", "its 95 % interval", "best epoch")
     first = subjects[0].group.names
@@ -88,9 +87,11 @@ def brief(subjects: Sequence[Subject]) -> str:
         "Returns are means over the last tenth of the epochs, over seeds; the best epoch is the mean of each seed's. "
         "The interval is a bootstrap over seeds of the interquartile mean (IQM)."
     )
+    if len(set(filter(None, shown))) > 1:
+        note += " The column return says of what: rows of different ones are not to be compared."
     parts = [html.paragraph(where)] if where and len(subjects) == 1 else []
     parts.append(html.table("Results over seeds", head, rows))
-    return "\n".join([*parts, html.paragraph(note if judged else "No return was logged.", "faint")])
+    return "\n".join([*parts, html.paragraph(note if any(shown) else "No return was logged.", "faint")])
 
 
 def curves(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> str:

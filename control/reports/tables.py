@@ -49,7 +49,7 @@ def over_seeds(values: Sequence[float]) -> dict[str, Any]:
 
 def table(title: str, summary: dict[str, Any]) -> str:
     """The summary of each group as text: one row per seed and three for the aggregates."""
-    lines = [f"{title}: returns, mean of the last tenth of the epochs (best epoch)"]
+    lines = [f"{f'{title}: returns' if title else 'Returns'}, mean of the last tenth of the epochs (best epoch)"]
     for label, group in summary.items():
         shown = list(group["over_seeds"])
         rows = [[label, "epochs", "env steps", *(TAGS[tag].short for tag in shown)]]
