@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def train(*, verbose: bool = True, callbacks: "Sequence[Callback]" = (), **settings: Any) -> "Run":
     """Train as the command does, with its folder, metrics and checkpoints, and give back the run. ``verbose`` is the
     line per evaluation and the summary. ``callbacks`` are Lightning's."""
-    asked = config.settings_from(**settings)
+    asked = config.training_from(**settings)
     _import_lightning()
     from control.commands.run import Run
     from control.commands.train import train as train_here
@@ -62,7 +62,7 @@ def evaluate(path: str | Path, episodes: int = 100, **how: Any) -> "Evaluation":
 
 def module(**settings: Any) -> "RunModule":
     """The LightningModule of a run, untrained, for a ``pytorch_lightning.Trainer`` of your own."""
-    asked = config.settings_from(**settings)
+    asked = config.training_from(**settings)
     _import_lightning()
     from control.commands.train import build_module
     from control.loops.process import configure_torch

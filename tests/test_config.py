@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
@@ -139,6 +140,7 @@ def test_evaluation_needs_nothing_but_the_path(tmp_path: Path) -> None:
         ({"command": {"return": 250}, "logdir": Path("a/b")}, "--command.return 250 --logdir a/b"),
         ({"implementation": "SE", "proxy": "bandit"}, "--implementation SE --proxy bandit"),
         ({"implementation": "CPG", "preset": "skeleton"}, "--implementation CPG --preset skeleton"),
+        ({"seed": np.int64(3), "lr": np.float32(0.5), "record": np.bool_(True)}, "--seed 3 --lr 0.5 --record"),
         ({"eval_agent": Path(__file__), "tau": 0.5}, f"--eval_agent {__file__} --tau 0.5"),
         ({"plot": [Path(__file__)], "plot_out": None}, f"--plot {__file__} --plot_out null"),
         ({"eval_agent": Path(__file__), "time_limit": None}, f"--eval_agent {__file__} --time_limit null"),

@@ -83,6 +83,9 @@ def test_a_loaded_agent_plays(tmp_path: Path) -> None:
                         (obs[None], r"obs has shape \[1, 4\]; allowed: \[4\], one")):  # fmt: skip
         with pytest.raises(SettingError, match=line):
             run.predict(wrong)
+    for mode, value in (("plot", [run.folder]), ("use_tune", True), ("eval_agent", run.folder)):
+        with pytest.raises(SettingError, match=f"{mode} is .*; allowed: null, as only the command does that"):
+            trainer.train(**{mode: value})
     with pytest.raises(SettingError, match="path is None; allowed: the path of a run's folder, or of a checkpoint"):
         trainer.evaluate(None)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="episodes is 0; allowed: integer, at least 1"):

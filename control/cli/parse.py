@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_evaluation, parameters, unknown
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, from_dict, to_yaml
-from control.cli.together import FOR_EVALUATION, check_together
-from control.cli.words import NULL, Pair, named, one_word, read_value, split, word
+from control.cli.together import FOR_EVALUATION, MODES, check_together
+from control.cli.words import NULL, Pair, named, one_word, read_value, split, unboxed, word
 from models.mixture import spread
 from models.registry import default_configs, families_of, family
 from models.settings import SettingError, check_value, raise_all, shown
 from models.vocabulary import DEPTHS, WIDTHS, translate, vocabulary
 
-__all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml"]
+__all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml", "training_from"]
 
 # Words that choose other defaults: of an agent the first, of a proxy and its agent all.
 CHOOSING = ("preset", "proxy", "agent", "mode")
@@ -104,7 +104,8 @@ def about_the_bare_command() -> str:
 def settings_from(**values: Any) -> Settings:
     """The settings of these names and values, as flags of the same names give them, with Python's values: numbers,
     text or paths, None, lists or tuples, ``command={"return": 250}``. Raises SettingError as `parse` does."""
-    values |= {f"command.{name}": value for name, value in (values.pop("command", None) or {}).items()}
+    values = {name: unboxed(value) for name, value in values.items()}
+    values |= {f"command.{name}": unboxed(value) for name, value in (values.pop("command", None) or {}).items()}
     values, _ = translate(values, (), FIRST, _no_value)
     words = {name: [word(value)] for name, value in values.items() if value is not None}
     _import((), words.get("gamename", ()))
@@ -115,6 +116,16 @@ def settings_from(**values: Any) -> Settings:
             raise unknown(name, choice.known, choice.implementation, "", choice.game)
     values = choice.each(values)
     return _settings(values, choice, frozenset(values))
+
+
+def training_from(**values: Any) -> Settings:
+    """`settings_from` of a training. SettingError for what the command does instead of one."""
+    settings = settings_from(**values)
+    for mode in MODES:
+        if getattr(settings.run, mode):
+            line = f"{mode} is {shown(values[mode])}; allowed: null, as only the command does that"
+            raise SettingError(line, mode)
+    return settings
 
 
 def _by_our_names(

@@ -10,7 +10,7 @@ from typing import Any
 from control.cli.run_settings import BY_FLAG, OWN, REPLACED, WITHOUT_EFFECT, RunConfig
 from models.family import StepSchedule
 from models.mixture import shared, spread
-from models.registry import by_family, default_configs, families_of, family, named_agents
+from models.registry import by_family, config_of, default_configs, families_of, family, named_agents
 from models.settings import Kind, SettingError, check, check_value, kinds, nearest, setting
 from models.vocabulary import translate
 
@@ -178,10 +178,13 @@ def ineffective(settings: Settings) -> dict[str, str]:
     """Name -> reason, of the family's and the inner agents' settings that do nothing beside the others."""
     run, own = settings.run, family(settings.run.implementation)
     if settings.proxy is None:
-        return dict(own.ineffective(settings.agent))
-    idle = dict(own.ineffective(settings.proxy))
-    for name, called, agent in by_family(settings.agent, named_agents(run.agent)):
-        idle |= {called[field]: why for field, why in family(name).ineffective(agent).items()}
+        undrawn = {} if getattr(settings.agent, "vary_hp", True) else {"vary": "vary_hp is off"}
+        return dict(own.ineffective(settings.agent)) | undrawn
+    idle, agents = dict(own.ineffective(settings.proxy)), named_agents(run.agent)
+    for first, called, _ in by_family(settings.agent, agents):
+        kin = [name for name in agents if family(name) is family(first)]
+        each = [family(first).ineffective(config_of(settings.agent, name, agents)) for name in kin]
+        idle |= {called[field]: why for field, why in each[0].items() if all(field in other for other in each)}
     return idle
 
 

@@ -71,6 +71,8 @@ def _idle(settings: Settings, typed: Collection[str], known: Mapping[str, Flag])
         switch = SWITCHES.get(known[name].section)
         if name == "record_episodes" and not (run.record or run.film):
             yield name, " without --record"
+        elif name == "ray_address" and run.ray_address and run.num_workers == 1 and not run.use_tune:
+            yield name, " without --num_workers or --use_tune"
         elif name in replaced:
             near = f"; did you mean '--{replaced[name]}'?" if replaced[name] else ""
             yield name, f" with {run.implementation}{near}"

@@ -102,6 +102,11 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
     return values if kind.many else values[0]
 
 
+def unboxed(value: Any) -> Any:
+    """``value`` as Python's own where it is one number of a library of arrays."""
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
 def word(value: Any, separator: str = " ") -> str:
     """The text that means ``value`` after a flag; items of a list stand between separators."""
     if value is None or isinstance(value, bool):

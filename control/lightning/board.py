@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from control.cli.run_settings import RunConfig
-from control.cli.settings import Settings, as_dict
+from control.cli.settings import Settings, acting, as_dict
 from control.lightning.module import RunModule
 from control.reports.tags import FITNESS, TAGS, tags
 from models.registry import default_configs
@@ -43,9 +43,9 @@ class Board:
                 self.writer.add_scalar(tag, value, steps)
 
     def settings(self, settings: Settings, steps: int) -> None:
-        """All settings as a table; those that differ from the default, or were given, first and in bold."""
+        """What a run goes by, as a table; what differs from the default, or was given, first and in bold."""
         chosen = set(hyperparameters(settings))
-        values = sorted(as_dict(settings).items(), key=lambda item: item[0] not in chosen)
+        values = sorted(acting(settings).items(), key=lambda item: item[0] not in chosen)
         lines = [f"| {'**' + name + '**' if name in chosen else name} | `{value}` |" for name, value in values]
         self.writer.add_text("settings", "\n".join(["| setting | value |", "| --- | --- |", *lines]), steps)
 
@@ -94,9 +94,9 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
     own |= {} if settings.proxy is None else {"agent": run.agent}
     agent, proxy = default_configs(run.implementation, run.gamename, {}, run.agent)
     usual = as_dict(Settings(RunConfig(), agent, proxy=proxy))
-    values = as_dict(settings)
+    values = acting(settings)
     of_run = {*as_dict(Settings(run, None))} - {*(_RUN if settings.proxy is None else ("time_limit",))}
-    command = {f"command.{name}": value for name, value in values.pop("command").items()}
+    command = {f"command.{name}": value for name, value in values.pop("command", {}).items()}
     chosen = {
         name: value
         for name, value in values.items()

@@ -7,9 +7,9 @@ Environments and Reward Networks", arXiv 2202.02790, [C] its public code.
 
 from dataclasses import dataclass
 
-from models import varied
+from models import intrinsic, varied
 from models.family import Family
-from models.intrinsic import Intrinsic, ineffective
+from models.intrinsic import Intrinsic
 from models.settings import setting, width
 
 
@@ -61,6 +61,14 @@ class Config(Intrinsic):
     # Hyperparameters sampled for each agent
     vary_hp: bool = varied.vary_hp()
     vary: tuple[str, ...] = varied.vary(" [F]")
+
+
+def ineffective(config: Config) -> dict[str, str]:
+    """Settings that do nothing beside the others, and why."""
+    plain = "head is 'plain'"
+    own = {"feature_dim": plain, "dueling_mean": plain} if config.head == "plain" else {}
+    own |= {} if config.eps_fraction is None else {"eps_decay": "eps_fraction is given"}
+    return intrinsic.ineffective(config) | own
 
 
 def validate(config: Config) -> str | None:

@@ -59,10 +59,16 @@ def validate(config: Config) -> str | None:
     return None
 
 
+def ineffective(config: Config) -> dict[str, str]:
+    """Settings that do nothing beside the others, and why."""
+    return {} if config.eps_fraction is None else {"eps_decay": "eps_fraction is given"}
+
+
 FAMILY = Family(
     config=Config,
     implementations={"QLearning": {}, "SARSA": {"backup": "redrawn"}},
     learns_from="steps",
     validate=validate,
+    ineffective=ineffective,
     trains_on_proxies=True,
 )
