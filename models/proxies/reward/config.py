@@ -122,10 +122,14 @@ for _mode in (1, 5):  # walking in circles beats falling, and no random network 
         "rn_init": "terminal" if _mode == 1 else "real",
     }  # fmt: skip
 _BY_MODE["recipe", "cliff", 5] |= {"rn_output": "symexp", "noise_std": 0.05, "average_from": 300}
-for _mode, _scale in ((2, 10.0), (5, 1.0), (6, 3.0)):  # from the winner of mode 1 (start_from)
+for _mode, _scale in ((2, 20.0), (5, 1.0), (6, 3.0)):  # from the winner of mode 1 (start_from)
     _BY_MODE["recipe", "cartpole-200", _mode] = {
         "rn_output_scale": _scale, "noise_std": 0.05, "step_size": 0.02, "generations": 25, "inner_steps": 1000,
     }  # fmt: skip
+_BY_MODE["recipe", "cartpole-200", 2] |= {  # long trainings, for the sake of staying
+    "generations": 16, "inner_steps": 2000, "agents_per_proxy": 2, "solved_bonus": 50.0,
+    "eval_every": 2, "keep_best": 10,
+}  # fmt: skip
 _BY_MODE["recipe", "cliff", 6] = {
     "noise_std": 0.1, "step_size": 0.05, "generations": 300, "second_phase": 150,
     "second_noise_std": None, "second_step_size": None,
