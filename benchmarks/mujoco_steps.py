@@ -100,7 +100,7 @@ def main() -> None:
                     median_ratio(times["adapter"], values), "times", "the adapter", (">=", 1.5)
                 )
                 apart = np.abs(seen[name] - seen["adapter"]).max() / np.abs(seen["adapter"]).max()
-                results[f"{name}_{envs}_apart"] = Result(float(apart), "", "largest difference over largest speed")
+                results[f"{name}_{envs}_apart"] = Result(float(apart), "share", "largest difference over largest speed")
     common.report("HalfCheetah-v5 stepped in three ways", results, options.json)
 
 

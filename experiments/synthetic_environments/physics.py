@@ -98,7 +98,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         parts = outcome.returns.split(given.episodes, 1)
         rows = {name: describe(dataclasses.replace(outcome, returns=part), config)
                 for name, part in zip(variants(), parts, strict=True)}  # fmt: skip
-        results[regime] = {name: {key: round(row[key], 3) for key in SHOWN} for name, row in rows.items()}
+        results[regime] = {name: {key: row[key] and round(row[key], 3) for key in SHOWN} for name, row in rows.items()}
         print(f"{regime} ({time.process_time() - started:.0f} CPU-s)", flush=True)
         for name, row in results[regime].items():
             print(f"  {name:<20} {row['mean']:6.1f}  IQM {iqm_text(row)}", flush=True)
