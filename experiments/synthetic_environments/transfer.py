@@ -1,5 +1,5 @@
 """Agents of stable-baselines3 on our synthetic environments: DQN, A2C and PPO train on the Gymnasium form of each and,
-for as many steps, on the real CartPole. All are tested on the real one.
+for as many steps, on the real CartPole (or ``--real_id``). All are tested on the real one.
 
     python experiments/synthetic_environments/transfer.py --json results.json
 
@@ -36,20 +36,20 @@ SETTINGS: dict[str, dict[str, Any]] = {
 SIDE_BY_SIDE = {"PPO as in CleanRL": 4}  # environments; one, where nothing is said
 
 
-def trained(kind: str, where: str, steps: int, seed: int, proxy: str | None) -> Any:
+def trained(kind: str, where: str, steps: int, seed: int, proxy: str | None, real: str) -> Any:
     """An agent of stable-baselines3 after ``steps`` steps."""
     import stable_baselines3
     from stable_baselines3.common.env_util import make_vec_env
 
-    name, own = ("CartPole-v1", {}) if where == "real" else ("understudy/Synthetic-v0", {"proxy": proxy})
+    name, own = (real, {}) if where == "real" else ("understudy/Synthetic-v0", {"proxy": proxy})
     made = make_vec_env(name, SIDE_BY_SIDE.get(kind, 1), seed=seed, env_kwargs=own)
     agent = getattr(stable_baselines3, kind.split()[0])("MlpPolicy", made, seed=seed, device="cpu", **SETTINGS[kind])
     return agent.learn(steps)
 
 
-def tested(agent: Any, episodes: int) -> float:
-    """Mean return of greedy episodes on the real CartPole (500 steps)."""
-    real, total = gymnasium.make("CartPole-v1"), 0.0
+def tested(agent: Any, episodes: int, name: str) -> float:
+    """Mean return of greedy episodes on the real environment."""
+    real, total = gymnasium.make(name), 0.0
     for episode in range(episodes):
         obs, _ = real.reset(seed=10_000 + episode)
         over = False
@@ -65,6 +65,7 @@ def main() -> None:
     flags.add_argument("--steps", type=int, default=10_000)
     flags.add_argument("--seeds", type=int, default=3)
     flags.add_argument("--episodes", type=int, default=10)
+    flags.add_argument("--real_id", default="CartPole-v1", help="the real environment, by its Gymnasium id")
     flags.add_argument("--on", nargs="+", choices=[*PROXIES, "real"], default=[*PROXIES, "real"])
     flags.add_argument("--agents", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     for where, shipped in PROXIES.items():
@@ -76,7 +77,8 @@ def main() -> None:
         for where in given.on:
             started, proxy = time.process_time(), getattr(given, where, None)
             returns = [
-                tested(trained(kind, where, given.steps, seed, proxy), given.episodes) for seed in range(given.seeds)
+                tested(trained(kind, where, given.steps, seed, proxy, given.real_id), given.episodes, given.real_id)
+                for seed in range(given.seeds)
             ]
             seconds = (time.process_time() - started) / given.seeds
             results[f"{kind} on {where}"] = {"steps": given.steps, "returns": returns, "cpu_seconds": seconds}

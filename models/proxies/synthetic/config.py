@@ -188,6 +188,10 @@ _BY_GAME["two_stage", "bandit", "pendulum"] = {
     "population": 128, "noise_std": 0.3, "step_size": 0.1, "generations": 100, "second_phase": 60,
     "second_noise_std": 0.15, "second_step_size": 0.03,
 }  # fmt: skip
+_BY_GAME["two_stage", "bandit", "acrobot"] = {
+    "generations": 180, "second_phase": 100, "second_noise_std": 0.1, "second_step_size": 0.02, "center_agents": 64,
+    "eval_every": 10, "retest_agents": 16,
+}  # fmt: skip
 _BY_GAME["two_stage", "bandit", "mountaincar"] = {
     "proxy_hidden_size": 16, "generations": 40, "second_phase": 25, "second_noise_std": 0.1, "second_step_size": 0.02,
 }  # fmt: skip
