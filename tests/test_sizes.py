@@ -42,7 +42,7 @@ TOO_LARGE = [
     (f"--implementation CategoricalLatent {MAZE} --hidden_sizes 65536,65536,65536", "hidden_sizes"),
     (f"{SEARCH} --population 1000000000", "population"),
     (f"{SEARCH} --proxy bandit --initial_draws 100000000", "initial_draws"),
-    (f"{SEARCH} --proxy bandit --initial_draws 10000000 --initial_members 1 --initial_generations 1", "initial_draws"),
+    (f"{SEARCH} --proxy bandit --initial_draws 10000000 --initial_generations 1", "initial_draws"),
     ("--eval_agent cartpole-bandit --hidden_sizes 60000,60000", "hidden_sizes"),
     ("--eval_agent cartpole-bandit --num_agents 100000 --hidden_sizes 200", "num_agents"),
 ]
