@@ -168,7 +168,8 @@ def test_a_search_on_another_device(argv: str, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(memory, "available_memory", lambda accelerator: 10**10 if accelerator == "gpu" else 1)
     monkeypatch.setattr(population, "device_of", lambda run: NOT_QUITE if run.accelerator == "gpu" else CPU)
     tiny = "--population 2 --generations 2 --inner_steps 40 --test_episodes 1 --test_limit 9 --proxy_hidden_size 5"
-    few = "--center_agents 1 --keep_best 1 --retest_agents 1 --report_agents 1 --hidden_sizes 6 --batch_size 4"
+    few = "--center_agents 1 --keep_best 1 --retest_agents 1 --report_agents 1 --deploy_steps 40 --hidden_sizes 6 "
+    few += "--batch_size 4"
     words = ["--implementation", *argv.split(), *tiny.split(), *few.split(), "--accelerator", "gpu"]
     words += ["--logdir", str(tmp_path), "--logger", "none", "--no_vary_hp"]
     refused(trainer.main, [*words, "--num_workers", "2"], "num_workers is 2; allowed with accelerator 'gpu': 1", capsys)
