@@ -141,7 +141,7 @@ def test_a_worker_that_dies_again_and_again_is_one_line(two: RayWorkers, proxies
     killer.start()
     try:
         with pytest.raises(UserError, match="^worker [12] of 2 died 3 times over the same agents.*memory.*buffer_size"):
-            two.run(proxies, SEEDS, inner_steps=100_000, inner_rule="budget")
+            two.run(proxies, SEEDS, inner_steps=5_000_000, inner_rule="budget")
     finally:
         ended.set()
         killer.join()
