@@ -290,7 +290,7 @@ def main() -> None:
         results = measured(options.agents, size)
     wall, cpu = time.perf_counter() - start, time.process_time() - cpu
     timing = (f"load {load:.1f} at the start; {' or '.join(map(str, threads))} threads, as in each name; "
-              f"wall time unless CPU is said; "
+              "wall time unless CPU is said; "
               f"the whole took {wall:.0f} s, {cpu:.0f} s of CPU time")  # fmt: skip
     common.report("Model-based generalisation on ProcMaze", results, options.json, timing)
 

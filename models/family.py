@@ -11,6 +11,12 @@ Overrides = Mapping[str, object]
 _LEARNS_FROM = Literal["episodes", "steps", "evolution"]
 
 
+def idle(*rules: tuple[bool, tuple[str, ...], str]) -> dict[str, str]:
+    """For `Family.ineffective`: of rules (does it hold, names, reason), the reason of each name by the first that
+    holds."""
+    return {name: reason for holds, names, reason in reversed(rules) if holds for name in names}
+
+
 @dataclass(frozen=True)
 class EpisodeSchedule:
     """Of an agent that learns from whole episodes; ``schedule`` of its settings makes one.

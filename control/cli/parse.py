@@ -123,8 +123,8 @@ def training_from(**values: Any) -> Settings:
     settings = settings_from(**values)
     for mode in MODES:
         if getattr(settings.run, mode):
-            line = f"{mode} is {shown(values[mode])}; allowed: null, as only the command does that"
-            raise SettingError(line, mode)
+            value = shown(getattr(settings.run, mode))
+            raise SettingError(f"{mode} is {value}; allowed: null, as only the command does that", mode)
     return settings
 
 

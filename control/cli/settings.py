@@ -178,6 +178,7 @@ def ineffective(settings: Settings) -> dict[str, str]:
     """Name -> reason, of the family's and the inner agents' settings that do nothing beside the others."""
     run, own = settings.run, family(settings.run.implementation)
     if settings.proxy is None:
+        # A search draws what `vary` names when it judges its winner, if not before.
         undrawn = {} if getattr(settings.agent, "vary_hp", True) else {"vary": "vary_hp is off"}
         return dict(own.ineffective(settings.agent)) | undrawn
     idle, agents = dict(own.ineffective(settings.proxy)), named_agents(run.agent)

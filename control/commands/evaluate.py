@@ -123,8 +123,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             table += _rows(mode, loop.seeds, loop.evaluate(episodes, sample=mode == "sampled"))
         print("\n".join(aligned(table)))
         if now.record:
-            folder = checkpoint.path.parent
-            folder = folder.parent / "videos" if folder.name == "checkpoints" else folder
+            own, beside = run_dir.home(checkpoint.path), checkpoint.path.parent
+            folder = beside if own == beside else own / "videos"
             stem = "_".join([checkpoint.path.stem, *([run_dir.safe_name(game)] if game != trained_on else [])])
             paths = (folder / f"eval_{stem}_{number}.mp4" for number in itertools.count())
             path = next(path for path in paths if not path.exists())

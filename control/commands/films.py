@@ -82,6 +82,12 @@ def _game(source: Source) -> str:
     return source.game if isinstance(source, Proxy) else source.settings.run.gamename
 
 
+def _first_bytes(path: Path) -> bytes:
+    """Those in which the formats of films have their names."""
+    with path.open("rb") as file:
+        return file.read(8)
+
+
 def _path(run: RunConfig, game: str) -> Path:
     """The mp4 to write: the one asked for, or the first that is not there yet."""
     if run.film_out:
@@ -89,7 +95,7 @@ def _path(run: RunConfig, game: str) -> Path:
         if path.suffix.lower() != ".mp4" or path.is_dir():
             raise SettingError(f"film_out is {run.film_out!r}; allowed: a file ending in .mp4", "film_out")
         for beside, mark in ((path, b"ftyp"), (path.with_suffix(".gif"), b"GIF8")):
-            if beside.is_file() and mark not in beside.open("rb").read(8):
+            if beside.is_file() and mark not in _first_bytes(beside):
                 line = f"film_out is {run.film_out!r}, but {str(beside)!r} is no film"
                 raise SettingError(f"{line}; allowed: a new file, or a film to replace", "film_out")
     else:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ from control.loops.loop import Loop, as_observations, first_acts
 from control.reports.tags import renamed
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
-from control.storage.run_dir import read_metrics
+from control.storage.run_dir import home, read_metrics
 from envs.names import resolve
 from models.contract import Policy
 from models.settings import SettingError, UserError
@@ -70,7 +71,7 @@ class Run:
     never evaluated). ``finished`` is False where Ctrl-C ended the training."""
 
     def __init__(self, path: str | Path, finished: bool = True):
-        if not isinstance(path, str | Path):
+        if not isinstance(path, str | os.PathLike):
             raise SettingError(f"path is {path!r}; allowed: the path of a run's folder, or of a checkpoint", "path")
         self.path, self.finished = Path(path), finished
 
@@ -82,8 +83,7 @@ class Run:
     def folder(self) -> Path:
         if self.path.is_dir() and (self.path / "metrics.csv").exists():
             return self.path
-        folder = self._checkpoint.path.parent
-        return folder.parent if folder.name == "checkpoints" else folder
+        return home(self._checkpoint.path)
 
     @property
     def settings(self) -> Settings:

@@ -199,13 +199,13 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     if len(module.seeds) > 1:
         steps += f" of each of {len(module.seeds)} seeds ({int(module.env_steps.sum()):,} in all)"
     print(painted(f"\n{count}, {steps} in {spent}", "bold", sys.stdout))
-    if isinstance(module, AgentModule) and math.isfinite(module.best):
-        lines.append(("best", f"{module.loop.score_name} {module.best:.1f}"))
-    if isinstance(module, AgentModule) and module.epoch and not module.gradient_steps:
-        note("no gradient step was made: an agent that learns by them is as it was drawn")
-    unseen = isinstance(module, AgentModule) and module.best == -math.inf
-    if unseen and module.epoch and not module.settings.run.no_checkpoint:
-        note(f"nothing was evaluated yet, as --eval_every is {module.validate_every} epochs: there is no best.ckpt")
+    if isinstance(module, AgentModule) and module.epoch:
+        if math.isfinite(module.best):
+            lines.append(("best", f"{module.loop.score_name} {module.best:.1f}"))
+        if not module.gradient_steps:
+            note("no gradient step was made: an agent that learns by them is as it was drawn")
+        if module.best == -math.inf and not module.settings.run.no_checkpoint:
+            note(f"nothing was evaluated yet, as --eval_every is {module.validate_every} epochs: there is no best.ckpt")
     commands: list[Command] = []
     if module.settings.run.logger == "tensorboard":
         commands.append(("tensorboard", "--logdir", module.settings.run.logdir))

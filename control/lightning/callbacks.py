@@ -110,7 +110,7 @@ class Progress(Callback):
         waits = isinstance(module, AgentModule) and not module.gradient_steps and share < 1
         left = (time.perf_counter() - self._started) / (share - self._begun) * (1 - share)
         left += 0.0 if module.stop_reason() else module.seconds_after()
-        return f"{tqdm.format_interval(left)} left{' without updates, and none yet' if waits else ''}"
+        return f"{tqdm.format_interval(left)} left{', more once updates begin' if waits else ''}"
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.bar is not None:

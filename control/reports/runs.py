@@ -12,7 +12,7 @@ import numpy as np
 
 from control.reports.statistics import Array
 from control.reports.tags import RUNNING_MEAN, TAGS, renamed, tags
-from control.storage.run_dir import read_metrics
+from control.storage.run_dir import home, read_metrics
 from models.settings import SettingError
 
 LAST = 0.1  # share of the epochs, at the end, that `Run.last` averages over
@@ -110,7 +110,7 @@ def _folder(path: Path, setting: str) -> Path:
     """The run folder that a file of it stands for; any other path as it is."""
     if not path.is_file():
         return path
-    folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
+    folder = home(path)
     if (path.suffix == ".ckpt" or path.name in ("metrics.csv", "config.yaml")) and (folder / "metrics.csv").is_file():
         return folder
     allowed = "run folders, any folder above them, or a checkpoint, metrics.csv or config.yaml in one"

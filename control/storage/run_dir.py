@@ -35,6 +35,11 @@ def safe_name(name: str) -> str:
     return re.sub(r"[^\w.+-]+", "_", name.replace("=", "-")).lstrip(".")[:100] or "_"
 
 
+def home(file: Path) -> Path:
+    """The run folder of a checkpoint or of another file in it; of a checkpoint that was moved elsewhere, its folder."""
+    return file.parent.parent if file.parent.name == "checkpoints" else file.parent
+
+
 def versions(folder: Path) -> list[Path]:
     """The runs in a folder made by `parent`, oldest first."""
     found = folder.iterdir() if folder.is_dir() else ()

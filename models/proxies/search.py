@@ -8,6 +8,7 @@ import functools
 import importlib.util
 from dataclasses import dataclass, replace
 
+from models.family import idle
 from models.settings import kinds, setting, width
 
 HAS_NUMBA = importlib.util.find_spec("numba") is not None  # the extra of that name
@@ -180,7 +181,7 @@ class SearchConfig:
 def ineffective(config: SearchConfig) -> dict[str, str]:
     """Name -> reason, of settings that do nothing beside the others (`models.family.Family`)."""
     second = tuple(name for name in kinds(type(config)) if name.startswith("second_") and name != "second_phase")
-    rules: list[tuple[bool, tuple[str, ...], str]] = [
+    return idle(
         (config.objective != "average", ("average_from", "solved_bonus"), f"objective is {config.objective!r}"),
         (config.objective != "threshold", ("unsolved_weight",), f"objective is {config.objective!r}"),
         (config.inner_rule != "plateau", ("early_out_virtual_diff", "plateau_floor"),
@@ -189,8 +190,7 @@ def ineffective(config: SearchConfig) -> dict[str, str]:
         (config.second_phase is None, second, "second_phase is null, so there is none"),
         (config.initial_draws == 1, ("initial_members", "initial_generations"), "initial_draws is 1"),
         (config.initial_generations is not None, ("initial_members",), "initial_generations is given"),
-    ]  # fmt: skip
-    return {name: why for idle, names, why in rules if idle for name in names}
+    )  # fmt: skip
 
 
 def validate(config: SearchConfig) -> str | None:

@@ -8,7 +8,7 @@ Environments and Reward Networks", arXiv 2202.02790, [C] its public code.
 from dataclasses import dataclass
 
 from models import intrinsic, varied
-from models.family import Family
+from models.family import Family, idle
 from models.intrinsic import Intrinsic
 from models.settings import setting, width
 
@@ -65,10 +65,10 @@ class Config(Intrinsic):
 
 def ineffective(config: Config) -> dict[str, str]:
     """Settings that do nothing beside the others, and why."""
-    plain = "head is 'plain'"
-    own = {"feature_dim": plain, "dueling_mean": plain} if config.head == "plain" else {}
-    own |= {} if config.eps_fraction is None else {"eps_decay": "eps_fraction is given"}
-    return intrinsic.ineffective(config) | own
+    return intrinsic.ineffective(config) | idle(
+        (config.head == "plain", ("feature_dim", "dueling_mean"), "head is 'plain'"),
+        (config.eps_fraction is not None, ("eps_decay",), "eps_fraction is given"),
+    )
 
 
 def validate(config: Config) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from models.agents.model_generalisation.presets import CELLS, GAMES, REGIMES
-from models.family import Family, StepSchedule
+from models.family import Family, StepSchedule, idle
 from models.settings import setting, width
 
 LARGEST_LATENT = 65_536  # numbers of a categorical latent state
@@ -208,7 +208,7 @@ def ineffective(config: Config) -> dict[str, str]:
     """Settings that do nothing beside the others -> why."""
     model = f"model is {config.model!r}, so "
     latents, strategy = f"latent_type is {config.latent_type!r}", f"exploration_strat is {config.exploration_strat!r}"
-    rules: list[tuple[bool, tuple[str, ...], str]] = [
+    return idle(
         (config.model == "none", ("rollout_length",), f"{model}nothing is imagined"),
         (config.model in ("none", "perfect"), (*OF_LEARNED, "rollout_batch_size"), f"{model}no model is learned"),
         (config.model != "latent", OF_LATENT, f"{model}there are no latent states"),
@@ -223,11 +223,7 @@ def ineffective(config: Config) -> dict[str, str]:
             ("target_update_frequency", "double_DQN"),
             "use_target is off, so there is only one network of values",
         ),
-    ]
-    found: dict[str, str] = {}
-    for holds, names, reason in rules:
-        found = dict.fromkeys(names, reason) | found if holds else found
-    return found
+    )
 
 
 def validate(config: Config) -> str | None:

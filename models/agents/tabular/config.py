@@ -9,7 +9,7 @@ for Markov Decision Processes" (count bonus).
 
 from dataclasses import dataclass
 
-from models.family import Family
+from models.family import Family, idle
 from models.settings import setting
 
 VARIED = ("lr", "discount")
@@ -61,7 +61,7 @@ def validate(config: Config) -> str | None:
 
 def ineffective(config: Config) -> dict[str, str]:
     """Settings that do nothing beside the others, and why."""
-    return {} if config.eps_fraction is None else {"eps_decay": "eps_fraction is given"}
+    return idle((config.eps_fraction is not None, ("eps_decay",), "eps_fraction is given"))
 
 
 FAMILY = Family(

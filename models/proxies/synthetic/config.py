@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from models.family import Family
+from models.family import Family, idle
 from models.proxies import search
 from models.proxies.search import NetworkConfig, SearchConfig
 from models.settings import no_choice, setting, width
@@ -246,8 +246,9 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    latent = ("table_size", "table_episodes") if config.first_states == "latent" else ()
-    return search.ineffective(config) | dict.fromkeys(latent, "first_states is 'latent'")
+    """Name -> reason, of settings that do nothing beside the others."""
+    latent = config.first_states == "latent"
+    return search.ineffective(config) | idle((latent, ("table_size", "table_episodes"), "first_states is 'latent'"))
 
 
 def validate(config: Config) -> str | None:
