@@ -88,6 +88,7 @@ class Family:
       (``evolution`` only). Raises SettingError.
     - ``validate(config)``: one line that says which settings do not go together, None where all do.
     - ``ineffective(config)``: name -> reason, of settings that do nothing beside the others.
+    - ``continuous_only``: names of settings that do nothing where actions are discrete.
     - ``replaced``: name of a run's setting -> the family's own setting that takes its place, or "".
     - ``changeable(config)``: names of settings that a resumed run may change.
     - ``accelerators``: devices on which its agents can learn.
@@ -103,6 +104,7 @@ class Family:
     proxy_defaults: Callable[[Mapping[str, Any], str], Overrides] = lambda given, game: {}
     validate: Callable[[Any], str | None] = lambda config: None
     ineffective: Callable[[Any], Mapping[str, str]] = lambda config: {}
+    continuous_only: tuple[str, ...] = ()
     replaced: Mapping[str, str] = dataclasses.field(default_factory=dict)
     changeable: Callable[[Any], tuple[str, ...]] = lambda config: ()
     accelerators: tuple[str, ...] = ("cpu",)

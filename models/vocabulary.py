@@ -43,6 +43,9 @@ _OTHERS = {
     "vf_coef": "value_coef vf_loss_coeff",
     "clip_range": "clip_coef clip_param",
     "num_envs": "n_envs",
+    "policy_std": "policy_noise target_policy_noise",  # CleanRL, SB3
+    "policy_std_clip": "noise_clip target_noise_clip",
+    "policy_delay": "policy_frequency",
     "eps_init": "exploration_initial_eps eps_start start_e",
     "eps_min": "exploration_final_eps eps_end end_e",
     "eps_fraction": "exploration_fraction",
@@ -53,13 +56,17 @@ _OTHERS = {
 _OF_FAMILY = {
     "model_generalisation": {"eval_frequency": "steps_per_epoch", "learning_starts": "training_start_time"},
     "ppo": {"num_steps": "rollout_steps", "n_steps": "rollout_steps", "n_epochs": "ppo_epochs",
-            "num_epochs": "ppo_epochs", "update_epochs": "ppo_epochs"},
-    "sac": {"alpha": "entropy_temperature"},
+            "num_epochs": "ppo_epochs", "update_epochs": "ppo_epochs", "norm_adv": "normalize_advantage"},
+    "sac": {"alpha": "entropy_temperature", "autotune": "learn_temperature"},
     "tabular": {"alpha": "lr", "epsilon": "eps_init"},
+    "td3": {"exploration_noise": "action_std", "action_noise": "action_std"},
 }  # fmt: skip
 HINTS = {"device": "accelerator",
     "layers": "hidden_sizes", "hidden_layers": "hidden_sizes", "checkpoint": "eval_agent", "return": "command.return",
-    "lambda": "td_lambda",
+    "lambda": "td_lambda", "track": "logger", "capture_video": "record", "cuda": "accelerator",
+    "num_minibatches": "batch_size", "clip_vloss": "clip_range_vf",
+    "policy_lr": "lr", "q_lr": "lr", "gradient_steps": "updates_per_step", "target_network_frequency": "tau",
+    "target_update_interval": "tau",
 }  # fmt: skip
 """Words that nothing accepts, but that say which setting was meant."""
 WIDTHS = ("width", "hidden_size", "num_hidden_units", "hidden_dim")

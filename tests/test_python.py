@@ -18,9 +18,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import trainer
 from conftest import ROOT
-from control.cli.settings import RunConfig, Settings
+from control.cli import parse as config
+from control.cli.settings import RunConfig, Settings, acting
+from control.commands.train import build_module
 from control.lightning.agent import AgentModule
+from control.lightning.module import RunModule
 from control.loops.steps import StepGroups
+from control.storage.checkpoints import CheckpointError
 from fake_runs import Shown, refused
 from helpers import (
     ALL,
@@ -90,6 +94,9 @@ def test_a_loaded_agent_plays(tmp_path: Path) -> None:
         trainer.evaluate(None)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="episodes is 0; allowed: integer, at least 1"):
         trainer.evaluate(run.folder, episodes=0)
+    assert run.evaluate(2, env="CartPole-v1").mean == run.evaluate(2).mean
+    with pytest.raises(SettingError, match="episode is unknown; did you mean 'episodes'"):
+        run.evaluate(episode=3)
 
 
 @pytest.mark.parametrize(("given", "threads"), [({}, "1"), ({"OMP_NUM_THREADS": "4"}, "4")])
@@ -167,6 +174,25 @@ def test_lightnings_checkpoints_resume_to_the_bit(name: str, tmp_path: Path) -> 
     longer = trainer.module(**SMALL[name])
     lightning(tmp_path / "longer", 5).fit(longer, ckpt_path=tmp_path / "end.ckpt", weights_only=True)
     assert longer.epoch == 5 and list(different(dict(longer.state_dict()), dict(whole.state_dict())))
+
+
+def test_lightning_goes_on_with_the_same_agent_and_environment_only(tmp_path: Path) -> None:
+    (fitting := lightning(tmp_path, 1)).fit(trainer.module(**SMALL["UDRL"]))
+    fitting.save_checkpoint(tmp_path / "end.ckpt")
+    other = trainer.module(**SMALL["DDQN"])
+    with pytest.raises(CheckpointError, match="of UDRL on cartpole; allowed for this module: one of DDQN on cartpole"):
+        lightning(tmp_path, 2).fit(other, ckpt_path=tmp_path / "end.ckpt", weights_only=True)
+
+
+@pytest.mark.parametrize("command", ["--implementation PPO", "--implementation SE --agent PPO,A2C"])
+def test_what_only_continuous_actions_have_is_for_them_alone(command: str) -> None:
+    def module_of(words: str) -> RunModule:
+        return build_module(config.parse(f"{command} {words}".split()))
+
+    assert "action_std" not in acting(module_of("--gamename cartpole").settings)
+    assert acting(module_of("--gamename pendulum --action_std 0.5").settings)["action_std"] == 0.5
+    with pytest.raises(SettingError, match="--action_std has no effect on cartpole: actions are discrete"):
+        module_of("--gamename cartpole --action_std 0.5")
 
 
 FAMILIES = list({family(name).package: name for name in reversed(ALL) if name in implementations()}.values())

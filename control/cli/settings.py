@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from control.cli.run_settings import BY_FLAG, OWN, REPLACED, WITHOUT_EFFECT, RunConfig
-from models.family import StepSchedule
+from models.family import Family, StepSchedule
 from models.mixture import shared, spread
 from models.registry import by_family, config_of, default_configs, families_of, family, named_agents
 from models.settings import Kind, SettingError, check, check_value, kinds, nearest, setting
@@ -31,7 +31,8 @@ class Settings:
     ``proxy`` is the ``config`` of the proxy to learn, else None; ``agent`` is then the inner agent's, or that of agents
     of several families (`models.mixture`). ``changed`` holds, with ``--eval_agent``, hyperparameters of agents that
     train on a proxy, and parameters of the environment. ``command`` holds only what was overridden, such as
-    ``{"return": 250.0}``. ``given`` names what a flag or file set (``"command"`` for any command).
+    ``{"return": 250.0}``. ``given`` names what a flag or file set (``"command"`` for any command). ``discrete``:
+    the environment is known, and its actions are discrete.
     """
 
     run: RunConfig
@@ -40,6 +41,7 @@ class Settings:
     given: frozenset[str] = frozenset()
     proxy: Any = None
     changed: dict[str, Any] = dataclasses.field(default_factory=dict)
+    discrete: bool = False
 
     def value(self, name: str) -> Any:
         """The setting of that name that counts: the proxy's, the agent's or the run's."""
@@ -85,7 +87,7 @@ class Settings:
         agent = _with_own(self.agent, changes, OWN)
         run = _with_own(self.run, changes)
         agent = build(agent, changes) if changes else agent
-        return Settings(run, agent, command, self.given, proxy, self.changed)
+        return Settings(run, agent, command, self.given, proxy, self.changed, self.discrete)
 
 
 def _with_own(config: Any, values: dict[str, Any], names: Collection[str] | None = None) -> Any:
@@ -101,6 +103,12 @@ def as_dict(settings: Settings) -> dict[str, Any]:
     values = {field.name: getattr(config, field.name) for config in configs for field in dataclasses.fields(config)}
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
     return plain | {"command": dict(settings.command)}
+
+
+def usual(run: RunConfig) -> dict[str, Any]:
+    """The written form of the defaults of these agents in this environment."""
+    agent, proxy = default_configs(run.implementation, run.gamename, {}, run.agent)
+    return as_dict(Settings(RunConfig(), agent, proxy=proxy))
 
 
 def from_dict(values: Mapping[str, Any]) -> Settings:
@@ -180,13 +188,17 @@ def ineffective(settings: Settings) -> dict[str, str]:
     if settings.proxy is None:
         # A search draws what `vary` names when it judges its winner, if not before.
         undrawn = {} if getattr(settings.agent, "vary_hp", True) else {"vary": "vary_hp is off"}
-        return dict(own.ineffective(settings.agent)) | undrawn
+        return _ineffective(own, settings.agent, settings.discrete) | undrawn
     idle, agents = dict(own.ineffective(settings.proxy)), named_agents(run.agent)
     for first, called, _ in by_family(settings.agent, agents):
         kin = [name for name in agents if family(name) is family(first)]
-        each = [family(first).ineffective(config_of(settings.agent, name, agents)) for name in kin]
+        each = [_ineffective(family(first), config_of(settings.agent, name, agents), settings.discrete) for name in kin]
         idle |= {called[field]: why for field, why in each[0].items() if all(field in other for other in each)}
     return idle
+
+
+def _ineffective(of: Family, config: Any, discrete: bool) -> dict[str, str]:
+    return dict(of.ineffective(config)) | dict.fromkeys(of.continuous_only if discrete else (), "actions are discrete")
 
 
 def acting(settings: Settings) -> dict[str, Any]:

@@ -22,8 +22,9 @@ from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import home, read_metrics
 from envs.names import resolve
 from models.contract import Policy
-from models.settings import SettingError, UserError
+from models.settings import SettingError, UserError, nearest
 from models.streams import Streams
+from models.vocabulary import translate
 
 if TYPE_CHECKING:
     from control.lightning.agent import AgentModule
@@ -102,11 +103,17 @@ class Run:
         return AgentModule.load_from_checkpoint(self._checkpoint.path, num_workers=1)
 
     def evaluate(
-        self, episodes: int = 100, sample: bool = False, seed: int = 25, gamename: str | None = None
+        self, episodes: int = 100, sample: bool = False, seed: int = 25, gamename: str | None = None, **named: Any
     ) -> Evaluation:
         """Play ``episodes`` of every seed of the run with greedy actions, or with drawn ones (``sample``), in the run's
         environment or in another with the same spaces (``gamename``). ``seed`` chooses the episodes; the numbers are
-        those of ``--eval_agent`` with the same ``--evaluation``."""
+        those of ``--eval_agent`` with the same ``--evaluation``. ``named``: the environment by another name, such as
+        ``env``."""
+        known = ("episodes", "sample", "seed", "gamename")
+        for name in (named := translate(named, (), known, lambda name: None)[0]):
+            if name != "gamename" or gamename is not None:
+                raise SettingError(f"{name} is unknown{nearest(name, known)}; allowed: {', '.join(known)}", name)
+        gamename = named.get("gamename", gamename)
         if type(episodes) is not int or episodes < 1:
             raise SettingError(f"episodes is {episodes!r}; allowed: integer, at least 1", "episodes")
         prepare(self.settings.run)

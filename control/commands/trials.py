@@ -143,7 +143,7 @@ class Search:
         print(f"\n{'interrupted: ' if interrupted else ''}{len(statuses)} trials in {minutes:.1f} minutes ({counts})")
         rows = [["  best", METRIC, *(TAGS[name].short for name in EVALUATED), "epoch"]]
         for trial in best:
-            scores = (f"{trial.best.get(name, math.nan):.1f}" for name in (METRIC, *EVALUATED))
+            scores = (f"{trial.best[name]:.1f}" if name in trial.best else "-" for name in (METRIC, *EVALUATED))
             rows.append([f"  trial {trial.number}", *scores, str(trial.best["epoch"])])
         for line, values in zip(aligned(rows), ["", *map(self._text, best)], strict=True):
             print(f"{line}  {values}".rstrip())
@@ -195,7 +195,6 @@ def run_trial(settings: Settings, folder: Path, start_from: Path | None, report:
     """Train in ``folder``, going on from the checkpoint ``start_from`` where there is one. What the run prints is in
     ``log.txt`` there. Raises TrialFailed."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-    atomic_write_text(folder / "config.yaml", to_yaml(settings))
     with (
         open(folder / "log.txt", "a", encoding="utf-8", buffering=1) as log,
         contextlib.redirect_stdout(log),
@@ -204,6 +203,7 @@ def run_trial(settings: Settings, folder: Path, start_from: Path | None, report:
         try:
             prepare(settings.run)
             with contextlib.closing(build_module(settings)) as module:
+                atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
                 if start_from:
                     _take_over(checkpoints.load(start_from), module, folder / "checkpoints" / "best.ckpt")
                 fit(module, folder, [Progress()], [Report(report)])

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from control.cli.settings import Settings, end_of
+from control.cli.settings import Settings
 from control.commands.search_space import Dimension, Space, search_space, trial_settings
 from control.commands.trials import METRIC, Search, TrialFailed, run_trial
 from control.evolution.cluster import connected
@@ -47,7 +47,9 @@ def tune(settings: Settings) -> int:
         with connected(run.ray_address, at_once * run.num_workers):
             search = Search(settings, space, run_dir.create(run))
             where = f"on {run.ray_address}" if run.ray_address else f"{at_once} at a time"
-            trials = f"{run.num_samples} trials of {settings.epochs} epochs with {run.tune_algorithm}, {where}"
+            course, end = _course(settings)
+            length = f"{end:,} {'steps' if course == 'env_steps' else 'epochs'}"
+            trials = f"{run.num_samples} trials of {length} with {run.tune_algorithm}, {where}"
             print(f"searching {', '.join(space.dimensions)} ({space.source})\n{trials}: {search.folder}", flush=True)
             _search(search)
     except KeyboardInterrupt:
@@ -60,13 +62,8 @@ def tune(settings: Settings) -> int:
 
 def _check(settings: Settings, space: Space) -> None:
     """SettingError for what is wrong only in a search."""
-    run, every = settings.run, settings.schedule.eval_every
+    run = settings.run
     check_recording(run)
-    if settings.epochs is None:
-        end = end_of(run.implementation)
-        raise SettingError(f"{end} is null; allowed with --use_tune: an integer, as trials are compared by epochs", end)
-    if settings.epochs < every:
-        raise SettingError(f"epochs is {settings.epochs}, below eval_every {every}: no trial would be evaluated")
     if run.tune_algorithm in _FROM_CHECKPOINTS and run.no_checkpoint:
         raise SettingError(
             f"--no_checkpoint and --tune_algorithm {run.tune_algorithm} exclude each other: it pauses trials"
@@ -99,7 +96,7 @@ def _search(search: Search) -> None:
         run_config=ray_tune.RunConfig(
             name="ray", storage_path=str(search.folder.absolute()), verbose=0, callbacks=[_listener(search)],
             # PBT copies what a trial saved when it was last perturbed, so that must still exist.
-            checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=_perturbed_every(settings) + 3),
+            checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=_kept(settings)),
         ),
     )  # fmt: skip
     # It advises to reuse processes, which a trial that was cut short in its training does not survive.
@@ -107,10 +104,25 @@ def _search(search: Search) -> None:
     tuner.fit()
 
 
+def _course(settings: Settings) -> tuple[str, int]:
+    """What trials are compared by, as `Report` calls it, and how much of it makes a whole trial."""
+    if settings.epochs is not None:
+        return "epoch", settings.epochs
+    assert settings.total_steps is not None  # `from_dict`
+    return "env_steps", settings.total_steps
+
+
 def _perturbed_every(settings: Settings) -> int:
-    """Evaluations between PBT's perturbations, of which there are about ten in a run."""
-    assert settings.epochs is not None  # `_check`
-    return max(1, round(settings.epochs / 10 / settings.schedule.eval_every))
+    """Epochs or steps between PBT's perturbations, of which there are about ten in a run."""
+    course, end = _course(settings)
+    every = settings.schedule.eval_every if course == "epoch" else 1
+    return every * max(1, round(end / 10 / every))
+
+
+def _kept(settings: Settings) -> int | None:
+    """Checkpoints that a trial must keep; None for all, where nobody knows how many evaluations its steps make."""
+    course, _ = _course(settings)
+    return _perturbed_every(settings) // settings.schedule.eval_every + 3 if course == "epoch" else None
 
 
 def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder: Path) -> None:
@@ -157,8 +169,7 @@ def _algorithm(settings: Settings, space: Space) -> tuple[Any, Any]:
     """Ray's search algorithm and its scheduler."""
     from ray.tune import schedulers, search
 
-    run, epochs, every = settings.run, settings.epochs, settings.schedule.eval_every
-    assert epochs is not None  # `_check`
+    run, (course, end) = settings.run, _course(settings)
     if run.tune_algorithm == "optuna":
         import optuna
         from ray.tune.search.optuna import OptunaSearch
@@ -168,17 +179,18 @@ def _algorithm(settings: Settings, space: Space) -> tuple[Any, Any]:
     if run.tune_algorithm == "bohb":
         from ray.tune.search.bohb import TuneBOHB
 
-        return TuneBOHB(seed=run.seed), schedulers.HyperBandForBOHB("epoch", max_t=epochs, reduction_factor=REDUCTION)
+        return TuneBOHB(seed=run.seed), schedulers.HyperBandForBOHB(course, max_t=end, reduction_factor=REDUCTION)
     random.seed(run.seed)  # PBT draws from Python's own generator
     searcher = search.BasicVariantGenerator(random_state=run.seed, max_concurrent=run.max_concurrent_trials or 0)
     if run.tune_algorithm == "asha":
-        # Its end is above the last epoch, so that a trial which gets there ends by itself and writes its files.
+        first = max(end // 8, min(end, settings.schedule.eval_every) if course == "epoch" else 1)
+        # Its end is above the last one, so that a trial which gets there ends by itself and writes its files.
         return searcher, schedulers.AsyncHyperBandScheduler(
-            "epoch", max_t=epochs + 1, grace_period=max(every, epochs // 8), reduction_factor=REDUCTION
+            course, max_t=end + 1, grace_period=first, reduction_factor=REDUCTION
         )
     perturbed = [dimension for name, dimension in space.dimensions.items() if name in PERTURBED]
     return searcher, schedulers.PopulationBasedTraining(
-        "epoch", perturbation_interval=_perturbed_every(settings) * every, custom_explore_fn=space.clamp,
+        course, perturbation_interval=_perturbed_every(settings), custom_explore_fn=space.clamp,
         hyperparam_mutations={each.name: each.labels if each.kind == "choice" else _domain(each) for each in perturbed},
         log_config=False,
     )  # fmt: skip

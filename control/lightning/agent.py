@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from control.cli.settings import Settings
 from control.lightning.module import RunModule
-from control.loops.build import build_loop, take_weights
+from control.loops.build import build_loop, in_spaces, take_weights
 from control.loops.loop import as_observations, first_acts
 from control.reports.tags import GREEDY, REWARD_RATE, RUNNING_MEAN, SAMPLED, SCORES, SPEED, TRAINING
 from control.storage import checkpoints
@@ -27,7 +27,7 @@ class AgentModule(RunModule):
 
     def __init__(self, settings: Settings, training: bool = True):
         loop = build_loop(settings, training)
-        super().__init__(settings, loop.seeds)
+        super().__init__(in_spaces(settings, loop.agents[0].spaces), loop.seeds)
         self.loop = loop
         self.validate_every = settings.schedule.eval_every
         self.agents = nn.ModuleList(loop.agents)

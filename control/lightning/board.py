@@ -14,11 +14,9 @@ import numpy as np
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from control.cli.run_settings import RunConfig
-from control.cli.settings import Settings, acting, as_dict
+from control.cli.settings import Settings, acting, as_dict, usual
 from control.lightning.module import RunModule
 from control.reports.tags import FITNESS, TAGS, tags
-from models.registry import default_configs
 
 # Settings of a run that change what is learned, and settings of agents and searches that do not.
 _RUN = ("epochs", "total_steps", "steps_per_epoch", "time_limit", "target_return")
@@ -92,15 +90,13 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
     run = settings.run
     own = {"implementation": run.implementation, "gamename": run.gamename}
     own |= {} if settings.proxy is None else {"agent": run.agent}
-    agent, proxy = default_configs(run.implementation, run.gamename, {}, run.agent)
-    usual = as_dict(Settings(RunConfig(), agent, proxy=proxy))
-    values = acting(settings)
+    defaults, values = usual(run), acting(settings)
     of_run = {*as_dict(Settings(run, None))} - {*(_RUN if settings.proxy is None else ("time_limit",))}
     command = {f"command.{name}": value for name, value in values.pop("command", {}).items()}
     chosen = {
         name: value
         for name, value in values.items()
-        if name not in of_run | {*_SWITCHES} and (name in settings.given or value != usual.get(name))
+        if name not in of_run | {*_SWITCHES} and (name in settings.given or value != defaults.get(name))
     }
     return own | {"seed": run.seed} | chosen | command
 

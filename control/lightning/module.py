@@ -12,7 +12,7 @@ from control.cli.colour import warning
 from control.cli.progress import Watch
 from control.cli.settings import Settings, as_dict
 from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, SCORES, TAGS
-from control.storage.checkpoints import FORMAT, OURS, Checkpoint, believing, digest
+from control.storage.checkpoints import FORMAT, OURS, Checkpoint, CheckpointError, believing, digest
 from models.settings import nearest
 from models.state import like
 
@@ -155,6 +155,10 @@ class RunModule(pl.LightningModule):
         checkpoint[OURS]["digest"] = digest(checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        theirs, ours = checkpoint[OURS]["settings"], as_dict(self.settings)
+        of, own = (f"{each['implementation']} on {each['gamename']}" for each in (theirs, ours))
+        if of != own:
+            raise CheckpointError(f"ckpt_path is a checkpoint of {of}; allowed for this module: one of {own}")
         self.take_state(checkpoint[OURS])
 
     def restore(self, checkpoint: Checkpoint) -> None:

@@ -18,7 +18,7 @@ from control.evolution.objectives import objective
 from control.evolution.strategies import STRATEGIES, Archive, Strategy
 from control.evolution.teachers import check_teacher, is_teacher
 from control.lightning.module import RunModule
-from control.loops.build import check_spaces, device_of
+from control.loops.build import check_spaces, device_of, in_spaces
 from control.loops.memory import check_memory, of_search
 from control.reports.tags import BEST_FITNESS, FITNESS, MEAN_RETURN, SPEED
 from envs.make import Stages, stages_of
@@ -319,6 +319,7 @@ def build(settings: Settings) -> PopulationModule:
     stages = stages_of(settings.proxy, run.gamename)
     for name in named_agents(run.agent):
         check_spaces(run, agent_class(name), stages.spaces, name)
+    settings = in_spaces(settings, stages.spaces)
     kinds, search = len(named_agents(run.agent)), settings.proxy
     in_turn = search.common_random_numbers and search.agents_take_turns == "seeds"
     for name in ("agents_per_proxy", "second_agents"):  # else the first kinds would decide alone

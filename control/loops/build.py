@@ -1,5 +1,6 @@
 """From settings to the loop of a run, with its agent and environments."""
 
+import dataclasses
 from collections.abc import Sequence
 from functools import partial
 
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 
 from control.cli.colour import note
-from control.cli.settings import RunConfig, Settings
+from control.cli.settings import RunConfig, Settings, as_dict, ineffective, usual
 from control.loops.device import DeviceLoop
 from control.loops.episodes import EpisodeLoop
 from control.loops.loop import Loop
@@ -21,7 +22,7 @@ from models.contract import Agent
 from models.hashed import CPU, streams_on
 from models.registry import agent_class, family, named_agents
 from models.settings import SettingError
-from models.spaces import Spaces
+from models.spaces import Discrete, Spaces
 from models.state import StateError, like
 from models.streams import Streams
 
@@ -32,6 +33,7 @@ def build_loop(settings: Settings, training: bool = True) -> Loop:
     run, spaces = settings.run, spaces_of(settings.run.gamename)
     check_accelerator(run)
     check_spaces(run, agent_class(run.implementation), spaces)
+    in_spaces(settings, spaces)
     if training:
         check_memory(partial(of_training, spaces, make_dynamics(run.gamename)), [run, settings.agent], run.accelerator)
     loop = _episodes(settings) if family(run.implementation).learns_from == "episodes" else _steps(settings)
@@ -77,6 +79,17 @@ def check_spaces(run: RunConfig, agent: type[Agent], spaces: Spaces, name: str =
         raise SettingError(
             f"gamename is {run.gamename!r}, whose observations are no cells; {acts} takes one-hot observations"
         )
+
+
+def in_spaces(settings: Settings, spaces: Spaces) -> Settings:
+    """`settings` that know the kind of the environment's actions. SettingError where one was given, other than its
+    default, that does nothing there."""
+    known = dataclasses.replace(settings, discrete=isinstance(spaces.actions, Discrete))
+    idle, values, defaults = ineffective(known), as_dict(settings), usual(settings.run)
+    for name in sorted(settings.given & idle.keys() - ineffective(settings).keys()):
+        if values[name] != defaults[name]:
+            raise SettingError(f"--{name} has no effect on {settings.run.gamename}: {idle[name]}", name)
+    return known
 
 
 def device_of(run: RunConfig) -> torch.device:

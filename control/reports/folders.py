@@ -75,7 +75,9 @@ class Folder:
         file = self.path / "config.yaml"
         values: dict[str, Any] = {}
         if self.settings is not None:
-            values = yaml.safe_load(to_yaml(self.settings))
+            # What the run left out had no effect, which may be known from its environment alone.
+            acted = yaml.safe_load(to_yaml(self.settings))
+            values = {name: value for name, value in acted.items() if name in self.settings.given}
         elif file.is_file():
             with contextlib.suppress(UserError):
                 values = read_mapping("report", str(file), "name: value", empty=True)

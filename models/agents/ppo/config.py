@@ -134,5 +134,6 @@ FAMILY = Family(
     environment_presets={("PPO", game): values for game, values in _PRESETS.items()},
     validate=varied.validate,
     ineffective=ineffective,
+    continuous_only=("action_std",),
     trains_on_proxies=True,
 )
