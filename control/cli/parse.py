@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_evaluation, parameters, unknown
-from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, from_dict, to_yaml
+from control.cli.settings import BY_FLAG, CHOOSING, RunConfig, Settings, as_dict, from_dict, to_yaml
 from control.cli.together import FOR_EVALUATION, MODES, check_together
 from control.cli.words import NULL, Pair, named, one_word, read_value, split, unboxed, word
 from models.mixture import spread
@@ -18,8 +18,6 @@ from models.vocabulary import DEPTHS, WIDTHS, translate, vocabulary
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml", "training_from"]
 
-# Words that choose other defaults: of an agent the first, of a proxy and its agent all.
-CHOOSING = ("preset", "proxy", "agent", "mode")
 FIRST = ("implementation", "gamename")  # which settings there are depends on them
 
 

@@ -21,6 +21,8 @@ COMMANDS = {
 }
 """What ``--command.<name>`` may say, each a `COMMAND`; null leaves it to the agent."""
 COMMAND = Kind(float, many=False, optional=True)
+CHOOSING = ("preset", "proxy", "agent", "mode")
+"""Settings that choose the defaults of others: of an agent the first, of a proxy and its agent all."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +107,11 @@ def as_dict(settings: Settings) -> dict[str, Any]:
     return plain | {"command": dict(settings.command)}
 
 
-def usual(run: RunConfig) -> dict[str, Any]:
-    """The written form of the defaults of these agents in this environment."""
-    agent, proxy = default_configs(run.implementation, run.gamename, {}, run.agent)
+def usual(settings: Settings) -> dict[str, Any]:
+    """The written form of the defaults of these agents in this environment, where some were chosen by `CHOOSING`."""
+    run, values = settings.run, as_dict(settings)
+    chosen = {name: values[name] for name in CHOOSING if name in values}
+    agent, proxy = default_configs(run.implementation, run.gamename, chosen, run.agent)
     return as_dict(Settings(RunConfig(), agent, proxy=proxy))
 
 

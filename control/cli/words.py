@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, unknown
-from control.cli.settings import Settings, as_dict
+from control.cli.settings import CHOOSING, Settings, as_dict
 from models.settings import SettingError, allowed, closest, read, refused, shown
 
 Pair = tuple[str, list[str]]
@@ -131,6 +131,4 @@ def command_line(settings: Settings, without: Container[str] = ()) -> str:
     return " ".join(said)
 
 
-CHOOSING = ("agent", "proxy", "preset", "mode")
-"""Settings that choose the defaults of others."""
 _ALWAYS = ("implementation", "gamename", "seed", "proxy", "mode")

@@ -90,7 +90,7 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
     run = settings.run
     own = {"implementation": run.implementation, "gamename": run.gamename}
     own |= {} if settings.proxy is None else {"agent": run.agent}
-    defaults, values = usual(run), acting(settings)
+    defaults, values = usual(settings), acting(settings)
     of_run = {*as_dict(Settings(run, None))} - {*(_RUN if settings.proxy is None else ("time_limit",))}
     command = {f"command.{name}": value for name, value in values.pop("command", {}).items()}
     chosen = {

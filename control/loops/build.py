@@ -85,7 +85,7 @@ def in_spaces(settings: Settings, spaces: Spaces) -> Settings:
     """`settings` that know the kind of the environment's actions. SettingError where one was given, other than its
     default, that does nothing there."""
     known = dataclasses.replace(settings, discrete=isinstance(spaces.actions, Discrete))
-    idle, values, defaults = ineffective(known), as_dict(settings), usual(settings.run)
+    idle, values, defaults = ineffective(known), as_dict(settings), usual(settings)
     for name in sorted(settings.given & idle.keys() - ineffective(settings).keys()):
         if values[name] != defaults[name]:
             raise SettingError(f"--{name} has no effect on {settings.run.gamename}: {idle[name]}", name)

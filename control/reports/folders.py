@@ -14,8 +14,8 @@ from control.cli.colour import note
 from control.cli.files import read_mapping
 from control.cli.options import Flag, flags
 from control.cli.parse import parse
-from control.cli.settings import Settings, to_yaml
-from control.cli.words import CHOOSING, word
+from control.cli.settings import CHOOSING, Settings, to_yaml
+from control.cli.words import word
 from control.reports.runs import Group
 from control.reports.tags import GREEDY, MEAN_RETURN, RUNNING_MEAN
 from control.storage.run_dir import versions
