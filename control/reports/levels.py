@@ -28,6 +28,8 @@ LOSSES: dict[tuple[str, str], tuple[str, str]] = {
     ("train/value_loss", "command_conditioned"): ("Squared error of the value", "return²"),
     ("train/value_loss", "ppo"): ("Squared error of the value", "return²"),
     ("train/value_loss", "policy_gradients"): ("Squared error of the value", "return²"),
+    ("train/total_loss", "ppo"): ("Sum of PPO's losses", "weighted"),
+    ("train/total_loss", "policy_gradients"): ("Sum of the policy gradient's losses", "weighted"),
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """A learned reward in pictures, and whether it keeps the best policy of the real one."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -169,5 +170,9 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
                                   arrowprops={"arrowstyle": "->", "color": colour})  # fmt: skip
         axis.set(xticks=[], yticks=[])
         axis.grid(False)
-        axis.figure.colorbar(image, ax=axis, label="phi", shrink=0.8)
+        bar = axis.figure.colorbar(image, ax=axis, label="phi", shrink=0.8)
+        if phi.bent:  # so many powers of ten that a tick for each would cover its neighbours
+            tens = [10.0 ** (round(math.log10(values.abs().max().clamp(min=10))) // k) for k in (1, 2)]
+            bar.set_ticks(sorted([0.0, *tens, *(-each for each in tens)]))
+            bar.minorticks_off()
     return path

@@ -95,4 +95,5 @@ def search_figure(folder: Path, solved: float | None, look: Look = PLAIN) -> Pat
         if solved is not None:
             draw_levels(axis, [Level(solved, "solved", "")], {})
         axis.set(xlabel="generation", ylabel="return on the real environment")
+        axis.xaxis.get_major_locator().set_params(integer=True)
     return path
