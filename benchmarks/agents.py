@@ -143,9 +143,10 @@ def updates(size: Size) -> int:
 
 
 def contest(case: Case, size: Size, with_baseline: bool) -> dict[str, Result]:
-    sides: dict[str, Ours | Theirs] = {f"{members}": Ours(case, members, size) for members in MEMBERS}
+    ours = {f"{members}": Ours(case, members, size) for members in MEMBERS}
+    sides: dict[str, Ours | Theirs] = {**ours}
     if with_baseline:
-        sides["sb3"] = Theirs(case, size, sides["1"])
+        sides["sb3"] = Theirs(case, size, ours["1"])
     contenders: dict[str, Callable[[], float]] = {}
     for name, side in sides.items():
         count = max(2, round(case.updates * size.share / (4 if name == f"{MEMBERS[-1]}" else 1)))
@@ -178,4 +179,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -83,7 +83,8 @@ class LightningClock(pl.Callback):
 
     def __init__(self, name: Callable[[pl.Callback], str]) -> None:
         self.name, self.meter = name, Meter()
-        self.seconds, self.steps, self.parts = 0.0, 0, {}
+        self.seconds, self.steps = 0.0, 0
+        self.parts: dict[str, float] = {}
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         for step in ("training_step", "validation_step"):
@@ -92,13 +93,13 @@ class LightningClock(pl.Callback):
             if callback is not self:
                 self.meter.wrap(callback, "on_train_epoch_end", self.name(callback))
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: Any) -> None:
         if trainer.current_epoch == 1:
             self.meter.take()
             self.steps = -int(module.env_steps.sum())
             self.seconds = -time.process_time()
 
-    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         self.seconds += time.process_time()
         self.steps += int(module.env_steps.sum())
         self.parts = self.meter.take()
@@ -167,8 +168,7 @@ def interleave(contenders: Mapping[str, Callable[[], T]], repeats: int) -> dict[
     """
     gathered: dict[str, list[T]] = {name: [] for name in contenders}
     for round_ in range(repeats + 1):
-        names = list(contenders) if round_ % 2 else list(reversed(contenders))
-        for name in names:
+        for name in list(contenders)[:: 1 if round_ % 2 else -1]:
             outcome = contenders[name]()
             if round_:
                 gathered[name].append(outcome)

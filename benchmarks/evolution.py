@@ -13,6 +13,7 @@ import multiprocessing
 import resource
 import statistics
 import sys
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -75,9 +76,10 @@ class Ours:
 
     def __init__(self, loop: InnerLoop, members: int, real: bool = False):
         seeds = range(members)
-        proxies = loop.stages.parameters.initial(Streams(seeds))
-        self.program = loop.stages.parameters.program(proxies)
-        self.agent = loop.agent_class(loop.agent_config, loop.stages.spaces, seeds)
+        networks: Any = loop.stages.parameters
+        proxies = networks.initial(Streams(seeds))
+        self.program = networks.program(proxies)
+        self.agent: Any = loop.agent_class(loop.agent_config, loop.stages.spaces, seeds)
         stage = make_environment("cartpole-200", members, 1) if real else loop.stages.stage(proxies, self.agent)
         self.interaction = StepLoop(self.agent, stage, Streams.named(seeds, "episodes"))
 
@@ -142,8 +144,9 @@ def inner_loops(preset: str, size: Size) -> dict[str, Result]:
     loop, counts = inner(preset), MEMBERS[preset]
     ours = {members: Ours(loop, members).begin(HALF_WAY[preset]) for members in counts}
     theirs = Theirs(preset, ours[counts[-1]], size.agents).begin(HALF_WAY[preset])
-    contenders = {f"{m}": partial(side.rate, size.own_steps * (10 if m == 1 else 1)) for m, side in ours.items()}
-    contenders["plain"] = partial(theirs.rate, size.steps)
+    contenders: dict[str, Callable[[], float]] = {"plain": partial(theirs.rate, size.steps)}
+    for members, side in ours.items():
+        contenders[f"{members}"] = partial(side.rate, size.own_steps * (10 if members == 1 else 1))
     with_baseline = preset == "paper" and importlib.util.find_spec("stable_baselines3") is not None
     if with_baseline:
         real = Ours(loop, counts[-1], real=True).begin(HALF_WAY[preset])
@@ -179,17 +182,17 @@ class Generation:
 
     def __init__(self, size: Size):
         self.loop, self.size = inner("paper"), size
-        mean = self.loop.stages.parameters.initial(Streams([0]))
+        networks: Any = self.loop.stages.parameters
+        mean = networks.initial(Streams([0]))
         noise = Streams([1]).normal(PERTURBATIONS, mean.shape[1])[0] * self.loop.config.noise_std
         self.proxies = torch.cat([mean.expand_as(noise), mean + noise, mean - noise])
         assert len(self.proxies) == PERTURBATIONS * TRAININGS
-        self.program = self.loop.stages.parameters.program(self.proxies)
+        self.program = networks.program(self.proxies)
         self.env = plain.cartpole()
 
     def ours(self) -> float:
         seeds, steps = range(len(self.proxies)), self.size.training
-        how = {"inner_steps": steps, "inner_rule": "budget"}
-        return cpu_seconds(lambda: self.loop.run(self.proxies, seeds, **how))
+        return cpu_seconds(lambda: self.loop.run(self.proxies, seeds, inner_steps=steps, inner_rule="budget"))
 
     def theirs(self) -> float:
         """A few agents, one from each third of the proxies, scaled to all."""
@@ -293,4 +296,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -83,7 +83,7 @@ def group_of(name: str, seeds: int, size: Size, **changes: Any) -> Any:
     values = {"implementation": name, "gamename": "procmaze", "seed": 0, "num_seeds": seeds}
     group = loop_of(from_dict(values | own | size.changes | latent | changes)).groups[0].loop
     group.epoch(size.wait)
-    replay = group.agent.replay
+    replay: Any = group.agent.replay
     index = torch.arange(size.rows) % replay.size
     full = {name: part[index] for name, part in replay.rows().items()}
     replay.load_state_dict({"rows": full, "position": 0})

@@ -3,8 +3,8 @@
 python benchmarks/mujoco_steps.py [--json] [--quick]
 """
 
-import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import common  # first: one thread, and the project on the path
@@ -81,8 +81,8 @@ def contenders(envs: int, steps: int) -> tuple[dict[str, Callable[[], float]], d
         begin()
         return work()
 
-    times = {name: lambda work=work: timed(work) for name, work in works.items()}
-    return times, {name: lambda work=work: played(work) for name, work in works.items()}
+    times: dict[str, Callable[[], float]] = {name: partial(timed, work) for name, work in works.items()}
+    return times, {name: partial(played, work) for name, work in works.items()}
 
 
 def main() -> None:
@@ -105,4 +105,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

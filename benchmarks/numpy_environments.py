@@ -43,8 +43,9 @@ def contenders(envs: int, steps: int) -> dict[str, Any]:
     ours: Any = make(ID)
     ours.reset(seed=0)
     proxy = files.load(FILE)
+    networks: Any = proxy.networks
     dynamics = SyntheticDynamics(
-        proxy.networks.program(proxy.parameters[None]), proxy.spaces, starts_of(make_environment(proxy.game, 1, 1))
+        networks.program(proxy.parameters[None]), proxy.spaces, starts_of(make_environment(proxy.game, 1, 1))
     )
     tensors, seeds = TensorEnvironment(dynamics, 1, envs), torch.arange(envs)[None]
     tensors.reset(seeds)
@@ -88,4 +89,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -103,8 +103,8 @@ def tried(peer: Peer, python: str, kills: int, steps: int) -> dict[str, Result]:
             (folder := Path(place, name)).mkdir()
             contender.start(folder)
             if not contender.ends():
-                said = "\n".join(lines(folder / "output")[-20:])
-                print(f"{peer.name}: does not run\n{said}", file=sys.stderr)
+                tail = "\n".join(lines(folder / "output")[-20:])
+                print(f"{peer.name}: does not run\n{tail}", file=sys.stderr)
                 return {}
             wholes.append(contender.found())
         for one, other, what in zip(*wholes, ("curves", "weights"), strict=True):

@@ -11,6 +11,7 @@ import dataclasses
 import statistics
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 import common  # first: one thread, and the project on the path
 import torch
@@ -51,7 +52,7 @@ class Search:
         noise = Streams([1]).normal(-(-rows // 3), mean.shape[1])[0] * settings.proxy.noise_std
         self.proxies = torch.cat([mean.expand_as(noise), mean + noise, mean - noise])[:rows]
 
-    def run(self, **changes: int) -> float:
+    def run(self, **changes: Any) -> float:
         return cpu_seconds(lambda: self.loop.run(self.proxies, range(len(self.proxies)), **changes))
 
     def network(self, row: int) -> nn.Sequential:
@@ -127,4 +128,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

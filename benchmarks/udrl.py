@@ -34,6 +34,7 @@ from control.loops.episodes import EpisodeLoop
 from control.loops.rollout import rollout
 from control.storage import checkpoints
 from envs import lunarlander
+from models.contract import Policy
 
 
 @dataclass(frozen=True)
@@ -57,17 +58,14 @@ class Size:
 QUICK = Size(updates=3, early=1, trained=1, short=1, shown=1, fitted=2, fit=2)
 
 
-class HeuristicPolicy:
+class HeuristicPolicy(Policy):
     """The controller that ships with LunarLander: it lands."""
 
     def __init__(self, env: gym.Env):
-        self.env = env
+        self.env, self.members = env, 1
 
     def act(self, obs: Tensor) -> Tensor:
         return torch.tensor([[heuristic(self.env, row) for row in obs[0].numpy()]])
-
-    def advance(self, reward: Tensor) -> None:
-        pass
 
 
 class Contest:
@@ -88,7 +86,8 @@ class Contest:
             self._learn_to_fly(size)
         else:
             self.loop.warm_up()
-        self.plain.policy.take_weights(self.agent.policy.named_weights())
+        policy: Any = self.agent.policy
+        self.plain.policy.take_weights(policy.named_weights())
         self._copy_memory()
         self.meter.take()
 
@@ -262,4 +261,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

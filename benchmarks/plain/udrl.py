@@ -30,6 +30,7 @@ class BehaviorPolicy(nn.Module):
         self.command_fc = nn.Sequential(nn.Linear(2, 32), nn.Sigmoid())
         self.output_fc = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(),
                                        nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 4))  # fmt: skip
+        self.scale: Tensor
         self.register_buffer("scale", torch.tensor(SCALES), persistent=False)
 
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
@@ -110,8 +111,8 @@ class PlainLoop:
             obs, reward, terminated, truncated, _ = self.env.step(act)
             after.append(obs)
             acts.append(act)
-            rewards.append(reward)
-            wanted, horizon, done = min(wanted - reward, MAX_RETURN), max(horizon - 1, 1), terminated or truncated
+            rewards.append(float(reward))
+            wanted, horizon, done = min(wanted - rewards[-1], MAX_RETURN), max(horizon - 1, 1), terminated or truncated
         return episode_of(np.stack(seen), np.stack(after), np.array(acts), np.array(rewards, np.float32))
 
 

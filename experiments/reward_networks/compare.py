@@ -18,6 +18,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ GAMES: dict[str, tuple[str, int, int, int]] = {
     "halfcheetah": ("TD3", 24_000, 2000, 1),
 }
 WEIGHTS = (0.01, 0.1, 0.3, 3.0, 10.0)
+Potential = Callable[[Tensor], Tensor]
 SHOWN = (0.02, 0.1, 0.2, 0.5, 1.0)  # shares of the training at which mean returns stand in the table
 
 
@@ -61,7 +63,7 @@ SHOWN = (0.02, 0.1, 0.2, 0.5, 1.0)  # shares of the training at which mean retur
 class Given:
     """A potential that is the same for all members."""
 
-    potential: Callable[[Tensor], Tensor]
+    potential: Potential
 
     def __call__(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
         return self.potential(obs)
@@ -73,7 +75,7 @@ class Given:
 class Fixed:
     """`envs.make.Stages` of one given reward."""
 
-    def __init__(self, game: str, spaces: Any, potential: Callable[[Tensor], Tensor] | None, weight: float = 1.0):
+    def __init__(self, game: str, spaces: Any, potential: Potential | None, weight: float = 1.0):
         self.game, self.spaces, self.potential, self.weight = game, spaces, potential, weight
 
     def stage(self, flat: Tensor, agent: Any) -> RewardedEnvironment:
@@ -89,7 +91,7 @@ def optimal_values(dynamics: CellTable, discount: float) -> Tensor:
     return value
 
 
-def trained_values(settings: Settings, steps: int, solved: float) -> Callable[[Tensor], Tensor]:
+def trained_values(settings: Settings, steps: int, solved: float) -> Potential:
     """The value function of an agent that has trained on the game's own reward: of eight, the best at the end."""
     config = dataclasses.replace(settings.proxy, test_every=None, objective="final")
     loop = InnerLoop(config, settings.run.agent, settings.agent, settings.run.gamename)
@@ -99,7 +101,8 @@ def trained_values(settings: Settings, steps: int, solved: float) -> Callable[[T
     loop.config = config
     trained = loop.finish(step_loop)
     returns, _ = loop.test(trained.policy, seeds)
-    best, agent = int(returns.mean(1).argmax()), step_loop.agent
+    agent: Any = step_loop.agent
+    best = int(returns.mean(1).argmax())
     print(f"the trained agent returns {float(returns.mean(1)[best]):.1f} after {steps:,} steps", flush=True)
 
     def value(obs: Tensor) -> Tensor:
@@ -109,16 +112,19 @@ def trained_values(settings: Settings, steps: int, solved: float) -> Callable[[T
     return value
 
 
+def _shifted(potential: Potential, shift: float, scale: float, obs: Tensor) -> Tensor:
+    return scale * potential(obs) + shift
+
+
 def rewards(settings: Settings, given: argparse.Namespace, loop: InnerLoop) -> Iterator[tuple[str, dict[str, Any]]]:
     """Names of rewards, with what `compared` is to do for each."""
     game, spaces, dynamics = settings.run.gamename, loop.stages.spaces, make_dynamics(settings.run.gamename)
     yield "native", {}
-    bonuses = [("count", {"count_bonus": 0.1})] if isinstance(dynamics, CellTable) else []
-    if "intrinsic" in kinds(type(settings.agent)):
-        bonuses += [("icm", {"intrinsic": "icm"}), ("rnd", {"intrinsic": "rnd"})]
-    for name, changes in bonuses:
-        yield name, {"changes": changes}
-    potentials: dict[str, Callable[[Tensor], Tensor]] = {}
+    if isinstance(dynamics, CellTable):
+        yield "count", {"changes": {"count_bonus": 0.1}}
+    for name in ("icm", "rnd") if "intrinsic" in kinds(type(settings.agent)) else ():
+        yield name, {"changes": {"intrinsic": name}}
+    potentials: dict[str, Potential] = {}
     if isinstance(dynamics, CellTable):
         table = optimal_values(dynamics, settings.agent.discount)
         potentials["optimal"] = lambda obs: (obs * table).sum(-1)
@@ -126,10 +132,10 @@ def rewards(settings: Settings, given: argparse.Namespace, loop: InnerLoop) -> I
         potentials["trained"] = trained_values(settings, given.trained_steps, settings.proxy.solved_reward)
     for name, potential in list(potentials.items()):
         for shift in given.shifts:
-            potentials[f"{name} {shift:+g}"] = lambda obs, potential=potential, shift=shift: potential(obs) + shift
+            potentials[f"{name} {shift:+g}"] = partial(_shifted, potential, shift, 1.0)
     if (base := game.partition(",")[0]) in HAND:
         for scale in given.hand_scales:
-            potentials[f"by hand x {scale:g}"] = lambda obs, s=scale, base=base: s * HAND[base].potential(obs)
+            potentials[f"by hand x {scale:g}"] = partial(_shifted, HAND[base].potential, 0.0, scale)
     for name, potential in potentials.items():
         yield name, {"stages": Fixed(game, spaces, potential)}
     for weight in WEIGHTS if given.weights else ():

@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
@@ -76,7 +77,8 @@ def on_map(name: str, out: Path, discount: float, look: Look) -> None:
     proxy = files.load(name)
     dynamics = make_dynamics(proxy.game)
     assert isinstance(dynamics, CellTable), f"{proxy.game} has no map"
-    networks, (rows, columns) = proxy.networks, (len(dynamics.rows), len(dynamics.rows[0]))
+    networks: Any = proxy.networks
+    rows, columns = len(dynamics.rows), len(dynamics.rows[0])
     moves = len(dynamics.actions)
     phi = networks.program(proxy.parameters[None])(torch.eye(rows * columns)[None])[0]
     after = phi[dynamics.next_cell].view(-1, moves)

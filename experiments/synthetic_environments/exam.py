@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
@@ -29,7 +30,7 @@ from models.registry import default_config  # noqa: E402
 from models.streams import derive_seed  # noqa: E402
 
 WIDE = {"hidden_sizes": (128, 128), "batch_size": 128}  # the published ranges: 42 to 384, 1 to 3 layers
-EXAMS = {
+EXAMS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "DDQN, drawn": ("DDQN", 64, {"vary_hp": True}),
     "DuelingDDQN, drawn": ("DuelingDDQN", 32, {"vary_hp": True, "feature_dim": 64}),
     "DDQN, drawn from the published ranges": ("DDQN", 40, {"vary_hp": True} | WIDE),

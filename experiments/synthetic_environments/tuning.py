@@ -88,7 +88,8 @@ def scores(loop: OnBoth, settings: Sequence[Any], proxies: Tensor | None, agents
         loop.agent_config = config
         rows = None if proxies is None else proxies.expand(agents, -1)
         returns = loop.run(rows, seeds, inner_steps=steps, inner_rule="budget", test_every=None).returns
-        found.append(returns.nan_to_num(returns[returns.isfinite()].min() if returns.isfinite().any() else -1e9))
+        finite = returns[returns.isfinite()].tolist()
+        found.append(returns.nan_to_num(min(finite, default=-1e9)))
     both = torch.stack(found).double()
     real, synthetic = (each.mean(2).numpy() for each in both.tensor_split([loop.config.test_episodes], 2))
     return real, synthetic, time.process_time() - started
