@@ -128,6 +128,14 @@ class Stages(Protocol):
         steps, None for the environment's own."""
         ...
 
+    def known(self, flat: Tensor) -> Tensor:
+        """What a search changes of parameters ``[D]``, and all that its strategy knows: ``[K]``."""
+        ...
+
+    def completed(self, known: Tensor, like: Tensor) -> Tensor:
+        """Parameters ``[..., D]`` of what is `known`, ``[..., K]``; the others are those of ``like [D]``, or follow."""
+        ...
+
     def as_met(self, flat: Tensor, met: Callable[..., Tensor], scaled: bool) -> Tensor:
         """Parameters ``flat [D]`` whose first states are those that the proxy's own target meets, where they should
         be; else as they are. ``met(act, count, limit) [count, S]`` are observations that a policy meets (`of_policy`);
@@ -142,7 +150,8 @@ class Stages(Protocol):
 
 
 class Untaught:
-    """What `Stages` has of a kind that is made from no policy, and all of which is checked when these are made."""
+    """What `Stages` has of a kind that is made from no policy, all of whose parameters a search changes, and all of
+    which is checked when these are made."""
 
     def check_start(self) -> None:
         return None
@@ -153,6 +162,12 @@ class Untaught:
 
     def of_policy(self, told: Any, met: Any, streams: Streams) -> NoReturn:
         self.check_policy()
+
+    def known(self, flat: Tensor) -> Tensor:
+        return flat
+
+    def completed(self, known: Tensor, like: Tensor) -> Tensor:
+        return known
 
     def as_met(self, flat: Tensor, met: Any, scaled: bool) -> Tensor:
         return flat

@@ -16,14 +16,15 @@ from envs.tensor import CPU, Dynamics, TensorEnvironment
 from models.proxies.contract import Trainee
 from models.proxies.fitting import fit
 from models.proxies.synthetic.config import Config
-from models.proxies.synthetic.networks import Networks, Program
+from models.proxies.synthetic.networks import Networks, Program, as_seen
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
-from models.streams import Streams
+from models.streams import Streams, in_step
 from understudy.kinds import FORMS
 
 ENDS_ABOVE = 0.5  # the done network's output above which an episode ends, as published
 _SEEN = 2048  # observations at least by which a target's inputs are scaled
+_LESSON = 300, 1e-2  # updates and rate of a training on pairs
 
 Starts = Callable[[Tensor], Tensor]
 """Seeds ``[..., M, E]`` to first observations ``[..., M, E, S]`` of the real environment."""
@@ -91,8 +92,13 @@ class Stages:
         if not (own.rows or own.has_target):
             return flat
         self.check_start()
-        states = anywhere(self.game, streams, max(own.rows, _SEEN))
+        states = anywhere(self.game, streams, self.seen)
         return flat if states is None else own.spread_over(flat, states)
+
+    @property
+    def seen(self) -> int:
+        """Observations of which the first ones are a table, and by all of which a target's inputs are scaled."""
+        return max(self.parameters.rows, _SEEN)
 
     @functools.cached_property
     def unbounded(self) -> bool:
@@ -106,12 +112,45 @@ class Stages:
             raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")
 
     def as_met(self, flat: Tensor, met: Callable[..., Tensor], scaled: bool) -> Tensor:
-        """As `envs.make.Stages` says: where nobody knows what the environment can show."""
-        if not self.unbounded:
+        """As `envs.make.Stages` says: where nobody knows what the environment can show, and none are searched for."""
+        own = self.parameters
+        if not self.unbounded or own.config.pairs and not scaled:
             return flat
-        own, target = self.parameters, self.parameters.target(flat[None])
-        states = met(lambda obs: target.act(obs[None])[0], own.rows, own.config.table_episodes)
+        target = own.target(flat[None])
+        states = met(lambda obs: target.act(obs[None])[0], self.seen, own.config.table_episodes)
         return own.spread_over(flat[None], states[None], scaled)[0]
+
+    def known(self, flat: Tensor) -> Tensor:
+        """As `envs.make.Stages` says: the networks; or pairs ``[S + A]`` of a row of the table, as the target sees it,
+        and what the target says there."""
+        own, fixed = self.parameters, self.parameters.fixed(flat[None])
+        if own.config.pairs is None:
+            return flat[: own.searched]
+        states = fixed["states.table"]
+        said = own.program(flat[None]).aims(states).transpose(1, 2)
+        return torch.cat([as_seen(states, fixed), said], 2).flatten()
+
+    def completed(self, known: Tensor, like: Tensor) -> Tensor:
+        """As `envs.make.Stages` says: the tables stay, or targets are `taught` the pairs, all from the same weights."""
+        own = self.parameters
+        if own.config.pairs is None:
+            return torch.cat([known, like[own.searched :].expand(*known.shape[:-1], -1)], -1)
+        rows = known.reshape(-1, known.shape[-1])
+        return self.taught(rows, like, in_step([0] * len(rows), "first weights")).view(*known.shape[:-1], -1)
+
+    def taught(self, known: Tensor, like: Tensor, streams: Streams) -> Tensor:
+        """Parameters ``[M, D]`` whose tables are the states of the pairs ``known [M, K]`` and whose targets were
+        trained on these alone, each from first weights of its stream; the scale of the states is that of ``like [D]``.
+        """
+        own, actions = self.parameters, self.spaces.actions
+        states, said = known.unflatten(1, (own.rows, -1)).split([own.state_size, own.action_size], 2)
+        if not isinstance(actions, Discrete):
+            said = said.clamp(-1, 1)
+        flat = torch.cat([own.initial(streams)[:, : own.searched], like[own.searched :].expand(len(known), -1)], 1)
+        fixed, target = own.fixed(flat), own.split(flat)["target"]
+        fixed["states.table"].copy_(fixed["target.center"].unsqueeze(1) + states * fixed["target.spread"].unsqueeze(1))
+        target.copy_(fit(own.parts["target"], target, states, said, *_LESSON))
+        return flat
 
     def check_policy(self) -> bool:
         """As `envs.make.Stages` says."""
@@ -133,9 +172,9 @@ class Stages:
         are all that there can be or, where nothing is known of that, those it meets."""
         own, actions = self.parameters, self.spaces.actions
         flat, values = own.initial(streams), self.check_policy()
-        states = anywhere(self.game, streams, own.rows)
+        states = anywhere(self.game, streams, self.seen)
         if states is None:
-            states = met(own.rows, own.config.table_episodes)[None]
+            states = met(self.seen, own.config.table_episodes)[None]
         flat = own.spread_over(flat, states)
         fixed, parts = own.fixed(flat), own.split(flat)
         seen = fixed["states.table"][0]
@@ -147,11 +186,11 @@ class Stages:
             low, high = torch.tensor(actions.low), torch.tensor(actions.high)
             paid = (2 * (wanted - low) / (high - low) - 1).clamp(-1, 1)
         if own.has_target:
-            name, inputs = "target", (seen - fixed["target.center"]) / fixed["target.spread"]
+            name, inputs = "target", as_seen(seen[None], fixed)[0]
         else:
             pairs = each.repeat(len(seen), 1), seen.repeat_interleave(len(each), 0)
             name, inputs, paid = "reward", torch.cat(pairs, 1), paid.flatten()[:, None]
-        parts[name].copy_(fit(own.parts[name], parts[name], inputs, paid))
+        parts[name].copy_(fit(own.parts[name], parts[name], inputs[None], paid[None]))
         return flat
 
     @functools.cached_property

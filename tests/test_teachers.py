@@ -46,7 +46,7 @@ def made(game: str, source: str, *more: str) -> tuple[Any, torch.Tensor]:
     """The stages, and the clone's parameters."""
     words = ["--implementation", "SE", "--gamename", game, "--proxy", "bandit", "--preset", "clone"]
     agent = ["--agent", "TD3"] if game == "pendulum" else []
-    few = [] if "latent" in more else ["--table_size", "300"]
+    few = [] if {"latent", "--pairs"} & {*more} else ["--table_size", "300"]
     config = parse.parse([*words, *agent, "--start_from", source, *few, *more]).proxy
     stages = stages_of(config, game)
     return stages, cloned(source, stages, game, 0)

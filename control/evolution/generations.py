@@ -1,7 +1,7 @@
 """A generation of a search: who trains on what, and what their scores say. And the mean that a search begins with,
 which may be the best of several short searches.
 
-D is the number of parameters of a proxy, of which a strategy knows the first ones (`models.proxies.contract`).
+D is the number of parameters of a proxy, K that of those that a strategy knows (`envs.make.Stages.known`).
 """
 
 from collections.abc import Callable
@@ -22,12 +22,6 @@ from models.streams import Streams, derive_seed
 
 Train = Callable[[Tensor, list[int]], Outcome]
 """Trains and tests fresh agents of seeds ``[N]`` on proxies ``[N, D]``, by the settings of the first phase."""
-
-
-def completed(searched: Tensor, like: Tensor) -> Tensor:
-    """Rows ``[..., D]`` of what a strategy knows of them, with the numbers of ``like [D]`` that no search changes."""
-    fixed = like[searched.shape[-1] :]
-    return torch.cat([searched, fixed.expand(*searched.shape[:-1], -1)], -1) if len(fixed) else searched
 
 
 def as_met(mean: Tensor, stages: Stages, game: str, seed: int, generation: int, scaled: bool = False) -> Tensor:
@@ -69,7 +63,7 @@ def first_mean(config: SearchConfig, stages: Stages, game: str, seed: int, kinds
     """The proxy a search starts from, ``[D]``: of ``initial_draws`` the one whose perturbed copies have the best
     fitness, or whose own search gets furthest. Of random bandits, more than half are flat: no perturbation tells better
     from worse."""
-    draws, members, searched = config.initial_draws, config.initial_members, stages.parameters.searched
+    draws, members = config.initial_draws, config.initial_members
     if config.start_from is not None:
         if is_teacher(config.start_from):
             return cloned(config.start_from, stages, game, seed)
@@ -79,48 +73,50 @@ def first_mean(config: SearchConfig, stages: Stages, game: str, seed: int, kinds
     if draws == 1:
         return first[0]
     if config.initial_generations is not None:
-        return _furthest(first, config, config.initial_generations, searched, seed, kinds, train)
+        return _furthest(first, config, stages, config.initial_generations, seed, kinds, train)
     noise = Streams([derive_seed(seed, f"initial perturbation {i}") for i in range(draws)])
-    copies = first.unsqueeze(1).repeat(1, members, 1)
-    copies[..., :searched] += config.noise_std * noise.normal(members, searched)
+    known = torch.stack([stages.known(each) for each in first])
+    around = known.unsqueeze(1) + config.noise_std * noise.normal(members, known.shape[1])
+    copies = torch.cat([stages.completed(some, each) for some, each in zip(around, first, strict=True)])
     agent = derive_seed(seed, "initial agent")
     agents = [agent - agent % kinds + i % kinds for i in range(members)] if kinds > 1 else [agent]
     agents = agents * (draws * members // len(agents))
-    outcome = train(copies.flatten(0, 1), agents)
+    outcome = train(copies, agents)
     fitness = objective(outcome, config).view(draws, members).mean(1).nan_to_num(-torch.inf)
     return first[int(fitness.argmax())]
 
 
 def _furthest(
-    first: Tensor, config: SearchConfig, generations: int, searched: int, seed: int, kinds: int, train: Train
+    first: Tensor, config: SearchConfig, stages: Stages, generations: int, seed: int, kinds: int, train: Train
 ) -> Tensor:
     """Where the best of the searches from ``first [N, D]`` comes to, ``[D]``. After every so many ``generations`` the
     better half goes on: a search may be stuck where no small step leads out, and another start is not."""
-    running = {i: STRATEGIES[config.strategy](config, mean[:searched]) for i, mean in enumerate(first)}
+    running = {i: STRATEGIES[config.strategy](config, stages.known(mean)) for i, mean in enumerate(first)}
     done = 0
     while len(running) > 1:
         scores: dict[int, float] = {}
         for number in range(done + 1, done + generations + 1):
-            scores = _climb(running, first, config, seed, kinds, number, train)
+            scores = _climb(running, first, config, stages, seed, kinds, number, train)
         done += generations
         shown = ", ".join(f"{score:.4g}" for score in scores.values())
         note(f"after {done} generations {len(running)} first searches are at {shown}")
         best = sorted(running, key=lambda i: -scores[i])[: -(-len(running) // 2)]  # stable
         running = {i: running[i] for i in best}
     (winner,) = running
-    return completed(running[winner].mean, first[winner])
+    return stages.completed(running[winner].mean, first[winner])
 
 
 def _climb(
-    running: dict[int, Strategy], first: Tensor, config: SearchConfig, seed: int, kinds: int, number: int, train: Train
-) -> dict[int, float]:
+    running: dict[int, Strategy], first: Tensor, config: SearchConfig, stages: Stages, seed: int, kinds: int,
+    number: int, train: Train,
+) -> dict[int, float]:  # fmt: skip
     """A generation of each of the searches that are ``running``, each from a row of ``first [N, D]``. Gives the scores
     of their means, by row."""
     name, noises, jobs = f"generation {number} of the first searches", {}, []
     for i, strategy in running.items():
         streams = Streams.named([seed], f"perturbations of first search {i}, generation {number}")
         noises[i] = streams.normal(strategy.rows, len(strategy.mean))[0]
-        population, mean = (completed(each, first[i]) for each in (strategy.ask(noises[i]), strategy.mean))
+        population, mean = (stages.completed(each, first[i]) for each in (strategy.ask(noises[i]), strategy.mean))
         jobs.append(entered(population, mean, config, seed, kinds, number, name))
     outcome = train(torch.cat([proxies for proxies, _ in jobs]), [each for _, seeds in jobs for each in seeds])
     parts = objective(outcome, config).chunk(len(jobs))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from control.cli.colour import note
 from control.cli.settings import RunConfig, Settings
 from control.evolution.cluster import Workers, make_workers
-from control.evolution.generations import as_met, completed, entered, first_mean, judged
+from control.evolution.generations import as_met, entered, first_mean, judged
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import STRATEGIES, Archive, Strategy
@@ -62,7 +62,7 @@ class PopulationModule(RunModule):
         self.real_steps = 0
         self.flat = 0  # generations in a row in which all proxies had the same fitness, below what counts as solved
         self.widened = 0  # times that noise_std was doubled since all proxies had the same fitness
-        self.strategy = self.strategy_from(self.mean[0], 1)
+        self.strategy = self.strategy_from(stages.known(self.mean[0]), 1)
         self.agents = named_agents(settings.run.agent)
         self.kinds = len(self.agents)
         self.of_each: dict[str, float] = {}  # the return of each kind of agent on the latest mean that was scored
@@ -131,14 +131,14 @@ class PopulationModule(RunModule):
         return [Evolution()]
 
     def strategy_from(self, mean: Tensor, generation: int) -> Strategy:
-        """The strategy of a generation's phase at its start, with the mean ``[D]`` or what is searched of it."""
+        """The strategy of a generation's phase at its start, with what it knows of a mean, ``[K]``."""
         config = self.config.at(generation)
         config = dataclasses.replace(config, noise_std=config.noise_std * 2**self.widened)
-        return STRATEGIES[config.strategy](config, mean[: self.stages.parameters.searched])
+        return STRATEGIES[config.strategy](config, mean)
 
-    def completed(self, searched: Tensor) -> Tensor:
-        """Rows ``[..., D]`` of what the strategy knows of them, with the mean's numbers that no search changes."""
-        return completed(searched, self.mean.detach()[0])
+    def completed(self, known: Tensor) -> Tensor:
+        """Rows ``[..., D]`` of what the strategy knows of them, ``[..., K]``, with the mean's other numbers."""
+        return self.stages.completed(known, self.mean.detach()[0])
 
     def first_mean(self) -> Tensor:
         """The proxy the search starts from, ``[D]``."""
@@ -227,7 +227,7 @@ class PopulationModule(RunModule):
         mean = self.strategy.mean
         if self.config.start_from is None:
             streams = Streams([derive_seed(self.settings.run.seed, f"another start in generation {self.epoch}")])
-            mean = self.stages.initial(streams)[0]
+            mean = self.stages.known(self.stages.initial(streams)[0])
         self.strategy = self.strategy_from(mean, self.epoch)
         noise = float(torch.as_tensor(self.strategy.noise_std).mean())
         where = "its mean" if self.config.start_from is not None else "a new one"
@@ -258,7 +258,7 @@ class PopulationModule(RunModule):
         self.real_steps = like(self.real_steps, state["real_steps"], "real_steps")
         self.solved, self.flat = like((self.solved, self.flat), (search["solved"], search["flat"]), "search")
         self.widened = like(self.widened, search.get("widened", 0), "search")
-        self.strategy = self.strategy_from(self.mean[0], self.epoch)
+        self.strategy = self.strategy_from(self.stages.known(self.mean[0]), self.epoch)
         self.strategy.load_state_dict(search["strategy"])
         self.archive.load(search["archive"]["entries"], self.mean[0])
 
@@ -275,7 +275,7 @@ class Evolution(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, module: PopulationModule) -> None:  # type: ignore[override]
         if module.epoch == 0:
             module.mean.data = module.first_mean()[None].clone()
-            module.strategy = module.strategy_from(module.mean[0], 1)
+            module.strategy = module.strategy_from(module.stages.known(module.mean[0]), 1)
         module.mean.data = module.completed(module.strategy.mean)[None].clone()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: PopulationModule) -> None:  # type: ignore[override]

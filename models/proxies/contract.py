@@ -24,11 +24,6 @@ class Parameters(Protocol):
     @property
     def size(self) -> int: ...
 
-    @property
-    def searched(self) -> int:
-        """How many of these, the first ones, a search changes. The others stay as they were drawn."""
-        ...
-
     def initial(self, streams: Streams) -> Tensor:
         """First parameters ``[M, D]`` float32, one row a stream."""
 

@@ -76,6 +76,8 @@ def save(
     for each in fields(config):
         if each.metadata.get("later") and settings[each.name] == each.default:
             del settings[each.name]
+    if settings.get("pairs"):  # a reader knows rows of a table
+        settings["table_size"] = settings["pairs"]
     limits |= {name: list(getattr(spaces, name)) for name in KINDS[settings["proxy"]].spaces}
     if settings.get("rn_evolve_scale"):  # a reader knows one factor
         settings |= {"rn_output_scale": float(networks.scaled(parameters[None])), "rn_evolve_scale": False}

@@ -17,5 +17,5 @@ def fit(networks: Networks, flat: Tensor, states: Tensor, wanted: Tensor) -> Ten
         states = states - torch.tensor(config.rn_input_center)
     if config.rn_input_spread:
         states = states / torch.tensor(config.rn_input_spread)
-    own = fitting.fit(networks.parts["reward"], flat[:, : networks.inner], states, wanted[:, None])
+    own = fitting.fit(networks.parts["reward"], flat[:, : networks.inner], states[None], wanted[None, :, None])
     return torch.cat([own, flat[:, networks.inner :]], 1)

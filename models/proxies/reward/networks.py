@@ -39,7 +39,7 @@ class Networks:
         mlp = Mlp(sizes, "leakyrelu" if frozen else config.proxy_activation_fn, PRELU_SLOPE if frozen else LEAK)
         self.parts = {"reward": mlp}
         self.inner = inputs if self.linear else mlp.size  # numbers of the network itself
-        self.size = self.searched = self.inner + config.rn_evolve_scale
+        self.size = self.inner + config.rn_evolve_scale
 
     def initial(self, streams: Streams) -> Tensor:
         """First parameters ``[M, size]``, drawn as `torch.nn.Linear` does."""

@@ -37,8 +37,9 @@ class Synthetic:
         "recipe: what works here; broad: an MDP for policy learners too, with --agent PPO or PPO,DDQN; paper: the "
         "published loop with its tuned values (figure 2); paper_varied: that loop with varied agents (figure 3) [F]; "
         "two_stage: a bandit whose target is searched for directly, and agents train on its reward; published: the "
-        "bandit's own search [L]; clone: no search, a bandit that pays for what the policy of --start_from does",
-        choices=("recipe", "broad", "paper", "paper_varied", "two_stage", "published", "clone"),
+        "bandit's own search [L]; clone: no search, a bandit that pays for what the policy of --start_from does; "
+        "distilled: a bandit of a few states and the actions that are right there, which are what is searched for",
+        choices=("recipe", "broad", "paper", "paper_varied", "two_stage", "published", "clone", "distilled"),
     )
     reward_form: str = _proxy(
         "free",
@@ -58,6 +59,14 @@ class Synthetic:
         later=True,
     )
     table_size: int = _proxy(2048, "rows of that table", minimum=1, maximum=1_000_000, later=True)
+    pairs: int | None = _proxy(
+        None,
+        "rows of that table where these and what the target says there are what is searched for: the target is then a "
+        "network that was trained on these pairs of state and action alone; null: the target's weights are",
+        minimum=2,
+        maximum=64,
+        later=True,
+    )
     table_episodes: int | None = _proxy(
         None,
         "steps after which episodes begin anew, where rows of that table are what the target meets; null is the "
@@ -132,6 +141,9 @@ _PRESETS["two_stage", "bandit"] = {
     "scored_by": "target", "generations": 150, "noise_std": 0.2, "step_size": 0.05, "center_agents": 8,
     "deploy_steps": 10_000, "keep_best": 2, "retest_agents": 8, "report_agents": 32,
 }  # fmt: skip
+_PRESETS["distilled", "bandit"] = _PRESETS["two_stage", "bandit"] | {
+    "pairs": 32, "generations": 70, "second_phase": 40, "second_scored_by": "agents",
+}  # fmt: skip
 _PRESETS["clone", "bandit"] = {
     "reward_form": "absolute", "first_states": "table", "proxy_activation_fn": "tanh", "proxy_hidden_size": 64,
     # One generation scores the clone; what it would move by is nothing.
@@ -183,6 +195,7 @@ _BY_GAME: dict[tuple[str, str, str], dict[str, object]] = {
     ("paper_varied", "mdp", "acrobot"): {"max_steps": 500},
     ("recipe", "bandit", "acrobot"): {"generations": 150},
 }  # fmt: skip
+_BY_GAME["distilled", "bandit", "cartpole"] = {"pairs": 8, "second_phase": 35}
 _BY_GAME["two_stage", "bandit", "pendulum"] = {
     "proxy_hidden_size": 64, "initial_draws": 8, "initial_generations": 10,  # some starts end at -850
     "population": 128, "noise_std": 0.3, "step_size": 0.1, "generations": 100, "second_phase": 60,
@@ -216,9 +229,6 @@ for _game in ("cartpole", "acrobot"):
 SOLVED = {"cartpole": 475.0, "cartpole-200": 195.0, "acrobot": -100.0}  # Gymnasium's reward thresholds
 
 
-_FOR_AGENTS = ("recipe", "two_stage", "published", "clone")  # presets of bandits that know each kind of agent
-
-
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     """What preset, proxy and game change of the defaults of proxy, search and inner agent. ``values`` are the settings
     given so far. Raises SettingError for a combination that does not exist."""
@@ -237,7 +247,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     longer = {"generations": 80} if preset == "broad" and len(names) > 1 else {}  # each kind gives half the signal
     every = {"eval_every": 1} if values.get("strategy") == "nes" else {}  # its score transforms 5 to 7 need it
     agents: dict[str, object] = {}
-    for agent in names if proxy == "bandit" and preset in _FOR_AGENTS else ():
+    for agent in names if proxy == "bandit" else ():
         own = _AGENTS.get(agent, {}) | _AGENTS_BY_GAME.get((agent, base), {})
         agents |= own if len(names) == 1 else {f"{agent}_{name}": value for name, value in own.items()}
     return (
@@ -248,7 +258,10 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
 def ineffective(config: Config) -> dict[str, str]:
     """Name -> reason, of settings that do nothing beside the others."""
     latent = config.first_states == "latent"
-    return search.ineffective(config) | idle((latent, ("table_size", "table_episodes"), "first_states is 'latent'"))
+    return search.ineffective(config) | idle(
+        (latent, ("table_size", "table_episodes"), "first_states is 'latent'"),
+        (config.pairs is not None, ("table_size",), f"pairs is {config.pairs}"),
+    )
 
 
 def validate(config: Config) -> str | None:
@@ -257,13 +270,17 @@ def validate(config: Config) -> str | None:
     if config.preset == "clone" and config.start_from is None:
         line = "preset is 'clone', but start_from is null"
         return f"{line}; allowed: an agent's run or checkpoint, or module:function, whose policy is to be cloned"
-    for name in ("reward_form", "first_states"):
+    for name in ("reward_form", "first_states", "pairs"):
         if config.proxy != "bandit" and (value := getattr(config, name)) != (usual := getattr(Config, name)):
-            return f"{name} is {value!r}, but proxy is {config.proxy!r}; allowed: {usual}, or the proxy bandit"
-    for name in ("scored_by", "second_scored_by"):
-        if getattr(config, name) == "target" and config.reward_form == "free":
-            line = f"{name} is 'target', but reward_form is 'free', which has no target"
-            return f"{line}; allowed: agents, or a reward_form of {', '.join(FORMS[1:])}"
+            line = f"{name} is {value!r}, but proxy is {config.proxy!r}"
+            return f"{line}; allowed: {usual or 'null'}, or the proxy bandit"
+    for name, other in (("pairs", "null"), ("scored_by", "agents"), ("second_scored_by", "agents")):
+        if config.reward_form == "free" and (value := getattr(config, name)) not in (None, "agents"):
+            line = f"{name} is {value!r}, but reward_form is 'free', which has no target"
+            return f"{line}; allowed: {other}, or a reward_form of {', '.join(FORMS[1:])}"
+    if config.pairs is not None and config.first_states != "table":
+        line = f"first_states is {config.first_states!r}, but pairs is {config.pairs}"
+        return f"{line}; allowed: table, or pairs null"
     return search.validate(config)
 
 

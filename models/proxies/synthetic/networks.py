@@ -44,7 +44,7 @@ class Networks:
         self.action_size = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
         bandit, size = config.proxy == "bandit", self.state_size
         self.has_target = bandit and config.reward_form != FREE
-        self.rows = config.table_size if bandit and config.first_states == "table" else 0
+        self.rows = (config.pairs or config.table_size) if bandit and config.first_states == "table" else 0
         draws = config.learned_reset or bandit and not self.rows
         self.latent = (config.latent_size or size) if draws else 0
         inputs = self.action_size + size
@@ -201,7 +201,7 @@ class Program:
     def _paid(self, state: Tensor, action: Tensor) -> Tensor:
         """``[M, E]``, by how far actions are from the target's."""
         assert self.form is not None
-        aims = self._aims(state)
+        aims = self.aims(state)
         if self.bounds is None:
             there, here = aims.argmax(1, keepdim=True), action.unsqueeze(1)
             each = self._each.view(1, -1, 1)
@@ -212,15 +212,16 @@ class Program:
         paid: Tensor = self.form(off, 1)
         return paid
 
-    def _aims(self, state: Tensor) -> Tensor:
+    @torch.no_grad()
+    def aims(self, state: Tensor) -> Tensor:
         """What the target network gives for ``state [M, E, S]``, ``[M, A, E]``."""
-        seen = (state - self.fixed["target.center"].unsqueeze(1)) / self.fixed["target.spread"].unsqueeze(1)
+        seen = as_seen(state, self.fixed)
         return self.networks.parts["target"].forward(self.layers["target"], seen.transpose(1, 2))[-1]
 
     @torch.no_grad()
     def aimed(self, state: Tensor) -> Tensor:
         """The actions that are rewarded most in ``state [M, E, S]``, ``[M, E]`` int64 or ``[M, E, A]``."""
-        aims = self._aims(state)
+        aims = self.aims(state)
         if self.bounds is None:
             return aims.argmax(1)
         middle, half = self.bounds
@@ -244,6 +245,11 @@ class Program:
 
     def to(self, device: torch.device) -> "Program":
         return Program(self.networks, self.flat.to(device))
+
+
+def as_seen(states: Tensor, fixed: dict[str, Tensor]) -> Tensor:
+    """``states [M, N, S]`` as targets see them, by the `Networks.fixed` of M members."""
+    return (states - fixed["target.center"].unsqueeze(1)) / fixed["target.spread"].unsqueeze(1)
 
 
 class Target(Policy):
