@@ -96,14 +96,17 @@ def against_torch(size: Size) -> dict[str, Result]:
     return results
 
 
-def drawn_shapes(size: Size) -> dict[str, Result]:
-    """Members that draw batch, width and depth, of which one program holds those of one shape."""
-    argv, _, _ = CASES[FLAT]
-    settings = parse.parse(["--implementation", *argv.split(), "--vary_hp"])
+def drawing() -> InnerLoop:
+    """For members that draw batch, width and depth, of which one program holds those of one shape."""
+    settings = parse.parse(["--implementation", *CASES[FLAT][0].split(), "--vary_hp"])
     agent = dataclasses.replace(settings.agent, vary_hp=True, vary=type(settings.agent)().vary)
-    loop = InnerLoop(settings.proxy, settings.run.agent, agent, settings.run.gamename)
+    return InnerLoop(settings.proxy, settings.run.agent, agent, settings.run.gamename)
+
+
+def drawn_shapes(size: Size) -> dict[str, Result]:
+    loop, ways, argv = drawing(), {}, CASES[FLAT][0]
+    agent = loop.agent_config
     groups = loop.agent_class.groups(agent, list(range(size.members)))
-    ways = {}
     for way in ("fast", "torch"):
         each = [Training(argv, len(group), size, way == "fast", config=agent, seeds=group) for group in groups]
         ways[way] = partial(_all_of, each, size.steps)
@@ -149,16 +152,25 @@ def clock_seconds(work: Callable[[], object]) -> float:
 
 
 def two_threads(size: Size) -> dict[str, Result]:
-    results = {}
+    drawn, counts = drawing(), (1, 2)
+    ways = {f"drawn_shapes_{count}": partial(clock_seconds, partial(_whole, drawn, count, size)) for count in counts}
     for name in THREADED:
-        argv, what, _ = CASES[name]
-        trainings = {count: Training(argv, size.members, size, True, count) for count in (1, 2)}
-        ways = {f"{count}": partial(each.cost, size.steps, clock_seconds) for count, each in trainings.items()}
-        costs, load = interleave(ways, size.rounds), os.getloadavg()[0]
-        times = median_ratio(costs["1"], costs["2"])
+        for count in counts:
+            each = Training(CASES[name][0], size.members, size, True, count)
+            ways[f"{name}_{count}"] = partial(each.cost, size.steps, clock_seconds)
+    costs, load = interleave(ways, size.rounds), os.getloadavg()[0]
+    results = {}
+    for name in (*THREADED, "drawn_shapes"):
+        what = CASES[name][1] if name in CASES else "whole trainings of those"
         against = f"by the clock, one; at a load of {load:.1f} on {os.cpu_count()} cores; {what}"
+        times = median_ratio(costs[f"{name}_1"], costs[f"{name}_2"])
         results[f"{name}_two_threads"] = Result(times, "times", against, (">=", 1.7))
     return results
+
+
+def _whole(loop: InnerLoop, threads: int, size: Size) -> None:
+    loop.threads, seeds = threads, list(range(size.members))
+    loop.run(loop.stages.parameters.initial(Streams(seeds)), seeds, inner_steps=size.before + size.steps)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -167,8 +168,76 @@ def integers_below(n: int) -> Callable[[Streams, int, int], Tensor]:
     return lambda streams, steps, count: (streams.uniform(steps, count) * n).to(torch.int64).clamp_(max=n - 1)
 
 
-class NoiseBlocks:
-    """Random numbers by name for one step after another, drawn for ``steps`` of them at once.
+class Blocks:
+    """Random numbers for one step after another, drawn by ``streams`` for so many of them at once. The block after the
+    present one can be drawn early."""
+
+    def __init__(self, streams: Streams):
+        self.streams = streams
+        self._begin(-1)
+
+    def _begin(self, number: int) -> None:
+        self.number = number  # of the present block; -1 before the first
+        # It, and the next one where that is drawn already, each with the state of the streams before it.
+        self._blocks: list[tuple[Callable[[], Tensor], dict[str, Tensor]]] = [(self.streams.standing(), {})]
+        self._by_step: Mapping[str, Sequence[Any]] | None = None  # the present one, split when it is first needed
+
+    def drawn(self) -> dict[str, Tensor]:
+        """The numbers of T steps by name, ``[M, T, ...]`` each."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Draw the next block, as another thread may do while the present one is used."""
+        if len(self._blocks) == 1:
+            self._blocks.append((self.streams.standing(), self.drawn()))
+
+    def turn(self) -> None:
+        """Go on to the next block."""
+        self.prepare()
+        del self._blocks[0]
+        self.number, self._by_step = self.number + 1, None
+
+    @property
+    def block(self) -> dict[str, Tensor]:
+        """The present one; empty before the first."""
+        return self._blocks[0][1]
+
+    def row(self, step: int) -> dict[str, Any]:
+        """The numbers ``[M, ...]`` of one step of the present block."""
+        if self._by_step is None:
+            self._by_step = self._split()
+        return {name: steps[step] for name, steps in self._by_step.items()}
+
+    def _split(self) -> Mapping[str, Sequence[Any]]:
+        return {name: block.unbind(1) for name, block in self.block.items()}
+
+    def select(self, members: Tensor) -> None:
+        """Go on with ``members`` (indices ``[M']``) only."""
+        self.streams.select(members.tolist())
+        self._blocks = [
+            (partial(_rows, before, members), {name: each[members] for name, each in block.items()})
+            for before, block in self._blocks
+        ]
+        self._by_step = None
+
+    def began(self) -> Tensor:
+        """The state of the streams before the present block."""
+        return self._blocks[0][0]()
+
+    def again(self, began: Tensor, number: int) -> None:
+        """Be where the block of that ``number`` is the present one, before which the streams ``began``."""
+        self.streams.set_state(began)
+        self._begin(max(number, 0) - 1)
+        if number >= 0:
+            self.turn()
+
+
+def _rows(state: Callable[[], Tensor], members: Tensor) -> Tensor:
+    return state()[members]
+
+
+class NoiseBlocks(Blocks):
+    """`Blocks` of ``steps`` that are used up in order.
 
     ``draws`` are functions such as `Streams.uniform`, each with the shapes of what it gives a step, by name. They are
     called one after another; numbers that share a call lie side by side in it.
@@ -177,21 +246,16 @@ class NoiseBlocks:
     STEPS = 128
 
     def __init__(self, streams: Streams, draws: Sequence[Draw], steps: int = STEPS, device: torch.device | None = None):
-        self.streams, self.draws, self.steps, self.device = streams, draws, steps, device
-        self._before = streams.standing()  # where the block of now began
-        self._block: dict[str, Tensor] = {}
-        self._by_step: Mapping[str, Sequence[Any]] | None = None  # the same, split when it is first needed
+        super().__init__(streams)
+        self.draws, self.steps, self.device = draws, steps, device
         self._used = steps  # of the block, which is not drawn yet
 
     def next(self) -> dict[str, Tensor]:
         """The numbers of the next step, ``[M, *shape]`` each."""
         if self._used == self.steps:
-            self._before = self.streams.standing()
-            self._draw()
+            self.turn()
         self._used += 1
-        if self._by_step is None:
-            self._by_step = self._split()
-        return {name: steps[self._used - 1] for name, steps in self._by_step.items()}
+        return self.row(self._used - 1)
 
     def ahead(self, most: int, joined: int = 0) -> dict[str, Tensor]:
         """The numbers of the next steps ``[M, T, *shape]``, of as many as are drawn already, of one block else, and of
@@ -200,40 +264,37 @@ class NoiseBlocks:
         made = 0
         while not parts or made < most and made + self.steps <= joined:
             if self._used == self.steps:
-                self._before = self.streams.standing()
-                self._draw()
+                self.turn()
             first, self._used = self._used, min(self.steps, self._used + most - made)
-            parts.append({name: block[:, first : self._used] for name, block in self._block.items()})
+            parts.append({name: block[:, first : self._used] for name, block in self.block.items()})
             made += self._used - first
         if len(parts) == 1:
             return {name: part.contiguous() for name, part in parts[0].items()}
         return {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}
 
-    def _draw(self) -> None:
+    def drawn(self) -> dict[str, Tensor]:
+        found = {}
         for draw, shapes in self.draws:
             counts = [prod(shape) for shape in shapes.values()]
             numbers = draw(self.streams, self.steps, sum(counts)).to(self.device)
             for (name, shape), part in zip(shapes.items(), numbers.split(counts, 2), strict=True):
-                self._block[name] = part.unflatten(2, shape)
-        self._used, self._by_step = 0, None
+                found[name] = part.unflatten(2, shape)
+        return found
 
-    def _split(self) -> Mapping[str, Sequence[Any]]:
-        return {name: block.unbind(1) for name, block in self._block.items()}
+    def turn(self) -> None:
+        super().turn()
+        self._used = 0
 
-    def select(self, members: Tensor) -> None:
-        """Go on with ``members`` (indices ``[M']``) only."""
-        self.streams.select(members.tolist())
-        before = self._before
-        self._before = lambda: before()[members]
-        self._block, self._by_step = {name: block[members] for name, block in self._block.items()}, None
+    def get_ready(self) -> None:
+        """Draw what the next step needs, as another thread may while the numbers of now are used."""
+        if self._used == self.steps:
+            self.prepare()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"streams": self._before(), "used": self._used if self._block else None}
+        return {"streams": self.began(), "used": self._used if self.block else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.streams.set_state(state["streams"])
-        self._before, used = self.streams.standing(), state["used"]
+        used = state["used"]
         demand(used is None or used in range(self.steps + 1), "a block of noise", f"has {used} used", f"{self.steps}")
-        if used is not None:
-            self._draw()
-            self._used = used
+        self.again(state["streams"], -1 if used is None else 0)
+        self._used = self.steps if used is None else used

@@ -92,13 +92,18 @@ def test_a_block_is_one_draw_after_another() -> None:
 
 
 @pytest.mark.parametrize("used", [0, 1, 7, 8, 9])
-def test_noise_goes_on_from_its_state_and_with_some_members(used: int) -> None:
+@pytest.mark.parametrize("early", [False, True])
+def test_noise_goes_on_from_its_state_and_with_some_members(used: int, early: bool) -> None:
     whole, resumed, few = blocks([1, 2, 3], 8), blocks([0, 0, 0], 8), blocks([1, 2, 3], 8)
+    plain = blocks([1, 2, 3], 8)
     for _ in range(used):
-        whole.next(), few.next()
+        whole.next(), few.next(), plain.next()
+    if early:  # the next block is drawn already
+        whole.prepare(), few.prepare()
     resumed.load_state_dict(whole.state_dict())
     few.select(torch.tensor([2, 0]))
     for _ in range(10):
-        ours, theirs, some = whole.next(), resumed.next(), few.next()
+        ours, theirs, some, same = whole.next(), resumed.next(), few.next(), plain.next()
         for name, part in ours.items():
             assert torch.equal(part, theirs[name]) and torch.equal(part[[2, 0]], some[name])
+            assert torch.equal(part, same[name])

@@ -23,6 +23,7 @@ from control.loops.process import configure_torch
 from control.loops.rollout import Episodes, rollout
 from control.loops.steps import Ended, StepLoop
 from control.loops.stopping import Plateau, Rule, Solved
+from control.loops.threads import for_members
 from envs.base import Environment
 from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment, stages_of
@@ -123,7 +124,7 @@ def train(
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
     members, envs = agent.members, agent.envs
-    agent.budget = steps * envs
+    agent.budget = (loop.steps + steps) * envs
     at = torch.arange(members)  # the original position of each member still in the program
     running = torch.ones(members, dtype=torch.bool)
     spent, counts = torch.full((members,), steps * envs), torch.zeros(members, dtype=torch.int64)
@@ -223,7 +224,7 @@ class InnerLoop:
                 loop._test_targets(proxies[first : first + MOST_MEMBERS], seeds[first : first + MOST_MEMBERS])
                 for first in range(0, len(seeds), MOST_MEMBERS)
             ])  # fmt: skip
-        pieces, parts = [], []
+        pieces: list[tuple[InnerLoop, list[int]]] = []
         for number, kind in enumerate(self.kinds):
             mine = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == number]
             own = loop.alone(kind)
@@ -233,14 +234,29 @@ class InnerLoop:
             for group in own.agent_class.groups(own.agent_config, [seeds[i] for i in mine]) if mine else ():
                 most = MOST_MEMBERS if self.device == CPU else MOST_ON_GPU
                 for first in range(0, len(group), most):
-                    piece = [mine[i] for i in group[first : first + most]]
-                    pieces += piece
-                    theirs = None if proxies is None else proxies[piece]
-                    done, size = (len(pieces) - len(piece)) / len(seeds), len(piece) / len(seeds)
-                    parts.append(own._run_piece(theirs, [seeds[i] for i in piece], part(watch, done, size)))
-        whole, order = Outcome.joined(parts), torch.tensor(pieces).argsort()
+                    pieces.append((copy.copy(own), [mine[i] for i in group[first : first + most]]))
+        # A piece of few agents, such as those of one shape, is no work for several threads: each takes whole ones.
+        few = self.threads > 1 and len(seeds) < 4 * self.threads * len(pieces)
+        threads = self.threads if few and self.dynamics is not None and loop.runs_compiled() else 1
+        parts, done = {}, [0.0] * len(pieces)
+
+        def told(number: int, watch: Watch, share: float) -> None:
+            done[number] = share * len(pieces[number][1]) / len(seeds)
+            watch(sum(done))
+
+        def run_piece(memory: None, number: int, last: int) -> None:
+            own, piece = pieces[number]
+            own.threads //= threads
+            theirs = None if proxies is None else proxies[piece]
+            tell = None if watch is None else functools.partial(told, number, watch)
+            parts[number] = own._run_piece(theirs, [seeds[i] for i in piece], tell)
+
+        for_members(run_piece, len(pieces), [None] * threads, most=1)
+        whole = Outcome.joined([parts[number] for number in range(len(pieces))])
+        order = torch.tensor([i for _, piece in pieces for i in piece]).argsort()
         in_order = {name: getattr(whole, name)[order] for name in ("returns", "curve", "steps", "episodes")}
-        return dataclasses.replace(whole, **in_order)
+        seconds = {name: getattr(whole, name) / threads for name in ("train_seconds", "test_seconds")}
+        return dataclasses.replace(whole, **in_order, **seconds)
 
     def alone(self, kind: str) -> "InnerLoop":
         """This loop for one of its kinds of agents."""

@@ -303,8 +303,8 @@ class Advance:
         shape = (agent.members, steps, agent.envs)
         seeds, parts = loop.starts_ahead(steps)
         starts = torch.empty(agent.members, steps, *parts[0].shape[2:], dtype=torch.float64)
-        for part, place in zip(parts, starts.split([*map(len, parts)], 1), strict=True):
-            place.copy_(part.movedim(0, 1))
+        for part, place in zip(parts, starts.split([part.shape[1] for part in parts], 1), strict=True):
+            place.copy_(part)
         # Contiguous, for every other layout would be compiled by itself.
         state, obs, age, returns, lengths = (
             each.to(torch.float64 if k == 0 else each.dtype, copy=True, memory_format=torch.contiguous_format)
@@ -325,8 +325,14 @@ class Advance:
             work, before, rows, hall = memory
             _steps(members, work, world, block, before, rows, player, tested, due, hall, first, last)
 
+        def get_ready() -> None:
+            noise.get_ready()
+            loop.get_ready(loop.steps + steps + min(left, noise.steps))
+
+        noise: Any = agent.noise
+        left = agent.budget // agent.envs - loop.steps - steps
         while True:
-            for_members(some, agent.members, memories)
+            for_members(some, agent.members, memories, get_ready if left > 0 and self.threads > 1 else None)
             if not pause:
                 break
             where = ended.nonzero(as_tuple=True)
@@ -340,7 +346,7 @@ class Advance:
             obs = real.dynamics.observe(state.to(real.state.dtype))
         envs.moved(environment, state, age, obs)
         loop.obs, loop.returns, loop.lengths = obs, returns, lengths
-        begun = seeds.movedim(0, 1).gather(1, began.clamp(min=0).unsqueeze(1)).squeeze(1)
+        begun = seeds.gather(1, began.clamp(min=0).unsqueeze(1)).squeeze(1)
         loop.seeds = torch.where(began >= 0, begun, loop.seeds)
         loop.steps += steps
         made: Any = agent.made

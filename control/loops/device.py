@@ -80,7 +80,7 @@ class Program:
         numbers = agent.noise.ahead(min(most, LOOK))
         count = next(iter(numbers.values())).shape[1]
         seeds, parts = loop.starts_ahead(count)
-        starts = torch.cat(parts)
+        starts = torch.cat(parts, 1).transpose(0, 1)
         if self.starts is None:
             self.numbers = {name: each.new_empty(LOOK, len(each), *each.shape[2:]) for name, each in numbers.items()}
             self.starts = torch.empty(LOOK, *starts.shape[1:], dtype=starts.dtype, device=agent.device)
@@ -94,7 +94,7 @@ class Program:
         # The seeds of the episodes under way: those of after the latest step that ended one.
         steps = torch.arange(1, count + 1, device=agent.device).view(-1, 1, 1)
         began = (self.done[:count] * steps).amax(0).to(seeds.device)
-        begun = seeds.gather(0, (began - 1).clamp(min=0).unsqueeze(0)).squeeze(0)
+        begun = seeds.gather(1, (began - 1).clamp(min=0).unsqueeze(1)).squeeze(1)
         loop.seeds = torch.where(began > 0, begun, loop.seeds)
         loop.steps += count
         agent.made(count)

@@ -14,7 +14,7 @@ from envs.base import Environment
 from models.contract import InnerAgent, Policy, StepAgent
 from models.family import StepSchedule
 from models.state import demand, like
-from models.streams import Streams
+from models.streams import Blocks, Streams
 
 BLOCK = 128  # steps whose episode starts are drawn at once
 KEPT = ("steps", "obs", "shown", "returns", "lengths", "seeds")
@@ -29,6 +29,18 @@ class Ended:
     returns: Tensor
     lengths: Tensor
     step: int | Tensor
+
+
+class Starts(Blocks):
+    """The ``seeds [M, BLOCK, E]`` of episodes and the ``starts [M, BLOCK, E, ...]`` that they stand for."""
+
+    def __init__(self, streams: Streams, environment: Environment, envs: int):
+        super().__init__(streams)
+        self.environment, self.envs = environment, envs
+
+    def drawn(self) -> dict[str, Tensor]:
+        seeds = self.streams.episode_seeds(BLOCK, self.envs)
+        return {"seeds": seeds, "starts": self.environment.starts(seeds.transpose(0, 1)).transpose(0, 1)}
 
 
 class StepLoop:
@@ -50,9 +62,7 @@ class StepLoop:
         self.seeds = torch.zeros(shape, dtype=torch.int64, device=streams.device)  # of the episodes under way
         self.loss = torch.full((agent.members,), torch.nan, device=device)
         self._all_learn = False
-        self._block = -1
-        self._by_step: list[tuple[Tensor, Tensor]] = []  # of the block, split when it is first needed
-        self._block_state = streams.standing()
+        self._starts = Starts(streams, environment, agent.envs)
 
     def step(self) -> Ended | None:
         """One step of every environment and the updates it owes. Gives the episodes that ended, if any did."""
@@ -132,34 +142,32 @@ class StepLoop:
                 yield ended
 
     def starts_ahead(self, count: int) -> tuple[Tensor, list[Tensor]]:
-        """Seeds ``[T, M, E]`` of the episodes that begin after each of the next T = ``count`` steps, and the starts
-        that they stand for, in parts whose first axes add up to T."""
+        """Seeds ``[M, T, E]`` of the episodes that begin after each of the next T = ``count`` steps, and the starts
+        that they stand for, in parts whose second axes add up to T."""
         seeds, starts, at, end = [], [], self.steps + 1, self.steps + count
         while at <= end:
-            while self._block < at // BLOCK:
-                self._draw()
-            rows = slice(at % BLOCK, min(BLOCK, at % BLOCK + end - at + 1))
-            seeds.append(self._seeds[rows])
-            starts.append(self._starts[rows])
-            at += rows.stop - rows.start
-        return torch.cat(seeds), starts
+            block, first = self._block_of(at).block, at % BLOCK
+            rows = slice(first, min(BLOCK, first + end - at + 1))
+            seeds.append(block["seeds"][:, rows])
+            starts.append(block["starts"][:, rows])
+            at += rows.stop - first
+        return torch.cat(seeds, 1), starts
+
+    def get_ready(self, step: int) -> None:
+        """Draw the starts to the one after that step, of the next block at most, as another thread may do."""
+        if self._starts.number < step // BLOCK:
+            self._starts.prepare()
 
     def _start(self, where: Tensor | None) -> Tensor:
-        while self._block < self.steps // BLOCK:
-            self._draw()
-        if not self._by_step:
-            self._by_step = list(zip(self._seeds.unbind(0), self._starts.unbind(0), strict=True))
-        seeds, start = self._by_step[self.steps % BLOCK]
+        row = self._block_of(self.steps).row(self.steps % BLOCK)
+        seeds = row["seeds"]
         self.seeds = seeds if where is None else torch.where(where.to(seeds.device), seeds, self.seeds)
-        return self.environment.start(start, where)
+        return self.environment.start(row["starts"].contiguous(), where)  # which those of chosen members are not
 
-    def _draw(self) -> None:
-        """Seeds ``[BLOCK, M, E]`` of the next block of steps, and the starts that they stand for."""
-        self._block += 1
-        self._block_state = self.streams.standing()
-        self._seeds = self.streams.episode_seeds(BLOCK, self.agent.envs).transpose(0, 1)
-        self._starts = self.environment.starts(self._seeds)
-        self._by_step = []
+    def _block_of(self, step: int) -> Starts:
+        while self._starts.number < step // BLOCK:
+            self._starts.turn()
+        return self._starts
 
     def select(self, members: Tensor) -> bool:
         """Go on with ``members`` (indices ``[M']``) of an `InnerAgent` only; False where the environment cannot."""
@@ -168,20 +176,17 @@ class StepLoop:
             return False
         assert isinstance(self.agent, InnerAgent)
         self.agent.select(members)
-        self.environment = environment
-        self.streams.select(members.tolist())
-        before = self._block_state
-        self._block_state = lambda: before()[members]
+        self.environment = self._starts.environment = environment
+        self._starts.select(members)
         for name in ("obs", "shown", "returns", "lengths", "seeds", "loss", "_ones"):
             value = getattr(self, name)
             setattr(self, name, None if value is None else value[members])
-        if self.obs is not None:
-            self._seeds, self._starts, self._by_step = self._seeds[:, members], self._starts[:, members], []
         return True
 
     def state_dict(self) -> dict[str, Any]:
         """Everything to go on from but the agent's weights."""
-        own = {name: getattr(self, name) for name in KEPT} | {"block": self._block, "streams": self._block_state()}
+        starts = {"block": self._starts.number, "streams": self._starts.began()}
+        own = {name: getattr(self, name) for name in KEPT} | starts
         return own | {"agent": self.agent.training_state(), "environment": self.environment.snapshot()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -197,10 +202,7 @@ class StepLoop:
             setattr(self, name, value.to(home) if isinstance(value, Tensor) else value)
         block, last = state["block"], self.steps // BLOCK
         demand(block in range(-1, last + 1), "a block of starts", f"is {block}", f"-1 to {last}")
-        self.streams.set_state(state["streams"])
-        if block >= 0:
-            self._block = block - 1
-            self._draw()
+        self._starts.again(state["streams"], block)
         self.environment.restore(state["environment"])
 
 

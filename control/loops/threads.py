@@ -2,6 +2,7 @@
 
 import functools
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
@@ -9,7 +10,7 @@ from typing import TypeVar
 import torch
 
 Memory = TypeVar("Memory")
-_TOGETHER = 16  # members in a call
+TOGETHER = 16  # members in a call, at most
 
 
 @functools.cache
@@ -22,27 +23,42 @@ def _helpers(count: int) -> ThreadPoolExecutor:
 os.register_at_fork(after_in_child=_helpers.cache_clear)  # where none of them lives on
 
 
-def for_members(work: Callable[[Memory, int, int], object], members: int, memories: Sequence[Memory]) -> None:
-    """``work(memory, first, last)`` for all members: some from the ``first`` to before the ``last`` at a time, so that
-    a signal is heard between, in as many threads as there are ``memories``. This thread is one of them.
+def for_members(
+    work: Callable[[Memory, int, int], object],
+    members: int,
+    memories: Sequence[Memory],
+    beside: Callable[[], object] | None = None,
+    most: int = TOGETHER,
+) -> None:
+    """``work(memory, first, last)`` for all members: some from the ``first`` to before the ``last`` at a time, ``most``
+    of them, so that a signal is heard between; in as many threads as there are ``memories``. This thread is one of
+    them. Another one begins with what is to be done ``beside``.
 
     All are done, or have stopped, when it returns or raises.
     """
     threads = len(memories)
     # Several turns each, for no two threads are equally quick.
-    count = min(_TOGETHER, -(-members // (4 * threads))) if threads > 1 else _TOGETHER
-    turns = iter(range(0, members, count))
+    count = min(most, -(-members // (4 * threads))) if threads > 1 else most
+    turns: deque[Callable[[Memory], object]] = deque(
+        lambda memory, first=first: work(memory, first, min(first + count, members))  # type: ignore[misc]
+        for first in range(0, members, count)
+    )
+    if beside is not None:
+        turns.append(lambda memory: beside())
 
-    def take_turns(memory: Memory) -> None:
-        for first in turns:
-            work(memory, first, min(first + count, members))
+    def take_turns(memory: Memory, take: Callable[[], Callable[[Memory], object]]) -> None:
+        while True:
+            try:
+                turn = take()
+            except IndexError:  # none is left
+                return
+            turn(memory)
 
-    others = [_helpers(threads - 1).submit(take_turns, memory) for memory in memories[1:]]
+    others = [_helpers(threads - 1).submit(take_turns, memory, turns.pop) for memory in memories[1:]]
     try:
-        take_turns(memories[0])
+        take_turns(memories[0], turns.popleft)  # from either end, so that a core meets the members that it knows
     finally:
-        for _ in turns:
-            pass
+        turns.clear()
         wait(others)
         for each in others:
             each.result()

@@ -58,7 +58,7 @@ class Numbers(NoiseBlocks):
     """`NoiseBlocks` that gives arrays ``[M, ...]``."""
 
     def _split(self) -> dict[str, list[Array]]:
-        arrays = {name: block.transpose(0, 1).contiguous().numpy() for name, block in self._block.items()}
+        arrays = {name: block.transpose(0, 1).contiguous().numpy() for name, block in self.block.items()}
         return {name: list(array) for name, array in arrays.items()}
 
 
