@@ -1,7 +1,6 @@
 """Compiled inner loops against torch's, for every option; members by themselves; tests; what has no machine code."""
 
 import dataclasses
-import threading
 import types
 from typing import Any
 
@@ -11,10 +10,9 @@ import torch
 from torch import Tensor
 
 from control.cli import parse
-from control.evolution.inner_loop import InnerLoop, Outcome, train
+from control.evolution.inner_loop import InnerLoop, train
 from control.loops.rollout import rollout
 from control.loops.steps import StepLoop
-from control.loops.threads import for_members
 from envs.make import make_environment
 from models.agents.ddqn.config import Config as DDQN
 from models.agents.ppo.config import Config as PPO
@@ -241,90 +239,6 @@ def test_threads_change_no_bit(argv: str, rule: str) -> None:
     assert found[0][0].unique().numel() > 20 and len(found[0][1]) == 7
     for other in found[1:]:
         assert all(torch.equal(one, each) for one, each in zip(found[0], other, strict=True))
-
-
-def test_every_thread_rounds_denormal_numbers_to_zero() -> None:
-    loop_of(DDQNS["relu"])  # this one's settings
-    all_at_once, found = threading.Barrier(3), []
-
-    def work(memory: None, first: int, last: int) -> None:
-        all_at_once.wait(10)
-        found.append((threading.get_ident(), first, last, float(np.float32(1e-39) * np.float32(0.5))))
-
-    for_members(work, 3, [None] * 3)
-    assert len({thread for thread, *_ in found}) == 3
-    assert sorted(each[1:] for each in found) == [(0, 1, 0.0), (1, 2, 0.0), (2, 3, 0.0)]
-
-
-@pytest.mark.parametrize("mine", [True, False])
-def test_what_a_thread_raises_comes_out_when_all_have_stopped(mine: bool) -> None:
-    here, both, stopped = threading.get_ident(), threading.Barrier(2), []
-
-    def work(memory: None, first: int, last: int) -> None:
-        if first in (0, 7):  # they begin at either end
-            both.wait(10)
-            if (threading.get_ident() == here) == mine:
-                raise ValueError("of a member")
-            stopped.append(first)
-
-    with pytest.raises(ValueError, match="of a member"):
-        for_members(work, 8, [None] * 2)
-    assert len(stopped) == 1
-
-
-def test_another_thread_begins_with_what_is_done_beside() -> None:
-    begun = threading.Event()
-    found: list[int] = []
-
-    def beside() -> None:
-        found.append(threading.get_ident())
-        begun.set()
-
-    for_members(lambda memory, first, last: begun.wait(10), 8, [None] * 2, beside)
-    assert len(found) == 1 and found[0] != threading.get_ident()
-
-    def fails() -> None:
-        raise ValueError("beside")
-
-    with pytest.raises(ValueError, match="beside"):
-        for_members(lambda *_: None, 8, [None] * 2, fails)
-
-
-def test_threads_take_whole_groups_of_different_shapes_and_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = loop_of(DDQNS["leakyrelu, two layers"], inner_steps=150, inner_rule="budget", train_episodes=None)
-    inner.agent_config, seeds = dataclasses.replace(inner.agent_config, vary_hp=True, vary=DDQN().vary), list(range(6))
-    groups = inner.agent_class.groups(inner.agent_config, seeds)
-    assert len(groups) > 2
-    proxies, finish = 2 * inner.stages.parameters.initial(Streams(seeds)), InnerLoop.finish
-    trained: dict[int, Tensor] = {}
-
-    def run(threads: int) -> Outcome:
-        all_at_once, who, most = threading.Barrier(threads), set(), 0.0
-
-        def watch(share: float) -> None:
-            nonlocal most
-            most = max(most, share)
-            if threading.get_ident() not in who:
-                who.add(threading.get_ident())
-                all_at_once.wait(10)
-
-        inner.threads = threads
-        outcome = inner.run(proxies, seeds, watch=watch)
-        assert len(who) == threads and most == pytest.approx(1)
-        return outcome
-
-    def kept(loop: InnerLoop, *args: Any) -> Any:
-        ended = finish(loop, *args)
-        trained[args[0].agent.seeds[0]] = ended.policy.online
-        return ended
-
-    monkeypatch.setattr(InnerLoop, "finish", kept)
-    one, alone = run(1), dict(trained)
-    trained.clear()
-    other = run(2)
-    assert len(alone) == len(groups) and all(torch.equal(weights, trained[seed]) for seed, weights in alone.items())
-    assert torch.equal(one.returns, other.returns) and torch.equal(one.episodes, other.episodes)
-    assert one.test_steps == other.test_steps
 
 
 @pytest.mark.parametrize("argv", [DDQNS["relu"], PPOS["several environments"], TD3S["relu"]])

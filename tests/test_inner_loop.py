@@ -1,6 +1,7 @@
 """The inner loop: every agent as if alone, whoever else trains, stops or breaks beside it."""
 
 import dataclasses
+import threading
 from typing import Any
 
 import pytest
@@ -70,6 +71,19 @@ def same_alone(loop: Any, proxies: Tensor | None, seeds: Any, company: Outcome, 
         same(loop.run(own, [seeds[i] for i in rows], **how), company, rows)
 
 
+class Told:
+    """Watches work that so many threads begin at once."""
+
+    def __init__(self, threads: int):
+        self.all_at_once, self.who, self.most = threading.Barrier(threads), set[int](), 0.0
+
+    def __call__(self, share: float) -> None:
+        self.most = max(self.most, share)
+        if threading.get_ident() not in self.who:
+            self.who.add(threading.get_ident())
+            self.all_at_once.wait(10)
+
+
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many members each compaction left."""
@@ -119,6 +133,20 @@ def test_alone_as_in_company_to_the_bit(case: str, kept: list[int]) -> None:
     if case == "varied":
         assert len(groups(loop.agent_config, seeds)) == 3
     same_alone(loop, proxies, seeds, company, [5], [10, 3, 7])
+
+
+@pytest.mark.parametrize("case", ["varied", "dueling"])
+def test_threads_take_whole_groups_and_change_no_bit(case: str) -> None:
+    pytest.importorskip("numba")
+    settings, agent = CASES[case]
+    loop, seeds, found = loop_of(agent=agent, **settings), list(range(20, 26)), []
+    proxies = proxies_of(loop, len(seeds))
+    for threads in (1, 2):
+        loop.threads = threads
+        told = Told(threads)
+        found.append(loop.run(proxies, seeds, watch=told))
+        assert len(told.who) == threads and told.most == pytest.approx(1)
+    same(found[1], found[0], list(range(len(seeds))))
 
 
 @pytest.mark.parametrize("rule", ["budget", "plateau", "solved"])

@@ -6,6 +6,7 @@ the oracle: tests/test_compiled.py holds the two together. Importing this takes 
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -301,14 +302,11 @@ class Advance:
         assert isinstance(agent, InnerAgent) and isinstance(real, TensorEnvironment) and obs is not None
         assert agent.envs == real.envs and agent.members == real.members  # compiled code looks at no bounds
         shape = (agent.members, steps, agent.envs)
-        seeds, parts = loop.starts_ahead(steps)
-        starts = torch.empty(agent.members, steps, *parts[0].shape[2:], dtype=torch.float64)
-        for part, place in zip(parts, starts.split([part.shape[1] for part in parts], 1), strict=True):
-            place.copy_(part)
+        seeds, starts = loop.starts_ahead(steps)
         # Contiguous, for every other layout would be compiled by itself.
-        state, obs, age, returns, lengths = (
-            each.to(torch.float64 if k == 0 else each.dtype, copy=True, memory_format=torch.contiguous_format)
-            for k, each in enumerate((real.state, obs, real.age, loop.returns, loop.lengths))
+        state, starts, obs, age, returns, lengths = (
+            each.to(torch.float64 if k < 2 else each.dtype, copy=True, memory_format=torch.contiguous_format)
+            for k, each in enumerate((real.state, starts, obs, real.age, loop.returns, loop.lengths))
         )
         began = torch.full(age.shape, -1)
         at, ended = torch.zeros(agent.members, dtype=torch.int64), torch.zeros(shape, dtype=torch.bool)
@@ -325,14 +323,9 @@ class Advance:
             work, before, rows, hall = memory
             _steps(members, work, world, block, before, rows, player, tested, due, hall, first, last)
 
-        def get_ready() -> None:
-            noise.get_ready()
-            loop.get_ready(loop.steps + steps + min(left, noise.steps))
-
-        noise: Any = agent.noise
-        left = agent.budget // agent.envs - loop.steps - steps
+        beside = partial(loop.get_ready, steps) if self.threads > 1 else None
         while True:
-            for_members(some, agent.members, memories, get_ready if left > 0 and self.threads > 1 else None)
+            for_members(some, agent.members, memories, beside)
             if not pause:
                 break
             where = ended.nonzero(as_tuple=True)

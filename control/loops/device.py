@@ -79,14 +79,13 @@ class Program:
         loop, agent = self.loop, self.agent
         numbers = agent.noise.ahead(min(most, LOOK))
         count = next(iter(numbers.values())).shape[1]
-        seeds, parts = loop.starts_ahead(count)
-        starts = torch.cat(parts, 1).transpose(0, 1)
+        seeds, starts = loop.starts_ahead(count)
         if self.starts is None:
             self.numbers = {name: each.new_empty(LOOK, len(each), *each.shape[2:]) for name, each in numbers.items()}
-            self.starts = torch.empty(LOOK, *starts.shape[1:], dtype=starts.dtype, device=agent.device)
+            self.starts = starts.new_empty(LOOK, len(starts), *starts.shape[2:])
         for name, each in numbers.items():
             self.numbers[name][:count].copy_(each.transpose(0, 1))
-        self.starts[:count].copy_(starts)
+        self.starts[:count].copy_(starts.transpose(0, 1))
         self.at.zero_()
         self.steps.fill_(agent.steps)
         for _ in range(count):

@@ -141,9 +141,9 @@ class StepLoop:
             if (ended := self.step()) is not None:
                 yield ended
 
-    def starts_ahead(self, count: int) -> tuple[Tensor, list[Tensor]]:
+    def starts_ahead(self, count: int) -> tuple[Tensor, Tensor]:
         """Seeds ``[M, T, E]`` of the episodes that begin after each of the next T = ``count`` steps, and the starts
-        that they stand for, in parts whose second axes add up to T."""
+        ``[M, T, E, ...]`` that they stand for."""
         seeds, starts, at, end = [], [], self.steps + 1, self.steps + count
         while at <= end:
             block, first = self._block_of(at).block, at % BLOCK
@@ -151,12 +151,17 @@ class StepLoop:
             seeds.append(block["seeds"][:, rows])
             starts.append(block["starts"][:, rows])
             at += rows.stop - first
-        return torch.cat(seeds, 1), starts
+        return torch.cat(seeds, 1), torch.cat(starts, 1)
 
-    def get_ready(self, step: int) -> None:
-        """Draw the starts to the one after that step, of the next block at most, as another thread may do."""
-        if self._starts.number < step // BLOCK:
-            self._starts.prepare()
+    def get_ready(self, steps: int) -> None:
+        """Draw the random numbers that will be needed once the next ``steps`` have been made, as another thread may do
+        meanwhile."""
+        agent: Any = self.agent
+        begin, end = self.steps + steps, agent.budget // agent.envs
+        if begin < end:
+            agent.noise.get_ready()
+            if self._starts.number < min(begin + BLOCK, end) // BLOCK:
+                self._starts.prepare()
 
     def _start(self, where: Tensor | None) -> Tensor:
         row = self._block_of(self.steps).row(self.steps % BLOCK)
