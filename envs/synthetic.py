@@ -149,7 +149,7 @@ class Stages:
         flat = torch.cat([own.initial(streams)[:, : own.searched], like[own.searched :].expand(len(known), -1)], 1)
         fixed, target = own.fixed(flat), own.split(flat)["target"]
         fixed["states.table"].copy_(fixed["target.center"].unsqueeze(1) + states * fixed["target.spread"].unsqueeze(1))
-        target.copy_(fit(own.parts["target"], target, states, said, *_LESSON))
+        target.copy_(fit(own.parts["target"], target, states, said, _LESSON))
         return flat
 
     def check_policy(self) -> bool:

@@ -3,6 +3,9 @@
     python experiments/synthetic_environments/exam.py PROXY... --json results.json
     python experiments/synthetic_environments/exam.py cartpole-bandit --real --exams DDQN PPO TD3Discrete --agents 32
 
+``--exams supervised`` is for bandits of pairs (`--pairs`): policies with first weights of their own, each trained on
+the pairs alone by supervised learning.
+
 Every agent trains for as many steps as the synthetic environment was made for (`deploy_steps`); with ``--real`` others
 with the defaults of their family train as long on the real one. CartPole's returns
 under the limit of 200 steps are those under 500 cut at 200, because its reward is 1 per step.
@@ -24,10 +27,13 @@ import torch  # noqa: E402
 
 from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
 from control.evolution.cluster import make_workers  # noqa: E402
+from control.evolution.inner_loop import InnerLoop  # noqa: E402
 from control.reports.search import describe  # noqa: E402
+from envs.synthetic import Stages  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
+from models.proxies.synthetic.config import Config  # noqa: E402
 from models.registry import default_config  # noqa: E402
-from models.streams import derive_seed  # noqa: E402
+from models.streams import Streams, derive_seed  # noqa: E402
 
 WIDE = {"hidden_sizes": (128, 128), "batch_size": 128}  # the published ranges: 42 to 384, 1 to 3 layers
 EXAMS: dict[str, tuple[str, int, dict[str, Any]]] = {
@@ -38,6 +44,8 @@ EXAMS: dict[str, tuple[str, int, dict[str, Any]]] = {
        for name in ("DDQN", "DuelingDDQN", "PPO", "A2C", "TD3Discrete", "TD3", "DDPG", "SAC")},
 }  # fmt: skip
 USUAL = list(EXAMS)[:3]
+SUPERVISED = "supervised"
+EXAMS[SUPERVISED] = ("DDQN", 32, {})  # none of which plays
 
 
 def examine(path: str, name: str, seed: int, agents: int | None, real: bool = False) -> dict:
@@ -48,6 +56,8 @@ def examine(path: str, name: str, seed: int, agents: int | None, real: bool = Fa
     count = agents or count
     config = dataclasses.replace(proxy.config, test_episodes=10, test_limit=None)
     usual = default_config(kind, proxy.game) if real else agent_settings(proxy, kind, {})
+    if name == SUPERVISED:
+        return taught(proxy, config, [derive_seed(seed, f"{name}, policy {i}") for i in range(count)])
     workers = make_workers(config, kind, dataclasses.replace(usual, **changed), proxy.game)
     seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
     started = time.process_time()
@@ -58,6 +68,16 @@ def examine(path: str, name: str, seed: int, agents: int | None, real: bool = Fa
         short = dataclasses.replace(outcome, returns=outcome.returns.clamp(max=200))
         row["of_200"] = describe(short, dataclasses.replace(config, solved_reward=195.0))
     return row
+
+
+def taught(proxy: Proxy, config: Config, seeds: list[int]) -> dict:
+    """The exam of policies that are trained on the pairs of ``proxy``, from first weights of ``seeds``."""
+    stages, started = Stages(config, proxy.game), time.process_time()
+    known = stages.known(proxy.parameters).expand(len(seeds), -1)
+    policies = stages.taught(known, proxy.parameters, Streams(seeds))
+    loop = InnerLoop(config, "DDQN", default_config("DDQN", proxy.game), proxy.game)
+    outcome = loop.run(policies, seeds, by_target=True)
+    return describe(outcome, config) | {"cpu_seconds": time.process_time() - started}
 
 
 def main() -> None:

@@ -196,6 +196,12 @@ _BY_GAME: dict[tuple[str, str, str], dict[str, object]] = {
     ("recipe", "bandit", "acrobot"): {"generations": 150},
 }  # fmt: skip
 _BY_GAME["distilled", "bandit", "cartpole"] = {"pairs": 8, "second_phase": 35}
+_BY_GAME["distilled", "bandit", "acrobot"] = {
+    "generations": 100, "second_phase": 70, "second_noise_std": 0.1, "second_step_size": 0.02,
+}  # fmt: skip
+_BY_GAME["distilled", "bandit", "mountaincar-continuous"] = {
+    "pairs": 8, "generations": 60, "second_phase": None, "test_episodes": 4, "center_agents": 16,
+}  # fmt: skip
 _BY_GAME["two_stage", "bandit", "pendulum"] = {
     "proxy_hidden_size": 64, "initial_draws": 8, "initial_generations": 10,  # some starts end at -850
     "population": 128, "noise_std": 0.3, "step_size": 0.1, "generations": 100, "second_phase": 60,
