@@ -3,9 +3,10 @@
 #   PYTHON  interpreter for .venv:       make setup PYTHON=python3.12
 #   EXTRAS  extras of pyproject.toml:    make setup EXTRAS=train,doom
 
-# The trainer alone needs less than its tests.
+# The trainer alone needs less than its tests, and only searches are quicker with the extra fast.
 DEVELOP := train,dev,tune,mujoco,fast
-TRAINER := train,fast
+TRAINER := train
+SEARCHER := train,fast
 ARGS ?=
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 find_python = for p in python3 python3.13 python3.12 python3.11; do \
@@ -26,7 +27,7 @@ export OMP_NUM_THREADS ?= 1
 # Where a shell sets it, every start compiles the sources anew: seconds each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup trainer train demo test slow soak fuzz lint format types bench docs linkcheck tensorboard clean again
+.PHONY: help setup trainer searcher train demo test slow soak fuzz lint format types bench docs linkcheck tensorboard clean again
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -35,6 +36,8 @@ help:  ## this list
 setup: $(STAMP)$(or $(EXTRAS),$(DEVELOP))  ## create or refresh .venv for everything here; at once when it is up to date
 
 trainer: $(STAMP)$(or $(EXTRAS),$(TRAINER))
+
+searcher: $(STAMP)$(or $(EXTRAS),$(SEARCHER))
 
 $(STAMP)%: pyproject.toml constraints.txt $(BROKEN)
 	@$(PYTHON) -c '$(SUPPORTED)' 2>/dev/null || { \
@@ -55,7 +58,7 @@ train: trainer  ## first landing: PPO on LunarLander, some three minutes, then a
 	@$(RUN) trainer.py --implementation PPO --exp_name first-landing --seed 0 --steps_per_epoch 1024 --total_steps 1024000 \
 		--eval_every 25 --target_return 250 --record $(ARGS)
 
-demo: trainer  ## learn a synthetic CartPole, train an agent on it alone, test it on the real one: a minute
+demo: searcher  ## learn a synthetic CartPole, train an agent on it alone, test it on the real one: a minute
 	@$(RUN) trainer.py --implementation SE --gamename cartpole --proxy bandit --exp_name demo --seed 2 --generations 30 --keep_best 3 \
 		--retest_agents 16 --record $(ARGS)
 

@@ -8,6 +8,8 @@ from typing import Any, Literal, get_args
 
 Overrides = Mapping[str, object]
 """Names of settings with the values that take the place of their defaults."""
+PARTS = ("continuous actions", "discrete actions", "images")
+"""What one environment has and another has not, and some settings are for."""
 _LEARNS_FROM = Literal["episodes", "steps", "evolution"]
 
 
@@ -88,7 +90,7 @@ class Family:
       (``evolution`` only). Raises SettingError.
     - ``validate(config)``: one line that says which settings do not go together, None where all do.
     - ``ineffective(config)``: name -> reason, of settings that do nothing beside the others.
-    - ``continuous_only``: names of settings that do nothing where actions are discrete.
+    - ``only_with``: name -> what an environment must have for this setting to do anything, of `PARTS`.
     - ``replaced``: name of a run's setting -> the family's own setting that takes its place, or "".
     - ``changeable(config)``: names of settings that a resumed run may change.
     - ``accelerators``: devices on which its agents can learn.
@@ -104,7 +106,7 @@ class Family:
     proxy_defaults: Callable[[Mapping[str, Any], str], Overrides] = lambda given, game: {}
     validate: Callable[[Any], str | None] = lambda config: None
     ineffective: Callable[[Any], Mapping[str, str]] = lambda config: {}
-    continuous_only: tuple[str, ...] = ()
+    only_with: Mapping[str, str] = dataclasses.field(default_factory=dict)
     replaced: Mapping[str, str] = dataclasses.field(default_factory=dict)
     changeable: Callable[[Any], tuple[str, ...]] = lambda config: ()
     accelerators: tuple[str, ...] = ("cpu",)

@@ -137,7 +137,7 @@ SEARCHES = """
 --agent UDRL -> agent is 'UDRL'; allowed: DDQN, DuelingDDQN, ...
 --proxy bandid -> proxy is 'bandid'; did you mean 'bandit'? Allowed: mdp, bandit
 --preset papper -> preset is 'papper'; did you mean 'paper'? Allowed for a mdp: recipe, broad, paper, paper_varied
---proxy bandit --preset paper -> preset is 'paper'; allowed for a bandit: recipe, two_stage, clone, published
+--proxy bandit --preset paper -> preset is 'paper'; allowed for a bandit: recipe, two_stage, distilled, clone, published
 --reward_form absolute
     -> reward_form is 'absolute', but proxy is 'mdp'; allowed: free, or the proxy bandit
 --proxy bandit --scored_by target

@@ -11,9 +11,10 @@ import pytest
 
 import fake_runs
 from control.reports import figures, panels, sheets
+from control.reports.arms import Arm
 from control.reports.figures import learning_curve
-from control.reports.groups import plot
-from control.reports.panels import clip_below, on_grid, smooth
+from control.reports.groups import _colours, plot
+from control.reports.panels import clip_below, on_grid, say_hidden, smooth
 from control.reports.runs import Run, find_groups, read_runs, return_tags
 from control.reports.sheets import sheet
 from control.reports.style import Look
@@ -157,13 +158,27 @@ def test_one_collapse_does_not_flatten_the_rest(values: Sequence[float], floor: 
         axis.plot(values)
         before = axis.get_ylim()
         clip_below(axis, np.array(values))
+        say_hidden(axis, np.array(values))
         low, high = axis.get_ylim()
         texts = [text.get_text() for text in axis.texts]
     if floor is None:
         assert (low, high) == before and not texts
     else:
         assert floor - 50 < low < floor and high > 250
-        assert texts == ["not shown: 1 of 100 values, down to -1936"]
+        assert texts == ["not shown: values down to -1936"]
+    with sheet(tmp_path / "whole.png", [[0]], (4, 3)) as (axis,):
+        clip_below(axis, np.array(values))
+        axis.set_ylim(-2000, 600)  # as neighbours of the same quantity may ask
+        say_hidden(axis, np.array(values))
+        assert not axis.texts
+
+
+def test_groups_of_one_environment_differ_in_colour() -> None:
+    arms = [Arm(f"{i:02}", (game,), 3, game=game) for i, game in enumerate([*"aaaa", *"bbbbbb", "a", "a", "b"])]
+    found = _colours([arm.label for arm in arms], arms)
+    for game in "ab":
+        here = [found[arm.label] for arm in arms if arm.game == game]
+        assert len(set(here)) == len(here)
 
 
 # -- the figure of groups ----------------------------------------------------------------------------------------------

@@ -191,7 +191,7 @@ def test_what_only_continuous_actions_have_is_for_them_alone(command: str) -> No
 
     assert "action_std" not in acting(module_of("--gamename cartpole").settings)
     assert acting(module_of("--gamename pendulum --action_std 0.5").settings)["action_std"] == 0.5
-    with pytest.raises(SettingError, match="--action_std has no effect on cartpole: actions are discrete"):
+    with pytest.raises(SettingError, match="--action_std has no effect on cartpole: there are no continuous actions"):
         module_of("--gamename cartpole --action_std 0.5")
 
 

@@ -22,7 +22,7 @@ play 100 episodes with that run's best checkpoint:
   python trainer.py --eval_agent exp_dir/lunarlander/debug/PPO/seed_25/version_0
 draw and tabulate all runs below a folder:
   python trainer.py --plot exp_dir/lunarlander
-learn a stand-in for CartPole, on which new agents train:
+learn an environment for CartPole, on which new agents train:
   python trainer.py --implementation SE --gamename cartpole --proxy bandit
 
 More: README.md, docs/algorithms.md (which agent?), docs/index.md (all
@@ -49,7 +49,7 @@ OLDER = {
 WORDS = (
     "A bare flag switches on (--record), --no_ before it off; lists are 64,64 or 64 64; null stands for none. Where a "
     f"flag says nothing else, numbers are at most {RANGES[int]['maximum']:,} in size, numbers other than 0 at least "
-    f"{SMALLEST:g}, and lists have at most {LONGEST} items. Integers are written out: 1000, not 1e3."
+    f"{SMALLEST:g}, and lists have at most {LONGEST} items. Integers may be written 1000 or 1e3."
 )
 EXAMPLES = """more examples than those at the top:
   python trainer.py --algo PPO --env CartPole-v1 --total_timesteps 100000    in the words of other libraries

@@ -3,7 +3,7 @@
 
 import dataclasses
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +33,8 @@ class Settings:
     ``proxy`` is the ``config`` of the proxy to learn, else None; ``agent`` is then the inner agent's, or that of agents
     of several families (`models.mixture`). ``changed`` holds, with ``--eval_agent``, hyperparameters of agents that
     train on a proxy, and parameters of the environment. ``command`` holds only what was overridden, such as
-    ``{"return": 250.0}``. ``given`` names what a flag or file set (``"command"`` for any command). ``discrete``:
-    the environment is known, and its actions are discrete.
+    ``{"return": 250.0}``. ``given`` names what a flag or file set (``"command"`` for any command). ``lacks``
+    is what the environment, where it is known, has not (`models.family.PARTS`).
     """
 
     run: RunConfig
@@ -43,7 +43,7 @@ class Settings:
     given: frozenset[str] = frozenset()
     proxy: Any = None
     changed: dict[str, Any] = dataclasses.field(default_factory=dict)
-    discrete: bool = False
+    lacks: frozenset[str] = frozenset()
 
     def value(self, name: str) -> Any:
         """The setting of that name that counts: the proxy's, the agent's or the run's."""
@@ -89,7 +89,7 @@ class Settings:
         agent = _with_own(self.agent, changes, OWN)
         run = _with_own(self.run, changes)
         agent = build(agent, changes) if changes else agent
-        return Settings(run, agent, command, self.given, proxy, self.changed, self.discrete)
+        return Settings(run, agent, command, self.given, proxy, self.changed, self.lacks)
 
 
 def _with_own(config: Any, values: dict[str, Any], names: Collection[str] | None = None) -> Any:
@@ -192,17 +192,18 @@ def ineffective(settings: Settings) -> dict[str, str]:
     if settings.proxy is None:
         # A search draws what `vary` names when it judges its winner, if not before.
         undrawn = {} if getattr(settings.agent, "vary_hp", True) else {"vary": "vary_hp is off"}
-        return _ineffective(own, settings.agent, settings.discrete) | undrawn
+        return _ineffective(own, settings.agent, settings.lacks) | undrawn
     idle, agents = dict(own.ineffective(settings.proxy)), named_agents(run.agent)
     for first, called, _ in by_family(settings.agent, agents):
         kin = [name for name in agents if family(name) is family(first)]
-        each = [_ineffective(family(first), config_of(settings.agent, name, agents), settings.discrete) for name in kin]
+        each = [_ineffective(family(first), config_of(settings.agent, name, agents), settings.lacks) for name in kin]
         idle |= {called[field]: why for field, why in each[0].items() if all(field in other for other in each)}
     return idle
 
 
-def _ineffective(of: Family, config: Any, discrete: bool) -> dict[str, str]:
-    return dict(of.ineffective(config)) | dict.fromkeys(of.continuous_only if discrete else (), "actions are discrete")
+def _ineffective(of: Family, config: Any, lacks: Container[str]) -> dict[str, str]:
+    missing = {name: f"there are no {part}" for name, part in of.only_with.items() if part in lacks}
+    return dict(of.ineffective(config)) | missing
 
 
 def acting(settings: Settings) -> dict[str, Any]:

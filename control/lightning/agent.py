@@ -53,6 +53,7 @@ class AgentModule(RunModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         start, before = time.perf_counter(), int(self.loop.env_steps.sum())
+        self.loop.watch = self.watch
         self.row = self.loop.epoch()
         rate = (int(self.loop.env_steps.sum()) - before) / (time.perf_counter() - start)
         self.row[SPEED] = torch.full((len(self.seeds),), rate)

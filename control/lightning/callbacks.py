@@ -104,13 +104,14 @@ class Progress(Callback):
         sys.stdout.flush()
 
     def _left(self, module: RunModule) -> str:
-        """How long the run may still take, with what comes after the last epoch. The first update makes an epoch
-        several times as long."""
+        """How long the run may still take, with what comes after the last epoch. Epochs without updates say
+        nothing of those with: they are several times as quick."""
         share = module.share()
-        waits = isinstance(module, AgentModule) and not module.gradient_steps and share < 1
+        if isinstance(module, AgentModule) and not module.gradient_steps and share < 1:
+            return "time left is known once updates begin"
         left = (time.perf_counter() - self._started) / (share - self._begun) * (1 - share)
         left += 0.0 if module.stop_reason() else module.seconds_after()
-        return f"{tqdm.format_interval(left)} left{', more once updates begin' if waits else ''}"
+        return f"{tqdm.format_interval(left)} left"
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.bar is not None:

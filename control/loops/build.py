@@ -82,9 +82,11 @@ def check_spaces(run: RunConfig, agent: type[Agent], spaces: Spaces, name: str =
 
 
 def in_spaces(settings: Settings, spaces: Spaces) -> Settings:
-    """`settings` that know the kind of the environment's actions. SettingError where one was given, other than its
-    default, that does nothing there."""
-    known = dataclasses.replace(settings, discrete=isinstance(spaces.actions, Discrete))
+    """`settings` that know what the environment has not. SettingError where one was given, other than its default, that
+    does nothing there."""
+    actions = "continuous" if isinstance(spaces.actions, Discrete) else "discrete"
+    lacks = frozenset({f"{actions} actions", *(() if spaces.is_image else ("images",))})
+    known = dataclasses.replace(settings, lacks=lacks)
     idle, values, defaults = ineffective(known), as_dict(settings), usual(settings)
     for name in sorted(settings.given & idle.keys() - ineffective(settings).keys()):
         if values[name] != defaults[name]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from control.cli.progress import Watch
 from control.loops.steps import Ended, StepLoop
 from envs.base import Environment
 from models.contract import TickingAgent
@@ -154,11 +155,13 @@ class DeviceLoop(StepLoop):
             if not running.any():
                 return
 
-    def epoch(self, steps: int) -> dict[str, Tensor]:
+    def epoch(self, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
         members = self.agent.members
         losses, able = [], []
-        sums = torch.zeros(3, members, dtype=torch.float64)
+        sums, first = torch.zeros(3, members, dtype=torch.float64), self.steps
         for made, program in self.blocks(steps):
+            if watch is not None:
+                watch((self.steps - first) / steps)
             losses.append(program.losses[:made].to("cpu", copy=True).T)
             able.append(program.able[:made].to("cpu", copy=True).T)
             if (ended := program.ended(made)) is not None:

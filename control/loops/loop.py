@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from control.cli.colour import warning
+from control.cli.progress import Watch
 from control.loops.rollout import Episodes
 from envs.base import EnvironmentFault
 from models.contract import Agent, Policy
@@ -35,6 +36,7 @@ class Loop(ABC):
     score_tag = "eval/return_greedy"  # what the best checkpoint goes by
     score_name = "mean greedy return"  # the same in words
     target: float | None = None  # the score that ends the run, where the agent's own settings give one
+    watch: Watch | None = None  # told how much of an epoch is done, where that takes many steps
     acted: list[Tensor] | None = None  # takes the first member's actions in the evaluation under way
     actions: dict[str, Tensor] = {}  # its actions in the latest evaluation by mode, [N] or [N, A]
     commanded: list[tuple[Tensor, Tensor]] = []  # returns [M, E] asked for and got since the last evaluation

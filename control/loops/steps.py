@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from control.cli.progress import Watch, part
 from control.loops.loop import Loop
 from control.loops.rollout import Episodes, rollout
 from envs.base import Environment
@@ -93,7 +94,7 @@ class StepLoop:
         self.obs = self._start(done)
         return ended
 
-    def epoch(self, steps: int) -> dict[str, Tensor]:
+    def epoch(self, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
         """Train for so many steps. ``loss``, ``return`` and ``length`` ``[M]`` are means, NaN where there was nothing;
         ``updated [M]`` counts the steps with updates, ``updates [M]`` these; with what the agent has `measured`, by
         tag."""
@@ -101,7 +102,9 @@ class StepLoop:
         losses, waited = [], torch.zeros(members, dtype=torch.int64, device=device)
         counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64, device=device)
         self.shown = None  # it acts on the observation of now, if it was to act on an older one
-        for _ in range(steps):
+        for made in range(steps):
+            if watch is not None:
+                watch(made / steps)
             ended = self.step()
             losses.append(self.loss)
             if not self._all_learn:  # who learns never stops
@@ -251,7 +254,10 @@ class StepGroups(Loop):
         self.epochs += 1
         for group in self.groups:
             group.loop.agent.budget = self.budget
-        seen = self._gathered([group.loop.epoch(self.steps) for group in self.groups])
+        each = 1 / len(self.groups)
+        seen = self._gathered(
+            [group.loop.epoch(self.steps, part(self.watch, i * each, each)) for i, group in enumerate(self.groups)]
+        )
         self._check_returns(seen["finite"])
         self.env_steps = self.env_steps + self.steps * self.envs
         self.updates = self.updates + seen["updates"]

@@ -51,9 +51,11 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
         axes[0].set(title="Reward per step" if rate else "Return", xlabel=STEPS_LABEL)
         axes[0].set_ylabel(quantity(shown[0])[1] if shown else "")
         panels.scale(axes[0], look.log)
-        panels.clip_below(axes[0], np.concatenate([np.empty(0), *(run.points(t)[1] for run in runs for t in shown)]))
+        values = np.concatenate([np.empty(0), *(run.points(tag)[1] for run in runs for tag in shown)])
+        panels.clip_below(axes[0], values)
         # The environment's own level and a published one of this algorithm alone are grey here.
         panels.draw_levels(axes[0], [Level(each.value, each.name, each.source) for each in known], {})
+        panels.say_hidden(axes[0], values)
         for axis, tag in zip(axes[1:], losses, strict=False):
             heading, label = quantity(tag, package(names))
             panels.draw_seeds(axis, runs, tag, INK)

@@ -12,7 +12,17 @@ from control.reports import panels, scores
 from control.reports.arms import Arm, arm_of, default_name, has_numbers, labelled, name_rows, read_numbers
 from control.reports.files import check_writable, figure_files, numbers_text, write_numbers
 from control.reports.folders import say_versions_of
-from control.reports.levels import STEPS_LABEL, Level, in_words, levels, package, quantity, same_axis, sources
+from control.reports.levels import (
+    RETURN_LABEL,
+    STEPS_LABEL,
+    Level,
+    in_words,
+    levels,
+    package,
+    quantity,
+    same_axis,
+    sources,
+)
 from control.reports.runs import Array, find_groups
 from control.reports.sheets import WIDTH, Book, balanced, rows, set_title
 from control.reports.style import COLOURS, PLAIN, Look
@@ -94,10 +104,20 @@ def _tasks(arms: Sequence[Arm]) -> tuple[str, dict[str, dict[str, Array]]]:
     return tag, {game: task for game, task in found.items() if task}
 
 
+def _colours(labels: Sequence[str], arms: Sequence[Arm]) -> dict[str, str]:
+    """A colour for each label, another than those of its environments' others as long as there are enough."""
+    found: dict[str, str] = {}
+    for label, usual in zip(labels, cycle(COLOURS), strict=False):
+        games = {arm.game for arm in arms if arm.label == label}
+        taken = {found.get(arm.label) for arm in arms if arm.game in games}
+        found[label] = usual if usual not in taken else next((each for each in COLOURS if each not in taken), usual)
+    return found
+
+
 def _draw(book: Book, arms: Sequence[Arm], title: str, tag: str, tasks: Mapping[str, Mapping[str, Array]]) -> None:
     """The sheets: returns, losses (of one environment on the same), and the comparison."""
     labels = sorted({arm.label for arm in arms})
-    colours = dict(zip(labels, cycle(COLOURS), strict=False))
+    colours = _colours(labels, arms)
     games = list(dict.fromkeys(arm.game for arm in arms))
     places: dict[str, list[tuple[str, str]]] = {"": [], "losses": []}  # by page: environment and panel
     for kind, page in (("return", ""), ("loss", "losses" if len(games) > 1 else "")):
@@ -214,6 +234,7 @@ def _draw_curves(
             axes[0].plot([], [], color=colours[label], label=label)
         left = iter(zip(axes, drawn, strict=True))
         equal: dict[str, list[Any]] = {}
+        values: dict[Any, Array] = {}
         for row in page:
             for column, (game, panel) in enumerate(row):
                 axis, here = next(left)
@@ -224,11 +245,10 @@ def _draw_curves(
                 axis.set(xlabel=STEPS_LABEL)
                 if column == 0 or label != _shown(row[column - 1][1])[2]:
                     axis.set_ylabel(label)
-                is_return = TAGS[tag].kind == "return"
-                panels.scale(axis, book.look.log if is_return else True)
-                if is_return:
-                    values = [arm.curves[tag][1].ravel() for arm in here]
-                    panels.clip_below(axis, np.concatenate(values))
+                panels.scale(axis, book.look.log if TAGS[tag].kind == "return" or label == RETURN_LABEL else True)
+                if TAGS[tag].kind == "return":
+                    values[axis] = np.concatenate([arm.curves[tag][1].ravel() for arm in here])
+                    panels.clip_below(axis, values[axis])
                 if same_axis([tag]):
                     equal.setdefault(game, []).append(axis)
         for game, alike in equal.items():
@@ -237,3 +257,5 @@ def _draw_curves(
             for axis in alike:
                 panels.draw_levels(axis, shown[game], dict(colours), labels=not several, game=in_words(game))
             panels.share_limits(alike)
+        for axis, drawn_there in values.items():
+            panels.say_hidden(axis, drawn_there)

@@ -3,6 +3,7 @@
 Axes are matplotlib's.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -97,8 +98,8 @@ def scale(axis: Any, log: bool = False) -> None:
 
 
 def clip_below(axis: Any, values: Array) -> None:
-    """End the y axis above the few lowest of the ``values`` drawn where they would take more than two thirds of it, and
-    say so below the panel: one collapsed evaluation in a hundred should not hide all others."""
+    """End the y axis above the few lowest of the ``values`` drawn where they would take more than two thirds of it: one
+    collapsed evaluation in a hundred should not hide all others. `say_hidden` tells of them."""
     values = np.sort(values[np.isfinite(values)])
     if len(values) < FEW or axis.get_yscale() == "log":
         return
@@ -108,7 +109,14 @@ def clip_below(axis: Any, values: Array) -> None:
         return
     margin = 0.05 * (high - shown[0])
     axis.set_ylim(shown[0] - margin, high + margin)
-    note = f"not shown: {len(values) - len(shown)} of {len(values)} values, down to {values[0]:.0f}"
+
+
+def say_hidden(axis: Any, values: Array) -> None:
+    """Say below a panel, whose limits are settled, how far down those of the ``values`` reach that it does not show."""
+    lowest = values[np.isfinite(values)].min(initial=math.inf)
+    if lowest >= axis.get_ylim()[0]:
+        return
+    note = f"not shown: values down to {lowest:.0f}"
     axis.annotate(note, (1, 0), (0, -27), xycoords="axes fraction", textcoords="offset points", color=GREY, fontsize=6,
                   ha="right", va="top", annotation_clip=False)  # fmt: skip
 

@@ -73,14 +73,23 @@ def brief(subjects: Sequence[Subject]) -> str:
         seeds = subject.summary["seeds"]
         steps = [seed["env_steps"] for seed in seeds.values()]
         span = f"{min(steps):,}" + (f" to {max(steps):,}" if min(steps) < max(steps) else "")
-        row = [subject.label, _ranges([int(seed) for seed in seeds]), span]
+        row = [subject.label, f"{len(seeds)} ({_ranges([int(seed) for seed in seeds])})", span]
         if tag:
             over = aggregates(subject.summary["over_seeds"][tag])
             best = [seed[tag]["best"] for seed in seeds.values() if seed.get(tag, {}).get("best") is not None]
             row += [TAGS[tag].short, *(over[name] for name in AGGREGATES)]
             row += [_number(sum(best) / len(best))] if best else []
         rows.append(row + ["-"] * (8 - len(row)))
-    head = ("runs", "seeds", "steps of a seed", "return", "mean", "IQM", "its 95 % interval", "best epoch")
+    head = (
+        "runs",
+        "seeds (which)",
+        "steps of a seed",
+        "return",
+        "mean",
+        "IQM",
+        "its 95 % interval",
+        "best epoch",
+    )
     first = subjects[0].group.names
     where = f"{first[2]} on {first[0]}, experiment {first[1]}." if len(first) >= 3 else ""
     note = (

@@ -9,7 +9,7 @@ Transformers", arXiv 2502.05672, who mix the policies of eUDRL with the uniform 
 
 from dataclasses import dataclass
 
-from models.family import EpisodeSchedule, Family
+from models.family import EpisodeSchedule, Family, idle
 from models.settings import setting, width
 
 
@@ -150,6 +150,30 @@ def validate(config: Config) -> str | None:
     return None
 
 
+_OF_ADVANTAGES = (
+    "advantage_command", "advantage_quantile", "advantage_spread", "use_lambda_td", "td_lambda", "advantage_target",
+    "bootstrap_truncation", "val_func_update_interval", "value_hidden_sizes", "value_lr", "clamp_adv_to_max",
+    "max_adv_clamp_val",
+)  # fmt: skip
+
+
+def ineffective(config: Config) -> dict[str, str]:
+    """Settings that do nothing beside the others, and why."""
+    by_advantage, traces = config.desire_advantage, config.use_lambda_td or config.advantage_target == "lambda"
+    by_return = config.desire_rtg or config.desire_cum_rew
+    return idle(
+        (not by_advantage, _OF_ADVANTAGES, "desire_advantage is off"),
+        (by_advantage, ("desire_mu_minus_std", "num_val_batches"), "desire_advantage is on"),
+        (not (by_return or by_advantage), ("reward_scale", "desire_mu_minus_std"), "only the horizon is commanded"),
+        (not config.desire_horizon, ("horizon_scale",), "desire_horizon is off"),
+        (config.command_source == "latest", ("last_few",), "command_source is 'latest'"),
+        (not config.expo_weighting, ("beta", "max_weight"), "expo_weighting is off"),
+        (config.advantage_command == "max", ("advantage_quantile",), "advantage_command is 'max'"),
+        (not traces, ("td_lambda",), "use_lambda_td is off, and advantage_target is 'return'"),
+        (not config.clamp_adv_to_max, ("max_adv_clamp_val",), "clamp_adv_to_max is off"),
+    )
+
+
 FAMILY = Family(
     config=Config,
     implementations={"UDRL": {}, "RCP-R": _RCP, "RCP-A": _RCP_A},
@@ -161,4 +185,6 @@ FAMILY = Family(
         },
     },
     validate=validate,
+    ineffective=ineffective,
+    only_with={"conv_channels": "images", "policy_floor": "discrete actions"},
 )  # fmt: skip

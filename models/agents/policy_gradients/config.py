@@ -148,7 +148,8 @@ def ineffective(config: Config) -> dict[str, str]:
     """Settings that do nothing beside the others, and why."""
     if config.baseline != "value":
         reason = f"baseline is {config.baseline!r}, so there is no value network"
-        return dict.fromkeys(("value_lr", "value_hidden_sizes", "delta"), reason)
+        names = ("value_lr", "value_hidden_sizes", "delta", "shared_trunk", "gae_lambda", "value_steps")
+        return dict.fromkeys((*names, "bootstrap_truncation"), reason)
     if config.shared_trunk:
         return dict.fromkeys(("value_lr", "value_hidden_sizes"), "shared_trunk is on, so there is one network")
     return {}
@@ -173,6 +174,7 @@ FAMILY = Family(
     presets=PRESETS,
     validate=validate,
     ineffective=ineffective,
+    only_with={"conv_channels": "images"},
     replaced={"epochs": "max_episodes"},
     changeable=changeable,
 )

@@ -134,6 +134,6 @@ FAMILY = Family(
     environment_presets={("PPO", game): values for game, values in _PRESETS.items()},
     validate=varied.validate,
     ineffective=ineffective,
-    continuous_only=("action_std",),
+    only_with={"action_std": "continuous actions"},
     trains_on_proxies=True,
 )
