@@ -42,7 +42,7 @@ def test_targets_that_are_named_exist_and_are_no_files() -> None:
 def test_extras_that_targets_install_exist() -> None:
     installed = re.findall(r"^(?:DEVELOP|TRAINER|SEARCHER) := (.+)$", MAKEFILE, re.MULTILINE)
     installed += re.findall(r"\$\(STAMP\)([a-z]+(?:,[a-z]+)*)", MAKEFILE)
-    assert len(installed) == 4  # these two, docs and linkcheck
+    assert len(installed) == 5  # these three, docs and linkcheck
     assert {extra for extras in installed for extra in extras.split(",")} <= set(PROJECT["optional-dependencies"])
 
 

@@ -127,7 +127,7 @@ def test_a_comparison(compared: Path, tmp_path: Path, capsys: Shown) -> None:
     sound(page)
     assert "RCP-R and UDRL on lunarlander" in page.text
     # means over seeds 25, 26, 27 and the last tenth of 40 epochs, 37 to 40 (10 + 38.5 + 26 + 1)
-    assert re.search(r"RCP-R 25-27 40,000 greedy 75\.5 75\.5 74\.5 to 76\.5", page.text)
+    assert re.search(r"RCP-R 3 \(25-27\) 40,000 greedy 75\.5 75\.5 74\.5 to 76\.5", page.text)
     assert "seed 27 40 40,000 75.5 (77.0) 76.5 (78.0)" in page.text
     assert page.all("svg") and page.source.count("var(--c0)") > 0 and "#0072b2" not in page.source.partition("<main")[2]
     video = page.all("video")[0]["src"]
@@ -174,8 +174,8 @@ def test_families_are_compared_by_one_return_where_all_have_it(greedy: bool, log
     for name, row in ("CPG", own), ("DDQN", {"eval/return_greedy": 7.0}):
         write_run(logdir, name, lambda epoch, seed, row=row: row, epochs=2)
     found = made(logdir, out=tmp_path / "page.html").text.partition("Results over seeds")[2].partition("Curves")[0]
-    assert ("CPG 25 2,000 greedy 5.0" if greedy else "CPG 25 2,000 running mean 3.0") in found
-    assert "DDQN 25 2,000 greedy 7.0" in found and ("rows of different ones" in found) != greedy
+    assert ("CPG 1 (25) 2,000 greedy 5.0" if greedy else "CPG 1 (25) 2,000 running mean 3.0") in found
+    assert "DDQN 1 (25) 2,000 greedy 7.0" in found and ("rows of different ones" in found) != greedy
 
 
 def test_pages_of_other_runs_stay(compared: Path, tmp_path: Path) -> None:
