@@ -37,12 +37,16 @@ def for_members(
     All are done, or have stopped, when it returns or raises.
     """
     threads = len(memories)
-    # Several turns each, for no two threads are equally quick.
-    count = min(most, -(-members // (4 * threads))) if threads > 1 else most
+    left, front, back = range(members), list[range](), list[range]()
+    while left:  # fewer and fewer at a time, so that all threads end together
+        count = min(most, -(-len(left) // (2 * threads if threads > 1 else 1)))
+        front.append(left[:count])
+        back.insert(0, left[count:][-count:])
+        left = left[count:-count]
     turns: deque[Callable[[Memory], object]] = deque(
-        lambda memory, first=first: work(memory, first, min(first + count, members))  # type: ignore[misc]
-        for first in range(0, members, count)
-    )
+        lambda memory, some=some: work(memory, some.start, some.stop)  # type: ignore[misc]
+        for some in front + back if some
+    )  # fmt: skip
     if beside is not None:
         turns.append(lambda memory: beside())
 
