@@ -199,6 +199,10 @@ _BY_GAME["distilled", "bandit", "cartpole"] = {"pairs": 8, "second_phase": 35}
 _BY_GAME["distilled", "bandit", "acrobot"] = {
     "generations": 100, "second_phase": 70, "second_noise_std": 0.1, "second_step_size": 0.02,
 }  # fmt: skip
+_BY_GAME["distilled", "bandit", "pendulum"] = {
+    "proxy_hidden_size": 64, "pairs": 64, "population": 128, "noise_std": 0.3, "step_size": 0.1, "generations": 130,
+    "second_phase": 80, "second_noise_std": 0.1, "second_step_size": 0.03, "second_scored_by": "target",
+}  # fmt: skip
 _BY_GAME["distilled", "bandit", "mountaincar-continuous"] = {
     "pairs": 8, "generations": 60, "second_phase": None, "test_episodes": 4, "center_agents": 16,
 }  # fmt: skip
