@@ -174,7 +174,7 @@ def row_of(outcome: Outcome, config: Any, late: int) -> dict[str, Any]:
                  "solved": float((last >= solved).double().mean())},
         "average": float(curve.mean()), "average_iqm": float(iqm(curve.mean(1).numpy())),
         "average_interval": None if bounds is None else [float(each) for each in bounds],
-        "mean_reaches": steps_to(curve.mean(0), solved, every),
+        **steps_of_mean(curve.mean(0), solved, every),
         "mean": thinned(curve.mean(0)), "low": thinned(curve.quantile(0.25, 0)),
         "high": thinned(curve.quantile(0.75, 0)),
         "every": every, "tests": curve.shape[1],
@@ -189,10 +189,11 @@ def opened(path: str, changes: list[str]) -> files.Proxy:
     return dataclasses.replace(proxy, config=dataclasses.replace(proxy.config, **values))
 
 
-def steps_to(curve: Tensor, solved: float, every: int) -> int | None:
-    """Steps at which the mean over agents ``[T]`` first reaches ``solved``."""
-    reached = (curve >= solved).nonzero()
-    return None if not len(reached) else (int(reached[0]) + 1) * every
+def steps_of_mean(curve: Tensor, solved: float, every: int) -> dict[str, int | None]:
+    """Steps at which the mean over agents ``[T]`` first reaches ``solved``, and from which it is there at every test;
+    None for never."""
+    tests = {"mean_reaches": first(curve[None], solved), "mean_stays": stays(curve[None], solved)}
+    return {name: None if at == len(curve) else (int(at) + 1) * every for name, at in tests.items()}
 
 
 def thinned(curve: Tensor, points: int = 100) -> list[float]:
@@ -207,8 +208,8 @@ def cells(name: str, row: dict[str, Any]) -> list[str]:
         return f"{low} / {middle} / {high} / {last}"
 
     at = [row["mean"][max(0, round(share * len(row["mean"])) - 1)] for share in SHOWN]
-    reaches = "never" if row["mean_reaches"] is None else f"{row['mean_reaches']:,}"
-    return [name, steps("first"), steps("stays"), f"{100 * row['staying']:.0f} %", reaches,
+    mean = ("never" if row[which] is None else f"{row[which]:,}" for which in ("mean_reaches", "mean_stays"))
+    return [name, steps("first"), steps("stays"), f"{100 * row['staying']:.0f} %", *mean,
             f"{row['late']['mean']:.1f}", f"{100 * row['late']['solved']:.0f} %",
             *(f"{value:.1f}" for value in at)]  # fmt: skip
 
@@ -227,7 +228,9 @@ def main() -> None:
     flags.add_argument(
         "--use", nargs="*", default=[], help="settings of the learned rewards: mode=2 rn_output_scale=10"
     )
-    flags.add_argument("--only", action="store_true", help="the native reward and those that are given, nothing else")
+    flags.add_argument(
+        "--only", nargs="*", help="beside the rewards that are given only these, by name; without a name the native one"
+    )
     flags.add_argument("--weights", action="store_true", help="the native reward times one number too")
     flags.add_argument("--trained_steps", type=int, default=0, help="train an agent so long for a value function")
     flags.add_argument("--shifts", nargs="*", type=float, default=[], help="constants added to value functions")
@@ -250,10 +253,15 @@ def main() -> None:
     seeds = fresh_seeds(given.seed, "compare", given.agents, len(loop.kinds))
     named = (one.partition("=") for one in given.reward)
     learned = [(name, {"proxy": opened(path, given.use)}) for name, _, path in named]
-    others = [("native", {})] if given.only else list(rewards(settings, given, loop))
-    head = ["reward", "first: quartiles, last", "stays: quartiles, last", "2nd half", "mean solved", "late", "solved",
+    others = list(rewards(settings, given, loop))
+    if given.only is not None:
+        wanted, known = given.only or ["native"], dict(others)
+        if unknown := [name for name in wanted if name not in known]:
+            flags.error(f"--only is {unknown[0]!r}; allowed: {', '.join(known)}")
+        others = [(name, known[name]) for name in wanted]
+    head = ["reward", "first: quartiles, last", "stays: quartiles, last", "2nd half", "mean solved", "stays", "late", "solved",
             *(f"at {round(share * steps):,}" for share in SHOWN)]  # fmt: skip
-    widths = (22, 28, 28, 8, 11, 7, 6, *(9 for _ in SHOWN))
+    widths = (22, 28, 28, 8, 11, 7, 7, 6, *(9 for _ in SHOWN))
     print(*aligned([head], widths))
     found: dict[str, Any] = {}
     for name, how in [*learned, *others]:

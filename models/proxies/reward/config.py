@@ -108,10 +108,10 @@ _BY_GAME: dict[tuple[str, str], dict[str, object]] = {
         "rn_init": "hand", "rn_output_scale": 5.0, "rn_evolve_scale": True,
         "rn_input_center": (-0.3, 0.0), "rn_input_spread": (0.5, 0.03), "population": 24, "agents_per_proxy": 2,
         "rank_apart": True, "inner_steps": 5000, "test_every": 250, "test_episodes": 4, "average_from": 1500,
-        "noise_std": 0.07, "step_size": 0.04, "generations": 40, "solved_reward": 90.0, "deploy_steps": 10_000,
-        "retest_agents": 32, "hidden_sizes": (64,), "batch_size": 32, "lr": 2e-3, "tau": 0.005,
-        "init_episodes": 0, "fill": 500,
-        "discount": 0.98, "policy_std": 0.05, "policy_std_clip": 0.1, "action_std": 0.3, "policy_delay": 2,
+        "noise_std": 0.07, "step_size": 0.04, "generations": 30, "solved_reward": 90.0, "deploy_steps": 10_000,
+        "retest_agents": 32, "eval_every": 5, "keep_best": 6, "hidden_sizes": (64,), "batch_size": 128, "lr": 2e-3,
+        "tau": 0.005, "init_episodes": 0, "fill": 500, "updates_per_step": 2,
+        "discount": 0.98, "policy_std": 0.05, "policy_std_clip": 0.1, "action_std": 0.6, "policy_delay": 4,
     },
 }  # fmt: skip
 _BY_MODE: dict[tuple[str, str, int], dict[str, object]] = {}
