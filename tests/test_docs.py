@@ -104,6 +104,7 @@ def scaled(command: str) -> str:
         ("benchmarks/", "--quick"),
         ("--eval_agent cartpole-", "--num_agents 1 --no_real_baseline"),
         ("--eval_agent cliff-", "--num_agents 1 --no_real_baseline"),
+        ("-potential --agent TD3", "--num_agents 1 --no_real_baseline"),
         ("-bandit --agent TD3", "--num_agents 1 --no_real_baseline"), ("--eval_agent", "--num_eval_episodes 1"),
         ("--use_tune", f"{tiny(command)} --num_samples 1"), ("trainer.py", f"{tiny(command)} --no_record"),
     ):  # fmt: skip
