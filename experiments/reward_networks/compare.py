@@ -259,8 +259,8 @@ def main() -> None:
         if unknown := [name for name in wanted if name not in known]:
             flags.error(f"--only is {unknown[0]!r}; allowed: {', '.join(known)}")
         others = [(name, known[name]) for name in wanted]
-    head = ["reward", "first: quartiles, last", "stays: quartiles, last", "2nd half", "mean solved", "stays", "late", "solved",
-            *(f"at {round(share * steps):,}" for share in SHOWN)]  # fmt: skip
+    head = ["reward", "first: quartiles, last", "stays: quartiles, last", "2nd half", "mean solved", "stays",
+            "late", "solved", *(f"at {round(share * steps):,}" for share in SHOWN)]  # fmt: skip
     widths = (22, 28, 28, 8, 11, 7, 7, 6, *(9 for _ in SHOWN))
     print(*aligned([head], widths))
     found: dict[str, Any] = {}
