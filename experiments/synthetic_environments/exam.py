@@ -72,6 +72,7 @@ def examine(path: str, name: str, seed: int, agents: int | None, real: bool = Fa
 
 def taught(proxy: Proxy, config: Config, seeds: list[int]) -> dict:
     """The exam of policies that are trained on the pairs of ``proxy``, from first weights of ``seeds``."""
+    assert config.pairs, f"{proxy.path} has no pairs"
     stages, started = Stages(config, proxy.game), time.process_time()
     known = stages.known(proxy.parameters).expand(len(seeds), -1)
     policies = stages.taught(known, proxy.parameters, Streams(seeds))
