@@ -116,7 +116,8 @@ def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
     the values do not go together."""
     fields = dataclasses.fields(RunConfig)
     tuning = {field.name: field.default for field in fields if field.metadata["section"] == "tuning"}
-    return from_dict(as_dict(settings) | tuning | _whole(values, settings))
+    trial = from_dict(as_dict(settings) | tuning | _whole(values, settings))
+    return dataclasses.replace(trial, lacks=settings.lacks)
 
 
 def _whole(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from control.commands.search_space import Dimension, Space, search_space, trial_
 from control.commands.trials import METRIC, Search, TrialFailed, run_trial
 from control.evolution.cluster import connected
 from control.films.recording import check_recording
+from control.loops.build import in_spaces, spaces_of
 from control.storage import run_dir
 from envs.names import import_module
 from models.settings import SettingError
@@ -39,6 +40,7 @@ def tune(settings: Settings) -> int:
     run = settings.run
     space = search_space(settings)
     _check(settings, space)
+    settings = in_spaces(settings, spaces_of(run.gamename))
     for module in ("ray", *_NEEDS.get(run.tune_algorithm, ())):
         importlib.import_module(module)
     at_once = run.max_concurrent_trials or os.cpu_count() or 1
