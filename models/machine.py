@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 from numba.extending import overload
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -48,6 +50,30 @@ def cache_folder() -> Path:
     for old in sorted(base.iterdir(), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
         shutil.rmtree(old, ignore_errors=True)
     return folder
+
+
+class _Closed(JITCodeLibrary):  # type: ignore[misc]
+    """Machine code that keeps its copies of the functions it calls to itself. Else a call would go to whichever copy
+    this process has met first, and each is optimized, and so rounds, in its own way."""
+
+    def _optimize_final_module(self) -> None:
+        for function in self._final_module.functions:
+            if function.linkage.name == "linkonce_odr":
+                function.linkage = "internal"
+        super()._optimize_final_module()
+
+
+class _Whole(Compiler):  # type: ignore[misc]
+    def define_pipelines(self) -> Any:
+        self.state.library = _Closed(self.state.targetctx.codegen(), "kernel")
+        self.state.library.enable_object_caching()
+        return super().define_pipelines()
+
+
+def kernel(function: F) -> F:
+    """As `exact`, for what Python calls: it gives the same numbers whether this process compiled it or loaded it, and
+    whatever else it has loaded."""
+    return _made(function, EXACT | {"pipeline_class": _Whole})
 
 
 def exact(function: F) -> F:

@@ -352,7 +352,6 @@ def test_the_best_is_torch_s_with_nan_too(values: list[float]) -> None:
 
 @pytest.mark.parametrize("argv", ["SE --gamename cartpole --proxy bandit", "RN --gamename cartpole-200 --mode 2"])
 def test_members_that_share_a_proxy_s_memory_are_no_other_kind(argv: str) -> None:
-    """Each kind compiled anew may round otherwise, until a later process finds both on disk."""
     loop = loop_of(argv, inner_steps=120, inner_rule="budget", train_episodes=None)
     shared = loop.stages.parameters.initial(Streams(range(1))).expand(3, -1)
     own, again = (loop.begin(flat, [3, 1, 4]) for flat in (shared.clone(), shared))
@@ -367,3 +366,15 @@ def test_each_kind_is_compiled_once() -> None:
     made = compiled._steps.signatures
     kinds = {tuple(each[at].instance_class for at in (0, 2, 7)) for each in made}  # agents, world, that of tests
     assert len(made) == len(kinds) <= len(compiled.KINDS) + 1, kinds  # tables also on cells that are no map
+
+
+@pytest.mark.parametrize("argv", [DDQNS["relu"], TD3S["relu"]])
+def test_a_kernel_has_all_it_calls_to_itself(argv: str) -> None:
+    """Of a function that two of them define, a process takes the one it met first, and each rounds in its own way. So
+    the process that compiled a kernel gave other numbers than those that loaded it."""
+    both(argv, 10)
+    kernels = [each.library for each in compiled._steps.overloads.values()]  # type: ignore[attr-defined]
+    functions = [each for code in kernels for each in code._get_module_for_linking().functions]
+    linkage = {each.name: each.linkage.name for each in functions if not each.is_declaration}
+    assert "internal" in linkage.values()
+    assert [name for name, each in linkage.items() if each != "internal" and "6_steps" not in name] == []

@@ -26,7 +26,7 @@ from models.agents.ppo import compiled as ppo
 from models.agents.tabular import compiled as tabular
 from models.agents.td3 import compiled as td3
 from models.contract import InnerAgent, Policy
-from models.machine import EXACT, INLINE, exact
+from models.machine import EXACT, INLINE, kernel
 from models.registry import agent_class, default_config
 from models.streams import Streams
 
@@ -127,7 +127,7 @@ def _no_tests(steps: int) -> Tests:
     return Tests(np.empty((0, 0, 0, 0)), returns, lengths, np.full(steps, -1))
 
 
-@exact
+@kernel
 def _episodes(p, world, tests, n, hall, first, last):
     """What members from the ``first`` to before the ``last`` play the n-th time."""
     obs, times, count = hall.rows[2, : world.obs_size], tests.start.shape[1], tests.start.shape[2]
@@ -156,7 +156,7 @@ def _episodes(p, world, tests, n, hall, first, last):
             tests.returns[m, n, e], tests.lengths[m, n, e] = total, steps
 
 
-@exact
+@kernel
 def _steps(a, w, world, block, before, rows, p, real, tests, hall, first, last):
     """Every running member from the ``first`` to before the ``last`` makes its steps to the end of the block, or to the
     first that ends an episode, and the ``tests`` that are due on the ``real`` environment, as ``p``."""
