@@ -5,8 +5,9 @@ layers, a gradient norm per member is one reduction, a checkpoint is one tensor,
 is what an evolution strategy perturbs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from math import prod, sqrt
 
@@ -18,6 +19,7 @@ from models.spaces import Spaces
 from models.streams import Streams
 
 RELU_GAIN = sqrt(2.0)
+LEAK = 0.01  # slope of leakyrelu below zero
 BLOCK = 64  # floats; a multiple of what two vector registers hold
 
 
@@ -71,11 +73,19 @@ class Orthogonal(Dense):
         return [weight.T, torch.zeros(self.outputs)]
 
 
-class Network(nn.Module):
-    """Parameters of M members of one architecture, given as a list of `Dense` layers."""
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu, "leakyrelu": partial(F.leaky_relu, negative_slope=LEAK), "tanh": torch.tanh,
+    "identity": torch.positive,
+}  # fmt: skip
 
-    def __init__(self, layers: Sequence[Dense], streams: Streams):
+
+class Network(nn.Module):
+    """Parameters of M members of one architecture, given as a list of `Dense` layers. ``activation`` of the hidden ones
+    is relu, leakyrelu, tanh or identity."""
+
+    def __init__(self, layers: Sequence[Dense], streams: Streams, activation: str = "relu"):
         super().__init__()
+        self.activated = _ACTIVATIONS[activation]
         self.layers = tuple(layers)
         self.members = len(streams)
         self._shapes = [shape for layer in self.layers for shape in layer.shapes]

@@ -33,8 +33,8 @@ Layer = tuple[Tensor, Tensor]
 class Mlp:
     """An architecture: ``sizes`` are inputs, hidden widths and outputs. Parameters are passed in, flat ``[M, size]``.
 
-    ``activation`` of the hidden layers is relu, tanh or identity, in columns also leakyrelu (``leak`` is its slope) and
-    prelu (one learned slope, shared by all layers), in rows also elu and silu.
+    ``activation`` of the hidden layers is relu, leakyrelu (``leak`` is its slope), tanh, identity or prelu (one learned
+    slope, shared by all layers), in rows also elu and silu.
 
     A layer is stored as its weight, then its bias; prelu's slope comes last. Rows store a weight ``[in, out]``. Columns
     store its shorter side first, which thin products like best. ``size`` is rounded up to a multiple of ``block`` with
@@ -156,11 +156,10 @@ def parameters(sizes: Sequence[int]) -> int:
 
 
 class MlpNetwork(nn.Module):
-    """An `Mlp` in rows with weights of its own: ``[M, B, inputs] -> [M, B, outputs]``. ``activation`` is relu, tanh,
-    identity, elu or silu.
+    """An `Mlp` in rows with weights of its own: ``[M, B, inputs] -> [M, B, outputs]``.
 
-    It is open to autograd, which goes through the backward pass by hand. `trace` and `gradient` are the two
-    passes without autograd.
+    It is open to autograd, which goes through the backward pass by hand. `trace` and `gradient` are the two passes
+    without autograd.
     """
 
     def __init__(

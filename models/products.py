@@ -8,9 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.layers import dense, in_blocks, sigmoid
+from models.layers import LEAK, dense, in_blocks, sigmoid
 
-LEAK = 0.01  # slope of leakyrelu below zero
 _LARGE = 4096  # weights of a layer; above, a matrix product beats a sum of products even for one column
 _MINUS_ONE = torch.tensor(-1.0)
 
@@ -92,6 +91,8 @@ class Rows:
             out.relu_()
         elif activation == "tanh":
             out.tanh_()
+        elif activation == "leakyrelu":
+            F.leaky_relu_(out, slope)
         return out
 
     @staticmethod

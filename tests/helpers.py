@@ -47,11 +47,12 @@ MODEL_TINY: dict[str, Any] = STEP_TINY | {
 }  # fmt: skip
 # Families' other networks and ways, tested beside every implementation: id -> (implementation, settings).
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "UDRL-hypernetwork": ("UDRL", {"network": "hypernetwork"}),
+    "UDRL-hypernetwork": ("UDRL", {"network": "hypernetwork", "activation": "leakyrelu"}),
     "UDRL-by-episode": ("UDRL", {"sample_by": "episode", "eval_command": "sampled", "buffer_unit": "episodes",
                                  "buffer_size": 7}),
-    "RCP-A-lambda": ("RCP-A", {"advantage_target": "lambda", "advantage_command": "quantile", "sample_by": "episode"}),
-    "AAC-shared": ("AAC", {"shared_trunk": True}),
+    "RCP-A-lambda": ("RCP-A", {"advantage_target": "lambda", "advantage_command": "quantile", "sample_by": "episode",
+                               "activation": "tanh"}),
+    "AAC-shared": ("AAC", {"shared_trunk": True, "activation": "prelu"}),
     "AAC-improved": ("AAC", {"gae_lambda": 0.9, "bootstrap_truncation": True, "normalize_advantage": True,
                              "max_grad_norm": 0.5, "reward_scale": 0.5, "anneal_lr": True, "value_lr": 5e-3}),
     "DDQN-three-envs": ("DDQN", {"num_envs": 3, "updates_per_step": 2, "eps_fraction": 0.5}),
@@ -88,10 +89,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "perfect-relu": ("PerfectModel", {"activation": "relu", "use_target": False, "hidden_sizes": (7, 7)}),
     "simple-silu": ("SimpleModel", {"activation": "silu", "rollout_batch_size": 5, "hidden_sizes": (17, 17)}),
     "simple-faithful": ("SimpleModel", {"faithful_to_paper": True, "activation": "relu", "batch_size": 1}),
-    "simple-no-bits": ("SimpleModel", {"binary_obs": False, "double_DQN": True}),
+    "simple-no-bits": ("SimpleModel", {"activation": "prelu", "binary_obs": False, "double_DQN": True}),
     "categorical-silu": ("CategoricalLatent", {"activation": "silu", "posterior_entropy_weight": 0.3}),
     "categorical-wide": ("CategoricalLatent", {"hidden_sizes": (33, 33), "feature_width": 17, "rollout_batch_size": 1}),
-    "gaussian-softplus": ("GaussianLatent", {"std_act": "softplus", "posterior_entropy_weight": 0.3}),
+    "gaussian-softplus": ("GaussianLatent", {"std_act": "softplus", "posterior_entropy_weight": 0.3,
+                                            "activation": "leakyrelu"}),
     "gaussian-deviations": ("GaussianLatent", {"binary_obs": False, "learn_obs_variance": True, "num_features": 7}),
     "tanh-sigmoid": ("GaussianLatent", {"latent_type": "tanh_gaussian", "std_act": "sigmoid", "activation": "silu"}),
 }  # fmt: skip

@@ -81,7 +81,7 @@ def flat_of(network: nn.Module) -> torch.Tensor:
 
 
 def test_the_plain_policy_is_the_network_we_compare_it_with() -> None:
-    ours, plain = BehaviorNetwork(8, 2, 4, (32, 128, 128, 128), Streams([1])), BehaviorPolicy()
+    ours, plain = BehaviorNetwork(8, 2, 4, (32, 128, 128, 128), Streams([1]), "relu"), BehaviorPolicy()
     plain.take_weights(ours.named_weights())
     obs, command = torch.randn(5, 8), torch.rand(5, 2) * 100
     expected = ours(obs.unsqueeze(0), (command * plain.scale).unsqueeze(0)).squeeze(0)

@@ -1,5 +1,8 @@
 """The family's networks against plain torch, and the published weights."""
 
+from collections.abc import Callable
+
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,6 +15,9 @@ from models.streams import Streams
 
 LANDER = Spaces((8,), Discrete(4), max_return=320.0)
 HIDDEN = (32, 128, 128, 128)
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu, "leakyrelu": nn.LeakyReLU(0.01), "tanh": torch.tanh, "identity": nn.Identity(),
+}  # fmt: skip
 
 
 def plain(network, member: int) -> dict[str, Tensor]:
@@ -56,7 +62,7 @@ def lander(members: int = 2, **changes):
 
 
 def test_the_published_size_and_order() -> None:
-    network = BehaviorNetwork(8, 2, 4, HIDDEN, Streams([0]))
+    network = BehaviorNetwork(8, 2, 4, HIDDEN, Streams([0]), "relu")
     assert network.flat.shape[1] == 38_148
     layers = ["state_fc.0", "command_fc.0", "output_fc.0", "output_fc.2", "output_fc.4", "output_fc.6"]
     assert [layer.name for layer in network.layers] == layers
@@ -65,7 +71,7 @@ def test_the_published_size_and_order() -> None:
 
 
 def test_initial_scales_are_the_published_ones() -> None:
-    weights = plain(BehaviorNetwork(8, 2, 4, HIDDEN, Streams([3])), 0)
+    weights = plain(BehaviorNetwork(8, 2, 4, HIDDEN, Streams([3]), "relu"), 0)
     for name, gain in [("state_fc.0", 1), ("command_fc.0", 1), *((f"output_fc.{i}", 2**0.5) for i in (0, 2, 4))]:
         weight = weights[f"{name}.weight"]
         small = min(weight.shape)
@@ -92,11 +98,24 @@ def test_published_weights_give_the_published_outputs() -> None:
                 torch.testing.assert_close(agent(obs, command)[m], model(obs[m], command[m]), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(("name", "activation"), ACTIVATIONS.items())
+def test_any_activation_between_hidden_layers(name: str, activation: Callable[[Tensor], Tensor]) -> None:
+    network = BehaviorNetwork(8, 2, 4, (6, 10, 5), Streams([0]), name)
+    obs, command = torch.randn(7, 8), torch.randn(7, 2)
+    weights = plain(network, 0)
+    x = affine(weights, "state_fc.0", obs).tanh() * affine(weights, "command_fc.0", command).sigmoid()
+    for i in (0, 2):
+        x = activation(affine(weights, f"output_fc.{i}", x))
+    out = network(obs.unsqueeze(0), command.unsqueeze(0))[0]
+    torch.testing.assert_close(out, affine(weights, "output_fc.4", x), rtol=1e-5, atol=1e-6)
+
+
 # -- hypernetwork ------------------------------------------------------------------------------------------------------
 
 
-def test_hypernetwork_is_a_network_with_generated_weights() -> None:
-    network = HyperNetwork(8, 2, 4, (6, 10, 5), Streams([0, 1]))
+@pytest.mark.parametrize(("name", "activation"), ACTIVATIONS.items())
+def test_hypernetwork_is_a_network_with_generated_weights(name: str, activation: Callable[[Tensor], Tensor]) -> None:
+    network = HyperNetwork(8, 2, 4, (6, 10, 5), Streams([0, 1]), name)
     obs, command = torch.randn(2, 7, 8), torch.randn(2, 7, 2)
     out = network(obs, command)
     for m in range(2):
@@ -106,7 +125,7 @@ def test_hypernetwork_is_a_network_with_generated_weights() -> None:
             for i, (a, width) in enumerate([(6, 10), (10, 5), (5, 4)]):
                 matrix = affine(weights, f"weight_fc.{i}", command[m, b]).view(a, width)
                 x = x @ matrix + affine(weights, f"bias_fc.{i}", command[m, b])
-                x = x.relu() if i < 2 else x
+                x = activation(x) if i < 2 else x
             torch.testing.assert_close(out[m, b], x, rtol=1e-5, atol=1e-5)
     assert (out < 0).any()  # logits are not cut at zero
 
@@ -123,14 +142,16 @@ def test_hypernetwork_starts_small_for_any_command() -> None:
 # -- gated, value, images ----------------------------------------------------------------------------------------------
 
 
-def test_gated_network() -> None:
-    network = GatedNetwork(8, 1, 4, (64, 64), Streams([0, 1]))
+@pytest.mark.parametrize(("name", "activation"), ACTIVATIONS.items())
+def test_gated_network(name: str, activation: Callable[[Tensor], Tensor]) -> None:
+    network = GatedNetwork(8, 1, 4, (64, 64), Streams([0, 1]), name)
     assert network.flat.shape[1] == 5_252
     obs, command = torch.randn(2, 7, 8), torch.randn(2, 7, 1)
     for m in range(2):
         weights, x = plain(network, m), obs[m]
         for i in range(2):
-            x = affine(weights, f"layer_fc.{i}", x).relu() * torch.sigmoid(affine(weights, f"gate_fc.{i}", command[m]))
+            gate = torch.sigmoid(affine(weights, f"gate_fc.{i}", command[m]))
+            x = activation(affine(weights, f"layer_fc.{i}", x)) * gate
         torch.testing.assert_close(network(obs, command)[m], affine(weights, "output_fc", x), rtol=1e-5, atol=1e-6)
 
 

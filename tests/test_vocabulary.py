@@ -21,7 +21,7 @@ from models.settings import SettingError
 from models.spaces import Discrete
 from models.vocabulary import DEPTHS, WIDTHS, others
 
-WORDS = "--env CartPole-v1 --total_steps 60 --lr 1e-3 --discount 0.9 --hidden_sizes 8,8 --seed 3"
+WORDS = "--env CartPole-v1 --total_steps 60 --lr 1e-3 --discount 0.9 --hidden_sizes 8,8 --activation tanh --seed 3"
 
 
 def able() -> Iterator[str]:
@@ -49,7 +49,10 @@ def test_one_command_line_trains_every_algorithm(name: str, tmp_path: Path, caps
     assert steps[-1] >= 60 and all(before < 60 for before in steps[:-1])
     written = yaml.safe_load((folder / "config.yaml").read_text())
     wanted = {"implementation": name, "gamename": "cartpole", "total_steps": 60, "lr": 1e-3, "discount": 0.9}
-    assert written | wanted | {"hidden_sizes": [8, 8], "seed": 3} == written and "epochs" not in written
+    assert (
+        written | wanted | {"hidden_sizes": [8, 8], "activation": "tanh", "seed": 3} == written
+        and "epochs" not in written
+    )
     assert f"{round(steps[-1]):,} environment steps in" in capsys.readouterr().out
 
 

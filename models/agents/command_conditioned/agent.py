@@ -49,9 +49,9 @@ class Agent(EpisodeAgent):
         self.trunk, inputs = trunk(spaces, config.conv_channels, init)
         self.outputs = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
         sizes = inputs, len(self.commands.names), self.outputs, config.hidden_sizes
-        self.policy = POLICIES[config.network](*sizes, init)
+        self.policy = POLICIES[config.network](*sizes, init, config.activation)
         sizes_of_value = (inputs, *config.value_hidden_sizes, 1)
-        self.value = MlpNetwork(sizes_of_value, "relu", init) if config.desire_advantage else None
+        self.value = MlpNetwork(sizes_of_value, config.activation, init) if config.desire_advantage else None
         self.memory = EpisodeMemory(self.members, config.buffer_size, config.buffer_unit, config.buffer_order)
         self.optimizers = [Adam([*self.policy.parameters(), *self.trunk.parameters()], config.lr)]
         if self.value:

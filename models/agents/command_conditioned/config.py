@@ -10,7 +10,7 @@ Transformers", arXiv 2502.05672, who mix the policies of eUDRL with the uniform 
 from dataclasses import dataclass
 
 from models.family import EpisodeSchedule, Family, idle
-from models.settings import setting, width
+from models.settings import nonlinearity, setting, width
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Config:
         choices=("behavior", "hypernetwork", "gated"),
     )
     hidden_sizes: tuple[int, ...] = width((32, 128, 128, 128), "units of each hidden layer [C]")
+    activation: str = nonlinearity("relu", "C", ())
     conv_channels: tuple[int, ...] = width(
         (32, 48, 96, 128), "channels of the 3x3 stride-2 convolutions in front of the network, images only [U]"
     )

@@ -1,5 +1,5 @@
 """The policies of the family: ``obs [M, B, O]`` and scaled ``command [M, B, C]`` in, logits or action means ``[M, B,
-outputs]`` out."""
+outputs]`` out. ReLU follows the hidden layers as published."""
 
 from itertools import pairwise
 
@@ -11,25 +11,27 @@ from models.streams import Streams
 
 
 class BehaviorNetwork(Network):
-    """UDRL's behaviour function: ``tanh(W_s obs) * sigmoid(W_c command)``, ReLU layers, affine output.
+    """UDRL's behaviour function: ``tanh(W_s obs) * sigmoid(W_c command)``, hidden layers (ReLU), affine output.
 
     With 8 observations, 2 commands, hidden (32, 128, 128, 128) and 4 actions it has 38 148 parameters, in the order
     of the public code's `model.state_fc.0`, `model.command_fc.0`, `model.output_fc.{0,2,4,6}`: orthogonal weights
     (gain 1 for both embeddings, sqrt 2 for hidden layers), default output layer.
     """
 
-    def __init__(self, inputs: int, commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams):
+    def __init__(
+        self, inputs: int, commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams, activation: str
+    ):
         embedded = (("state", inputs), ("command", commands))
         layers = [Dense(f"{name}_fc.0", size, hidden[0], gain=1.0) for name, size in embedded]
         layers += [Dense(f"output_fc.{2 * i}", a, b, gain=RELU_GAIN) for i, (a, b) in enumerate(pairwise(hidden))]
         layers.append(Dense(f"output_fc.{2 * (len(hidden) - 1)}", hidden[-1], outputs))
-        super().__init__(layers, streams)
+        super().__init__(layers, streams, activation)
 
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
         state_w, state_b, command_w, command_b, *rest = self.weights()
         x = dense(obs, state_w, state_b).tanh() * sigmoid(dense(command, command_w, command_b))
         for weight, bias in zip(rest[:-2:2], rest[1:-2:2], strict=True):
-            x = dense(x, weight, bias).relu()
+            x = self.activated(dense(x, weight, bias))
         return dense(x, rest[-2], rest[-1])
 
 
@@ -41,14 +43,16 @@ class HyperNetwork(Network):
     default generators).
     """
 
-    def __init__(self, inputs: int, commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams):
+    def __init__(
+        self, inputs: int, commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams, activation: str
+    ):
         self.widths = (*hidden, outputs)
         layers = [Dense("state_fc.0", inputs, hidden[0], gain=1.0)]
         for i, (a, b) in enumerate(pairwise(self.widths)):
             # the generator's bias alone is a default layer's weight: bound 1/sqrt(a) against the drawn 1/sqrt(commands)
             layers.append(Dense(f"weight_fc.{i}", commands, a * b, scale=0.1 * (commands / a) ** 0.5))
             layers.append(Dense(f"bias_fc.{i}", commands, b, scale=0.1))
-        super().__init__(layers, streams)
+        super().__init__(layers, streams, activation)
         with torch.no_grad():
             for name, view in self.named_weights().items():
                 if name.startswith("weight_fc") and name.endswith("bias"):
@@ -66,24 +70,26 @@ class HyperNetwork(Network):
             matrix = torch.cat([w_b.view(members, a, b), w_w.view(members, -1, b)], dim=1)
             x = dense(mixed, matrix, torch.zeros_like(b_b)) + dense(command, b_w, b_b)
             if i < len(self.widths) - 2:
-                x = x.relu()
+                x = self.activated(x)
         return x.view(members, batch, -1)
 
 
 class GatedNetwork(Network):
-    """RCP's policy: every hidden layer is ``relu(W x) * sigmoid(K command)``; affine output; default initialisation."""
+    """RCP's policy: every hidden layer is ``activation(W x) * sigmoid(K command)``; affine output; default weights."""
 
-    def __init__(self, inputs: int, commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams):
+    def __init__(
+        self, inputs: int, commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams, activation: str
+    ):
         layers = []
         for i, (a, b) in enumerate(pairwise((inputs, *hidden))):
             layers += [Dense(f"layer_fc.{i}", a, b), Dense(f"gate_fc.{i}", commands, b)]
-        super().__init__([*layers, Dense("output_fc", hidden[-1], outputs)], streams)
+        super().__init__([*layers, Dense("output_fc", hidden[-1], outputs)], streams, activation)
 
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
         x, weights = obs, self.weights()
         for i in range(0, len(weights) - 2, 4):
             w, b, gate_w, gate_b = weights[i : i + 4]
-            x = dense(x, w, b).relu() * sigmoid(dense(command, gate_w, gate_b))
+            x = self.activated(dense(x, w, b)) * sigmoid(dense(command, gate_w, gate_b))
         return dense(x, weights[-2], weights[-1])
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from models import intrinsic, varied
 from models.family import Family, idle
 from models.intrinsic import Intrinsic
-from models.settings import setting, width
+from models.settings import nonlinearity, setting, width
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,7 @@ class Config(Intrinsic):
         choices=("plain", "dueling"),
     )
     hidden_sizes: tuple[int, ...] = width((64,), "units of each hidden layer [F]")
-    activation: str = setting(
-        "relu", "activation of the hidden layers", choices=("relu", "leakyrelu", "tanh", "prelu", "identity")
-    )
+    activation: str = nonlinearity("relu")
     feature_dim: int = width(128, "width of features and of both streams, dueling only [F]")
     dueling_mean: str = setting(
         "row",

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from models.agents.model_generalisation.presets import CELLS, GAMES, REGIMES
 from models.family import Family, StepSchedule, idle
-from models.settings import setting, width
+from models.settings import nonlinearity, setting, width
 
 LARGEST_LATENT = 65_536  # numbers of a categorical latent state
 
@@ -45,7 +45,7 @@ class Config:
         choices=("none", "perfect", "simple", "latent"),
     )
     hidden_sizes: tuple[int, ...] = width((200, 200, 200), "units of each hidden layer of each network [Y]")
-    activation: str = setting("elu", "activation of the hidden layers [Y]", choices=("relu", "silu", "elu"))
+    activation: str = nonlinearity("elu", "Y", ("prelu", "elu", "silu"))
 
     # Values
     lr: float = setting(_USUAL["ER"]["lr"], "Adam's learning rate for the action values [Y]", above=0)

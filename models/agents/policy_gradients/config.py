@@ -8,8 +8,8 @@ learning", [M] Mnih et al. 2016, arXiv 1602.01783 (entropy; advantage actor-crit
 
 from dataclasses import dataclass
 
-from models.family import EpisodeSchedule, Family
-from models.settings import setting, width
+from models.family import EpisodeSchedule, Family, idle
+from models.settings import nonlinearity, setting, width
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Config:
         (32, 32), "AAC: units of the hidden layers of the separate value network [N]"
     )
     shared_trunk: bool = setting(False, "AAC: policy and value are two heads on the policy's hidden layers")
-    activation: str = setting("relu", "activation of the hidden layers [N]", choices=("relu", "tanh"))
+    activation: str = nonlinearity("relu", "N", ("prelu", "elu", "silu"))
     conv_channels: tuple[int, ...] = width(
         (32, 48, 96, 128), "channels of the 3x3 stride-2 convolutions in front of the network, images only"
     )
@@ -146,13 +146,12 @@ def changeable(config: Config) -> tuple[str, ...]:
 
 def ineffective(config: Config) -> dict[str, str]:
     """Settings that do nothing beside the others, and why."""
-    if config.baseline != "value":
-        reason = f"baseline is {config.baseline!r}, so there is no value network"
-        names = ("value_lr", "value_hidden_sizes", "delta", "shared_trunk", "gae_lambda", "value_steps")
-        return dict.fromkeys((*names, "bootstrap_truncation"), reason)
-    if config.shared_trunk:
-        return dict.fromkeys(("value_lr", "value_hidden_sizes"), "shared_trunk is on, so there is one network")
-    return {}
+    own, less = ("value_lr", "value_hidden_sizes"), f"baseline is {config.baseline!r}, so there is no value network"
+    more = ("delta", "shared_trunk", "gae_lambda", "value_steps", "bootstrap_truncation")
+    return idle(
+        (config.shared_trunk, own, "shared_trunk is on, so there is one network"),
+        (config.baseline != "value", (*own, *more), less),
+    )
 
 
 def validate(config: Config) -> str | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from models import intrinsic, varied
 from models.family import Family
 from models.intrinsic import Intrinsic
-from models.settings import setting, width
+from models.settings import nonlinearity, setting, width
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,7 @@ class Config(Intrinsic):
 
     # Network
     hidden_sizes: tuple[int, ...] = width((64, 64), "units of each hidden layer, of the policy and of the values [B]")
-    activation: str = setting(
-        "tanh",
-        "activation of the hidden layers [B]",
-        choices=("relu", "leakyrelu", "tanh", "prelu", "identity"),
-    )
+    activation: str = nonlinearity("tanh", "B")
     orthogonal: bool = setting(True, "orthogonal first weights, small ones of the policy's outputs [H]; off: torch's")
     action_std: float = setting(
         1.0,

@@ -12,7 +12,7 @@ from models import intrinsic, varied
 from models.agents.td3.config import NOISE_TYPES, validate
 from models.family import Family
 from models.intrinsic import Intrinsic
-from models.settings import setting, width
+from models.settings import nonlinearity, setting, width
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,7 @@ class Config(Intrinsic):
 
     # Networks
     hidden_sizes: tuple[int, ...] = width((256, 256), "units of each hidden layer of actor and critics [H]")
-    activation: str = setting(
-        "relu", "activation of the hidden layers [H]", choices=("relu", "leakyrelu", "tanh", "prelu", "identity")
-    )
+    activation: str = nonlinearity("relu", "H")
 
     # Learning
     lr: float = setting(3e-4, "Adam's learning rate of actor and critics and temperature [H]", above=0)

@@ -12,7 +12,7 @@ from typing import Any
 from models import intrinsic, varied
 from models.family import Family
 from models.intrinsic import Intrinsic
-from models.settings import setting, width
+from models.settings import nonlinearity, setting, width
 
 NOISE_TYPES = ("normal", "ornstein-uhlenbeck")
 
@@ -23,9 +23,7 @@ class Config(Intrinsic):
 
     # Networks
     hidden_sizes: tuple[int, ...] = width((128, 128), "units of each hidden layer of actor and critics [F]")
-    activation: str = setting(
-        "relu", "activation of the hidden layers", choices=("relu", "leakyrelu", "tanh", "prelu", "identity")
-    )
+    activation: str = nonlinearity("relu")
 
     # Learning
     lr: float = setting(1e-3, "Adam's learning rate of actor and critics [T]", above=0)
