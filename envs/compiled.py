@@ -107,8 +107,9 @@ def world(environment: Environment, cells_only: bool = False) -> World | None:
     """The environment for compiled functions; None where there are none for it. With ``cells_only`` a map is not seen,
     for its states already are what agents need."""
     rewarded, real = environment if isinstance(environment, RewardedEnvironment) else None, beneath(environment)
-    kind = _kind(real)
-    if kind is None or isinstance(phi := getattr(rewarded, "phi", None), Phi) and phi.bent and phi.table is None:
+    kind, phi = _kind(real), getattr(rewarded, "phi", None)
+    bent = isinstance(phi, Phi) and phi.bent and phi.table is None  # which compiled steps do not compute
+    if kind is None or bent:
         return None
     assert isinstance(real, TensorEnvironment)
     dynamics, spaces = real.dynamics, real.spaces

@@ -60,8 +60,8 @@ def test_agents_of_one_family_share_its_settings() -> None:
 
 
 @pytest.mark.parametrize(("agents", "per_proxy", "apart"), [
-    ("DDQN", 1, False), ("DDQN,DuelingDDQN", 2, False), ("DDQN,PPO", 2, True),
-    ("DDQN,PPO --agents_take_turns generations", 1, False), ("DDQN,PPO --strategy nes", 2, False),
+    ("DDQN", 2, False), ("DDQN,DuelingDDQN", 2, False), ("DDQN,PPO", 2, True),
+    ("DDQN,PPO --agents_take_turns generations", 2, False), ("DDQN,PPO --strategy nes", 2, False),
 ])  # fmt: skip
 def test_defaults_of_a_search_fit_its_agents(agents: str, per_proxy: int, apart: bool) -> None:
     """As many of each on each proxy, and ranks of each kind apart: their returns are not alike."""
@@ -145,7 +145,7 @@ def test_a_search_resumes_to_the_same_numbers(
     monkeypatch.setattr(InnerLoop, "run", spy)
     flags = [*SE.split(), "--agents_take_turns", turns, *TINY]
     assert trainer.main([*flags, "--logdir", str(tmp_path / "whole")]) == 0
-    assert trained[:3] == ([[6, 6]] * 3 if turns == "seeds" else [[6, 2], [2, 6], [6, 2]])
+    assert trained[:3] == ([[6, 6]] * 3 if turns == "seeds" else [[10, 2], [2, 10], [10, 2]])
     assert re.search(r"of each +DDQN [\d.]+, PPO [\d.]+", capsys.readouterr().out)
     parted = [*flags, "--logdir", str(tmp_path / "parted")]
     assert trainer.main([*parted, "--generations", "2"]) == trainer.main([*parted, "--resume"]) == 0

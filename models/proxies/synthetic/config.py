@@ -178,7 +178,7 @@ _PRESETS["paper_varied", "mdp"] = _PRESETS["paper", "mdp"] | {"generations": 50}
 
 # The published values that differ from game to game, and the agents': (preset, proxy, game).
 _BY_GAME: dict[tuple[str, str, str], dict[str, object]] = {
-    ("recipe", "mdp", "cartpole"): {"max_steps": 200},
+    ("recipe", "mdp", "cartpole"): {"max_steps": 200, "agents_per_proxy": 2},
     ("paper", "mdp", "cartpole"): {
         "proxy_hidden_size": 83, "noise_std": 0.0124, "step_size": 0.148, "score_transform": 3, "generations": 200,
         "quit_when_solved": False, "max_steps": 200, "test_limit": 200, "solved_reward": 195.0,
