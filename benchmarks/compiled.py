@@ -35,7 +35,8 @@ CASES = {
     "cartpole_bandit": ("SE --gamename cartpole --proxy bandit", "DDQN 4-64-2, batch 32, 10 environments", None),
     "cliff_reward": ("RN --gamename cliff --agent QLearning --mode 2", "Q-learning, 48 cells", None),
     "car_reward": (
-        "RN --gamename mountaincar-continuous --action_repeat 2 --agent TD3 --mode 2", "TD3 2-64-1, two updates of batch 128", None,
+        "RN --gamename mountaincar-continuous --action_repeat 2 --agent TD3 --mode 2",
+        "TD3 2-64-1, two updates of batch 128", None,
     ),
 }  # fmt: skip
 THREADED = ("cartpole_mdp", "cartpole_mdp_paper")
