@@ -8,9 +8,9 @@
 
 Importing this registers the ids. ``proxy`` is a file, the folder of a search or the name of a shipped one
 (`pretrained`). SyntheticCartPole-v0 and SyntheticAcrobot-v0 are contextual bandits, on which any agent can train. So
-are SyntheticPendulum-v0, SyntheticMountainCarContinuous-v0, SyntheticSwimmer-v0 and SyntheticHalfCheetah-v0, whose
-rewards contain a policy. The episodes of SyntheticCartPoleMDP-v0 have up to 200 steps, and value learners alone do
-well on it.
+are SyntheticMountainCar-v0, SyntheticMountainCarContinuous-v0, SyntheticPendulum-v0, SyntheticSwimmer-v0 and
+SyntheticHalfCheetah-v0, whose rewards contain a policy. The episodes of SyntheticCartPoleMDP-v0 have up to 200 steps,
+and value learners alone do well on it.
 """
 
 from gymnasium.envs.registration import register, registry
@@ -31,6 +31,7 @@ IDS: dict[str, dict[str, str]] = {
     "understudy/SyntheticMountainCarContinuous-v0": {
         "proxy": "mountaincarcontinuous-bandit", "game": "mountaincarcontinuous", "kind": "bandit",
     },
+    "understudy/SyntheticMountainCar-v0": {"proxy": "mountaincar-bandit", "game": "mountaincar", "kind": "bandit"},
     "understudy/SyntheticSwimmer-v0": {"proxy": "swimmer-bandit", "game": "swimmer", "kind": "bandit"},
     "understudy/SyntheticHalfCheetah-v0": {"proxy": "halfcheetah-bandit", "game": "halfcheetah", "kind": "bandit"},
 }  # fmt: skip
