@@ -33,7 +33,7 @@ class TwinCritics(nn.Module):
         self.online = nn.Parameter(start, requires_grad=False)
         self.target = nn.Parameter(start.clone(), requires_grad=False)
         self.optimizer = MemberAdam(self.online, lr)
-        self.latest: dict[str, Tensor] = {}  # values [M, ., B] and goals of the latest update, looked at now and then
+        self.latest: dict[str, Tensor] = {}  # of the latest update: values [M, ., B], goals, the gradient [M, D]
         self._views()
 
     def _views(self) -> None:
@@ -49,11 +49,12 @@ class TwinCritics(nn.Module):
         """A gradient step of the members ``learning [M]`` (None: all) towards ``goal [M, B]``. Gives the loss ``[M]``,
         the sum of both critics' mean squared errors, and the mean of their values ``[M]``, from before the step."""
         run, batch = self.twins.run(self._online, pairs), pairs.shape[2]
-        self.latest |= {"values": run.values, "goal": goal}
         error, heard = run.values - goal.unsqueeze(1), run.values
         if not self.both:
             error[:, 1], heard = 0.0, run.values[:, :1]
-        self.optimizer.update(run.parameters(error * (2 / batch)), learning)
+        slope = run.parameters(error * (2 / batch))
+        self.latest |= {"values": run.values, "goal": goal, "slope": slope}
+        self.optimizer.update(slope, learning)
         return error.square().flatten(1).sum(1) / batch, heard.flatten(1).mean(1)
 
     def first_slope(self, pairs: Tensor) -> Tensor:

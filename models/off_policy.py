@@ -12,7 +12,7 @@ from models.critics import TwinCritics, critic_bytes
 from models.curiosity import curiosity_bytes, curiosity_of
 from models.losses import explained_variance
 from models.mlp import Layer, Mlp, parameters
-from models.optim import MemberAdam
+from models.optim import MemberAdam, norms
 from models.replay import ReplayBuffer
 from models.replaying import Replaying
 from models.spaces import Continuous, Discrete, Spaces
@@ -206,8 +206,9 @@ class OffPolicy(Replaying):
         latest = dict(self.critics.latest)
         self.critics.latest.clear()
         found = {"train/explained_variance": torch.full((self.members,), torch.nan)}
-        found["train/policy_loss"] = found["train/explained_variance"]
+        found["train/policy_loss"] = found["train/grad_norm"] = found["train/explained_variance"]
         if "values" in latest:
+            found["train/grad_norm"] = norms([latest["slope"]])
             found["train/explained_variance"] = explained_variance(latest["values"][:, 0], latest["goal"])
         if "acted" in latest:
             found["train/policy_loss"] = self.policy_loss(latest)

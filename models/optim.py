@@ -229,12 +229,22 @@ def clip_gradients(params: Sequence[Tensor], max_norm: float) -> Tensor:
 
     `torch.nn.utils.clip_grad_norm_` would take one norm over all members and so couple them.
     """
-    return clip_norm([p.grad.flatten(1) for p in params if p.grad is not None], max_norm)
+    return clip_norm(gradients(params), max_norm)
+
+
+def gradients(params: Sequence[Tensor]) -> list[Tensor]:
+    """Those of parameters that have any, ``[M, D]`` each."""
+    return [p.grad.flatten(1) for p in params if p.grad is not None]
+
+
+def norms(grads: Sequence[Tensor]) -> Tensor:
+    """The Euclidean lengths ``[M]`` of each member's gradients ``[M, D]``, all taken together."""
+    return torch.stack([g.square().sum(1) for g in grads]).sum(0).sqrt()
 
 
 def clip_norm(grads: Sequence[Tensor], max_norm: float) -> Tensor:
     """As `clip_gradients`, for gradients ``[M, D]``."""
-    norm = torch.stack([g.square().sum(1) for g in grads]).sum(0).sqrt()
+    norm = norms(grads)
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0).unsqueeze(1)
     for grad in grads:
         grad.mul_(scale)

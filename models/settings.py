@@ -94,9 +94,9 @@ def width(default: Any, help: str, **more: Any) -> Any:
     return setting(default, help, minimum=1, maximum=65_536, **more)
 
 
-def nonlinearity(default: str, source: str = "", more: tuple[str, ...] = ("prelu",)) -> Any:
+def nonlinearity(default: str, source: str = "", more: tuple[str, ...] = ("prelu",), but: str = "") -> Any:
     """A `setting` of the function after hidden layers. Agents with networks know four, some of them ``more``."""
-    about = f"activation of the hidden layers{source and f' [{source}]'}"
+    about = f"activation of the hidden layers{but}{source and f' [{source}]'}"
     return setting(default, about, choices=("relu", "leakyrelu", "tanh", "identity", *more))
 
 

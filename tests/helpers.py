@@ -52,7 +52,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
                                  "buffer_size": 7}),
     "RCP-A-lambda": ("RCP-A", {"advantage_target": "lambda", "advantage_command": "quantile", "sample_by": "episode",
                                "activation": "tanh"}),
-    "AAC-shared": ("AAC", {"shared_trunk": True, "activation": "prelu"}),
+    "AAC-shared": ("AAC", {"shared_trunk": True, "activation": "leakyrelu"}),
     "AAC-improved": ("AAC", {"gae_lambda": 0.9, "bootstrap_truncation": True, "normalize_advantage": True,
                              "max_grad_norm": 0.5, "reward_scale": 0.5, "anneal_lr": True, "value_lr": 5e-3}),
     "DDQN-three-envs": ("DDQN", {"num_envs": 3, "updates_per_step": 2, "eps_fraction": 0.5}),

@@ -50,6 +50,8 @@ train -> 'train' is not a flag; flags start with --
 --algo SoftActorCritic -> implementation is 'SoftActorCritic'; did you mean 'SAC'? Allowed: ...
 --algo muzero -> implementation is 'muzero'; allowed: ...
 --implementation DDQN --gamename cartpole --feature_dim 9 -> --feature_dim has no effect: head is 'plain'
+--implementation UDRL --gamename cartpole --hidden_sizes 16 --activation tanh
+    -> --activation has no effect: hidden_sizes has one layer, which embeds the observation and has tanh
 --implementation DDQN --gamename cartpole --vary lr -> --vary has no effect: vary_hp is off
 --implementation DDQN --gamename cartpole --eps_fraction 0.5 --eps_decay 0.8
     -> --eps_decay has no effect: eps_fraction is given

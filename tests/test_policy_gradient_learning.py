@@ -34,12 +34,13 @@ class Plain:
 
     def _copy(self, network: Any, m: int) -> nn.Sequential:
         layers: list[nn.Module] = []
+        activation = {"relu": nn.ReLU(), "leakyrelu": nn.LeakyReLU(0.01)}[self.config.activation]
         for weight, bias in network.layers():
             linear = nn.Linear(*weight.shape[1:])
             with torch.no_grad():
                 linear.weight.copy_(weight[m].T)
                 linear.bias.copy_(bias[m])
-            layers += [linear, nn.ReLU()]
+            layers += [linear, activation]
         return nn.Sequential(*layers[:-1])
 
     def flat(self, network: nn.Sequential) -> Tensor:
@@ -93,18 +94,18 @@ class Plain:
             self._step(config.delta * (self.values(states) - target).square().mean(), self.optimizers[1:])
         self.updates += 1
         losses |= {"total_loss": total, "entropy_share": entropy, "entropy": entropy * math.log(4)}
-        losses |= {"grad_norm": norms[0]} if norms else {}
+        losses |= {"grad_norm": norms[0]}
         return {name: loss.item() for name, loss in losses.items()}
 
     def _step(self, loss: Any, optimizers: list[Any]) -> list[Tensor]:
-        """The norms of the gradients of each optimizer, where these are clipped."""
+        """The norms of the gradients of each optimizer, from before these are clipped."""
         norms = []
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss.backward()
         for optimizer in optimizers:
-            if self.config.max_grad_norm is not None:
-                norms.append(nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], self.config.max_grad_norm))
+            most = math.inf if self.config.max_grad_norm is None else self.config.max_grad_norm
+            norms.append(nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], most))
             optimizer.step()
         return norms
 

@@ -36,6 +36,7 @@ COMMON = EVALUATED | {
 }  # fmt: skip
 STEPS = COMMON | {
     "train/value_loss", "train/epsilon", "train/q_mean", "train/explained_variance", "train/buffer_size", "time/train",
+    "train/grad_norm",
 }  # fmt: skip
 EPISODES = COMMON | {
     "rollout/return_std", "rollout/return_max", "rollout/return_min", "time/rollout", "time/update",
@@ -45,7 +46,7 @@ SEEN = {"command/return_seen_min", "command/return_seen_max"}
 COMMANDED = EPISODES | {"train/policy_loss", "train/entropy", "train/grad_norm", "train/buffer_size"}
 GRADIENTS = EPISODES | {
     "rollout/return_running_mean", "rollout/return_running_best", "train/policy_loss", "train/total_loss",
-    "train/entropy", "train/entropy_share",
+    "train/entropy", "train/entropy_share", "train/grad_norm",
 }  # fmt: skip
 COMPARED = GRADIENTS | {"train/entropy_loss", "train/baseline", "train/advantage_mean"}
 WRITTEN = {

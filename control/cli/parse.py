@@ -94,7 +94,7 @@ def about_the_bare_command() -> str:
     """What happens without any flag, for someone who did not know."""
     run = RunConfig()
     return (
-        f"training {run.implementation} on {run.gamename} for {run.epochs:,} epochs, which takes about three hours; "
+        f"training {run.implementation} on {run.gamename} for {run.epochs:,} epochs, which takes about half an hour; "
         "Ctrl-C ends it with a checkpoint, and --help shows all there is to choose"
     )
 

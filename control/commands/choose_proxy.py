@@ -1,6 +1,6 @@
 """What comes after a search: which mean wins, what it is worth, and the files that say so. A fitness seen in a search
 is a selected maximum. So the best means are re-evaluated with agents of their own, and the winner is judged by a
-held-out evaluation: further agents, which chose nothing."""
+held-out evaluation: further agents, which had no part in the choice."""
 
 import dataclasses
 import importlib
@@ -71,7 +71,7 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
     yield "proxy", f"{path} (mean before generation {generation})"
     score = f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}"
     lost = f"; {summary['failed']} of them diverged and count in nothing" if summary["failed"] else ""
-    yield "its score", f"{score} on {count} fresh agents that chose nothing{lost}"
+    yield "its score", f"{score} of {count} fresh agents{lost}"
     if each:
         yield "of each", ", ".join(f"{kind} {mean:.1f}" for kind, mean in each.items())
     if "stays" in summary:

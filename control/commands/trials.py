@@ -140,7 +140,9 @@ class Search:
         statuses = [trial.status for trial in self.trials.values()]
         counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "none begun"
         minutes = (time.monotonic() - self.started) / 60
-        print(f"\n{'interrupted: ' if interrupted else ''}{len(statuses)} trials in {minutes:.1f} minutes ({counts})")
+        print(
+            f"\n{'interrupted: ' if interrupted else ''}{len(statuses)} trial{'s' * (len(statuses) != 1)} in {minutes:.1f} minutes ({counts})"
+        )
         rows = [["  best", METRIC, *(TAGS[name].short for name in EVALUATED), "epoch"]]
         for trial in best:
             scores = (f"{trial.best[name]:.1f}" if name in trial.best else "-" for name in (METRIC, *EVALUATED))

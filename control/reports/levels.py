@@ -29,7 +29,7 @@ LOSSES: dict[tuple[str, str], tuple[str, str]] = {
     ("train/value_loss", "ppo"): ("Squared error of the value", "return²"),
     ("train/value_loss", "policy_gradients"): ("Squared error of the value", "return²"),
     ("train/value_loss", "td3_discrete"): _TD, ("train/policy_loss", "td3_discrete"): _ACTOR,
-    ("train/entropy_loss", "policy_gradients"): ("Entropy loss", "beta x share of the largest entropy"),
+    ("train/entropy_loss", "policy_gradients"): ("Entropy loss", "beta x entropy share"),
     ("train/total_loss", "ppo"): ("Sum of PPO's losses", "weighted"),
     ("train/total_loss", "policy_gradients"): ("Sum of the policy gradient's losses", "weighted"),
 }  # fmt: skip

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import shlex
 import tempfile
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from models.settings import SettingError
 
 LARGEST = 5_000_000  # bytes of a page
 _OBEDIENCE = 1000  # the first number of a drawing of obedience, beyond those of curves
+_SOURCES = re.compile(r" \[[A-Z](, [A-Z])*\]")  # letters that the docstring of a family's settings explains
 _MOST_COMMANDS = 12  # of one group; more are said by their number
 _FIGURES = {
     "": "Curves over environment steps",
@@ -222,13 +224,24 @@ def _left_out(room: Room) -> list[str]:
     return [html.paragraph(text, "faint")]
 
 
+def _meanings(subjects: Sequence[Subject]) -> dict[str, str]:
+    """What each setting says of itself, of several families all that they say, without the letters of their sources."""
+    found: dict[str, dict[str, None]] = {}
+    for folder in (folder for subject in subjects for folder in subject.folders):
+        for name in folder.written:
+            if name in folder.known:
+                text = _SOURCES.sub("", str(folder.known[name].meta.get("help", "")))
+                found.setdefault(name, {})[text] = None
+    return {name: "; or: ".join(texts) for name, texts in found.items()}
+
+
 def settings(subjects: Sequence[Subject]) -> str:
     """What differs between groups, or from the defaults of a single one; and everything, on demand."""
     names = list(dict.fromkeys(name for subject in subjects for folder in subject.folders for name in folder.written))
     if not names:
         return html.paragraph("No config.yaml was found beside the metrics.")
     known = {name: flag for subject in subjects for folder in subject.folders for name, flag in folder.known.items()}
-    meaning = {name: str(flag.meta.get("help", "")) for name, flag in known.items()}
+    meaning = _meanings(subjects)
     values = {name: [_value(subject, name) for subject in subjects] for name in names}
     labels = [subject.label for subject in subjects]
     every = [[name, *values[name], meaning.get(name, "")] for name in names]

@@ -122,7 +122,8 @@ TAGS = {
             "Share of the goals' variance that the values explain: 1 is all, 0 no more than their mean does."),
         Tag(LEARNING_RATE, "Learning rate", "", "Learning rate of the policy, or of the values where these act."),
         Tag("train/grad_norm", "Gradient norm", "",
-            "Euclidean length of the policy's gradient before it is clipped, mean over the updates that are reported."),
+            "Euclidean length of a gradient before it is clipped: the policy's, or, where agents learn from replayed "
+            "steps, that of the values. Mean over the updates that are reported, or of the latest."),
         Tag("train/approx_kl", "Approximate KL divergence", "nats",
             "Mean of r - 1 - log r over the latest pass, with r the ratio of the new to the old policy."),
         Tag("train/clip_fraction", "Clipped ratios", "share", "Share of the ratios that lie beyond `clip_range`."),

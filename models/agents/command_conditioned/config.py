@@ -24,7 +24,7 @@ class Config:
         choices=("behavior", "hypernetwork", "gated"),
     )
     hidden_sizes: tuple[int, ...] = width((32, 128, 128, 128), "units of each hidden layer [C]")
-    activation: str = nonlinearity("relu", "C", ())
+    activation: str = nonlinearity("relu", "C", (), ", but for tanh of those that embed observation and command")
     conv_channels: tuple[int, ...] = width(
         (32, 48, 96, 128), "channels of the 3x3 stride-2 convolutions in front of the network, images only [U]"
     )
@@ -162,7 +162,9 @@ def ineffective(config: Config) -> dict[str, str]:
     """Settings that do nothing beside the others, and why."""
     by_advantage, traces = config.desire_advantage, config.use_lambda_td or config.advantage_target == "lambda"
     by_return = config.desire_rtg or config.desire_cum_rew
+    embedded = config.network != "gated" and len(config.hidden_sizes) == 1 and not by_advantage
     return idle(
+        (embedded, ("activation",), "hidden_sizes has one layer, which embeds the observation and has tanh"),
         (not by_advantage, _OF_ADVANTAGES, "desire_advantage is off"),
         (by_advantage, ("desire_mu_minus_std", "num_val_batches"), "desire_advantage is on"),
         (not (by_return or by_advantage), ("reward_scale", "desire_mu_minus_std"), "only the horizon is commanded"),

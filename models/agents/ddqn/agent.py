@@ -14,7 +14,7 @@ from models.epsilon import Epsilon
 from models.hashed import BLOCK, CPU, streams_on
 from models.losses import explained_variance
 from models.mlp import Mlp, parameters
-from models.optim import MemberAdam
+from models.optim import MemberAdam, norms
 from models.replay import ReplayBuffer
 from models.replaying import Replaying
 from models.spaces import Discrete, Spaces
@@ -67,7 +67,8 @@ class Agent(Replaying, TickingAgent):
         self.numbers: dict[str, Tensor] = {}  # of the step under way
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64, device=device)  # finished
         self.steps = 0
-        self._latest: dict[str, Tensor] = {}  # values and goals [M, B] of the latest update, looked at now and then
+        # Values and goals [M, B] of the latest update and the gradient [M, D], looked at now and then.
+        self._latest: dict[str, Tensor] = {}
         self._each = torch.arange(self.actions, device=device).view(1, -1, 1)
         self._epsilon = Epsilon(config)
         self._views()
@@ -150,11 +151,12 @@ class Agent(Replaying, TickingAgent):
         trace = self.network.forward(self._online, obs)
         chosen = (batch["action"].unsqueeze(1) == self._each).float()
         values = (trace[-1] * chosen).sum(1)
-        self._latest |= {"values": values, "goal": goal}
         error = values - goal
         weighted = error * (1 / uniform.shape[1])
         gradient = chosen * (2 * weighted).unsqueeze(1)
-        self.optimizer.update(self.network.backward(self._online, obs, trace, gradient)[0], learning)
+        slope = self.network.backward(self._online, obs, trace, gradient)[0]
+        self._latest |= {"values": values, "goal": goal, "slope": slope}
+        self.optimizer.update(slope, learning)
         if learning is None:
             self.target.lerp_(self.online, self.config.tau)
         else:
@@ -169,10 +171,12 @@ class Agent(Replaying, TickingAgent):
 
     def measured(self) -> dict[str, Tensor]:
         """Epsilon now; what the latest update found of its batch, NaN where there was none since the last call."""
-        found = dict.fromkeys(("train/q_mean", "train/explained_variance"), torch.full((self.members,), torch.nan))
+        names = ("train/q_mean", "train/explained_variance", "train/grad_norm")
+        found = dict.fromkeys(names, torch.full((self.members,), torch.nan))
         if self._latest:
             values, goal = self._latest["values"], self._latest["goal"]
-            found = {"train/q_mean": values.mean(1), "train/explained_variance": explained_variance(values, goal)}
+            numbers = values.mean(1), explained_variance(values, goal), norms([self._latest["slope"]])
+            found = dict(zip(names, numbers, strict=True))
             self._latest.clear()
         return {"train/epsilon": self.epsilon()} | self.of_learners(found)
 

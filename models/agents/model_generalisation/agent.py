@@ -21,6 +21,7 @@ from models.agents.model_generalisation.values import (
 from models.contract import Policy, StepAgent
 from models.losses import entropy, explained_variance
 from models.mlp import parameters
+from models.optim import norms
 from models.replay import row_bytes
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
@@ -196,6 +197,7 @@ class Agent(StepAgent):
         self._sums, self._updates = {}, 0
         if self._latest is not None:
             means["train/explained_variance"] = explained_variance(*self._latest[2:])
+            means["train/grad_norm"] = norms([self._latest.gradient])
             self._latest = None
         if self._shown:
             values = torch.cat(self._shown, 1)

@@ -19,7 +19,7 @@ from models.contract import EpisodeAgent, Policy
 from models.layers import trunk, trunk_sizes
 from models.losses import entropy_loss, explained_variance, policy_gradient, value_loss
 from models.mlp import MlpNetwork, parameters
-from models.optim import Adam, clip_gradients
+from models.optim import Adam, clip_gradients, gradients, norms
 from models.spaces import Discrete, Spaces
 from models.state import like
 from models.streams import NoiseBlocks, Streams
@@ -102,14 +102,14 @@ class Agent(EpisodeAgent):
     def learn(self) -> dict[str, Tensor]:
         """One gradient step on the batch, which is then forgotten. Returns ``{name: [M]}``: ``policy_loss``,
         ``entropy_loss`` (with entropy), ``value_loss`` (with values), their sum ``total_loss``; the policy's
-        ``entropy`` in nats and as a share of the largest possible; ``grad_norm`` where gradients are clipped."""
+        ``entropy`` in nats and as a share of the largest possible; ``grad_norm``."""
         assert self.batch is not None
         batch, self.batch = self.batch, None
         if self.config.anneal_lr:
             self._anneal()
         self.taken = self.taken + torch.tensor(batch.counts)
         parts = [self._descend(chunk) for chunk in batch.chunks()]
-        norms = [self._step(optimizer) for optimizer in self.optimizers]
+        lengths = [self._step(optimizer) for optimizer in self.optimizers]
         for _ in range(self.config.value_steps):
             for chunk in batch.chunks():
                 values = self.network.values(chunk.obs)
@@ -118,7 +118,7 @@ class Agent(EpisodeAgent):
         # one after another: a sum along an axis of chunks rounds by how many there are, and others may need more
         sums = {name: functools.reduce(torch.add, [part[name] for part in parts]) for name in parts[0]}
         sums["entropy"] = sums["entropy_share"] * math.log(self.network.actions)
-        return sums if norms[0] is None else sums | {"grad_norm": norms[0]}
+        return sums | {"grad_norm": lengths[0]}
 
     def _anneal(self) -> None:
         """Lower the learning rates by how much of the run has been made, of each member by itself where that is told by
@@ -153,10 +153,10 @@ class Agent(EpisodeAgent):
         losses |= {"total_loss": total, "entropy_share": -negative_entropy}
         return {name: value.detach() for name, value in losses.items()}
 
-    def _step(self, optimizer: Adam) -> Tensor | None:
-        """The norms ``[M]`` of the gradients, where these are clipped."""
+    def _step(self, optimizer: Adam) -> Tensor:
+        """The norms ``[M]`` of the gradients, from before these are clipped."""
         (group,), most = optimizer.param_groups, self.config.max_grad_norm
-        norm = None if most is None else clip_gradients(group["params"], most)
+        norm = norms(gradients(group["params"])) if most is None else clip_gradients(group["params"], most)
         optimizer.step()
         optimizer.zero_grad()
         return norm
