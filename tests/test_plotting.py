@@ -174,7 +174,8 @@ def test_one_collapse_does_not_flatten_the_rest(values: Sequence[float], floor: 
 
 
 def test_groups_of_one_environment_differ_in_colour() -> None:
-    arms = [Arm(f"{i:02}", (game,), 3, game=game) for i, game in enumerate([*"aaaa", *"bbbbbb", "a", "a", "b"])]
+    games = [*"aaaa", *"bbbbbb", "a", "a", "b", *(11 * "a")]
+    arms = [Arm(f"{i:02}", (game,), 3, game=game) for i, game in enumerate(games)]
     found = _colours([arm.label for arm in arms], arms)
     for game in "ab":
         here = [found[arm.label] for arm in arms if arm.game == game]

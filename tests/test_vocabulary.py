@@ -215,13 +215,7 @@ def test_the_bare_command_says_what_it_does(capsys: Shown, monkeypatch: pytest.M
     monkeypatch.setattr(trainer, "run", lambda settings: 0)
     assert trainer.main([]) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert (
-        "UDRL" in line
-        and "lunarlander" in line
-        and "2,000 epochs" in line
-        and "half an hour" in line
-        and "--help" in line
-    )
+    assert all(each in line for each in ("UDRL", "lunarlander", "2,000 epochs", "half an hour", "--help"))
     assert trainer.main(["--seed", "3"]) == 0 and capsys.readouterr().out == ""
 
 

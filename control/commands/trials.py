@@ -139,9 +139,9 @@ class Search:
             raise UserError(f"{count}{first}{logs}")
         statuses = [trial.status for trial in self.trials.values()]
         counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "none begun"
-        minutes = (time.monotonic() - self.started) / 60
+        minutes, many = (time.monotonic() - self.started) / 60, "" if len(statuses) == 1 else "s"
         print(
-            f"\n{'interrupted: ' if interrupted else ''}{len(statuses)} trial{'s' * (len(statuses) != 1)} in {minutes:.1f} minutes ({counts})"
+            f"\n{'interrupted: ' if interrupted else ''}{len(statuses)} trial{many} in {minutes:.1f} minutes ({counts})"
         )
         rows = [["  best", METRIC, *(TAGS[name].short for name in EVALUATED), "epoch"]]
         for trial in best:

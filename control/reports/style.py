@@ -12,15 +12,23 @@ THEMES = ("light", "dark")
 WIDTH = 7.0  # inches across a page, about 180 mm
 DPI = 200
 
+
+def _between(one: str, other: str) -> str:
+    """The colour halfway from one to another, ``#rrggbb``."""
+    parts = ((int(one[i : i + 2], 16) + int(other[i : i + 2], 16)) // 2 for i in (1, 3, 5))
+    return "#" + "".join(f"{each:02x}" for each in parts)
+
+
 # Colours by their place in the theme's cycle, which matplotlib looks up while it draws. The last is
 # for what is no measurement.
 COLOURS = tuple(f"C{i}" for i in range(12))
 INK = "C6"
 GREY = "C12"
+PALER = tuple(f"C{i}" for i in range(13, 25))  # the same, halfway to the page, for what comes after twelve
 # Okabe and Ito's palette, told apart under every common colour blindness; its yellow is too faint for a line on white,
 # and its blue on black. Then five of Tol's muted
 # palette, then grey.
-_CYCLES = {
+_CYCLES: dict[str, tuple[str, ...]] = {
     "light": ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000",
               "#882255", "#44AA99", "#999933", "#332288", "#9C5B3B", "#6b6b6b"),
     "dark": ("#4AA8E8", "#FF8A3D", "#2CC69A", "#E39AC4", "#9AD8FF", "#F0C24B", "#FFFFFF",
@@ -28,6 +36,8 @@ _CYCLES = {
 }  # fmt: skip
 _PAPER = {"light": "#ffffff", "dark": "#0d1117"}
 _INK = {"light": "#1a1a1a", "dark": "#e6edf3"}
+for _theme, _colours in _CYCLES.items():
+    _CYCLES[_theme] = (*_colours, *(_between(each, _PAPER[_theme]) for each in _colours[: len(COLOURS)]))
 _RULES = {"light": "#e4e4e4", "dark": "#2a313a"}
 
 
