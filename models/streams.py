@@ -278,7 +278,7 @@ class NoiseBlocks(Blocks):
             counts = [prod(shape) for shape in shapes.values()]
             numbers = draw(self.streams, self.steps, sum(counts)).to(self.device)
             for (name, shape), part in zip(shapes.items(), numbers.split(counts, 2), strict=True):
-                found[name] = part.unflatten(2, shape)
+                found[name] = part.unflatten(2, shape).contiguous()  # here, where another thread may do it
         return found
 
     def turn(self) -> None:
