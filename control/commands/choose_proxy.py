@@ -71,7 +71,8 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
     yield "proxy", f"{path} (mean before generation {generation})"
     score = f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}"
     lost = f"; {summary['failed']} of them diverged and count in nothing" if summary["failed"] else ""
-    yield "its score", f"{score} of {count} fresh agents{lost}"
+    where = "in machine code" if proxy.compiled else "in torch"
+    yield "its score", f"{score} of {count} fresh agents, trained {where}{lost}"
     if each:
         yield "of each", ", ".join(f"{kind} {mean:.1f}" for kind, mean in each.items())
     if "stays" in summary:
