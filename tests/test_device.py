@@ -113,6 +113,7 @@ def test_a_step_looks_at_no_number(world: str) -> None:
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_block_stays_on_the_device(world: str) -> None:
     """On tensors without contents, of a GPU that need not be there: they refuse to be looked at, and to meet others."""
+    loop_of(world).epoch(3)  # what a process makes once for all is made here, with contents for those that come after
     with FakeTensorMode(allow_non_fake_inputs=True):
         loop = loop_of(world, device=CUDA, captures=False)
         loop.obs = loop._start(None)
