@@ -159,7 +159,7 @@ def two_threads(size: Size) -> dict[str, Result]:
         for count in counts:
             each = Training(CASES[name][0], size.members, size, True, count)
             ways[f"{name}_{count}"] = partial(each.cost, size.steps, clock_seconds)
-    costs, load = interleave(ways, 4 * size.rounds), os.getloadavg()[0]  # whose noise is that of all other jobs
+    costs, load = interleave(ways, 4 * size.rounds), os.getloadavg()[0]  # other jobs disturb a clock
     results = {}
     for name in (*THREADED, "drawn_shapes"):
         what = CASES[name][1] if name in CASES else "whole trainings of those"

@@ -52,9 +52,9 @@ class TwinCritics(nn.Module):
         error, heard = run.values - goal.unsqueeze(1), run.values
         if not self.both:
             error[:, 1], heard = 0.0, run.values[:, :1]
-        slope = run.parameters(error * (2 / batch))
-        self.latest |= {"values": run.values, "goal": goal, "slope": slope}
-        self.optimizer.update(slope, learning)
+        gradient = run.parameters(error * (2 / batch))
+        self.latest |= {"values": run.values, "goal": goal, "gradient": gradient}
+        self.optimizer.update(gradient, learning)
         return error.square().flatten(1).sum(1) / batch, heard.flatten(1).mean(1)
 
     def first_slope(self, pairs: Tensor) -> Tensor:

@@ -64,6 +64,8 @@ class _Closed(JITCodeLibrary):  # type: ignore[misc]
 
 
 class _Whole(Compiler):  # type: ignore[misc]
+    """Numba's compiler, whose machine code is `_Closed`."""
+
     def define_pipelines(self) -> Any:
         self.state.library = _Closed(self.state.targetctx.codegen(), "kernel")
         self.state.library.enable_object_caching()

@@ -205,10 +205,10 @@ class OffPolicy(Replaying):
     def measured(self) -> dict[str, Tensor]:
         latest = dict(self.critics.latest)
         self.critics.latest.clear()
-        found = {"train/explained_variance": torch.full((self.members,), torch.nan)}
-        found["train/policy_loss"] = found["train/grad_norm"] = found["train/explained_variance"]
+        names = ("train/explained_variance", "train/grad_norm", "train/policy_loss")
+        found = dict.fromkeys(names, torch.full((self.members,), torch.nan))
         if "values" in latest:
-            found["train/grad_norm"] = norms([latest["slope"]])
+            found["train/grad_norm"] = norms([latest["gradient"]])
             found["train/explained_variance"] = explained_variance(latest["values"][:, 0], latest["goal"])
         if "acted" in latest:
             found["train/policy_loss"] = self.policy_loss(latest)

@@ -95,7 +95,8 @@ def width(default: Any, help: str, **more: Any) -> Any:
 
 
 def nonlinearity(default: str, source: str = "", more: tuple[str, ...] = ("prelu",), but: str = "") -> Any:
-    """A `setting` of the function after hidden layers. Agents with networks know four, some of them ``more``."""
+    """A `setting` that names the activation of hidden layers. Every agent with a network takes four names; ``more`` are
+    those that this one takes besides, ``but`` names the layers that keep another activation."""
     about = f"activation of the hidden layers{but}{source and f' [{source}]'}"
     return setting(default, about, choices=("relu", "leakyrelu", "tanh", "identity", *more))
 

@@ -55,8 +55,10 @@ DDQNS = {
     "several environments": "RN --gamename cartpole-200 --mode 1 --num_envs 3",
 }
 # Not from energy by hand, to which a network would be fitted for a second.
-CAR = "RN --gamename mountaincar-continuous --mode 2 --rn_init torch --agent TD3 --fill 20 --batch_size 5"
-CAR += " --hidden_sizes 7"
+CAR = (
+    "RN --gamename mountaincar-continuous --mode 2 --rn_init torch --agent TD3 "
+    "--fill 20 --batch_size 5 --hidden_sizes 7"
+)
 TD3S = {
     "relu": f"{CAR} --action_repeat 2",
     "tanh, two layers": f"{CAR} --activation tanh --hidden_sizes 7,7 --rn_evolve_scale",

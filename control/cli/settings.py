@@ -229,6 +229,6 @@ def to_yaml(settings: Settings) -> str:
     import yaml
 
     values = acting(settings)
-    # None puts lists into one line each, but also all of a mapping without any.
+    # With None PyYAML writes each list in one line, but a mapping without lists in one line too.
     style = None if any(isinstance(value, (list, dict)) for value in values.values()) else False
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=style, width=100)

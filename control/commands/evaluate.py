@@ -244,10 +244,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
             how: dict[str, Any] = {"test_limit": limit, "inner_rule": rule, "test_every": every}
             with progress(f"agents on the {name}") as watch:
                 outcome = workers.run(proxies, seeds, inner_steps=steps, watch=watch, **how)
-        judged = (
-            dataclasses.replace(config, solved_reward=None) if run.time_limit else config
-        )  # it is of whole episodes
-        row = describe(outcome, judged)
+        whole = not run.time_limit  # solved_reward is a return of whole episodes
+        row = describe(outcome, config if whole else dataclasses.replace(config, solved_reward=None))
         cells = (
             name, f"{row['mean']:.1f}", f"{row['std']:.1f}", iqm_text(row),
             "" if row["solved"] is None else f"{100 * row['solved']:.0f} %",

@@ -139,10 +139,9 @@ class Search:
             raise UserError(f"{count}{first}{logs}")
         statuses = [trial.status for trial in self.trials.values()]
         counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "none begun"
-        minutes, many = (time.monotonic() - self.started) / 60, "" if len(statuses) == 1 else "s"
-        print(
-            f"\n{'interrupted: ' if interrupted else ''}{len(statuses)} trial{many} in {minutes:.1f} minutes ({counts})"
-        )
+        minutes, said = (time.monotonic() - self.started) / 60, "interrupted: " if interrupted else ""
+        trials = "1 trial" if len(statuses) == 1 else f"{len(statuses)} trials"
+        print(f"\n{said}{trials} in {minutes:.1f} minutes ({counts})")
         rows = [["  best", METRIC, *(TAGS[name].short for name in EVALUATED), "epoch"]]
         for trial in best:
             scores = (f"{trial.best[name]:.1f}" if name in trial.best else "-" for name in (METRIC, *EVALUATED))

@@ -12,23 +12,16 @@ THEMES = ("light", "dark")
 WIDTH = 7.0  # inches across a page, about 180 mm
 DPI = 200
 
-
-def _between(one: str, other: str) -> str:
-    """The colour halfway from one to another, ``#rrggbb``."""
-    parts = ((int(one[i : i + 2], 16) + int(other[i : i + 2], 16)) // 2 for i in (1, 3, 5))
-    return "#" + "".join(f"{each:02x}" for each in parts)
-
-
 # Colours by their place in the theme's cycle, which matplotlib looks up while it draws. The last is
 # for what is no measurement.
 COLOURS = tuple(f"C{i}" for i in range(12))
 INK = "C6"
 GREY = "C12"
-PALER = tuple(f"C{i}" for i in range(13, 25))  # the same, halfway to the page, for what comes after twelve
+PALER = tuple(f"C{i}" for i in range(13, 25))  # the same again, paler, for figures of more than twelve groups
 # Okabe and Ito's palette, told apart under every common colour blindness; its yellow is too faint for a line on white,
 # and its blue on black. Then five of Tol's muted
 # palette, then grey.
-_CYCLES: dict[str, tuple[str, ...]] = {
+_CYCLES = {
     "light": ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000",
               "#882255", "#44AA99", "#999933", "#332288", "#9C5B3B", "#6b6b6b"),
     "dark": ("#4AA8E8", "#FF8A3D", "#2CC69A", "#E39AC4", "#9AD8FF", "#F0C24B", "#FFFFFF",
@@ -36,8 +29,6 @@ _CYCLES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 _PAPER = {"light": "#ffffff", "dark": "#0d1117"}
 _INK = {"light": "#1a1a1a", "dark": "#e6edf3"}
-for _theme, _colours in _CYCLES.items():
-    _CYCLES[_theme] = (*_colours, *(_between(each, _PAPER[_theme]) for each in _colours[: len(COLOURS)]))
 _RULES = {"light": "#e4e4e4", "dark": "#2a313a"}
 
 
@@ -59,6 +50,17 @@ def look_of(run: Any) -> Look:
     return Look(run.plot_theme, tuple(dict.fromkeys(run.plot_format or ())), run.plot_log)
 
 
+def _cycle(theme: str) -> tuple[str, ...]:
+    """The colours of a theme, and those of `PALER`: each halfway from one of `COLOURS` to the page."""
+    return (*_CYCLES[theme], *(_halfway(each, _PAPER[theme]) for each in _CYCLES[theme][: len(COLOURS)]))
+
+
+def _halfway(one: str, other: str) -> str:
+    """The mean of two colours ``#rrggbb``."""
+    parts = ((int(one[i : i + 2], 16) + int(other[i : i + 2], 16)) // 2 for i in (1, 3, 5))
+    return "#" + "".join(f"{each:02x}" for each in parts)
+
+
 def parameters(theme: str) -> Any:
     """matplotlib's parameters of a theme. Fonts are embedded: as TrueType in PDF, as outlines in SVG."""
     from cycler import cycler
@@ -66,7 +68,7 @@ def parameters(theme: str) -> Any:
     ink, paper = _INK[theme], _PAPER[theme]
     coloured = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     return dict.fromkeys(coloured, ink) | {
-        "axes.prop_cycle": cycler(color=_CYCLES[theme]),
+        "axes.prop_cycle": cycler(color=_cycle(theme)),
         "figure.facecolor": paper, "axes.facecolor": paper, "savefig.facecolor": paper, "patch.edgecolor": paper,
         "figure.dpi": DPI, "savefig.dpi": DPI,
         "font.size": 8, "axes.titlesize": 8.5, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,

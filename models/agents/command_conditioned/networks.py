@@ -1,5 +1,5 @@
 """The policies of the family: ``obs [M, B, O]`` and scaled ``command [M, B, C]`` in, logits or action means ``[M, B,
-outputs]`` out. ReLU follows the hidden layers as published."""
+outputs]`` out. ``activation`` is that of the hidden layers; published is ReLU."""
 
 from itertools import pairwise
 
@@ -75,7 +75,7 @@ class HyperNetwork(Network):
 
 
 class GatedNetwork(Network):
-    """RCP's policy: every hidden layer is ``activation(W x) * sigmoid(K command)``; affine output; default weights."""
+    """RCP's policy: hidden layers ``activation(W x) * sigmoid(K command)``; affine output; default initialisation."""
 
     def __init__(
         self, inputs: int, commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams, activation: str

@@ -153,10 +153,9 @@ class Agent(Replaying, TickingAgent):
         values = (trace[-1] * chosen).sum(1)
         error = values - goal
         weighted = error * (1 / uniform.shape[1])
-        gradient = chosen * (2 * weighted).unsqueeze(1)
-        slope = self.network.backward(self._online, obs, trace, gradient)[0]
-        self._latest |= {"values": values, "goal": goal, "slope": slope}
-        self.optimizer.update(slope, learning)
+        gradient, _ = self.network.backward(self._online, obs, trace, chosen * (2 * weighted).unsqueeze(1))
+        self._latest |= {"values": values, "goal": goal, "gradient": gradient}
+        self.optimizer.update(gradient, learning)
         if learning is None:
             self.target.lerp_(self.online, self.config.tau)
         else:
@@ -175,7 +174,7 @@ class Agent(Replaying, TickingAgent):
         found = dict.fromkeys(names, torch.full((self.members,), torch.nan))
         if self._latest:
             values, goal = self._latest["values"], self._latest["goal"]
-            numbers = values.mean(1), explained_variance(values, goal), norms([self._latest["slope"]])
+            numbers = values.mean(1), explained_variance(values, goal), norms([self._latest["gradient"]])
             found = dict(zip(names, numbers, strict=True))
             self._latest.clear()
         return {"train/epsilon": self.epsilon()} | self.of_learners(found)
