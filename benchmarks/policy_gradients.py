@@ -65,7 +65,7 @@ QUICK = Size(episodes=4, plain=2, steps=40, rounds=1, updates=2, batch=2)
 def settings_of(network: str, size: Size, **changes: Any) -> Settings:
     """A run of `trainer.py` on beresheet that does not evaluate."""
     values = {"gamename": "beresheet", "eval_every": 10**6} | NETWORKS[network] | changes
-    return from_dict(values if size.batch is None else values | {"batch_size": size.batch})
+    return from_dict(values if size.batch is None else values | {"batch_episodes": size.batch})
 
 
 def _part(callback: pl.Callback) -> str:
@@ -75,7 +75,7 @@ def _part(callback: pl.Callback) -> str:
 
 def fit(settings: Settings, updates: int) -> LightningClock:
     """``updates`` of a fresh policy after one that does not count, through all that `trainer.py` goes through."""
-    clock, episodes = LightningClock(_part), (updates + 1) * settings.agent.batch_size
+    clock, episodes = LightningClock(_part), (updates + 1) * settings.agent.batch_episodes
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         train(settings.replace(max_episodes=episodes, logdir=folder), (clock,))
     return clock
@@ -87,7 +87,7 @@ class Simulator:
     def __init__(self, settings: Settings):
         loop = build_loop(settings)
         assert isinstance(loop, EpisodeLoop)
-        envs, streams = settings.agent.batch_size, Streams([0])
+        envs, streams = settings.agent.batch_episodes, Streams([0])
         seeds = streams.episode_seeds(envs)
         played = rollout(loop.agent.begin(envs, streams.fork(), sample=True), loop.environment, seeds)
         loop.close()
@@ -118,7 +118,7 @@ class Contest:
     def ours(self, members: int) -> float:
         seed = members * next(self.seeds)
         settings = settings_of(self.network, self.size, no_checkpoint=True, seed=seed, num_seeds=members)
-        batch = members * self.config.batch_size
+        batch = members * self.config.batch_episodes
         updates = -(-self.size.episodes // batch)
         clock = fit(settings, updates)
         self.lengths.append(clock.steps / (updates * batch))
@@ -127,7 +127,7 @@ class Contest:
     def plain(self) -> float:
         training = plain.PlainTraining(self.config, next(self.seeds))
         start = time.process_time()
-        steps = sum(training.update() for _ in range(self.size.plain // self.config.batch_size))
+        steps = sum(training.update() for _ in range(self.size.plain // self.config.batch_episodes))
         return steps / (time.process_time() - start)
 
     def peer(self, envs: int, value_hidden: tuple[int, ...]) -> float:
@@ -160,7 +160,7 @@ def training(network: str, size: Size) -> dict[str, Result]:
     middle = {name: statistics.median(values) for name, values in rates.items()}
     config = contest.config
     values = f", values {_layers(config.value_hidden_sizes)}" if config.baseline == "value" else ""
-    what = f"policy {_layers(config.hidden_sizes)}{values}, {config.batch_size} episodes an update"
+    what = f"policy {_layers(config.hidden_sizes)}{values}, {config.batch_episodes} episodes an update"
     results = {"": Result(middle["ours"], "steps/s", f"{NETWORKS[network]['implementation']}, {what}")}
     results["members"] = Result(middle["members"], "steps/s", f"the same, {MEMBERS} seeds in one program")
     results["length"] = Result(statistics.fmean(contest.lengths), "steps", "an episode of ours, mean")

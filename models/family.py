@@ -29,7 +29,7 @@ class EpisodeSchedule:
     epochs play at random.
 
     With ``running_mean`` the run is judged by the mean return of its latest so many training episodes, and over once
-    that reaches ``target``; without, by greedy evaluations.
+    that reaches ``target``; without, by greedy evaluations. Those end a run of either kind at its ``target_return``.
     """
 
     episodes: int
@@ -74,7 +74,7 @@ class Family:
     - ``config``: a frozen dataclass of `models.settings.setting` fields. Its module's docstring names the sources. It
       may have a property ``epochs`` where its own settings say how long a run is, and, of ``steps``, a property
       ``schedule`` (`StepSchedule`) where they say how long an epoch is. ``total_steps``, ``steps_per_epoch``,
-      ``target_return``, ``eval_every`` and ``eval_episodes`` of its own take the place of the run's.
+      ``eval_every`` and ``eval_episodes`` of its own take the place of the run's.
     - ``implementations``: each name that ``--implementation`` takes, with what it changes of the defaults.
     - ``learns_from``: which loop trains it. ``episodes``: updates come between whole episodes, and ``config`` has a
       property ``schedule``. ``steps``: updates come between steps of the environment, and ``config`` has ``num_envs``,

@@ -245,9 +245,11 @@ def allowing(near: str, what: str, where: str = "") -> str:
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
-    """The most similar of ``names``, case aside; None when none is close."""
+    """The most similar of ``names``, case aside: the shortest that goes on where this one ends, else as letters are;
+    None when none is close."""
     by_lower = {other.lower(): other for other in names}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.55)
+    close = sorted((other for other in by_lower if other.startswith(f"{name.lower()}_")), key=len)
+    close = close or difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.55)
     return by_lower[close[0]] if close else None
 
 

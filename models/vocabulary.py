@@ -55,6 +55,7 @@ _OTHERS = {
 # Where a family's original means something else by a word, or nobody else means it.
 _OF_FAMILY = {
     "model_generalisation": {"eval_frequency": "steps_per_epoch", "learning_starts": "training_start_time"},
+    "policy_gradients": {"batch_size": "batch_episodes", "target_reward": "target_running_mean"},
     "ppo": {"num_steps": "rollout_steps", "n_steps": "rollout_steps", "n_epochs": "ppo_epochs",
             "num_epochs": "ppo_epochs", "update_epochs": "ppo_epochs", "norm_adv": "normalize_advantage"},
     "sac": {"alpha": "entropy_temperature", "autotune": "learn_temperature"},

@@ -140,7 +140,7 @@ def tiny(case: str, game: str = "", **changes: Any) -> Any:
         hidden = {"hidden_sizes": (11,) * len(getattr(plain, "hidden_sizes", ()))}
         return config_of(case, game, **((MODEL_TINY if hasattr(plain, "model") else hidden | STEP_TINY) | changes))
     hidden = tuple(11 + 4 * i for i in range(len(getattr(plain, "hidden_sizes", ()))))
-    few = {"batch_size": 4} if plain.schedule.on_policy else {}  # episodes of an epoch
+    few = {"batch_episodes": 4} if plain.schedule.on_policy else {}  # episodes of an epoch
     return config_of(case, game, **({"hidden_sizes": hidden} | TINY | few | changes))
 
 
@@ -218,8 +218,8 @@ SMALL_RUN = {
     "checkpoint_every": 2, "epochs": 5,
 }  # fmt: skip
 SMALL_POLICY_RUN = {
-    "implementation": "CPG", "gamename": "cartpole", "hidden_sizes": "12,16", "batch_size": 3, "running_mean_len": 7,
-    "eval_every": 2, "eval_episodes": 2, "checkpoint_every": 2, "max_episodes": 14,
+    "implementation": "CPG", "gamename": "cartpole", "hidden_sizes": "12,16", "batch_episodes": 3,
+    "running_mean_len": 7, "eval_every": 2, "eval_episodes": 2, "checkpoint_every": 2, "max_episodes": 14,
 }  # fmt: skip
 SMALL_STEP_RUN = {
     "implementation": "DDQN", "gamename": "cartpole", "hidden_sizes": "12", "batch_size": 9, "buffer_size": 300,
@@ -246,7 +246,7 @@ def flags(logdir: Path, *more: str, **changes: Any) -> list[str]:
 def lasting(changes: dict[str, Any], epochs: int) -> dict[str, Any]:
     """``changes`` and a run of so many epochs."""
     if on_policy(changes.get("implementation", "UDRL")):
-        return changes | {"max_episodes": epochs * SMALL_POLICY_RUN["batch_size"]}
+        return changes | {"max_episodes": epochs * SMALL_POLICY_RUN["batch_episodes"]}
     return changes | {"epochs": epochs}
 
 

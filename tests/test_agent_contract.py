@@ -168,7 +168,7 @@ LEARNING: dict[str, Any] = {
 }  # fmt: skip
 # One gradient step an epoch, from these episodes alone.
 LEARNING_ON_POLICY = {
-    "lr": 3e-2, "value_lr": 3e-2, "batch_size": 30, "max_episodes": 6000, "value_hidden_sizes": (16, 16),
+    "lr": 3e-2, "value_lr": 3e-2, "batch_episodes": 30, "max_episodes": 6000, "value_hidden_sizes": (16, 16),
     "num_grad_steps": 1,
 }  # fmt: skip
 LEARNING_BY_STEPS = {

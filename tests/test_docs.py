@@ -28,10 +28,12 @@ from models.registry import family
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "AGENTS.md", *sorted(ROOT.glob("docs/**/*.md"))]
 PAGES += sorted(ROOT.glob("experiments/**/*.md")) + sorted(ROOT.glob("understudy/**/*.md"))
 HOW_TO = sorted(ROOT.glob("docs/how_to/*.md"))  # whose commands need what they show: test_how_to.py
-TINY = "--eval_every 1 --eval_episodes 1 --batch_size "  # ends with that of each kind
-EPISODES = TINY + "8 --epochs 1 --num_grad_steps 1 --num_rand_action_rollouts 2 --training_rollouts_per_worker 2"
-POLICY = TINY + "2 --max_episodes 2"
-STEPS = TINY + "8 --epochs 1 --steps_per_epoch 20"
+TINY = "--eval_every 1 --eval_episodes 1 "
+EPISODES = (
+    TINY + "--batch_size 8 --epochs 1 --num_grad_steps 1 --num_rand_action_rollouts 2 --training_rollouts_per_worker 2"
+)
+POLICY = TINY + "--batch_episodes 2 --max_episodes 2"
+STEPS = TINY + "--batch_size 8 --epochs 1 --steps_per_epoch 20"
 MODELS = (
     "--total_steps 20 --steps_per_epoch 10 --training_start_time 10 --batch_size 4 --hidden_sizes 8,8,8 "
     "--eval_steps 5 --eval_episodes 2 --buffer_size 50"

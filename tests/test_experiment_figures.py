@@ -66,7 +66,7 @@ def write_maze(logdir: Path, implementation: str = "ER", *flags: str, **place: A
 def test_all_arms_become_a_figure_a_table_and_numbers(logdir: Path, capsys: Shown) -> None:
     for implementation in ("VPG", "EPG", "BPG", "CPG", "AAC"):
         write_gradients(logdir, implementation)
-    write_gradients(logdir / "more", "AAC", "--preset", "aac_tuned", "--batch_size", "8", seeds=(7,))
+    write_gradients(logdir / "more", "AAC", "--preset", "aac_tuned", "--batch_episodes", "8", seeds=(7,))
     write_gradients(logdir, "UDRL")
     out = logdir / "figures" / "all.png"
     assert gradients.main([str(logdir), "--out", str(out)]) == 0

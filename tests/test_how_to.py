@@ -25,7 +25,7 @@ USERS = {"my_corridor.py", "my_bounties.py"}  # outside the project, so not in i
 ONE = "import sys, trainer; [trainer.main(line.split()) and sys.exit(line) for line in sys.argv[1:]]"
 RN = "--no_compiled --population 4 --generations 2 --inner_steps 200 --deploy_steps 200 --second_phase null"
 TINY = {
-    "CPG": "--max_episodes 4 --batch_size 2 --eval_every 1 --eval_episodes 1",
+    "CPG": "--max_episodes 4 --batch_episodes 2 --eval_every 1 --eval_episodes 1",
     "CEM": "--epochs 2 --eval_every 1",
     "Bounty": "--bounty_std 1 --inner_steps 200 --population 4 --generations 2 --center_agents 1 --retest_agents 1",
     "RN": f"{RN} --center_agents 1 --retest_agents 1 --report_agents 1 --eval_every 1",

@@ -20,6 +20,8 @@ FLAGS = """
 --learning_rat 1 -> --learning_rat is unknown; did you mean '--lr'?
 --no_checkpoints -> --no_checkpoints is unknown; did you mean '--no_checkpoint'?
 --zzz -> --zzz is unknown; see --help
+--implementation PPO --clip 0.1 -> --clip is unknown; did you mean '--clip_range'?
+--target 9 -> --target is unknown; did you mean '--target_return'?
 --command 3 -> --command is unknown; allowed: command.return, command.horizon, command.advantage
 --preset skeleton -> --preset is a setting of ... not of UDRL
 train -> 'train' is not a flag; flags start with --

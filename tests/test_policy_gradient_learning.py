@@ -116,7 +116,7 @@ def test_updates_are_those_of_plain_torch(case: str) -> None:
     gradients are next to nothing."""
     more = {"value_steps": 3} if case == "AAC-more-value-steps" else {}
     case = "AAC-improved" if more else case
-    agent = agent_of(case, members=2, adam_eps=1e-3, lr=1e-2, max_episodes=5, batch_size=1, discount=0.97, **more)
+    agent = agent_of(case, members=2, adam_eps=1e-3, lr=1e-2, max_episodes=5, batch_episodes=1, discount=0.97, **more)
     plain = [Plain(agent, m) for m in range(2)]
     for i in range(3):
         trajectory = played([[250, 250, 200], [10, 20, 30]], seed=i)

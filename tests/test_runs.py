@@ -58,7 +58,7 @@ def test_the_mean_of_the_latest_episodes(logdir: Path, monkeypatch: pytest.Monke
 def test_stops_when_the_mean_reaches_the_target(logdir: Path, capsys: Shown, finished: Finished) -> None:
     """The largest mean of the first four epochs, to the last digit."""
     means = read_metrics(finished(implementation="CPG")[0] / "metrics.csv")["rollout/return_running_mean"]
-    folder = trained(logdir, implementation="CPG", target_return=repr(max(means[:4])))
+    folder = trained(logdir, implementation="CPG", target_running_mean=repr(max(means[:4])))
     ended = means.index(max(means[:4])) + 1
     assert read_metrics(folder / "metrics.csv")["rollout/return_running_mean"] == means[:ended]
     shown = capsys.readouterr().out
@@ -73,7 +73,7 @@ def test_stops_when_the_mean_reaches_the_target(logdir: Path, capsys: Shown, fin
 def test_a_run_that_is_over_keeps_its_own_settings(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
     file = trained(logdir, implementation="CPG", max_episodes=3) / "config.yaml"
     written = file.read_text()
-    trained(logdir, "--resume", implementation="CPG", max_episodes=1, target_return=7.0)
+    trained(logdir, "--resume", implementation="CPG", max_episodes=1, target_running_mean=7.0)
     assert file.read_text() == written
     # learning rates that fall towards the end fix the end
     falling = tmp_path / "falling"
@@ -174,7 +174,7 @@ class Pictures(gym.Env):
     ("--gae_lambda 0.9", "gae_lambda is 0.9, but baseline is 'batch_mean'; allowed: a baseline of 'value' (AAC)"),
     ("--implementation AAC --shared_trunk --value_steps 3",
      "value_steps is 3, but shared_trunk is on, so that there is one network; allowed: 0"),
-    ("--batch_size 0", "batch_size is 0; allowed: integer, at least 1, at most 4096"),
+    ("--batch_episodes 0", "batch_episodes is 0; allowed: integer, at least 1, at most 4096"),
     ("--learn_rat 0.1", "--learn_rat is unknown; did you mean '--lr'?"),
     ("--hidden_layers 8", "--hidden_layers is unknown; did you mean '--hidden_sizes'?"),
     ("--gamename pendulum", "gamename is 'pendulum', whose actions are continuous; CPG takes discrete actions"),

@@ -99,7 +99,9 @@ def test_an_estimate_has_room_for_weights_and_moments_and_little_else(name: str)
     assert needs(f"--gamename {game}")(endless, settings.agent) < 1e9
     depth = max(2, len(getattr(settings.agent, "hidden_sizes", ())))
     own: dict[str, Any] = {"hidden_sizes": (600,) * depth} if hasattr(settings.agent, "hidden_sizes") else {}
-    least = {n: 1 for n in ("batch_size", "buffer_size", "num_grad_steps") if hasattr(settings.agent, n)}
+    least = {
+        n: 1 for n in ("batch_size", "batch_episodes", "buffer_size", "num_grad_steps") if hasattr(settings.agent, n)
+    }
     config = dataclasses.replace(settings.agent, **own, **least)
     spaces, kind = spaces_of(game), agent_class(name)
     dynamics = make_dynamics(game)

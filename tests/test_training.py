@@ -24,7 +24,7 @@ from control.lightning.agent import AgentModule
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
-from helpers import flags, learned, loop_of, on_policy, run_folder, spoil, start, trained, wait_until
+from helpers import flags, lasting, learned, loop_of, on_policy, run_folder, spoil, start, trained, wait_until
 from models.settings import UserError
 
 Finished = Callable[..., tuple[Path, str]]
@@ -172,9 +172,11 @@ def test_several_seeds_in_one_program_are_each_alone(changes: dict[str, Any], lo
 # -- stopping, reloading, failing ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "target", "epochs"), [("UDRL", 1.0, 2), ("DDQN", 1.0, 2), ("UDRL", 1e6, 3)])
+@pytest.mark.parametrize(
+    ("name", "target", "epochs"), [("UDRL", 1.0, 2), ("DDQN", 1.0, 2), ("CPG", 1.0, 2), ("UDRL", 1e6, 3)]
+)
 def test_stops_at_the_target_return(name: str, target: float, epochs: int, logdir: Path, capsys: Shown) -> None:
-    folder = trained(logdir, implementation=name, target_return=target, epochs=3)
+    folder = trained(logdir, **lasting({"implementation": name, "target_return": target}, 3))
     assert read_metrics(folder / "metrics.csv")["epoch"] == list(range(1, epochs + 1))
     assert ("reached the target 1.0" in capsys.readouterr().out) == (epochs == 2)
     assert (folder / "checkpoints" / "last.ckpt").exists()

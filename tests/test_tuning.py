@@ -133,7 +133,11 @@ def test_results_are_on_disk_at_every_moment_and_all_failed_is_one_error(tmp_pat
     assert (best.agent.hidden_sizes, best.agent.batch_size, best.run.use_tune) == ((8,), 32, False)
     assert search.finish(interrupted=True) == 130
     said = capsys.readouterr().out
-    assert "trial 3: failed: out of memory" in said and f"--config {tmp_path / 'best.yaml'}" in said
+    assert "trial 3: failed: out of memory" in said and f"--config {tmp_path / 'best.yaml'}\n" in said
+    elsewhere = Search(settings("--logdir", str(tmp_path)), search.space, tmp_path)
+    elsewhere.report(1, raw, {METRIC: 5.0, "epoch": 10, "env_steps": 9})
+    assert elsewhere.finish(interrupted=True) == 130
+    assert f"--config {tmp_path / 'best.yaml'} --logdir {tmp_path}\n" in capsys.readouterr().out
 
     broken = Search(settings(), space_of(tmp_path, "lr: [0.1]"), tmp_path)
     broken.start(1, {"lr": 0.1})

@@ -69,7 +69,10 @@ MEANT = [
     ("--implementation ER --num_steps 30", {"total_steps": 30}, "--num_steps 30 is --total_steps 30 here"),
     ("--implementation PPO --num_steps 30", {"rollout_steps": 30}, "--num_steps 30 is --rollout_steps 30 here"),
     ("--implementation PPO --total_timesteps 30", {"total_steps": 30, "epochs": None}, "is --total_steps 30 here"),
-    ("--implementation CPG --target_reward 3", {"target_return": 3.0}, "--target_reward 3 is --target_return 3 here"),
+    ("--implementation CPG --target_reward 3", {"target_running_mean": 3.0, "target_return": None},
+     "--target_reward 3 is --target_running_mean 3 here"),
+    ("--implementation CPG --batch_size 3", {"batch_episodes": 3}, "--batch_size 3 is --batch_episodes 3 here"),
+    ("--implementation DDQN --target_reward 3", {"target_return": 3.0}, "--target_reward 3 is --target_return 3 here"),
     ("--implementation SE --gamename cartpole --center_every 3", {"eval_every": 3}, "is --eval_every 3 here"),
     ("--implementation SAC --gamename pendulum --rb_size 999 --gamma 0.5 --activation_fn tanh",
      {"buffer_size": 999, "discount": 0.5, "activation": "tanh"}, "--gamma 0.5 is --discount 0.5 here"),
@@ -153,7 +156,7 @@ def test_what_earlier_versions_wrote_means_the_same(tmp_path: Path) -> None:
         (model, {"steps_per_epoch": 40, "eval_every": 1, "eval_episodes": 3, "total_steps": 400, "epochs": 10,
                  "discount": 0.5, "lr": 0.1, "hidden_sizes": (8, 8)}),
         (search, {"eval_every": 3, "hidden_sizes": (8,), "vary": ("lr", "width"), "buffer_size": 500, "epochs": 100}),
-        (policy, {"target_return": 7.0, "eval_every": 10, "max_episodes": 6000}),
+        (policy, {"target_running_mean": 7.0, "target_return": None, "eval_every": 10, "max_episodes": 6000}),
     ]  # fmt: skip
     for given, values in meant:
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(idle | given))
@@ -176,7 +179,7 @@ def test_search_spaces_know_parts_and_other_names(tmp_path: Path) -> None:
 
 SMALL = "--gamename cartpole --hidden_sizes 8 --eval_episodes 2 --eval_every 1"
 LOOPS = {
-    "episodes": f"--implementation CPG --batch_size 2 --anneal_lr {SMALL}",
+    "episodes": f"--implementation CPG --batch_episodes 2 --anneal_lr {SMALL}",
     "episodes with a memory": f"--implementation UDRL {SMALL} --num_grad_steps 2 --num_rand_action_rollouts 2 "
     "--training_rollouts_per_worker 2",
     "steps": f"--implementation DDQN --steps_per_epoch 30 {SMALL}",

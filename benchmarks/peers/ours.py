@@ -13,7 +13,7 @@ from control.storage import checkpoints
 
 SETTINGS = {
     "DDQN": "--implementation DDQN --steps_per_epoch {part} --epochs 40 --eval_every 5 --checkpoint_every 5",
-    "AAC": "--implementation AAC --batch_size 8 --max_episodes {episodes} --eval_every 5 --checkpoint_every 5",
+    "AAC": "--implementation AAC --batch_episodes 8 --max_episodes {episodes} --eval_every 5 --checkpoint_every 5",
 }
 
 

@@ -61,7 +61,7 @@ class PlainTraining:
 
     def update(self) -> int:
         """Play a batch and learn from it; returns environment steps."""
-        episodes = [self.play() for _ in range(self.config.batch_size)]
+        episodes = [self.play() for _ in range(self.config.batch_episodes)]
         self.learn(episodes)
         return sum(len(episode.actions) for episode in episodes)
 

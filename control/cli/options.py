@@ -1,6 +1,5 @@
 """Which settings there are: those of every run, of an implementation and of a game; and what a misspelt name meant."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from control.cli.settings import COMMAND, COMMANDS, OWN, RunConfig
 from models.mixture import shared
 from models.registry import default_configs, families_of, family, implementations, inner_agents
-from models.settings import Kind, SettingError, kinds
+from models.settings import Kind, SettingError, closest, kinds
 from models.vocabulary import DEPTHS, HINTS, WIDTHS, vocabulary
 
 FLAG_ONLY = ("config", "help", "import", "version")
@@ -138,7 +137,7 @@ def unknown(name: str, known: Mapping[str, Flag], implementation: str, prefix: s
     meanings = {other: to for other, to in (HINTS | vocabulary(families, known)).items() if to in known}
     meanings |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes") if "hidden_sizes" in known else {}
     meanings |= {other: other for other in [*known, *switches, *(FLAG_ONLY if prefix == "--" else ())]}
-    close = difflib.get_close_matches(name.lower(), meanings, n=1, cutoff=0.6)
+    close = closest(name, meanings)
     dashes = "--" if prefix == "--" else ""
-    hint = f"; did you mean '{dashes}{meanings[close[0]]}'?" if close else "; see --help"
+    hint = f"; did you mean '{dashes}{meanings[close]}'?" if close else "; see --help"
     return SettingError(f"{prefix}{name} is unknown{hint}")

@@ -134,7 +134,7 @@ class RunConfig:
     report_out: str | None = _report(None, "that file (.html), or its folder; null is beside the runs")
 
 
-OWN = ("total_steps", "steps_per_epoch", "target_return", "eval_every", "eval_episodes")
+OWN = ("total_steps", "steps_per_epoch", "eval_every", "eval_episodes")
 """What a family may declare too, with a default of its own, which then takes the place of that of the run."""
 BY_FLAG = {
     "logdir", "ray_address", "eval_agent", "plot", "plot_out", "plot_format", "plot_theme", "plot_log", "film",

@@ -148,11 +148,13 @@ class Search:
             rows.append([f"  trial {trial.number}", *scores, str(trial.best["epoch"])])
         for line, values in zip(aligned(rows), ["", *map(self._text, best)], strict=True):
             print(f"{line}  {values}".rstrip())
-        found = {"settings": ("--config", self.folder / "best.yaml")} if best else {}
+        run, given = self.settings.run, self.settings.given
+        elsewhere = ("--logdir", run.logdir) if "logdir" in given else ()
+        found = {"settings": ("--config", self.folder / "best.yaml", *elsewhere)} if best else {}
         if best and best[0].checkpoint:
             found["checkpoint"] = ("--eval_agent", best[0].checkpoint)
         lines = [("search", self.folder), ("table", self.folder / "results.csv")]
-        lines += [(name, path) for name, (_, path) in found.items()]
+        lines += [(name, path) for name, (_, path, *_) in found.items()]
         commands = [(TRAINER, *words) for words in found.values()]
         show_next(lines, [*commands, ("tensorboard", "--logdir", self.folder)])
         return 130 if interrupted else 0

@@ -1,5 +1,6 @@
 """The LightningModule of agents: an epoch of its loop is a Lightning epoch."""
 
+import math
 import time
 from os import PathLike
 from typing import Any, Self
@@ -126,11 +127,14 @@ class AgentModule(RunModule):
         return float(finite.mean()) if len(finite) else None
 
     def stop_reason(self) -> str:
-        target = self.settings.run.target_return if self.loop.score_tag == GREEDY else self.loop.target
-        score = self.score()
-        if score is None or target is None or score < target:
-            return ""
-        return f"{self.loop.score_name} {score:.1f} reached the target {target}"
+        ends = {GREEDY: ("mean greedy return", self.settings.run.target_return)}
+        if self.loop.target is not None:
+            ends[self.loop.score_tag] = (self.loop.score_name, self.loop.target)
+        means = self.means()
+        for tag, (name, target) in ends.items():
+            if target is not None and means.get(tag, -math.inf) >= target:
+                return f"{name} {means[tag]:.1f} reached the target {target}"
+        return ""
 
     def histograms(self) -> dict[str, Tensor]:
         """Weights of the first member, and its actions in the latest evaluation: each coordinate of continuous ones."""

@@ -61,6 +61,7 @@ class PopulationModule(RunModule):
         self.outcome: Outcome | None = None
         self.real_steps = 0
         self.flat = 0  # generations in a row in which all proxies had the same fitness, below what counts as solved
+        self.told = False  # that a generation had one fitness
         self.widened = 0  # times that noise_std was doubled since all proxies had the same fitness
         self.strategy = self.strategy_from(stages.known(self.mean[0]), 1)
         self.agents = named_agents(settings.run.agent)
@@ -220,6 +221,13 @@ class PopulationModule(RunModule):
                 f"for {_FLAT} generations all proxies have had the same fitness (the last time {float(sound[0]):.4g}), "
                 "so there is nothing to climb and the search stops; metrics and checkpoint are kept: another start "
                 "(start_from), a larger inner_steps, noise_std or test_limit may help"
+            )
+        if self.flat == 1 and not self.told:
+            self.told = True
+            note(
+                f"all proxies of generation {self.epoch} have the same fitness ({float(sound[0]):.4g}), so there is "
+                f"nothing to climb; after {_AGAIN} such generations in a row the search starts elsewhere; a larger "
+                "inner_steps or test_limit may help"
             )
         return self.flat == 0
 

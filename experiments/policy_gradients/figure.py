@@ -101,7 +101,7 @@ def _add(arms: dict[str, Arm], settings: Any, run: Run) -> None:
     check_seed_is_new(run, arm.runs, name)
     if not logged([run], [RUNNING_MEAN]):
         raise SettingError(f"{run.source} is no metrics.csv of {name}: {RUNNING_MEAN} is missing")
-    run.columns["episodes"] = run.columns["epoch"] * settings.agent.batch_size
+    run.columns["episodes"] = run.columns["epoch"] * settings.agent.batch_episodes
     arm.runs.append(run)
 
 

@@ -54,7 +54,7 @@ class Agent(EpisodeAgent):
         weights += parameters((features, *config.hidden_sizes, spaces.actions.n))
         if config.baseline == "value" and not config.shared_trunk:
             weights += parameters((features, *config.value_hidden_sizes, 1))
-        table = config.batch_size * (spaces.max_episode_steps or 1) * (spaces.obs_bytes + 20)
+        table = config.batch_episodes * (spaces.max_episode_steps or 1) * (spaces.obs_bytes + 20)
         return members * (24 * weights + 8 * CHUNK * (numbers + sum(config.hidden_sizes)) + table)
 
     def begin(self, envs: int, streams: Streams, *, sample: bool, **_: Any) -> "SoftmaxPolicy":

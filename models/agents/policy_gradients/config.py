@@ -51,14 +51,14 @@ class Config:
         None, "AAC: Adam's learning rate for the separate value network; null takes lr", above=0
     )
     adam_eps: float = setting(1e-8, "Adam's epsilon [N]", above=0)
-    batch_size: int = setting(32, "episodes per update, side by side, each to its end [N]", minimum=1, maximum=4096)
+    batch_episodes: int = setting(32, "episodes per update, side by side, each to its end [N]", minimum=1, maximum=4096)
 
     # The end
     max_episodes: int | None = setting(
         6000, "episodes to train, rounded up to whole batches; null, as where total_steps is given alone: any [N]",
         minimum=1,
     )  # fmt: skip
-    target_return: float | None = setting(
+    target_running_mean: float | None = setting(
         None, "stop early once the mean return of the latest training episodes reaches this; null never [N]"
     )
     running_mean_len: int = setting(
@@ -86,16 +86,16 @@ class Config:
     @property
     def schedule(self) -> EpisodeSchedule:
         return EpisodeSchedule(
-            episodes=self.batch_size,
+            episodes=self.batch_episodes,
             gradient_steps=1 + self.value_steps,
             on_policy=True,
             running_mean=self.running_mean_len,
-            target=self.target_return,
+            target=self.target_running_mean,
         )
 
     @property
     def epochs(self) -> int | None:
-        return None if self.max_episodes is None else -(-self.max_episodes // self.batch_size)
+        return None if self.max_episodes is None else -(-self.max_episodes // self.batch_episodes)
 
 
 _ENTROPY: dict[str, object] = {"beta": 0.7}
@@ -109,7 +109,7 @@ IMPLEMENTATIONS: dict[str, dict[str, object]] = {
     "CPG": _BASELINE | _ENTROPY,
     # The notebook prints AAC's networks and none of its hyperparameters: these were found here.
     "AAC": _CRITIC
-    | {"hidden_sizes": (32, 32), "beta": 0.1, "discount": 0.99, "lr": 4e-3, "value_lr": 1e-2, "batch_size": 8},
+    | {"hidden_sizes": (32, 32), "beta": 0.1, "discount": 0.99, "lr": 4e-3, "value_lr": 1e-2, "batch_episodes": 8},
 }
 
 _SKELETON: dict[str, object] = {"discount": 0.99}
@@ -119,11 +119,11 @@ PRESETS: dict[str, dict[str, dict[str, object]]] = {
         "EPG": _SKELETON | {"beta": 0.5},
         "BPG": _SKELETON,
         "CPG": _SKELETON | {"beta": 0.5},
-        "AAC": _SKELETON | {"beta": 1.0, "lr": 1e-3, "value_lr": None, "batch_size": 32},
+        "AAC": _SKELETON | {"beta": 1.0, "lr": 1e-3, "value_lr": None, "batch_episodes": 32},
     },
     "aac_tuned": {
         "AAC": {
-            "batch_size": 4,
+            "batch_episodes": 4,
             "hidden_sizes": (256, 128),
             "value_hidden_sizes": (64, 64),
             "discount": 0.995,
@@ -141,7 +141,7 @@ PRESETS: dict[str, dict[str, dict[str, object]]] = {
 
 def changeable(config: Config) -> tuple[str, ...]:
     """What a resumed run may change: when it ends, unless the learning rates depend on that."""
-    return () if config.anneal_lr else ("max_episodes",)
+    return ("target_running_mean",) if config.anneal_lr else ("max_episodes", "target_running_mean")
 
 
 def ineffective(config: Config) -> dict[str, str]:
