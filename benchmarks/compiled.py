@@ -46,7 +46,8 @@ PLAIN = {"recipe": 100.0, "paper": 40.0}  # the plain loop's presets
 
 @dataclass(frozen=True)
 class Size:
-    """Members; steps of each, before and within a round; plain agents and steps of each; rounds; numbers of members."""
+    """Members; steps of each, before and within a round; plain agents and steps of each; rounds; numbers of members;
+    steps of a round where threads are compared, which draw ahead within a round only."""
 
     members: int = 48
     before: int = 700
@@ -55,9 +56,10 @@ class Size:
     plain: int = 100
     rounds: int = 5
     company: tuple[int, ...] = (1, 16, 64, 256, 1024)
+    shared: int = 1500
 
 
-QUICK = Size(2, 8, 8, 1, 2, 1, (1, 2))
+QUICK = Size(2, 8, 8, 1, 2, 1, (1, 2), 8)
 
 
 class Training:
@@ -158,7 +160,7 @@ def two_threads(size: Size) -> dict[str, Result]:
     for name in THREADED:
         for count in counts:
             each = Training(CASES[name][0], size.members, size, True, count)
-            ways[f"{name}_{count}"] = partial(each.cost, size.steps, clock_seconds)
+            ways[f"{name}_{count}"] = partial(each.cost, size.shared, clock_seconds)
     costs, load = interleave(ways, 4 * size.rounds), os.getloadavg()[0]  # other jobs disturb a clock
     results = {}
     for name in (*THREADED, "drawn_shapes"):
