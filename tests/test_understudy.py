@@ -121,7 +121,7 @@ def test_names_of_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     importlib.import_module("payload")
     assert (tmp_path / "harmed").exists()
     gym.make("understudy/Synthetic-v0", proxy=tmp_path / "foreign.safetensors").reset()
-    monkeypatch.delitem(sys.modules, "payload")
+    del sys.modules["payload"]  # for good: monkeypatch would put it back
     written(tmp_path / "lost.safetensors", game="Lost-v0")
     with pytest.raises(ProxyError, match="first states are those of 'Lost-v0', which cannot be made"):
         gym.make(ANY, proxy=tmp_path / "lost.safetensors")

@@ -120,9 +120,10 @@ def test_numbers_of_the_info_come_along_where_the_game_names_them():
 
 
 def test_settings_that_are_wrong_start_no_process():
+    before = multiprocessing.active_children()
     with pytest.raises(SettingError, match="cannot be made"):
         ParallelEnvironment(Game("cartpole", "CartPole-v1", None, {"no_such": 1}), 1, 2, 2)
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= set(before)
 
 
 PARENT = """
