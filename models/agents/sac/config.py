@@ -70,8 +70,9 @@ def ineffective(config: Config) -> dict[str, str]:
 
 # A fixed temperature keeps the deviation wide while nothing is found; one hidden layer makes large batches cheap.
 _MOUNTAIN_CAR: dict[str, object] = {
-    "noise_type": "ornstein-uhlenbeck", "learn_temperature": False, "entropy_temperature": 0.1,
-    "hidden_sizes": (64,), "lr": 3e-3, "tau": 0.01, "buffer_size": 200_000, "fill": 1000, "num_envs": 4,
+    "noise_type": "ornstein-uhlenbeck", "learn_temperature": False, "entropy_temperature": 0.3,
+    "hidden_sizes": (64,), "lr": 3e-3, "tau": 0.01, "buffer_size": 200_000, "fill": 1000, "num_envs": 8,
+    "updates_per_step": 2,
 }  # fmt: skip
 
 FAMILY = Family(
