@@ -244,6 +244,14 @@ def test_losses_of_different_kinds_have_panels_of_their_own(logdir: Path, drawn:
     assert legend == ["AAC", "UDRL", "solved: 200", "UDRL, published: 140"]
 
 
+@pytest.mark.draws
+def test_a_pdf_has_fonts_that_publishers_take(logdir: Path) -> None:
+    """TrueType and no Type 3, which is what matplotlib would choose by itself."""
+    plot([write_run(logdir)], out=logdir / "a.pdf")
+    written = (logdir / "a.pdf").read_bytes()
+    assert b"/Type3" not in written and b"/CIDFontType2" in written
+
+
 @pytest.mark.parametrize(("out", "written", "start"), [
     ("a.pdf", "a.pdf", b"%PDF"), ("a.SVG", "a.SVG", b"<?xml"),
     ("there.v1", "there.v1/plot_lunarlander_UDRL.png", b"\x89PNG"),

@@ -1,10 +1,12 @@
 """Published figures drawn again from the numbers beside them, by the commands that docs/results/README.md names."""
 
+import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from conftest import ROOT
 from control.reports.groups import plot
@@ -21,6 +23,15 @@ def titles(figure: Any) -> list[str]:
     return [axis.get_title("left").replace("\n", " ") for axis in figure.axes]
 
 
+def test_no_published_figure_is_older_than_its_numbers() -> None:
+    figures = {path: path.with_name(f"{path.stem.removesuffix('_dark')}.json") for path in RESULTS.glob("*.png")}
+    figures = {path: numbers for path, numbers in figures.items() if "curves" not in path.stem}
+    assert len(figures) == 13
+    for path, numbers in figures.items():
+        with Image.open(path) as image:
+            assert image.info.get("Numbers") == hashlib.sha256(numbers.read_bytes()).hexdigest(), f"draw {path} again"
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_figures_of_scripts(theme: str, tmp_path: Path, drawn: list[Any], capsys: Shown) -> None:
     out = ["--plot_theme", theme, "--out"]
@@ -33,9 +44,15 @@ def test_figures_of_scripts(theme: str, tmp_path: Path, drawn: list[Any], capsys
     assert titles(policy) == ["Score of each seed", "Seeds that score more", "Probability that AAC, tuned is better"]
     dots = [line for line in policy.axes[0].get_lines() if line.get_marker() == "o"]
     assert [len(line.get_xdata()) for line in dots] == [5] * 6, "six algorithms of five seeds"
+    note = " ".join(text.get_text() for text in policy.texts)
+    assert "; lines of probabilities: 95 %" in note.replace("\n", " "), "profiles of six have no bands"
     assert len(models.axes) == 2 and models.axes[0].get_xlim() == models.axes[1].get_xlim()
     rows = [[label.get_text() for label in axis.get_yticklabels()] for axis in searches.axes]
     assert rows[0] == [f"{kind}, seed {i}" for kind in ("MDP", "bandit") for i in range(3)] and len(rows[2]) == 16
+    rows_of = [line for line in searches.axes[1].get_lines() if len(line.get_ydata()) and line.get_linestyle() != ":"]
+    bounds = [line.get_xdata() for line in rows_of if line.get_linestyle() == "-" and len(line.get_xdata()) == 2]
+    diamonds = [line.get_xdata()[0] for line in rows_of if line.get_marker() == "D"]
+    assert len(bounds) == 3 and all(a < at < b for (a, b), at in zip(bounds, diamonds, strict=True))
     assert all(figure.get_size_inches()[0] == WIDTH for figure in drawn)
     assert len({figure.get_facecolor() for figure in drawn}) == 1
 

@@ -82,7 +82,7 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
         numbers["compared"] = {"tag": tag, **scores.compare(tasks)}
         text += "\n" + scores.table(numbers["compared"], f"{TAGS[tag].short} return")
     print(text)
-    with Book(target, look) as book:
+    with Book(target, look, redrawn) as book:
         _draw(book, arms, heading, tag, tasks)
     if redrawn is None:
         write_numbers(beside, numbers)
@@ -132,7 +132,7 @@ def _draw(book: Book, arms: Sequence[Arm], title: str, tag: str, tasks: Mapping[
     if tasks:
         shown_levels = {game: _levels(arms, game) for game in tasks}
         each = [level for found in shown_levels.values() for level in found]
-        note = "; ".join(part for part in (scores.NOTE, sources(each)) if part)
+        note = "; ".join(part for part in (scores.note(tasks), sources(each)) if part)
         others = {}
         if len(tasks) == 1 and same_axis([tag]):  # at most two more have room beside it
             game = next(iter(tasks))

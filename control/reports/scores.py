@@ -16,11 +16,6 @@ from control.reports.tables import aligned
 
 POINTS = 201  # of a profile
 BANDS = 3  # profiles whose intervals can be told apart
-NOTE = (
-    "dots: seeds, mean over the last tenth of the epochs; diamond and line: mean and its 95 % bootstrap interval; bar: "
-    "interquartile mean; profiles (with bands of up to three) and probabilities: 95 % stratified bootstrap intervals, "
-    "as in Agarwal et al. 2021"
-)
 Task = Mapping[str, Array]
 """On one environment the final scores ``[N]`` of the seeds of each algorithm."""
 
@@ -91,9 +86,19 @@ def table(compared: Mapping[str, Any], of: str) -> str:
     return "\n".join([*lines, "", *aligned(lined)])
 
 
+def note(tasks: Mapping[str, Task], score: str = "mean over the last tenth of the epochs") -> str:
+    """What `draw` shows of these tasks, whose seeds have each their ``score``."""
+    banded = [len(task) <= BANDS for task in tasks.values()]
+    shown = ["bands of profiles" if all(banded) else f"bands of up to {BANDS} profiles"] * any(banded)
+    shown += ["lines of probabilities"] * (len(common(tasks)) > 1)
+    said = f"; {' and '.join(shown)}: 95 % stratified bootstrap intervals" if shown else ""
+    dots = f"dots: seeds, {score}; diamond and line: mean and its 95 % bootstrap interval; bar: interquartile mean"
+    return f"{dots}{said}; as in Agarwal et al. 2021"
+
+
 def draw(
     book: Book, tasks: Mapping[str, Task], colours: Mapping[str, str], shown: Mapping[str, Sequence[Level]],
-    axis_label: str, title: str, note: str = NOTE, others: Mapping[str, Task] | None = None,
+    axis_label: str, title: str, note: str, others: Mapping[str, Task] | None = None,
 ) -> None:  # fmt: skip
     """A sheet: for each task the seeds' scores and the profiles, then the probabilities of improvement over all
     tasks, where algorithms are to be compared on all of them. ``others`` are further scores of a single task, by the

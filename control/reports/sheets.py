@@ -5,6 +5,7 @@ Axes are matplotlib's, which is imported on first use.
 
 import contextlib
 import functools
+import hashlib
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -46,16 +47,23 @@ def balanced(panels: int, most: int = 3) -> list[int]:
 
 class Book:
     """Sheets that belong together, written to ``target`` in every format of ``look``: the pages of one PDF, or a file
-    for each, whose name ends with the sheet's but for the first. ``files`` are those that have been written."""
+    for each, whose name ends with the sheet's but for the first. ``files`` are those that have been written. A PNG has
+    the SHA-256 of the file ``numbers`` that it was drawn from, where one is given, as its text ``Numbers``."""
 
-    def __init__(self, target: Path, look: Look = PLAIN):
+    def __init__(self, target: Path, look: Look = PLAIN, numbers: Path | None = None):
         self.look, self.target, self.files = look, target, list[Path]()
+        digest = hashlib.sha256(numbers.read_bytes()).hexdigest() if numbers else None
+        self.metadata: dict[str, Any] = {"svg": {"Date": None}, "png": {"Numbers": digest} if digest else {}}
         self.formats = look.formats or (target.suffix[1:].lower(),)
         self.pages: Any = None
         self.begun = False
 
     def __enter__(self) -> "Book":
+        import matplotlib
+
         self.stack = contextlib.ExitStack()
+        # Until the end: a PDF chooses its fonts when it is closed.
+        self.stack.enter_context(matplotlib.rc_context(parameters(self.look.theme)))
         if "pdf" in self.formats:
             from matplotlib.backends.backend_pdf import PdfPages
 
@@ -83,31 +91,29 @@ class Book:
         legend and note are added; ``widths`` and ``heights`` are those of columns and rows, relatively. Panels in which
         nothing was drawn are left out. The legend is one for all panels, names a label once, and is left out for fewer
         labels than ``legend``."""
-        import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.text import Text
 
-        with matplotlib.rc_context(parameters(self.look.theme)):
-            figure = Figure(figsize=size, layout="constrained")
-            by_number = _panels(figure, cells, widths, heights)
-            axes = [by_number[number] for number in sorted(by_number)]
-            yield axes
-            for axis in axes:
-                axis.set_visible(axis.has_data())
-            renderer = FigureCanvasAgg(figure).get_renderer()
-            _frame(figure, renderer, axes, size, title, note, legend)
-            for text in figure.findobj(Text):
-                _make_drawable(text)
-            for form in self.formats:
-                if form == "pdf":
-                    self.pages.savefig(figure)
-                    continue
-                path = self._path(form, name if self.begun else "")
-                with replacing(path) as temporary:
-                    figure.savefig(temporary, format=form, metadata={"Date": None} if form == "svg" else None)
-                self.files.append(path)
-            self.begun = True
+        figure = Figure(figsize=size, layout="constrained")
+        by_number = _panels(figure, cells, widths, heights)
+        axes = [by_number[number] for number in sorted(by_number)]
+        yield axes
+        for axis in axes:
+            axis.set_visible(axis.has_data())
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        _frame(figure, renderer, axes, size, title, note, legend)
+        for text in figure.findobj(Text):
+            _make_drawable(text)
+        for form in self.formats:
+            if form == "pdf":
+                self.pages.savefig(figure)
+                continue
+            path = self._path(form, name if self.begun else "")
+            with replacing(path) as temporary:
+                figure.savefig(temporary, format=form, metadata=self.metadata[form])
+            self.files.append(path)
+        self.begun = True
 
 
 def _panels(figure: Any, cells: Cells, widths: Any, heights: Any) -> dict[int, Any]:
@@ -125,9 +131,11 @@ def _panels(figure: Any, cells: Cells, widths: Any, heights: Any) -> dict[int, A
 
 
 @contextlib.contextmanager
-def sheet(target: Path, cells: Cells, size: tuple[float, float], look: Look = PLAIN, **more: Any) -> Iterator[Any]:
+def sheet(
+    target: Path, cells: Cells, size: tuple[float, float], look: Look = PLAIN, numbers: Path | None = None, **more: Any
+) -> Iterator[Any]:
     """The axes of a figure of one sheet (`Book.sheet`)."""
-    with Book(target, look) as book, book.sheet(cells, size, **more) as axes:
+    with Book(target, look, numbers) as book, book.sheet(cells, size, **more) as axes:
         yield axes
 
 

@@ -243,7 +243,7 @@ def redraw(numbers: Path, out: Path, look: Look) -> None:
     note += f"by the steps it covers; {LEVELS}"
     shown = {"last_tenth": "last tenth of the steps", "area": "mean height of the curve"}
     size = (WIDTH, (0.2 * len(agents) + 0.75) * len(found))
-    with sheet(out, rows(*[2] * len(found)), size, look, note=note) as axes:
+    with sheet(out, rows(*[2] * len(found)), size, look, numbers, note=note) as axes:
         for i, (place, panel) in enumerate(found.items()):
             for axis, (key, words) in zip(axes[2 * i : 2 * i + 2], shown.items(), strict=True):
                 for at, (name, n) in enumerate(panel["agents"].items()):

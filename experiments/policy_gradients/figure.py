@@ -188,7 +188,7 @@ def _pairs(count: int) -> list[int]:
 def _draw_best(book: Book, task: scores.Task, game: str, length: int, colours: dict[str, str]) -> None:
     known = [*levels(game), *(level for level in PUBLISHED if level.implementation in task and game == "beresheet")]
     title = f"Policy gradients on {game}, {seeds_text([len(each) for each in task.values()])}"
-    note = scores.NOTE.replace("mean over the last tenth of the epochs", f"best mean of {length} training episodes")
+    note = scores.note({"": task}, f"best mean of {length} training episodes")
     label = f"best mean return of {length} episodes"
     scores.draw(book, {"": task}, colours, {"": known}, label, title, f"{note}; {sources(known)}")
 
@@ -201,7 +201,7 @@ def redraw(numbers: Path, out: Path, look: Look) -> None:
         game, length = found["game"], found["running_mean_len"]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         raise SettingError(f"logdir is '{numbers}', which holds no numbers of this figure") from None
-    with Book(out, look) as book:
+    with Book(out, look, numbers) as book:
         _draw_best(book, task, game, length, _colours(task))
     print("\n".join(f"Figure:  {path}" for path in book.files))
 

@@ -52,7 +52,7 @@ def curves(source: Path, out: Path, only: Sequence[str], of: Sequence[str], most
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(shown)}
     styles = {name: ("-", "--", ":")[i // len(COLOURS) % 3] for i, name in enumerate(shown)}
     lengths = balanced(len(found), 2)
-    with sheet(out, rows_of(*lengths), (WIDTH, 2.1 * len(lengths)), look, note=NOTE) as axes:
+    with sheet(out, rows_of(*lengths), (WIDTH, 2.1 * len(lengths)), look, source, note=NOTE) as axes:
         for axis, (key, rows) in zip(axes, found.items(), strict=True):
             for name in shown:
                 if name not in rows:

@@ -24,6 +24,7 @@ from control.reports.levels import Level, solved  # noqa: E402
 from control.reports.panels import draw_levels, share_limits  # noqa: E402
 from control.reports.runs import read_runs  # noqa: E402
 from control.reports.sheets import WIDTH, Book, rows, set_title  # noqa: E402
+from control.reports.statistics import iqm  # noqa: E402
 from control.reports.style import COLOURS, INK  # noqa: E402
 from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS  # noqa: E402
 from experiments.comparison import add_look, look_of, run_script  # noqa: E402
@@ -62,13 +63,13 @@ def draw_winners(axis: Any, reports: dict[str, dict[str, Any]], game: str) -> No
     for at, (name, report) in enumerate(shown.items()):
         colour = COLOUR[name.partition("/")[2].partition(",")[0]]
         axis.plot([report["iqm_low"], report["iqm_high"]], [at, at], color=colour, linewidth=1.6)
-        axis.plot(report["mean"], at, "D", color=colour, markersize=4)
+        axis.plot(report["iqm"], at, "D", color=colour, markersize=4)
         axis.plot(report["worst"], at, "x", color=colour, markersize=4.5)
-    axis.plot([], [], "D", color=INK, markersize=4, label="mean")
+    axis.plot([], [], "D", color=INK, markersize=4, label="interquartile mean")
     axis.plot([], [], "x", color=INK, markersize=4.5, label="worst agent")
     _rows(axis, [name.partition("/")[2].replace("mdp", "MDP") for name in shown])
     draw_levels(axis, _level(game), {}, labels=False, along="x")
-    set_title(axis, {"cartpole": "CartPole", "acrobot": "Acrobot"}[game] + ": held-out agents", 1.6)
+    set_title(axis, {"cartpole": "CartPole", "acrobot": "Acrobot"}[game] + ": held-out agents", 1.7)
     axis.set_xlabel("real return")
 
 
@@ -79,7 +80,7 @@ def draw_transfer(axis: Any, results: dict[str, dict[str, Any]]) -> None:
         axis.plot(
             row["returns"], np.full(len(row["returns"]), at + 0.15), "o", color=colour, markersize=3.2, alpha=0.6, mew=0
         )
-        axis.plot(np.mean(row["returns"]), at - 0.15, "D", color=colour, markersize=4)
+        axis.plot(iqm(row["returns"]), at - 0.15, "D", color=colour, markersize=4)
     axis.plot([], [], "o", color=INK, markersize=3.2, label="seed")
     _rows(axis, [name.replace("mdp", "MDP").replace(" as in CleanRL", "*") for name in results])
     draw_levels(axis, _level("cartpole"), {}, labels=False, along="x")
@@ -106,10 +107,10 @@ def make(given: argparse.Namespace) -> None:
     games = list(dict.fromkeys(name.partition("/")[0] for name in reports))
     cells = rows(len(found), len(games) + bool(results))
     notes = ["lines: new agents trained on the mean of the search distribution"] * bool(found)
-    held_out = "held-out: 64 new agents, 10 episodes each; line: 95 % bootstrap interval of their interquartile mean"
+    held_out = "held-out: 64 new agents, 10 episodes each; line: 95 % bootstrap interval of the interquartile mean"
     notes += [held_out] * bool(reports)
     height = 2.1 * bool(found) + max(2.3, 0.22 * len(results)) * bool(games or results)
-    with Book(given.out, look_of(given)) as book, book.sheet(
+    with Book(given.out, look_of(given), given.numbers) as book, book.sheet(
         cells, (WIDTH, height), note="; ".join([*notes, SOLVED])
     ) as axes:  # fmt: skip
         for kind, words in WORDS.items():

@@ -112,7 +112,7 @@ def draw(numbers: dict[str, Any], given: argparse.Namespace) -> None:
         "lines: interquartile mean, bands: its 95 % bootstrap interval; drawn physics: factors up to "
         f"{numbers['spread']:g}"
     )
-    with Book(given.out, look_of(given)) as book, book.sheet(
+    with Book(given.out, look_of(given), given.numbers) as book, book.sheet(
         grid(len(PROPERTIES), 2), (WIDTH, 4.2), note=note
     ) as axes:  # fmt: skip
         for axis, name in zip(axes, PROPERTIES, strict=True):
