@@ -193,7 +193,7 @@ def test_pages_of_other_runs_stay(compared: Path, tmp_path: Path) -> None:
 def test_a_file_that_is_no_report_stays(compared: Path, tmp_path: Path, capsys: Shown) -> None:
     (page := tmp_path / "page.html").write_text("<p>my own")
     words = ["--report", str(compared), "--report_out", str(page)]
-    line = f"report_out is '{page}', which is no report; allowed: a new file, or a report"
+    line = f"report_out is '{page}', which is no report; allowed: a new file, or a report to replace"
     assert refused(trainer.main, words, "", capsys) == f"error: {line}\n" and page.read_text() == "<p>my own"
     (plain := tmp_path / "u").touch()
     refused(trainer.main, [*words[:-1], str(plain)], f"report_out is '{plain}'; allowed: a folder, or a file", capsys)

@@ -17,7 +17,7 @@ from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.films.recording import Actor, check_film, record, returns_text
 from control.loops.build import build_loop
 from control.loops.loop import Loop
-from control.reports.files import check_writable
+from control.reports.files import check_kind, check_writable
 from control.reports.folders import say_version_of
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import safe_name
@@ -82,22 +82,13 @@ def _game(source: Source) -> str:
     return source.game if isinstance(source, Proxy) else source.settings.run.gamename
 
 
-def _first_bytes(path: Path) -> bytes:
-    """Those in which the formats of films have their names."""
-    with path.open("rb") as file:
-        return file.read(8)
-
-
 def _path(run: RunConfig, game: str) -> Path:
     """The mp4 to write: the one asked for, or the first that is not there yet."""
     if run.film_out:
         path = Path(run.film_out)
         if path.suffix.lower() != ".mp4" or path.is_dir():
             raise SettingError(f"film_out is {run.film_out!r}; allowed: a file ending in .mp4", "film_out")
-        for beside, mark in ((path, b"ftyp"), (path.with_suffix(".gif"), b"GIF8")):
-            if beside.is_file() and mark not in _first_bytes(beside):
-                line = f"film_out is {run.film_out!r}, but {str(beside)!r} is no film"
-                raise SettingError(f"{line}; allowed: a new file, or a film to replace", "film_out")
+        check_kind("film_out", path, "film", {path: b"ftyp", path.with_suffix(".gif"): b"GIF8"})
     else:
         named = (Path(run.logdir, "films", f"{safe_name(game)}_{number}.mp4") for number in itertools.count())
         path = next(path for path in named if not path.exists())

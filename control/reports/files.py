@@ -60,6 +60,33 @@ def figure_files(out: Path, look: Look = PLAIN) -> tuple[Path, Path]:
     return target, target.with_suffix(".json")
 
 
+def check_kind(setting: str, asked: Path, kind: str, marks: Mapping[Path, bytes]) -> None:
+    """SettingError, in the name of ``setting`` for which the user ``asked``, where one of the files to be written is
+    there and is no ``kind`` of file: its ``marks`` are not at its beginning."""
+    for path, mark in marks.items():
+        if not path.is_file():
+            continue
+        with path.open("rb") as file:
+            begins = file.read(9000 if mark.startswith(b"<") else 8)  # of text, other lines may stand before it
+        if mark not in begins:
+            which = "which" if path == asked else f"but '{path}'"
+            allowed = f"a new file, or a {kind} to replace"
+            raise SettingError(f"{setting} is '{asked}', {which} is no {kind}; allowed: {allowed}", setting)
+
+
+def figure_marks(target: Path, look: Look = PLAIN) -> dict[Path, bytes]:
+    """The files of a figure of several sheets, with what files of their formats begin with."""
+    forms = {form: _MARKS[form] for form in look.formats or (target.suffix[1:].lower(),)}
+    ends = {form: target.suffix if target.suffix[1:].lower() == form else f".{form}" for form in forms}
+    return {
+        target.with_name(f"{target.stem}{sheet}{ends[form]}"): mark
+        for form, mark in forms.items() for sheet in ("", "_losses", "_scores")
+    }  # fmt: skip
+
+
+_MARKS = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<svg"}
+
+
 def check_writable(setting: str, *paths: Path) -> None:
     """SettingError, in the name of ``setting``, where a file cannot be written. Makes folders, and leaves no file."""
     try:

@@ -10,7 +10,7 @@ import numpy as np
 
 from control.reports import panels, scores
 from control.reports.arms import Arm, arm_of, default_name, has_numbers, labelled, name_rows, read_numbers
-from control.reports.files import check_writable, figure_files, numbers_text, write_numbers
+from control.reports.files import check_kind, check_writable, figure_files, figure_marks, numbers_text, write_numbers
 from control.reports.folders import say_versions_of
 from control.reports.levels import (
     RETURN_LABEL,
@@ -67,6 +67,7 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
     if not redrawn and beside.is_file() and not has_numbers(beside):
         line = f"plot_out is '{target}', whose numbers would replace {beside.name}, a file of something else"
         raise SettingError(f"{line}; allowed: another name", "plot_out")
+    check_kind("plot_out", target, "figure", figure_marks(target, look))
     check_writable("plot_out", *([target] if redrawn else [target, beside]))
     if not any(arm.curves or arm.scores for arm in arms):
         raise SettingError(f"{title or 'these runs'}: neither returns nor losses were logged yet")

@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 
 from control.reports import html, sections
-from control.reports.files import check_writable
+from control.reports.files import check_kind, check_writable
 from control.reports.folders import Subject, say_versions_of
 from control.reports.groups import labelled
 from control.reports.runs import find_groups
@@ -43,10 +43,7 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
 def _target(out: Path | None, subjects: Sequence[Subject], made_from: Sequence[str]) -> Path:
     """The file to write. A page of other runs stays as it is: this one then takes the next number."""
     if out is not None and out.suffix.lower() in (".html", ".htm") and not out.is_dir():
-        if out.exists() and MARK not in _head(out):
-            raise SettingError(
-                f"report_out is '{out}', which is no report; allowed: a new file, or a report", "report_out"
-            )
+        check_kind("report_out", out, "report", {out: MARK.encode()})
         return out
     if out is not None and (out.suffix or out.is_file()) and not out.is_dir():
         raise SettingError(f"report_out is '{out}'; allowed: a folder, or a file ending in .html", "report_out")
