@@ -247,9 +247,9 @@ def allowing(near: str, what: str, where: str = "") -> str:
 def closest(name: str, names: Iterable[str]) -> str | None:
     """The most similar of ``names``, case aside: the shortest that goes on where this one ends, else as letters are;
     None when none is close."""
-    by_lower = {other.lower(): other for other in names}
-    close = sorted((other for other in by_lower if other.startswith(f"{name.lower()}_")), key=len)
-    close = close or difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.55)
+    by_lower, wanted = {other.lower(): other for other in names}, name.lower()
+    longer = sorted((other for other in by_lower if other.startswith(f"{wanted}_")), key=len)
+    close = [wanted] if wanted in by_lower else longer or difflib.get_close_matches(wanted, by_lower, 1, cutoff=0.6)
     return by_lower[close[0]] if close else None
 
 

@@ -58,7 +58,7 @@ _OF_FAMILY = {
     "policy_gradients": {"batch_size": "batch_episodes", "target_reward": "target_running_mean"},
     "ppo": {"num_steps": "rollout_steps", "n_steps": "rollout_steps", "n_epochs": "ppo_epochs",
             "num_epochs": "ppo_epochs", "update_epochs": "ppo_epochs", "norm_adv": "normalize_advantage"},
-    "sac": {"alpha": "entropy_temperature", "autotune": "learn_temperature"},
+    "sac": {"alpha": "entropy_temperature", "ent_coef": "entropy_temperature", "autotune": "learn_temperature"},
     "tabular": {"alpha": "lr", "epsilon": "eps_init"},
     "td3": {"exploration_noise": "action_std", "action_noise": "action_std"},
 }  # fmt: skip
@@ -82,6 +82,7 @@ _COMPLETE = {"implementation", "gamename", "epochs", "steps_per_epoch", "eval_ev
 # Values that have another name now, and names in another spelling.
 _VALUES: dict[str, Callable[[str], str]] = {
     "vary": lambda text: ",".join({"hidden_size": "width", "hidden_layer": "depth"}.get(p, p) for p in text.split(",")),
+    "accelerator": lambda text: "gpu" if text.lower() in ("cuda", "cuda:0") else text,
     "implementation": as_named,
     "agent": as_named,
 }

@@ -101,7 +101,7 @@ def test_every_command_runs(checkout: Path) -> None:
     found = metrics(checkout, "cartpole/debug/CPG")
     parts = zip(*(found[f"train/{name}_loss"] for name in ("score", "policy", "entropy", "total")), strict=True)
     assert all(score > 0 and score + sum(others) == pytest.approx(total) for score, *others, total in parts)
-    (config,) = checkout.glob("exp_dir/cliff/debug/RN/seed_*/version_0/config.yaml")
+    (config,) = checkout.glob("exp_dir/cartpole-200/debug/RN/seed_*/version_0/config.yaml")
     assert "objective: worst" in config.read_text()
     (found_in,) = checkout.glob("exp_dir/cliff/debug/Bounty/seed_*/version_0")
     assert (found_in / "bounty.png").stat().st_size > 0

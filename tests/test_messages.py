@@ -21,6 +21,8 @@ FLAGS = """
 --no_checkpoints -> --no_checkpoints is unknown; did you mean '--no_checkpoint'?
 --zzz -> --zzz is unknown; see --help
 --implementation PPO --clip 0.1 -> --clip is unknown; did you mean '--clip_range'?
+--Lr 9 -> --Lr is unknown; did you mean '--lr'?
+--also_wrong 9 -> --also_wrong is unknown; see --help
 --target 9 -> --target is unknown; did you mean '--target_return'?
 --command 3 -> --command is unknown; allowed: command.return, command.horizon, command.advantage
 --preset skeleton -> --preset is a setting of ... not of UDRL
@@ -117,6 +119,7 @@ train -> 'train' is not a flag; flags start with --
     -> --softmax_temp has no effect: exploration_strat is 'epsilon_greedy'
 --implementation ER --no_use_target --double_DQN
     -> --double_DQN has no effect: use_target is off, so there is only one network of values
+--implementation RN --gamename cliff --agent QLearning --vary lr -> --vary has no effect: vary_hp is off
 --implementation PerfectModel --rollout_batch_size 3
     -> --rollout_batch_size has no effect: model is 'perfect', so no model is learned
 --implementation PerfectModel --bernoulli_logits

@@ -37,6 +37,10 @@ def test_the_mean_of_the_latest_episodes(logdir: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(EpisodeLoop, "_play", play)
     folder = trained(logdir, implementation="CPG", running_mean_len=7, num_seeds=2)
     metrics = read_metrics(folder / "metrics.csv")
+    steps = metrics["env_steps"][-2:]
+    assert steps[0] != steps[1]
+    told = f"a mean of {round(sum(steps) / 2):,} environment steps of each of 2 seeds ({round(sum(steps)):,} in all)"
+    assert told in capsys.readouterr().out
     for m, seed in enumerate((25, 26)):
         rows = [row for row, value in enumerate(metrics["seed"]) if value == seed]
         latest: deque[float] = deque(maxlen=7)

@@ -188,6 +188,13 @@ def test_quits_when_the_target_is_reached_also_one_that_is_new(tmp_path: Path, c
     assert "goes on from" not in capsys.readouterr().out
 
 
+def test_steps_that_the_first_draws_use_up_are_one_generation(tmp_path: Path, capsys) -> None:
+    folder = searched(tmp_path, total_steps=50, initial_draws=2, initial_members=2)
+    assert read_metrics(folder / "metrics.csv")["epoch"] == [1] and (folder / "proxy.safetensors").exists()
+    assert searched(tmp_path, "--resume", total_steps=50, initial_draws=2, initial_members=2) == folder
+    assert read_metrics(folder / "metrics.csv")["epoch"] == [1]
+
+
 def test_a_mean_that_is_not_finite_is_one_line(tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setattr("control.evolution.strategies.SNES._step", lambda self, *_: self.mean + torch.inf)
     refused(trainer.main, search(tmp_path, proxy="bandit"), "the mean is no longer finite", capsys, begun=True)

@@ -73,6 +73,8 @@ MEANT = [
      "--target_reward 3 is --target_running_mean 3 here"),
     ("--implementation CPG --batch_size 3", {"batch_episodes": 3}, "--batch_size 3 is --batch_episodes 3 here"),
     ("--implementation DDQN --target_reward 3", {"target_return": 3.0}, "--target_reward 3 is --target_return 3 here"),
+    ("--implementation SAC --gamename pendulum --ent_coef 0.2", {"entropy_temperature": 0.2},
+     "--ent_coef 0.2 is --entropy_temperature 0.2 here"),
     ("--implementation SE --gamename cartpole --center_every 3", {"eval_every": 3}, "is --eval_every 3 here"),
     ("--implementation SAC --gamename pendulum --rb_size 999 --gamma 0.5 --activation_fn tanh",
      {"buffer_size": 999, "discount": 0.5, "activation": "tanh"}, "--gamma 0.5 is --discount 0.5 here"),

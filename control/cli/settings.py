@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from control.cli.run_settings import BY_FLAG, OWN, REPLACED, WITHOUT_EFFECT, RunConfig
-from models.family import Family, StepSchedule
+from models.family import Family, StepSchedule, idle
 from models.mixture import shared, spread
 from models.registry import by_family, config_of, default_configs, families_of, family, named_agents
 from models.settings import Kind, SettingError, check, check_value, kinds, nearest, setting
@@ -190,20 +190,21 @@ def ineffective(settings: Settings) -> dict[str, str]:
     """Name -> reason, of the family's and the inner agents' settings that do nothing beside the others."""
     run, own = settings.run, family(settings.run.implementation)
     if settings.proxy is None:
-        # A search draws what `vary` names when it judges its winner, if not before.
-        undrawn = {} if getattr(settings.agent, "vary_hp", True) else {"vary": "vary_hp is off"}
-        return _ineffective(own, settings.agent, settings.lacks) | undrawn
-    idle, agents = dict(own.ineffective(settings.proxy)), named_agents(run.agent)
+        return _ineffective(own, settings.agent, settings.lacks)
+    found = dict(own.ineffective(settings.proxy))
+    # A search may draw what `vary` names when it judges its winner, if not before.
+    agents, drawn = named_agents(run.agent), settings.proxy.retest_drawn
     for first, called, _ in by_family(settings.agent, agents):
-        kin = [name for name in agents if family(name) is family(first)]
-        each = [_ineffective(family(first), config_of(settings.agent, name, agents), settings.lacks) for name in kin]
-        idle |= {called[field]: why for field, why in each[0].items() if all(field in other for other in each)}
-    return idle
+        kin = [config_of(settings.agent, name, agents) for name in agents if family(name) is family(first)]
+        each = [_ineffective(family(first), config, settings.lacks, drawn) for config in kin]
+        found |= {called[field]: why for field, why in each[0].items() if all(field in other for other in each)}
+    return found
 
 
-def _ineffective(of: Family, config: Any, lacks: Container[str]) -> dict[str, str]:
+def _ineffective(of: Family, config: Any, lacks: Container[str], drawn: bool = False) -> dict[str, str]:
     missing = {name: f"there are no {part}" for name, part in of.only_with.items() if part in lacks}
-    return dict(of.ineffective(config)) | missing
+    fixed = not (drawn or getattr(config, "vary_hp", True))
+    return dict(of.ineffective(config)) | missing | idle((fixed, ("vary",), "vary_hp is off"))
 
 
 def acting(settings: Settings) -> dict[str, Any]:

@@ -197,7 +197,8 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     count = f"{module.epoch} {module.unit}{'s' * (module.epoch != 1)}"
     steps = f"{module.steps_a_seed():,} {module.steps_on} steps"
     if len(module.seeds) > 1:
-        steps += f" of each of {len(module.seeds)} seeds ({int(module.env_steps.sum()):,} in all)"
+        mean = "a mean of " if len(set(module.env_steps.tolist())) > 1 else ""
+        steps = f"{mean}{steps} of each of {len(module.seeds)} seeds ({int(module.env_steps.sum()):,} in all)"
     print(painted(f"\n{count}, {steps} in {spent}", "bold", sys.stdout))
     if isinstance(module, AgentModule) and module.epoch:
         if math.isfinite(module.best):

@@ -115,7 +115,7 @@ class RunModule(pl.LightningModule):
 
     def on_train_start(self) -> None:
         self.epochs_before = self.epoch
-        if self.is_over():  # of a run that goes on from its end
+        if self.epoch and self.is_over():  # a run that goes on from its end; before the first epoch there is no result
             self.trainer.should_stop = True
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
