@@ -127,6 +127,24 @@ def test_algorithms_of_three_seeds_are_compared_and_fewer_have_no_interval(
     assert "probability" not in capsys.readouterr().out and len(drawn) == 3
 
 
+def test_searches_and_agents_share_no_axis_of_steps(logdir: Path, drawn: list[Any], capsys: Shown) -> None:
+    """A search counts the steps of all its agents: beside these an agent's would be a stroke."""
+    write_run(logdir, "UDRL", 100, seeds=(25, 26, 27))
+    write_run(logdir, "RCP-A", 50, seeds=(25, 26, 27))
+    search = {"search/fitness_mean": 20.0, "search/center_return": 40.0}
+    fake_runs.write_run(logdir, "SE", lambda epoch, seed: search, steps=100_000)
+    plot([logdir], logdir / "all.png")
+    assert "steps of all agents" in capsys.readouterr().out
+    curves, scores = drawn
+    ends: dict[str, set[float]] = {}
+    for axis in curves.axes:
+        ends.setdefault(axis.get_xlabel(), set()).add(axis.get_xlim()[1])
+    assert list(ends) == ["environment steps", "steps of all agents on proxies"]
+    assert max(ends["environment steps"]) < 50_000 and min(ends["steps of all agents on proxies"]) > 4_000_000
+    assert json.loads((logdir / "all.json").read_text())["compared"]["groups"] == ["RCP-A", "UDRL"]
+    assert [label.get_text() for label in scores.axes[0].get_yticklabels()] == ["UDRL", "RCP-A"]
+
+
 def test_returns_have_a_logarithmic_axis_only_where_asked(logdir: Path, drawn: list[Any]) -> None:
     run = write_run(logdir)  # returns from 3 to 125
     plot([run])

@@ -170,12 +170,29 @@ def test_a_search(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
 
 @pytest.mark.parametrize("greedy", [True, False])
 def test_families_are_compared_by_one_return_where_all_have_it(greedy: bool, logdir: Path, tmp_path: Path) -> None:
+    """Agents, whatever search is listed beside them."""
+    search = {"search/fitness_mean": 2.0, "search/center_return": 4.0}
+    write_run(logdir, "SE", lambda epoch, seed: search, epochs=2, steps=50_000)
     own = {"rollout/return_running_mean": 3.0} | ({"eval/return_greedy": 5.0} if greedy else {})
     for name, row in ("CPG", own), ("DDQN", {"eval/return_greedy": 7.0}):
         write_run(logdir, name, lambda epoch, seed, row=row: row, epochs=2)
-    found = made(logdir, out=tmp_path / "page.html").text.partition("Results over seeds")[2].partition("Curves")[0]
+    page = made(logdir, out=tmp_path / "page.html").text
+    found = page.partition("Results over seeds")[2].partition("Curves")[0]
+    assert "SE 1 (25) 100,000 of all agents search mean 4.0" in found
+    most = "up to 2,000 environment steps of a seed and up to 100,000 steps of all agents of a search together"
+    assert f"3 groups of runs, 1 seed each, {most}, on proxies." in page
     assert ("CPG 1 (25) 2,000 greedy 5.0" if greedy else "CPG 1 (25) 2,000 running mean 3.0") in found
-    assert "DDQN 1 (25) 2,000 greedy 7.0" in found and ("rows of different ones" in found) != greedy
+    assert "DDQN 1 (25) 2,000 greedy 7.0" in found and "rows of different ones" in found
+
+
+@pytest.mark.draws
+def test_a_comparison_of_scores_names_those_in_it(compared: Path, tmp_path: Path) -> None:
+    write_run(compared, "RCP-A", numbers(20.0), seeds=(25, 26), name="a<b>&c")
+    write_run(compared, "SE", lambda epoch, seed: {"search/fitness_mean": 2.0}, name="a<b>&c")
+    page = made(compared, out=tmp_path / "page.html")
+    said = "probability of improvement: RCP-R and UDRL. Left out: RCP-A (2 seeds of at least 3), SE (a search)."
+    assert f" {said} " in page.text and any(each["aria-label"].endswith(f"{said} The tables below have the numbers.")
+                                            for each in page.all("svg"))  # fmt: skip
 
 
 def test_pages_of_other_runs_stay(compared: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from control.reports import panels
 from control.reports.runs import Array, Group, logged, return_tags
 from control.reports.style import Look
-from control.reports.tags import FORMER, TAGS, tags
+from control.reports.tags import FORMER, TAGS, of_search, tags
 from models.settings import SettingError
 
 
@@ -31,6 +31,10 @@ class Arm:
     curves: dict[str, tuple[Array, Array]] = field(default_factory=dict)
     scores: dict[str, Array] = field(default_factory=dict)
     game: str = ""
+
+    @property
+    def search(self) -> bool:
+        return of_search((*self.curves, *self.scores))
 
     @property
     def environment(self) -> str:

@@ -17,7 +17,7 @@ from control.cli.parse import parse
 from control.cli.settings import CHOOSING, Settings, to_yaml
 from control.cli.words import word
 from control.reports.runs import Group
-from control.reports.tags import GREEDY, MEAN_RETURN, RUNNING_MEAN
+from control.reports.tags import GREEDY, MEAN_RETURN, RUNNING_MEAN, of_search
 from control.storage.run_dir import versions
 from models.settings import UserError
 
@@ -38,6 +38,10 @@ class Subject:
         return [Folder(path) for path in dict.fromkeys(run.source.parent for run in self.group.runs)]
 
     @property
+    def search(self) -> bool:
+        return of_search(self.summary["over_seeds"])
+
+    @property
     def tag(self) -> str:
         """The return that the runs are judged by."""
         shown = list(self.summary["over_seeds"])
@@ -45,12 +49,13 @@ class Subject:
 
 
 def judged_by(subjects: Sequence[Subject]) -> list[str]:
-    """The return to show of each: that by which it is judged or, where these differ, the greedy one if all have it."""
-    every = [subject.tag for subject in subjects]
-    measured = [subject.summary["over_seeds"].get(GREEDY, {"n": 0})["n"] for subject in subjects]
-    if len(set(every)) > 1 and measured == [len(subject.group.runs) for subject in subjects]:
-        return [GREEDY] * len(subjects)
-    return every
+    """The return to show of each: that by which it is judged or, where these differ between agents, the greedy one if
+    all of them have it. Searches have returns of their own."""
+    agents = [subject for subject in subjects if not subject.search]
+    measured = [subject.summary["over_seeds"].get(GREEDY, {"n": 0})["n"] for subject in agents]
+    if len({agent.tag for agent in agents}) > 1 and measured == [len(agent.group.runs) for agent in agents]:
+        return [subject.tag if subject.search else GREEDY for subject in subjects]
+    return [subject.tag for subject in subjects]
 
 
 @dataclass

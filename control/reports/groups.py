@@ -14,7 +14,6 @@ from control.reports.files import check_kind, check_writable, figure_files, figu
 from control.reports.folders import say_versions_of
 from control.reports.levels import (
     RETURN_LABEL,
-    STEPS_LABEL,
     Level,
     in_words,
     levels,
@@ -22,6 +21,7 @@ from control.reports.levels import (
     quantity,
     same_axis,
     sources,
+    steps_label,
 )
 from control.reports.runs import Array, find_groups
 from control.reports.sheets import WIDTH, Book, balanced, rows, set_title
@@ -80,7 +80,8 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
     text = table(title, summary)
     numbers: dict[str, Any] = {"runs": title, "made_from": made_from, "groups": summary}
     if tasks:
-        numbers["compared"] = {"tag": tag, **scores.compare(tasks)}
+        among = [label for label, arm in zip(summary, arms, strict=True) if arm.label in tasks.get(arm.game, ())]
+        numbers["compared"] = {"tag": tag, "groups": among, **scores.compare(tasks)}
         text += "\n" + scores.table(numbers["compared"], f"{TAGS[tag].short} return")
     print(text)
     with Book(target, look, redrawn) as book:
@@ -93,7 +94,8 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
 
 def _tasks(arms: Sequence[Arm]) -> tuple[str, dict[str, dict[str, Array]]]:
     """The return by which algorithms are compared, greedy evaluation where all have it, and by environment the scores
-    of those of enough seeds."""
+    of those of enough seeds. Searches have no return of an agent's and are left out beside agents."""
+    arms = [arm for arm in arms if not arm.search] or arms
     shared = [tag for tag in TAGS if all(tag in arm.scores for arm in arms)]
     if not shared:
         return "", {}
@@ -164,7 +166,8 @@ Panel = str
 def _panels(arms: Sequence[Arm], kind: str) -> list[Panel]:
     of_kind = [tag for tag in tags("return" if kind == "return" else "loss") if any(tag in arm.curves for arm in arms)]
     if kind == "return":
-        common = [tag for tag in of_kind if all(tag in arm.curves for arm in arms)]
+        agents = [arm for arm in arms if not arm.search]
+        common = [tag for tag in of_kind if all(tag in arm.curves for arm in agents)]
         replaced = {name for tag in common for name in TAGS[tag].replaces}
         return [tag for tag in of_kind if tag not in replaced and (tag in common or not TAGS[tag].replaces)]
     found = [(quantity(tag, package(arm.names)), tag) for tag in of_kind for arm in arms if tag in arm.curves]
@@ -235,7 +238,7 @@ def _draw_curves(
         for label in sorted({arm.label for arm in every}):  # which gives the legend its order
             axes[0].plot([], [], color=colours[label], label=label)
         left = iter(zip(axes, drawn, strict=True))
-        equal: dict[str, list[Any]] = {}
+        equal: dict[str, dict[str, list[Any]]] = {}  # by environment, and by the steps of the x axis
         values: dict[Any, Array] = {}
         for row in page:
             for column, (game, panel) in enumerate(row):
@@ -244,7 +247,7 @@ def _draw_curves(
                 for arm in here:
                     panels.draw_aggregate(axis, *arm.curves[tag], colours[arm.label], arm.label, len(here) == 1)
                 set_title(axis, f"{in_words(game)}: {heading}" if several else heading, 6.2 / len(row))
-                axis.set(xlabel=STEPS_LABEL)
+                axis.set(xlabel=steps_label(tag))
                 if column == 0 or label != _shown(row[column - 1][1])[2]:
                     axis.set_ylabel(label)
                 panels.scale(axis, book.look.log if TAGS[tag].kind == "return" or label == RETURN_LABEL else True)
@@ -252,10 +255,12 @@ def _draw_curves(
                     values[axis] = np.concatenate([arm.curves[tag][1].ravel() for arm in here])
                     panels.clip_below(axis, values[axis])
                 if same_axis([tag]):
-                    equal.setdefault(game, []).append(axis)
-        for game, alike in equal.items():
+                    equal.setdefault(game, {}).setdefault(steps_label(tag), []).append(axis)
+        for game, by_steps in equal.items():
+            alike = [axis for part in by_steps.values() for axis in part]
             panels.share_limits(alike)
-            panels.share_limits(alike, "x")
+            for part in by_steps.values():
+                panels.share_limits(part, "x")
             for axis in alike:
                 panels.draw_levels(axis, shown[game], dict(colours), labels=not several, game=in_words(game))
             panels.share_limits(alike)

@@ -5,12 +5,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from control.reports.tags import FITNESS, REWARD_RATE, TAGS
+from control.reports.tags import FITNESS, REWARD_RATE, TAGS, of_search
 from envs.names import reward_threshold
 from models.registry import family, implementations
 from models.settings import UserError
 
 STEPS_LABEL = "environment steps"
+SEARCH_STEPS_LABEL = "steps of all agents on proxies"
 RETURN_LABEL = "return (sum of rewards)"
 # Losses of different kinds share no panel. By tag and package of the family: what is drawn, and its unit.
 _TD = ("Squared TD error", "reward²")
@@ -118,6 +119,11 @@ def quantity(tag: str, of: str = "") -> tuple[str, str]:
     if tag == REWARD_RATE:
         return entry.title, "reward per step"
     return entry.title, "fitness (return)" if tag == FITNESS else RETURN_LABEL
+
+
+def steps_label(tag: str) -> str:
+    """The label of the x axis of a panel of ``tag``."""
+    return SEARCH_STEPS_LABEL if of_search([tag]) else STEPS_LABEL
 
 
 def same_axis(tags: Iterable[str]) -> list[str]:

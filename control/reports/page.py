@@ -89,12 +89,11 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path, m
     order = ("In brief", "Curves", "Obedience", "Films", "Learned environments and rewards", "Numbers", "Settings",
              "Versions", "How to repeat it")  # fmt: skip
     shown = {_anchor(name): (name, words[name]) for name in order if words[name]}
-    steps = max(seed["env_steps"] for subject in subjects for seed in subject.summary["seeds"].values())
     counts = seeds_text([len(subject.group.runs) for subject in subjects])
     description = f"{len(subjects)} groups of runs, {counts} each" if len(subjects) > 1 else f"One experiment, {counts}"
     return template.substitute(
         title=escape(sections.title(subjects)),
-        description=escape(f"{description}, up to {steps:,} environment steps of a seed."),
+        description=escape(f"{description}, {sections.steps(subjects)}."),
         made_from=_made_from(made_from),
         contents="\n".join(f"<li>{html.link(anchor, name)}</li>" for anchor, (name, _) in shown.items()),
         sections="\n".join(

@@ -16,6 +16,7 @@ from control.cli.words import command_line
 from control.reports import html, obedience
 from control.reports.folders import Subject, as_text, judged_by, near
 from control.reports.groups import plot
+from control.reports.statistics import LEAST
 from control.reports.tables import AGGREGATES, aggregates
 from control.reports.tags import TAGS
 from control.storage.versions import read_versions
@@ -26,8 +27,8 @@ _OBEDIENCE = 1000  # the first number of a drawing of obedience, beyond those of
 _SOURCES = re.compile(r" \[[A-Z](, [A-Z])*\]")  # letters that the docstring of a family's settings explains
 _MOST_COMMANDS = 12  # of one group; more are said by their number
 _FIGURES = {
-    "": "Curves over environment steps",
-    "losses": "Losses over environment steps",
+    "": "Curves over steps",
+    "losses": "Losses over steps",
     "scores": "Comparison of scores: performance profiles and probability of improvement",
 }
 _PICTURES = {
@@ -68,6 +69,16 @@ def title(subjects: Sequence[Subject]) -> str:
     return f"{_listed(kinds)} on {_listed(games)}{labels}"
 
 
+def steps(subjects: Sequence[Subject]) -> str:
+    """How many steps a seed has made at most: of its environment, and in a search of all its agents."""
+    kinds = {False: "environment steps of a seed", True: "steps of all agents of a search together, on proxies"}
+    most = {
+        kind: max((seed["env_steps"] for each in subjects if each.search == kind
+                   for seed in each.summary["seeds"].values()), default=None) for kind in kinds
+    }  # fmt: skip
+    return " and ".join(f"up to {most[kind]:,} {words}" for kind, words in kinds.items() if most[kind] is not None)
+
+
 def brief(subjects: Sequence[Subject]) -> str:
     """What was run and what came out, a row for each group."""
     rows, shown = [], judged_by(subjects)
@@ -75,6 +86,7 @@ def brief(subjects: Sequence[Subject]) -> str:
         seeds = subject.summary["seeds"]
         steps = [seed["env_steps"] for seed in seeds.values()]
         span = f"{min(steps):,}" + (f" to {max(steps):,}" if min(steps) < max(steps) else "")
+        span += " of all agents" if subject.search else ""
         row = [subject.label, f"{len(seeds)} ({_ranges([int(seed) for seed in seeds])})", span]
         if tag:
             over = aggregates(subject.summary["over_seeds"][tag])
@@ -113,12 +125,25 @@ def curves(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> str:
         except SettingError:  # nothing to draw yet
             return html.paragraph("Neither returns nor losses were logged yet.")
         drawn = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(place).glob("*.svg"))}
+        among = json.loads(Path(place, "plot.json").read_text(encoding="utf-8")).get("compared", {}).get("groups", [])
     parts = []
     for number, (stem, svg) in enumerate(drawn.items()):
         kind = stem.removeprefix("plot").strip("_0123456789")
-        what = f"{_FIGURES.get(kind, kind.capitalize())}: {title(subjects)}"
-        parts.append(html.drawing(svg, number, f"{what}. The tables below have the numbers.", f"{what}."))
+        whose = _listed(among) if kind == "scores" else title(subjects)
+        said = f"{_FIGURES.get(kind, kind.capitalize())}: {whose}.{_left(subjects, among) if kind == 'scores' else ''}"
+        parts.append(html.drawing(svg, number, f"{said} The tables below have the numbers.", said))
     return "\n".join(parts)
+
+
+def _left(subjects: Sequence[Subject], among: Sequence[str]) -> str:
+    """Which groups a comparison of scores leaves out, and why."""
+    left = []
+    for subject in (each for each in subjects if each.label not in among):
+        seeds = len(subject.group.runs)
+        few = f"{seeds} seed{'s' * (seeds > 1)} of at least {LEAST}"
+        alone = "nothing to compare it with"
+        left.append(f"{subject.label} ({'a search' if subject.search else few if seeds < LEAST else alone})")
+    return f" Left out: {', '.join(left)}." if left else ""
 
 
 def obeyed(subjects: Sequence[Subject]) -> str:
@@ -161,7 +186,14 @@ def numbers(subjects: Sequence[Subject]) -> str:
         rows += [[name.strip(), "", "", *(column[name] for column in columns)] for name in AGGREGATES]
         parts.append(
             html.table(
-                f"Seeds of {subject.label}", ["seed", "epochs", "steps", *(TAGS[tag].short for tag in shown)], rows
+                f"Seeds of {subject.label}",
+                [
+                    "seed",
+                    "epochs",
+                    "steps of all agents" if subject.search else "steps",
+                    *(TAGS[tag].short for tag in shown),
+                ],
+                rows,
             )
         )
     return "\n".join(parts)

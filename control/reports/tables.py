@@ -6,7 +6,7 @@ from typing import Any
 
 from control.reports.runs import Group, return_tags
 from control.reports.statistics import interval, iqm, mean
-from control.reports.tags import RUNNING_MEAN, TAGS
+from control.reports.tags import RUNNING_MEAN, TAGS, of_search
 
 
 def summarise(group: Group) -> dict[str, Any]:
@@ -52,7 +52,8 @@ def table(title: str, summary: dict[str, Any]) -> str:
     lines = [f"{f'{title}: returns' if title else 'Returns'}, mean of the last tenth of the epochs (best epoch)"]
     for label, group in summary.items():
         shown = list(group["over_seeds"])
-        rows = [[label, "epochs", "env steps", *(TAGS[tag].short for tag in shown)]]
+        steps = "steps of all agents" if of_search(shown) else "env steps"
+        rows = [[label, "epochs", steps, *(TAGS[tag].short for tag in shown)]]
         for seed, numbers in group["seeds"].items():
             cells = [f"{_number(numbers[tag]['last'])} ({_number(numbers[tag]['best'])})" for tag in shown]
             rows.append([f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}", *cells])

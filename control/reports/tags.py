@@ -5,7 +5,7 @@ and the tests hold what the families log against it. A family whose losses are t
 column that has no line here is only logged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -189,6 +189,11 @@ def renamed(columns: Sequence[str]) -> list[str]:
     if "train/loss_p" in columns:  # policy gradients had the entropy as a share of the largest
         names["train/entropy"] = "train/entropy_share"
     return [names.get(name, name.replace("es/", "search/", 1) if name.startswith("es/") else name) for name in columns]
+
+
+def of_search(names: Iterable[str]) -> bool:
+    """Whether a run that has numbers of these ``names`` is a search, whose steps are those of all its agents."""
+    return any(name.startswith("search/") for name in names)
 
 
 def tags(*kinds: Kind) -> list[str]:
