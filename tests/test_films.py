@@ -115,6 +115,19 @@ def test_a_film_has_the_speed_of_the_environment_and_every_step(stripes: str, tm
         assert gif.n_frames > 1 and gif.info["loop"] == 0
 
 
+def test_a_film_tells_how_much_is_done(stripes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By episodes as long as those before; a GIF that is too large is another attempt."""
+    told, waiting = list[float](), round(0.4 * 7) + round(1.4 * 7)
+    actors = [Actor(lambda: playing(stripes))]
+    record(actors, stripes, tmp_path / "film.mp4", [4, 4], small=True, watch=told.append)
+    assert len(told) == 2 * (4 + waiting) and told == sorted(told)
+    assert told[3 + waiting] < 0.01  # of episodes without end
+    assert told[-1] == pytest.approx(0.75) and told[4 + waiting] == pytest.approx(0.375 * (1 + 1 / (4 + waiting)))
+    told.clear()
+    encoding.gif(tmp_path / "film.mp4", 1, told.append)
+    assert told[0] == 0.5 and told == sorted(told) and told[-1] < 1
+
+
 def test_an_episode_without_end_is_cut(stripes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("control.films.recording._LONGEST", 6)
     assert record([Actor(lambda: playing(stripes))], stripes, tmp_path / "film.mp4", [500]) == [[6.0]]
@@ -181,9 +194,12 @@ def test_one_episode_is_called_one_episode() -> None:
     assert returns_text([203.4, -7.0]) == "2 episodes, returns 203, -7"
 
 
-def test_a_run_is_filmed_and_told(logdir: Path, capsys: Shown, brief: None) -> None:
+def test_a_run_is_filmed_and_told(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch, brief: None) -> None:
+    monkeypatch.setattr("control.films.recording._SPEED", 0.1)  # pictures a second
     folder = trained(logdir, "--record", "--record_episodes", "1", epochs=2, time_limit=9)  # UDRL, which has commands
-    said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  video"))
+    shown = capsys.readouterr().out.splitlines()
+    assert next(line for line in shown if line.startswith("epoch 2/2")).endswith("16:30 left"), "99 pictures"
+    said = next(line for line in shown if line.startswith("  video"))
     assert "the best agent, greedy: one episode, return 9" in said
     assert {path.name for path in (folder / "videos").iterdir()} == {"final.mp4", "final.gif"}
     height = frames(folder / "videos" / "final.mp4")[0]["size"][1]

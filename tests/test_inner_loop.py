@@ -149,6 +149,12 @@ def test_threads_take_whole_groups_and_change_no_bit(case: str) -> None:
     same(found[1], found[0], list(range(len(seeds))))
 
 
+def test_many_environments_tell_as_often_how_much_is_done() -> None:
+    loop, told = loop_of(agent={"num_envs": 8}, inner_steps=2560), list[float]()
+    loop.run(proxies_of(loop, 2), [1, 2], watch=told.append)
+    assert len(told) >= 5 and told == sorted(told) and told[-1] == 1
+
+
 @pytest.mark.parametrize("rule", ["budget", "plateau", "solved"])
 def test_alone_as_in_company_on_the_real_environment(rule: str, kept: list[int]) -> None:
     settings = PLATEAU | {"inner_rule": "budget", "solved_reward": 20.0, "inner_steps": 250}

@@ -80,23 +80,25 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
     if run.record:
         say_if(verbose, "filming an agent that trains on the winner")
         video = folder / "videos" / "final.mp4"
-        yield "video", _film(module, winner, video)
+        yield "video", _film(module, winner, video, verbose)
         show_film(module, folder, video)
     say_if(verbose, "drawing what the winner shows agents")
     pictures = importlib.import_module(f"control.reports.{family(run.implementation).package.rpartition('.')[2]}")
     yield "picture", pictures.picture(files.load(path), folder, module.settings)
 
 
-def _film(module: PopulationModule, winner: Tensor, path: Path) -> str:
+def _film(module: PopulationModule, winner: Tensor, path: Path, verbose: bool) -> str:
     """Train one more agent on the winner alone and record it on the real environment."""
     settings, game = module.settings, module.settings.run.gamename
     config = dataclasses.replace(module.config, inner_steps=module.config.steps_in_use)
     loop = InnerLoop(config, settings.run.agent, settings.agent, game, settings.run.num_threads)
     loop = loop.alone(loop.kinds[0])
-    trained = loop.finish(loop.begin(winner[None], module.seeds_of("video", 1)))
+    with progress("trained", verbose) as watch:
+        trained = loop.finish(loop.begin(winner[None], module.seeds_of("video", 1)), watch=watch)
     seeds = Streams.named(module.seeds, "video").episode_seeds(settings.run.record_episodes)[0].tolist()
     try:
-        (returns,) = record([Actor(lambda: trained.policy)], game, path, seeds, small=True)
+        with progress("filming", verbose) as watch:
+            (returns,) = record([Actor(lambda: trained.policy)], game, path, seeds, small=True, watch=watch)
     except UserError as error:
         return f"none: {error}"
     return f"{path}, .gif (an agent trained on the proxy only, in the real environment: {returns_text(returns)})"
@@ -144,7 +146,8 @@ def _returns(module: PopulationModule, means: Tensor, count: int, doing: str) ->
     for first in range(0, count, _ROUND):
         last = min(first + _ROUND, count)
         if left:
-            also = doing and f"the other {len(left)} with agents {first + 1} to {last}"
+            others = "mean" if len(left) == 1 else f"{len(left)} means"
+            also = doing and f"the other {others} with agents {first + 1} to {last}"
             outcome = _outcome(module, means[left], "second test", count, also, drawn, (first, last))
             scores[left, first:last] = outcome.scores.view(len(left), -1).nan_to_num(-torch.inf)
         for each in left:

@@ -129,7 +129,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             paths = (folder / f"eval_{stem}_{number}.mp4" for number in itertools.count())
             path = next(path for path in paths if not path.exists())
             sample, name = modes == ("sampled",), f"video {now.seed}"
-            returns = film(loop, here.run, path, name, sample, now.record_episodes, small=True)
+            with progress("filming") as watch:
+                returns = film(loop, here.run, path, name, sample, now.record_episodes, True, watch)
             acting = "drawn actions" if sample else "greedy"
             print(f"\nvideo: {path} ({acting}: {returns_text(returns)})\nGIF:   {path.with_suffix('.gif')}")
 

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
+from control.cli.progress import progress
 from control.cli.settings import RunConfig, Settings
 from control.cli.words import WORDS
 from control.commands.evaluate import agent_settings, proxy_or_checkpoint
@@ -49,7 +50,8 @@ def film_beside(settings: Settings) -> int:
     seeds = Streams.named([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
     with contextlib.ExitStack() as stack:
         actors = [_actor(run, word, source, stack) for word, source in sources]
-        played = record(actors, game, path, seeds, limit, small=True)
+        with progress("filming") as watch:
+            played = record(actors, game, path, seeds, limit, small=True, watch=watch)
     for actor, returns in zip(actors, played, strict=True):
         print(f"{actor.caption}: {returns_text(returns)}")
     print(f"\nvideo: {path}\nGIF:   {path.with_suffix('.gif')}")
@@ -134,6 +136,7 @@ def _on_proxy(run: RunConfig, word: str, proxy: Proxy) -> Actor:
             return Actor(lambda: new, f"{name}, untrained")
         where = f"the real {proxy.game}" if word == REAL else f"{proxy.path.stem}, which was learned"
         print(f"training {name} on {where}, for {steps:,} steps at most", flush=True)
-        trained = loop.finish(begun)
+        with progress("trained") as watch:
+            trained = loop.finish(begun, watch=watch)
     made = int(trained.steps[0])
     return Actor(lambda: trained.policy, f"{name}, {made:,} steps on {where.partition(',')[0]}")

@@ -14,6 +14,7 @@ from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
 from control.cli.colour import note, painted, warning
 from control.cli.ending import ending
+from control.cli.progress import progress
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, end_of, to_yaml
 from control.commands.choose_proxy import conclude, say_if
 from control.commands.process import prepare
@@ -118,8 +119,8 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, after: Callbacks 
     )  # fmt: skip
     # Lightning's own counters follow from ours, so those of a file are not believed.
     epochs, steps = trainer.fit_loop, trainer.fit_loop.epoch_loop
-    for progress in (epochs.epoch_progress, steps.batch_progress, steps.manual_optimization.optim_step_progress):
-        progress.increment_by(done)
+    for counter in (epochs.epoch_progress, steps.batch_progress, steps.manual_optimization.optim_step_progress):
+        counter.increment_by(done)
     steps._batches_that_stepped = done
     for callback in callbacks:
         if callback.state_key in module.callback_states:
@@ -264,7 +265,8 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
         try:
             run = module.settings.run
             say_if(verbose, "filming the best agent")
-            returns = film(module.loop, run, video, "final video", episodes=run.record_episodes, small=True)
+            with progress("filming", verbose) as watch:
+                returns = film(module.loop, run, video, "final video", False, run.record_episodes, True, watch)
             show_film(module, folder, video)
             yield "video", f"{video}, .gif (the best agent, greedy: {returns_text(returns)})"
         except UserError as error:

@@ -35,7 +35,7 @@ from models.streams import Streams, derive_seed, in_step, numbered_seed
 
 Advance = Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]]
 _COMPACT = 0.75  # share of members still in training below which the others leave the program
-_WATCHED, _WATCHED_COMPILED = 128, 512  # steps after which it is said how much is done
+_WATCHED, _WATCHED_COMPILED = 128, 512  # steps of all environments after which it is said how much is done
 _TRAINING = 0.9  # what is told of the work when agents are trained and still have to be tested
 
 
@@ -139,7 +139,7 @@ def train(
             due = min(due, look)
         if watch is not None:
             watch(1 - int(running.sum()) / members * (1 - made / steps))
-            due = min(due, _WATCHED if advance is None else _WATCHED_COMPILED)
+            due = min(due, -(-(_WATCHED if advance is None else _WATCHED_COMPILED) // envs))
         for ended in (advance or type(loop).advance)(loop, due, running, stops):
             if not stops:
                 continue

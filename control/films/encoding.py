@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from control.cli.progress import Watch
 from control.films.pictures import Frame
 from control.storage.run_dir import replacing
 from envs.names import first_line
@@ -48,7 +49,9 @@ def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None
                 if writer is None:
                     writer = encoder().write_frames(
                         str(temporary), frame.shape[1::-1], fps=frames_per_second, macro_block_size=2,
-                        ffmpeg_log_level="error", output_params=["-f", "mp4", "-movflags", "+faststart"],
+                        ffmpeg_log_level="error",
+                        # Drawn pictures are no larger for a quick encoder.
+                        output_params=["-preset", "veryfast", "-f", "mp4", "-movflags", "+faststart"],
                     )  # fmt: skip
                     writer.send(None)
                 writer.send(np.ascontiguousarray(frame))
@@ -70,10 +73,11 @@ def _writing(what: str, path: Path) -> Iterator[None]:
         raise UserError(f"{what} {str(path)!r} could not be written: {first_line(error)[:160]}") from error
 
 
-def gif(video: Path, limit: int = SMALL) -> Path:
+def gif(video: Path, limit: int = SMALL, watch: Watch | None = None) -> Path:
     """A GIF of ``video`` beside it, as good as ``limit`` bytes allow: a long or lively film gets fewer frames, pixels
-    and colours, and at last fewer seconds. Raises UserError where it cannot be written."""
-    path, rate, size = video.with_suffix(".gif"), 0.0, 0
+    and colours, and at last fewer seconds. Raises UserError where it cannot be written. ``watch`` is told how much is
+    done, each time half of what was left: nobody knows which quality will be small enough."""
+    path, rate, size, done = video.with_suffix(".gif"), 0.0, 0, 0.0
     with _writing("GIF", path), replacing(path) as temporary:
         widest = next(encoder().read_frames(str(video)))["size"][0]
         for quality in _QUALITIES:
@@ -84,6 +88,9 @@ def gif(video: Path, limit: int = SMALL) -> Path:
             rate, size = now, temporary.stat().st_size
             if size <= limit:
                 break
+            done = (1 + done) / 2
+            if watch is not None:
+                watch(done)
     return path
 
 

@@ -23,7 +23,7 @@ def enlarged(frame: Frame) -> Frame:
     """The picture by the smallest whole factor that makes its longer side `SMALLEST` pixels, its squares as sharp as
     they were."""
     factor = max(1, -(-SMALLEST // max(frame.shape[:2])))
-    return frame.repeat(factor, 0).repeat(factor, 1)
+    return frame if factor == 1 else frame.repeat(factor, 0).repeat(factor, 1)
 
 
 def letters(width: int) -> int:
@@ -34,19 +34,32 @@ def letters(width: int) -> int:
 def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Frame:
     """The picture above ``lines`` of cells of equal width, so that numbers stay where they are; letters have ``height``
     pixels at most, and fewer where a cell is too long. The first line stands out."""
-    from PIL import Image, ImageDraw
-
     row, width, margin = round(1.6 * height), frame.shape[1], height // 2
-    strip = Image.new("RGB", (width, row * len(lines) + margin), _BACK)
-    draw = ImageDraw.Draw(strip)
+    strip = _backdrop(row * len(lines) + margin, width).copy()
     for number, cells in enumerate(lines):
         room = (width - 2 * margin) / max(1, len(cells))
-        middle = margin // 2 + row * number + row // 2
+        top = margin // 2 + row * number
         for place, text in enumerate(cells):
-            words, letter = _fitting(text, height, room - margin)
-            ink = _INK if number else _STRONG
-            draw.text((margin + round(place * room), middle), words, ink, letter, anchor="lm")
-    return np.concatenate([frame, np.asarray(strip)])
+            left = margin + round(place * room)
+            drawn = _cell(text, height, round(room), row, _INK if number else _STRONG)
+            strip[top : top + row, left : left + drawn.shape[1]] = drawn[:, : width - left]
+    return np.concatenate([frame, strip])
+
+
+@functools.lru_cache(256)
+def _cell(text: str, height: int, room: int, row: int, ink: tuple[int, int, int]) -> Frame:
+    """A cell with its ``text``, ``[row, room, 3]``. Most are the same from picture to picture; drawing takes time."""
+    from PIL import Image, ImageDraw
+
+    cell = Image.new("RGB", (room, row), _BACK)
+    words, letter = _fitting(text, height, room - height // 2)
+    ImageDraw.Draw(cell).text((0, row // 2), words, ink, letter, anchor="lm")
+    return np.asarray(cell)
+
+
+@functools.lru_cache(16)
+def _backdrop(height: int, width: int) -> Frame:
+    return np.full((height, width, 3), _BACK, np.uint8)
 
 
 def card(frame: Frame, lines: Sequence[str], height: int) -> Frame:
@@ -67,7 +80,7 @@ def beside(frames: Sequence[Frame]) -> Frame:
     formats want."""
     height = max(frame.shape[0] for frame in frames)
     width = sum(frame.shape[1] for frame in frames) + GAP * (len(frames) - 1)
-    sheet = np.full((height + height % 2, width + width % 2, 3), _BACK, np.uint8)
+    sheet = _backdrop(height + height % 2, width + width % 2).copy()
     left = 0
     for frame in frames:
         sheet[: frame.shape[0], left : left + frame.shape[1]] = frame

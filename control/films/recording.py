@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from control.cli.progress import Watch, part
 from control.cli.settings import RunConfig
 from control.films.encoding import encoder, gif, mp4
 from control.films.pictures import GAP, Frame, beside, captioned, card, enlarged, letters
@@ -21,6 +22,8 @@ from models.streams import Streams
 
 _LONGEST = 10_000  # steps of an episode, after which it is cut: some environments have no end
 _LOOK, _PAUSE = 0.4, 1.4  # seconds for which the last picture of an episode stays as it is, and then behind its card
+_SPEED, _STILL = 150.0, 90  # pictures drawn and encoded in a second, nearly, and those at the end of most episodes
+_DRAWN = 0.75  # of the work of a film that also becomes a GIF
 
 
 @dataclass(frozen=True)
@@ -52,41 +55,54 @@ def check_film(game: str, time_limit: int | None, setting: str, before: str = ""
         raise SettingError(f"{setting} is {line}" if before else f"{setting}: {line}", setting) from error
 
 
+def film_seconds(run: RunConfig, length: float | None) -> float:
+    """What the film of a run may take if its episodes have this ``length``; 0 where there will be none."""
+    return run.record * run.record_episodes * ((length or 0) + _STILL) / _SPEED
+
+
 def film(
-    loop: Loop, run: RunConfig, path: Path, name: str, sample: bool = False, episodes: int = 1, small: bool = False
-) -> list[float]:
+    loop: Loop, run: RunConfig, path: Path, name: str, sample: bool = False, episodes: int = 1, small: bool = False,
+    watch: Watch | None = None,
+) -> list[float]:  # fmt: skip
     """Write a video of ``episodes`` of the first member, and with ``small`` a GIF beside it; their returns. Seeds come
-    from ``name`` alone: a run that records learns the same as one that does not."""
+    from ``name`` alone: a run that records learns the same as one that does not. ``watch`` is told how much is done."""
     streams, forks = Streams.named(loop.seeds, name), Streams.named(loop.seeds, f"{name}, actions")
     seeds = streams.episode_seeds(episodes)[0].tolist()
     actor = Actor(lambda: loop.policy(forks.fork(), sample))
-    return record([actor], run.gamename, path, seeds, run.time_limit, small)[0]
+    return record([actor], run.gamename, path, seeds, run.time_limit, small, watch)[0]
 
 
 def record(
     actors: Sequence[Actor], game: str, path: Path, seeds: Sequence[int], time_limit: int | None = None,
-    small: bool = False,
+    small: bool = False, watch: Watch | None = None,
 ) -> list[list[float]]:  # fmt: skip
     """Write a film of ``actors`` side by side to ``path`` (mp4): one episode after another, each from one of ``seeds``
-    for all of them. Who ends first waits for the others. With ``small`` also a GIF beside it. Returns of each actor's
-    episodes. Raises UserError where ffmpeg is missing or the environment cannot be drawn."""
+    for all of them. Who ends first waits for the others. With ``small`` also a GIF beside it. ``watch`` is told how
+    much is done, by episodes as long as those before. Returns of each actor's episodes. Raises UserError where ffmpeg
+    is missing or the environment cannot be drawn."""
+    drawing = part(watch, 0, _DRAWN if small else 1)
     with contextlib.ExitStack() as stack:
         stages = [_Stage(actor, game, time_limit, len(actors), stack) for actor in actors]
-        speed = stages[0].frames_per_second
+        speed, usual = stages[0].frames_per_second, stages[0].environment.spaces.max_episode_steps or _LONGEST
         with mp4(path, speed) as add:
             for number, seed in enumerate(seeds):
                 heading = f"episode {number + 1} of {len(seeds)}" if len(seeds) > 1 else "one episode"
                 for stage in stages:
                     stage.start(seed, heading)
                 add(beside([stage.picture() for stage in stages]))
+                made = 0
                 left = max(1, round(_LOOK * speed)) + max(1, round(_PAUSE * speed))  # pictures, after the last step
                 while left:
                     left -= all(stage.done for stage in stages)
                     for stage in stages:
                         stage.advance()
                     add(beside([stage.picture() for stage in stages]))
+                    made += 1
+                    if drawing is not None:
+                        drawing((number + min(made / usual, 1)) / len(seeds))
+                usual = made if number == 0 else (usual * number + made) / (number + 1)
     if small:
-        gif(path)
+        gif(path, watch=part(watch, _DRAWN, 1 - _DRAWN))
     return [stage.returns for stage in stages]
 
 

@@ -10,10 +10,11 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from control.cli.settings import Settings
+from control.films.recording import film_seconds
 from control.lightning.module import RunModule
 from control.loops.build import build_loop, in_spaces, take_weights
 from control.loops.loop import as_observations, first_acts
-from control.reports.tags import GREEDY, REWARD_RATE, RUNNING_MEAN, SAMPLED, SCORES, SPEED, TRAINING
+from control.reports.tags import GREEDY, LENGTH, REWARD_RATE, RUNNING_MEAN, SAMPLED, SCORES, SPEED, TRAINING
 from control.storage import checkpoints
 from models.state import demand
 from models.streams import Streams
@@ -168,6 +169,11 @@ class AgentModule(RunModule):
         means, lost = self.means(), int((~self.loop.sound).sum())
         diverged = [f"{lost} of {len(self.seeds)} seeds diverged"] if lost else []
         return [texts[tag].format(means[tag]) for tag in texts if tag in means] + diverged
+
+    def seconds_after(self) -> float:
+        """The film, of episodes as long as those of training."""
+        limit = self.loop.agents[0].spaces.max_episode_steps
+        return film_seconds(self.settings.run, self.means().get(LENGTH, limit))
 
     def close(self) -> None:
         self.loop.close()

@@ -109,9 +109,9 @@ class Progress(Callback):
         share = module.share()
         if isinstance(module, AgentModule) and not module.gradient_steps and share < 1:
             return "time left is known once updates begin"
-        left = (time.perf_counter() - self._started) / (share - self._begun) * (1 - share)
-        left += 0.0 if module.stop_reason() else module.seconds_after()
-        return f"{tqdm.format_interval(left)} left"
+        rest = 0.0 if module.stop_reason() else 1 - share
+        left = (time.perf_counter() - self._started) / (share - self._begun) * rest
+        return f"{tqdm.format_interval(left + module.seconds_after())} left"
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.bar is not None:

@@ -17,6 +17,7 @@ from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seed
 from control.evolution.objectives import objective
 from control.evolution.strategies import STRATEGIES, Archive, Strategy
 from control.evolution.teachers import check_teacher, is_teacher
+from control.films.recording import film_seconds
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces, device_of, in_spaces
 from control.loops.memory import check_memory, of_search
@@ -111,7 +112,9 @@ class PopulationModule(RunModule):
     def seconds_after(self) -> float:
         """The re-evaluation of the best means, the winner's held-out evaluation, and its film."""
         means = len(self.archive.entries) + (not self.has_solved())
-        return self.seconds_of(means * self.config.retest_agents + self.config.report_agents + self.settings.run.record)
+        run, played = self.settings.run, self.outcome
+        own = self.seconds_of(means * self.config.retest_agents + self.config.report_agents + run.record)
+        return own + film_seconds(run, None if played is None else played.test_steps / played.returns.numel())
 
     def close(self) -> None:
         self.workers.close()
