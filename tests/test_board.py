@@ -51,6 +51,14 @@ def test_the_page_shows_the_table() -> None:
     assert named == set(TAGS)
 
 
+def test_the_page_names_what_is_beside_numbers(finished: Finished) -> None:
+    text = (ROOT / "docs" / "tensorboard.md").read_text(encoding="utf-8").partition("### Beside numbers")[2]
+    named = set(re.findall(r"\| `([a-z_/*]+)` \|", text))
+    tags = shown(finished(implementation="UDRL")[0]).Tags()
+    logged = {*tags["histograms"], *tags["images"], *tags["tensors"]} - {"custom_scalars__config__"}
+    assert named == {re.sub("^(weights|actions)/.*", r"\1/*", tag) for tag in logged} | {"film"}
+
+
 @pytest.mark.parametrize(("former", "now"), [
     # policy gradients with values; agents that learn step by step; PPO, which had both losses; a search
     ("train/loss_p,train/loss_v,train/loss_t,train/entropy,train/adv_m",
