@@ -156,6 +156,10 @@ LINES = [
     "--implementation SE --gamename acrobot --proxy bandit --no_mirrored --test_limit 20 --vary lr batch_size",
     "--implementation SE --gamename cartpole --agent DuelingDDQN --preset paper --seed 3",
     "--implementation ER --preset panflute_low --num_pipes 3 --time_limit 7 --no_record",
+    "--implementation DDQN --total_steps 900",
+    "--implementation CPG --total_steps 900",
+    "--implementation DDQN --total_steps 900 --epochs 3",
+    "--implementation RN --gamename cliff --total_steps 900",
 ]
 
 
@@ -165,6 +169,7 @@ def test_the_command_line_makes_the_same_settings(words: str) -> None:
     python, script, *line = shlex.split(command_line(settings))
     assert (python, script) == ("python", "trainer.py")
     assert dataclasses.replace(parse(line), given=settings.given) == settings
+    assert " null" not in " ".join(line)
     assert "--exp_name" not in command_line(settings, without=("exp_name",))
 
 

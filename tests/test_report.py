@@ -137,7 +137,9 @@ def test_a_comparison(compared: Path, tmp_path: Path, capsys: Shown) -> None:
     assert "lr 0.002 0.001" in differing and "implementation RCP-R UDRL" in differing
     assert " max_grad_norm " not in differing and " max_grad_norm " in page.text
     command = "python trainer.py --implementation RCP-R --gamename lunarlander --seed 25 --lr 0.002"
-    assert f"{command} python trainer.py --implementation RCP-R --gamename lunarlander --seed 26" in page.text
+    again = f"{command} --logdir {compared} python trainer.py --implementation RCP-R --gamename lunarlander --seed 26"
+    assert again in page.text and "<span>--seed</span> 25 <span>--lr</span>" in page.source, "which no line is cut in"
+    assert re.search(r"figure > .wide::before { content: .*scroll sideways", page.source)
     assert "a<b>" not in page.source and "before versions were noted" in page.text
 
 

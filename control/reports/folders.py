@@ -72,6 +72,12 @@ class Folder:
             return parse(["--config", str(file)]) if file.is_file() else None
         return None
 
+    @property
+    def logdir(self) -> Path | None:
+        """What `--logdir` was, where the folder still lies as it was made."""
+        made = self.path.name.startswith("version_") and self.path.parent.name.startswith("seed_")
+        return self.path.parents[4] if made and len(self.path.parents) > 4 else None
+
     @cached_property
     def written(self) -> dict[str, str]:
         """Settings as text, by name."""

@@ -46,8 +46,8 @@ def details(summary: str, content: str) -> str:
 
 def code(lines: Sequence[str]) -> str:
     """Commands for a shell."""
-    text = "\n".join(lines)
-    return f'<pre tabindex="0"><code>{escape(text)}</code></pre>'
+    text = re.sub(r"(?<!\S)--\w[\w.]*", r"<span>\g<0></span>", escape("\n".join(lines)))  # lines end beside flags
+    return f'<pre tabindex="0"><code>{text}</code></pre>'
 
 
 def drawing(svg: str, number: int, alt: str, caption: str) -> str:

@@ -12,9 +12,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from control.cli.settings import RunConfig
 from control.cli.words import command_line
 from control.reports import html, obedience
-from control.reports.folders import Subject, as_text, judged_by, near
+from control.reports.folders import Folder, Subject, as_text, judged_by, near
 from control.reports.groups import plot
 from control.reports.statistics import LEAST
 from control.reports.tables import AGGREGATES, aggregates
@@ -329,7 +330,7 @@ def repeat(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) 
         for folder in subject.folders:
             config = folder.path / "config.yaml"
             if folder.settings is not None:
-                lines.append(command_line(folder.settings))
+                lines.append(f"{command_line(folder.settings)}{_logdir(folder)}")
             elif config.is_file():
                 lines.append(f"python trainer.py --config {shlex.quote(near(config))}")
         if not lines:
@@ -344,6 +345,12 @@ def repeat(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) 
     parts += [html.code([f"python trainer.py --report {folders}{out}", f"python trainer.py --plot {folders}"])]
     note = "A run gives the same numbers again with the same versions and processor; others round differently."
     return "\n".join([*parts, html.paragraph(note, "faint")])
+
+
+def _logdir(folder: Folder) -> str:
+    """The flag of it, where it is another than the default."""
+    place = near(folder.logdir) if folder.logdir else RunConfig.logdir
+    return f" --logdir {shlex.quote(place)}" if place != RunConfig.logdir else ""
 
 
 def _number(value: float | None) -> str:
