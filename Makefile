@@ -7,6 +7,7 @@
 DEVELOP := train,dev,tune,mujoco,fast
 TRAINER := train
 SEARCHER := train,fast
+SITE := train,docs
 ARGS ?=
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 find_python = for p in python3 python3.13 python3.12 python3.11; do \
@@ -21,6 +22,12 @@ UV := $(shell command -v uv 2>/dev/null)
 INSTALL = $(if $(UV),"$(UV)" pip install --python $(RUN),$(RUN) -m pip install --disable-pip-version-check)
 # Another interpreter or other extras ask for another stamp, so a stale .venv is one whose stamp is absent or old.
 STAMP := $(VENV)/.ready-$(VERSION)-
+# That of extras $(1), or the newest of a set that includes them, which serves as well.
+comma := ,
+extras = $(subst $(comma), ,$(1))
+lacking = $(filter-out $(call extras,$(2:$(STAMP)%=%)),$(call extras,$(1)))
+serving = $(foreach each,$(shell ls -t $(STAMP)* 2>/dev/null),$(if $(call lacking,$(1),$(each)),,$(each)))
+stamp = $(or $(firstword $(call serving,$(1))),$(STAMP)$(1))
 BROKEN := $(if $(filter runs,$(shell $(RUN) -c 'print("runs")' 2>/dev/null)),,again)
 
 export OMP_NUM_THREADS ?= 1
@@ -33,11 +40,11 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
-setup: $(STAMP)$(or $(EXTRAS),$(DEVELOP))  ## create or refresh .venv for everything here; at once when it is up to date
+setup: $(call stamp,$(or $(EXTRAS),$(DEVELOP)))  ## create or refresh .venv for everything here; at once when it is up to date
 
-trainer: $(STAMP)$(or $(EXTRAS),$(TRAINER))
+trainer: $(call stamp,$(or $(EXTRAS),$(TRAINER)))
 
-searcher: $(STAMP)$(or $(EXTRAS),$(SEARCHER))
+searcher: $(call stamp,$(or $(EXTRAS),$(SEARCHER)))
 
 $(STAMP)%: pyproject.toml constraints.txt $(BROKEN)
 	@$(PYTHON) -c '$(SUPPORTED)' 2>/dev/null || { \
@@ -86,10 +93,10 @@ types: setup  ## type check
 bench: setup  ## every benchmark, one after another
 	@set -e; for file in $(filter-out benchmarks/common.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(RUN) "$$file" $(ARGS); done
 
-docs: $(STAMP)train,docs  ## the documentation as a site
+docs: $(call stamp,$(SITE))  ## the documentation as a site
 	@$(RUN) -m sphinx -b html -n -W --keep-going -q -c docs . build/site && echo "Open build/site/index.html in a browser"
 
-linkcheck: $(STAMP)train,docs  ## the documentation's links to outside, which takes a network
+linkcheck: $(call stamp,$(SITE))  ## the documentation's links to outside, which takes a network
 	@$(RUN) -m sphinx -b linkcheck -c docs . build/links
 
 tensorboard: trainer  ## TensorBoard over all runs

@@ -1,7 +1,10 @@
 """The Makefile, the workflow and the forms of GitHub: what they name is there."""
 
+import os
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -40,10 +43,33 @@ def test_targets_that_are_named_exist_and_are_no_files() -> None:
 
 
 def test_extras_that_targets_install_exist() -> None:
-    installed = re.findall(r"^(?:DEVELOP|TRAINER|SEARCHER) := (.+)$", MAKEFILE, re.MULTILINE)
-    installed += re.findall(r"\$\(STAMP\)([a-z]+(?:,[a-z]+)*)", MAKEFILE)
-    assert len(installed) == 5  # these three, docs and linkcheck
+    installed = re.findall(r"^(?:DEVELOP|TRAINER|SEARCHER|SITE) := (.+)$", MAKEFILE, re.MULTILINE)
+    assert len(installed) == 4
     assert {extra for extras in installed for extra in extras.split(",")} <= set(PROJECT["optional-dependencies"])
+
+
+def test_a_larger_set_that_is_installed_serves_the_smaller_one(tmp_path: Path) -> None:
+    """`make -n` in a copy, whose .venv has an interpreter that runs and stamps."""
+
+    def installs(target: str) -> list[str]:
+        command = ["make", "-n", "UV=", f"PYTHON={sys.executable}", target]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return re.findall(r"install .*-e '\.\[(.+)\]'", done.stdout)
+
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    assert installs("train") == ["train"] and installs("demo") == ["train,fast"]
+    stamp = tmp_path / ".venv" / ".ready-{}.{}-".format(*sys.version_info)
+    stamp.with_name(f"{stamp.name}train,dev,tune,mujoco,fast").touch()
+    assert [*installs("train"), *installs("demo"), *installs("test")] == []
+    assert installs("docs") == ["train,docs"], "docs are in no other set"
+    stamp.with_name(f"{stamp.name}train,docs").touch()
+    assert [*installs("docs"), *installs("demo")] == []
+    for path in stamp.parent.glob(".ready*"):
+        os.utime(path, (0, 0))
+    assert len(installs("demo")) == 1, "all that is installed is older than pyproject.toml"
 
 
 def test_every_place_says_which_pythons_are_supported() -> None:
