@@ -239,6 +239,9 @@ def test_extras_named_in_the_documentation_exist() -> None:
     for page in PAGES:
         for names in re.findall(r"pip install .*-e '?\.\[([\w,]+)\]", page.read_text()):
             assert set(names.split(",")) <= known, f"{page.name}: {names}"
+    for name, unsaid in (("CONTRIBUTING.md", set()), ("README.md", {"dev"})):  # the tables of extras
+        text = (ROOT / name).read_text()
+        assert {extra for extra in known if f"`{extra}`" not in text} == unsaid, name
 
 
 @functools.cache

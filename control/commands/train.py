@@ -14,6 +14,7 @@ from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
 from control.cli.colour import note, painted, warning
 from control.cli.ending import ending
+from control.cli.errors import one_line
 from control.cli.progress import progress
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, end_of, to_yaml
 from control.commands.choose_proxy import conclude, say_if
@@ -47,6 +48,7 @@ CHANGEABLE = (
     "recording_epoch_interval", "record_n_rollouts_per_epoch", "record", "record_episodes", "logger",
     "print_statements", "num_workers", "resume", "display", "num_threads", "step_timeout", *BY_FLAG,
 )  # fmt: skip
+_FOREIGN = ("wandb", "mlflow")  # loggers of Lightning's that have packages of their own
 
 
 def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -> tuple[Path, bool]:
@@ -131,18 +133,28 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, after: Callbacks 
 
 def _loggers(run: RunConfig, folder: Path) -> list[Logger]:
     """Lightning's loggers that the settings ask for. metrics.csv and TensorBoard have their own (`RunLog`)."""
-    if run.logger not in ("wandb", "mlflow"):
+    if run.logger not in _FOREIGN:
         return []
-    importlib.import_module(run.logger)  # the missing package is an error of one line
     name = "/".join(folder.parts[-4:])
     if run.logger == "wandb":
         return [WandbLogger(project=run.exp_name, name=name, save_dir=folder)]
     return [MLFlowLogger(experiment_name=run.exp_name, run_name=name, save_dir=str(Path(run.logdir) / "mlruns"))]
 
 
+def _check_logger(run: RunConfig) -> None:
+    """Before anything is written, SettingError where the package of ``logger`` is missing."""
+    try:
+        if run.logger in _FOREIGN:
+            importlib.import_module(run.logger)
+    except ModuleNotFoundError as error:
+        raise SettingError(f"logger is {run.logger!r}, but {one_line(error)}", "logger") from error
+
+
 def build_module(settings: Settings) -> RunModule:
-    """The module of a run with its environments; SettingError where agent and environment do not fit."""
+    """The module of a run with its environments; SettingError where agent and environment do not fit, or the run cannot
+    be filmed or logged as it is to be."""
     check_recording(settings.run)
+    _check_logger(settings.run)
     if family(settings.run.implementation).learns_from != "evolution":
         return AgentModule(settings)
     check_accelerator(settings.run)
