@@ -177,6 +177,11 @@ class StepAgent(Agent):
         """The updates that this step owes; the loss of the last one ``[M]``, NaN for members that do not learn yet."""
         raise NotImplementedError
 
+    @property
+    def first_update(self) -> int:
+        """The step of a member, counted over its environments, before which no update can come."""
+        return 1
+
     def learning(self) -> Tensor:
         """Which members ``[M]`` bool have seen enough to learn; none ever goes back."""
         raise NotImplementedError

@@ -49,7 +49,6 @@ class StepSchedule:
     An epoch is ``steps_per_epoch`` steps of every member; every ``eval_every`` epochs ``eval_episodes`` episodes of at
     most ``eval_steps`` (None: as in training) are played. ``endless``: training episodes know no time limit but the
     run's own. ``continuing``: the environment has no episodes, so the reward per step says more than the return.
-    ``first_update`` is how many steps of a member come before the first update, where the settings say so.
     """
 
     steps_per_epoch: int
@@ -58,7 +57,6 @@ class StepSchedule:
     eval_steps: int | None = None
     endless: bool = False
     continuing: bool = False
-    first_update: int = 0
 
 
 @dataclass(frozen=True)

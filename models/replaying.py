@@ -44,6 +44,11 @@ class Replaying(InnerAgent):
         """Called when weights have moved to other memory."""
         raise NotImplementedError
 
+    @property
+    def first_update(self) -> int:
+        """As far as ``fill`` says; how long ``init_episodes`` take shows only as they are played."""
+        return max(1, self.config.fill)
+
     def learning(self) -> Tensor:
         return (self.episodes >= self.config.init_episodes) & (self.replay.size >= max(1, self.config.fill))
 

@@ -158,6 +158,17 @@ def test_a_run_that_ends_before_it_learns_says_so(tmp_path: Path, capsys: Shown)
         assert ("warning: nothing will be learned: the run has 20 steps" in capsys.readouterr().out) == told
 
 
+@pytest.mark.parametrize("agent", ["PPO --num_envs 2 --rollout_steps 8", "DDQN --init_episodes 0 --fill 16"])
+def test_that_nothing_will_be_learned_is_said_before_the_start(agent: str, tmp_path: Path, capsys: Shown) -> None:
+    """Both can first learn with step 16."""
+    for epochs in (1, 2):
+        run = f"--implementation {agent} --gamename cartpole --steps_per_epoch 8 --eval_episodes 1 --time_limit 9"
+        assert trainer.main([*run.split(), "--epochs", str(epochs), "--logdir", str(tmp_path)]) == 0
+        before, _, after = capsys.readouterr().out.partition("epoch 1/")
+        told = "warning: nothing will be learned: the run has 8 steps a seed, and the first update comes with step 16"
+        assert (told in before) == (epochs == 1) == ("no gradient step was made" in after)
+
+
 # -- what cannot be --------------------------------------------------------------------------------------------------
 
 

@@ -245,9 +245,10 @@ class StepGroups(Loop):
         self.acting_streams = Streams.named(seeds, "latents of evaluations")
 
     def warm_up(self) -> None:
-        wait = self.schedule.first_update
-        if wait >= self.budget:
-            self._warn(f"nothing will be learned: the run has {self.budget} steps, the first update comes after {wait}")
+        first = self.groups[0].loop.agent.first_update
+        if first > self.budget:
+            line = f"the run has {self.budget:,} steps a seed, and the first update comes with step {first:,}"
+            self._warn(f"nothing will be learned: {line}")
 
     def epoch(self) -> dict[str, Tensor]:
         start = time.perf_counter()

@@ -153,6 +153,10 @@ class Agent(StepAgent):
             self.replay.observe(obs, action, next_obs, reward, discount != 0)
         self.episodes += done.sum(1)
 
+    @property
+    def first_update(self) -> int:
+        return self.config.first_update + 1
+
     def learning(self) -> Tensor:
         return torch.full((self.members,), self.steps > self.config.first_update, device=self.device)
 

@@ -165,7 +165,6 @@ class Config:
             eval_steps=self.eval_steps,
             endless=True,
             continuing=not self.episodic_env,
-            first_update=self.first_update,
         )
 
 

@@ -147,6 +147,10 @@ class Agent(InnerAgent):
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
+    @property
+    def first_update(self) -> int:
+        return self.rows
+
     def learning(self) -> Tensor:
         return torch.full((self.members,), self.steps >= self.length)
 
