@@ -329,11 +329,18 @@ def test_learning_curve_of_several_seeds(logdir: Path, drawn: list[Any]) -> None
     assert (folder / "curve.svg").read_bytes().startswith(b"<?xml")
 
 
-def test_learning_curves_with_many_losses_and_after_one_epoch_with_few(logdir: Path) -> None:
+def test_learning_curves_with_many_losses_and_after_one_epoch_with_few(logdir: Path, drawn: list[Any]) -> None:
     folders = [write_run(logdir), write_policy_gradients(logdir, seeds=(25, 26))]
-    for name, *tags in ("one", "rollout/return_mean"), ("two", "train/value_loss"), ("three",):
+    for name, *tags in ("one", "rollout/return_mean", "command/return"), ("two", "train/value_loss"), ("three",):
         row = dict.fromkeys(tags, -120.5)
         folders.append(fake_runs.write_run(logdir, "UDRL", lambda epoch, seed, row=row: row, epochs=1, name=name))
     assert all(learning_curve(folder).read_bytes().startswith(b"\x89PNG") for folder in folders)
+    notes = [figure.texts[-1].get_text() for figure in drawn]
+    assert "over seeds" not in notes[0] and "2 % of the points, mean over seeds" in notes[1]
+    assert notes[2].startswith("dots: as logged; solved")
+    labels = [[axis.get_ylabel() for axis in figure.axes] for figure in drawn]
+    assert labels[0][-1] == "epoch" and labels[2] == ["return (sum of rewards)", "obtained return"], (
+        "no bar of one epoch"
+    )
     assert figures.stacked(0)[0] == [[0]] and figures.stacked(1)[0] == [[0, 1]]
     assert figures.stacked(4)[0] == [[0, 0], [1, 2], [3, 4]], "the returns above the losses"

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import understudy
-from control.reports.reward import invariance
+from control.reports.reward import _map, invariance
+from control.reports.style import PLAIN
 from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment
 from envs.potentials import HAND
@@ -203,7 +204,7 @@ def test_a_potential_that_ends_at_zero_keeps_the_best_policies(mode: int) -> Non
     assert (kept["zero"] == 4) == (mode == 2)
 
 
-def test_best_moves_of_the_map_by_hand() -> None:
+def test_best_moves_of_the_map_by_hand(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Without a bonus: up from the start, right along the cliff, down above the goal; further up, both are best."""
     stages, flat = drawn("cliff", mode=2, **CLIFF)
     found = invariance(cliff(), stages.parameters.program(0 * flat), 0.9)
@@ -212,6 +213,11 @@ def test_best_moves_of_the_map_by_hand() -> None:
     for cell, moves in best.items():
         assert found.real[cell].nonzero()[:, 0].tolist() == moves, cell
     assert torch.equal(found.real, found.learned) and not found.real[12, left]
+    figures = request.getfixturevalue("drawn")
+    other, moved = drawn("cliff", mode=6, **CLIFF)
+    for phi in (stages.parameters.program(0 * flat), other.parameters.program(9 * moved)):
+        _map(cliff(), phi, 0.9, tmp_path / "map.png", "", PLAIN)
+    assert ["grey arrows are" in figure.texts[-1].get_text() for figure in figures] == [False, True], "where some are"
     assert len(found.path) == found.agree == 13 and found.path[0] == 36
 
 

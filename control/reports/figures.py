@@ -39,7 +39,8 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
     commanded = bool(logged(runs, [COMMAND]) and logged(runs, [TRAINING]))
     known = [level for level in levels(names[0], names[2:]) if same_axis(shown)]
     cells, widths, height = stacked(len(losses) + commanded)
-    note = "; ".join(part for part in (panels.RAW, sources(known)) if part)
+    epochs = max(len(run.columns["epoch"]) for run in runs)
+    note = "; ".join(part for part in (panels.raw(len(runs), epochs), sources(known)) if part)
     with Book(run_dir / f"curve.{(look.formats or ('png',))[0]}", look) as book, book.sheet(
         cells, (WIDTH, height), title=title, note=note, widths=widths
     ) as axes:  # fmt: skip
@@ -63,9 +64,11 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
             axis.set(xlabel=STEPS_LABEL, ylabel=label)
             panels.scale(axis, True)
         if commanded:
-            columns = [np.concatenate([run.columns[tag] for run in runs]) for tag in (COMMAND, TRAINING, "epoch")]
-            dots = _draw_commands(axes[-1], *columns)
-            axes[-1].figure.colorbar(dots, ax=axes[-1], label="epoch")
+            told = (COMMAND, TRAINING, *["epoch"] * (epochs > 1))
+            dots = _draw_commands(axes[-1], *(np.concatenate([run.columns[tag] for run in runs]) for tag in told))
+            if epochs > 1:
+                bar = axes[-1].figure.colorbar(dots, ax=axes[-1], label="epoch")
+                bar.ax.yaxis.get_major_locator().set_params(integer=True)
     return book.files[0]
 
 

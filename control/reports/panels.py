@@ -17,7 +17,6 @@ from control.reports.style import GREY
 GRID_POINTS = 200
 SMOOTH = 0.02  # share of a curve's points that its moving average spans
 SMOOTHED = "curves are centred moving averages over 2 % of their points"
-RAW = "thin: as logged; thick: centred moving average over 2 % of the points, mean over seeds"
 RARE = 0.02  # at most this share of a panel's values, and at least one, may lie below the axis
 _STYLES: tuple[Any, ...] = ((0, (1, 1.5)), (0, (5, 2)), (0, (8, 2, 1, 2)))
 FAR = 2.0  # heights of a panel that a level may be away from it
@@ -74,6 +73,13 @@ def meaning(seeds: Sequence[int], with_seeds: bool = False) -> list[str]:
     said += ["dashed: interquartile mean"] if max(seeds) > LEAST else []
     said += ["thin: each seed"] if with_seeds and max(seeds) >= LEAST else []
     return said + ["fewer than three seeds have no interval: a line each"] * (min(seeds) < LEAST)
+
+
+def raw(seeds: int, epochs: int) -> str:
+    """What the lines of `draw_seeds` mean, or its dots after a single epoch."""
+    parts = ["dots"] if epochs == 1 else ["thin: as logged; thick: centred moving average over 2 % of the points"]
+    parts += ["mean over seeds"] if seeds > 1 else ["as logged"] * (epochs == 1)
+    return (": " if epochs == 1 else ", ").join(parts)
 
 
 def draw_seeds(axis: Any, runs: Sequence[Run], tag: str, colour: str, label: str | None = None) -> None:

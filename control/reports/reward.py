@@ -46,7 +46,7 @@ class Slice:
 
 _POLE = Slice(("pole angle (rad)", "angular speed (rad/s)"), (2, 3), ((-0.21, 0.21), (-2, 2)), 4)
 _CART = Slice(("position (m)", "speed (m/s)"), (0, 1), ((-2.4, 2.4), (-2, 2)), 4)
-_CAR = Slice(("position", "speed"), (0, 1), ((-1.2, 0.6), (-0.07, 0.07)), 2)
+_CAR = Slice(("position (m)", "speed (m/step)"), (0, 1), ((-1.2, 0.6), (-0.07, 0.07)), 2)
 SLICES: dict[str, tuple[Slice, ...]] = {
     "cartpole": (_POLE, _CART), "cartpole-200": (_POLE, _CART), "mountaincar": (_CAR,),
     "mountaincar-continuous": (_CAR,),
@@ -147,8 +147,11 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
     values = phi(torch.eye(rows * columns)[None])[0].view(rows, columns)
     found = invariance(dynamics, phi, discount, phi.networks.config.rn_terminal == "zero")
     steps = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.3)}
+    free = torch.tensor([kind not in (GOAL, HOLE, WALL) for kind in "".join(dynamics.rows)])
     note = f"arrows: best moves under the learned reward; {found.agree} of the {len(found.path)} cells on its way "
-    note += "have only moves that are best under the real reward; grey arrows are other moves; numbers: phi"
+    note += "have only moves that are best under the real reward; "
+    note += "grey arrows are other moves; " if (found.learned & ~found.real)[free].any() else ""
+    note += "numbers: phi"
     cell_size = min(0.7, (WIDTH - 0.8) / columns)  # inches
     small = 9 * cell_size
     with sheet(path, [[0]], (WIDTH, cell_size * rows + 0.1), look, title=title, note=note) as (axis,):

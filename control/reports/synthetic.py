@@ -76,8 +76,8 @@ _NAMES = {
     "cartpole": ("cart position (m)", "cart velocity (m/s)", "pole angle (rad)", "pole angular velocity (rad/s)"),
     "acrobot": ("cos angle 1", "sin angle 1", "cos angle 2", "sin angle 2", "velocity 1 (rad/s)", "velocity 2 (rad/s)"),
     "pendulum": ("cos angle", "sin angle", "angular velocity (rad/s)"),
-    "mountaincar": ("position", "velocity"),
-    "mountaincar-continuous": ("position", "velocity"),
+    "mountaincar": ("position (m)", "velocity (m/step)"),
+    "mountaincar-continuous": ("position (m)", "velocity (m/step)"),
     "swimmer": (
         "angle of the front (rad)",
         "angle of joint 1 (rad)",
