@@ -133,6 +133,7 @@ def test_searches_and_agents_share_no_axis_of_steps(logdir: Path, drawn: list[An
     write_run(logdir, "RCP-A", 50, seeds=(25, 26, 27))
     search = {"search/fitness_mean": 20.0, "search/center_return": 40.0}
     fake_runs.write_run(logdir, "SE", lambda epoch, seed: search, steps=100_000)
+    fake_runs.write_run(logdir, "RCP-R", lambda epoch, seed: {"eval/return_greedy": 5.0}, epochs=1)
     plot([logdir], logdir / "all.png")
     assert "steps of all agents" in capsys.readouterr().out
     curves, scores = drawn
@@ -140,6 +141,8 @@ def test_searches_and_agents_share_no_axis_of_steps(logdir: Path, drawn: list[An
     for axis in curves.axes:
         ends.setdefault(axis.get_xlabel(), set()).add(axis.get_xlim()[1])
     assert list(ends) == ["environment steps", "steps of all agents on proxies"]
+    (point,) = {line for axis in curves.axes for line in axis.get_lines() if line.get_marker() == "o"}
+    assert len(point.get_xdata()) == 1 and not point.get_clip_on(), "no frame cuts it"
     assert max(ends["environment steps"]) < 50_000 and min(ends["steps of all agents on proxies"]) > 4_000_000
     assert json.loads((logdir / "all.json").read_text())["compared"]["groups"] == ["RCP-A", "UDRL"]
     assert [label.get_text() for label in scores.axes[0].get_yticklabels()] == ["UDRL", "RCP-A"]

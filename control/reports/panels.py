@@ -52,13 +52,13 @@ def draw_aggregate(axis: Any, x: Array, curves: Array, colour: str, label: str, 
     if not len(x):
         return
     label = f" {label}" if label.startswith("_") else label  # which matplotlib leaves out of legends
-    marker = "o" if len(x) == 1 else None
+    point: dict[str, Any] = {"marker": "o", "clip_on": False} if len(x) == 1 else {}  # whole at the frame too
     bounds = interval(curves, mean)
     if bounds is None:
         for i, curve in enumerate(curves):
-            axis.plot(x, curve, color=colour, linewidth=1.2, label=None if i else label, marker=marker)
+            axis.plot(x, curve, color=colour, linewidth=1.2, label=None if i else label, **point)
         return
-    axis.plot(x, mean(curves), color=colour, linewidth=1.6, label=label, marker=marker)
+    axis.plot(x, mean(curves), color=colour, linewidth=1.6, label=label, **point)
     if with_seeds:
         axis.plot(x, curves.T, color=colour, linewidth=0.5, alpha=0.4)
     if len(x) > 1:
