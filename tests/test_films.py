@@ -208,6 +208,17 @@ def test_a_run_is_filmed_and_told(logdir: Path, capsys: Shown, monkeypatch: pyte
     assert error == "error: --record_episodes has no effect without --record\n"
 
 
+def test_of_several_seeds_the_filmed_one_is_named(logdir: Path, capsys: Shown, brief: None) -> None:
+    one = ("--record", "--record_episodes", "1")
+    folder = trained(logdir, *one, implementation="DDQN", num_seeds=2, epochs=1, steps_per_epoch=7, time_limit=5)
+    shown = capsys.readouterr().out
+    assert "\nfilming seed 25 of the best agents\n" in shown
+    assert ".gif (seed 25 of the best agents, greedy: one episode, return 5)" in shown
+    assert frames(folder / "videos" / "final.mp4")[0]["size"][1] == 400 + 2 * 26 + 8  # it has a line below the picture
+    assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "1", *one]) == 0
+    assert "(seed 25, greedy: one episode, return 5)" in capsys.readouterr().out
+
+
 def test_films_of_epochs_are_among_the_images_of_tensorboard(logdir: Path, brief: None) -> None:
     films = {"recording_epoch_interval": 2, "record_n_rollouts_per_epoch": 2}
     folder = trained(logdir, implementation="DDQN", steps_per_epoch=7, epochs=3, time_limit=5, **films)
@@ -246,18 +257,27 @@ def test_trained_beside_untrained(logdir: Path, capsys: Shown, finished: Any, br
         assert frames(logdir / f"{name}.mp4")[0]["size"][0] == 1208 and (logdir / f"{name}.gif").exists()
 
 
+@pytest.mark.parametrize(("agent", "name"), [((), "DDQN"), (("--agent", "PPO"), "PPO")])
 def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
-    logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch, brief: None
-) -> None:
+    agent: tuple[str, ...],
+    name: str,
+    steps: int,
+    logdir: Path,
+    capsys: Shown,
+    monkeypatch: pytest.MonkeyPatch,
+    brief: None,
+) -> None:  # fmt: skip
     monkeypatch.setattr(SearchConfig, "steps_in_use", 300)
     monkeypatch.setattr("control.loops.compiled.able", lambda loop: False)  # which saves compiling it
     (logdir / "films").mkdir(parents=True)
     (logdir / "films" / "cartpole_0.mp4").touch()  # of an earlier film
-    argv = ["--film", "cartpole-bandit", "real", "untrained", "--record_episodes", "1", "--time_limit", "5"]
+    argv = ["--film", "cartpole-bandit", "real", "untrained", *agent, "--record_episodes", "1", "--time_limit", "5"]
     assert trainer.main([*argv, "--logdir", str(logdir)]) == 0
     said = capsys.readouterr().out
-    names = ("DDQN, 300 steps on cartpole-bandit", "DDQN, 300 steps on the real cartpole", "DDQN, untrained")
-    assert all(f"\n{name}: one episode, return 5\n" in said for name in names)
+    names = [
+        f"{name}, {what}" for what in ("300 steps on cartpole-bandit", "300 steps on the real cartpole", "untrained")
+    ]
+    assert all(f"\n{each}: one episode, return 5\n" in said for each in names)
     films = ["cartpole_0.mp4", "cartpole_1.gif", "cartpole_1.mp4"]
     assert sorted(path.name for path in (logdir / "films").iterdir()) == films
 
@@ -275,6 +295,9 @@ def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
     ("--film cartpole-bandit --lr 1", "--lr has no effect with --film"),
     ("--film cartpole-bandit --plot .", "--plot and --film exclude each other"),
     ("--film_out a.mp4", "--film_out has no effect without --film"),
+    ("--film cartpole-bandit --agent TD3", "gamename is 'cartpole', whose actions are discrete; TD3 takes continuous"),
+    ("--film cartpole-bandit --agent PPPO", "agent is 'PPPO'"),
+    ("--film RUN --agent PPO", "--agent has no effect with --film of runs: only on a proxy an agent is trained"),
     ("--film RUN real", "film: 'real' goes with a proxy, and "),
 ])  # fmt: skip
 def test_what_cannot_be_filmed_is_one_line(argv: str, line: str, tmp_path: Path, capsys: Shown, finished: Any) -> None:

@@ -18,7 +18,7 @@ CONFLICTS = [*combinations(MODES, 2), ("resume", "reload"),
 SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot", "films": "film", "reports": "report"}
 # All that is heard beside such a flag.
 HEARD = {
-    "film": ("film_out", "record_episodes", "seed", "time_limit", "logdir", "num_threads"),
+    "film": ("film_out", "agent", "record_episodes", "seed", "time_limit", "logdir", "num_threads"),
     "report": ("report_out",),
     "plot": ("plot_out", "plot_format", "plot_theme", "plot_log"),
 }
@@ -64,9 +64,10 @@ def check_together(settings: Settings, typed: Collection[str], known: Mapping[st
 def _idle(settings: Settings, typed: Collection[str], known: Mapping[str, Flag]) -> Iterator[tuple[str, str]]:
     """Those of the ``typed`` flags that do nothing beside the other settings, and why."""
     run, able = settings.run, for_evaluation()
-    replaced = {} if run.eval_agent else replaced_in(run.implementation)
-    idle = {} if run.eval_agent else ineffective(settings)
     modes = [mode for mode in HEARD if getattr(run, mode)]
+    trains = not run.eval_agent and not modes  # else the settings are of another run, or of none
+    replaced = replaced_in(run.implementation) if trains else {}
+    idle = ineffective(settings) if trains else {}
     for name in typed:
         switch = SWITCHES.get(known[name].section)
         if name == "record_episodes" and not (run.record or run.film):

@@ -20,7 +20,7 @@ from control.commands.process import prepare
 from control.commands.run import elsewhere, to_play, with_weights
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import by_kind, fresh_seeds
-from control.films.recording import check_recording, film, returns_text
+from control.films.recording import check_recording, film, filmed_seed, returns_text
 from control.loops.build import check_accelerator, check_spaces, device_of, spaces_of
 from control.loops.loop import Loop
 from control.loops.memory import check_memory, of_fresh_agents
@@ -131,7 +131,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             sample, name = modes == ("sampled",), f"video {now.seed}"
             with progress("filming") as watch:
                 returns = film(loop, here.run, path, name, sample, now.record_episodes, True, watch)
-            acting = "drawn actions" if sample else "greedy"
+            acting = ", ".join(filter(None, [filmed_seed(loop.seeds), "drawn actions" if sample else "greedy"]))
             print(f"\nvideo: {path} ({acting}: {returns_text(returns)})\nGIF:   {path.with_suffix('.gif')}")
 
 
@@ -207,10 +207,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         raise SettingError(line, "num_threads")
     for name in sorted(settings.changed.keys() - for_fresh_agents()):
         raise SettingError(f"--{name} has no effect with a proxy for --eval_agent", name)
-    real_spaces = _real_spaces(proxy)
-    agent_name = run.agent if "agent" in settings.given else proxy.description.get("settings", {}).get("agent", "DDQN")
-    if "agent" in settings.given:
-        from_dict({"implementation": proxy.implementation, "gamename": proxy.game, "agent": run.agent})
+    agent_name = agents_on(settings, proxy)
     agent = agent_settings(proxy, agent_name, settings.changed)
 
     def needed(run: RunConfig, agent: Any, search: Any) -> int:
@@ -220,8 +217,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     tests = share if "num_eval_episodes" in settings.given else 10
     config = dataclasses.replace(proxy.config, test_episodes=tests)
     here = dataclasses.replace(run, gamename=proxy.game, agent=agent_name)
-    for name in (names := named_agents(agent_name)):
-        check_spaces(here, agent_class(name), real_spaces, name)
+    names = named_agents(agent_name)
     check_accelerator(dataclasses.replace(here, implementation=proxy.implementation))
     check_memory(needed, [here, agent, config], run.accelerator)
     kind = KINDS[config.proxy]
@@ -281,6 +277,19 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     show(real_name, real, None, most, "budget" if solved is None else "solved")
     until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
     print(f"\non the real environment agents train{until} at most {most:,} steps")
+
+
+def agents_on(settings: Settings, proxy: Proxy) -> str:
+    """Which agents are to train on a proxy: those of ``--agent``, else of its search. SettingError where they cannot,
+    ProxyError where the real environment is not as the proxy was learned for."""
+    named = proxy.description.get("settings", {}).get("agent", "DDQN")
+    if "agent" in settings.given:
+        named = settings.run.agent
+        from_dict({"implementation": proxy.implementation, "gamename": proxy.game, "agent": named})
+    here, spaces = dataclasses.replace(settings.run, gamename=proxy.game, agent=named), _real_spaces(proxy)
+    for name in named_agents(named):
+        check_spaces(here, agent_class(name), spaces, name)
+    return named
 
 
 def _real_spaces(proxy: Proxy) -> Spaces:

@@ -11,7 +11,7 @@ from pathlib import Path
 from control.cli.progress import progress
 from control.cli.settings import RunConfig, Settings
 from control.cli.words import WORDS
-from control.commands.evaluate import agent_settings, proxy_or_checkpoint
+from control.commands.evaluate import agent_settings, agents_on, proxy_or_checkpoint
 from control.commands.process import prepare
 from control.commands.run import with_weights
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
@@ -42,6 +42,8 @@ def film_beside(settings: Settings) -> int:
         if _game(source) != game:
             both = f"{first!r} is of {game}, {word!r} of {_game(source)}"
             raise SettingError(f"film: {both}; allowed: one environment", "film")
+    if "agent" in settings.given and not any(isinstance(source, Proxy) for _, source in sources):
+        raise SettingError("--agent has no effect with --film of runs: only on a proxy an agent is trained", "agent")
     limit = run.time_limit
     if limit is None:
         limit = leading.config.test_limit if isinstance(leading, Proxy) else leading.settings.run.time_limit
@@ -49,7 +51,7 @@ def film_beside(settings: Settings) -> int:
     path = _path(run, game)
     seeds = Streams.named([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
     with contextlib.ExitStack() as stack:
-        actors = [_actor(run, word, source, stack) for word, source in sources]
+        actors = [_actor(settings, word, source, stack) for word, source in sources]
         with progress("filming") as watch:
             played = record(actors, game, path, seeds, limit, small=True, watch=watch)
     for actor, returns in zip(actors, played, strict=True):
@@ -98,10 +100,11 @@ def _path(run: RunConfig, game: str) -> Path:
     return path
 
 
-def _actor(run: RunConfig, word: str, source: Source, stack: contextlib.ExitStack) -> Actor:
+def _actor(settings: Settings, word: str, source: Source, stack: contextlib.ExitStack) -> Actor:
     """Who plays for a word. Loops that stay open are closed by ``stack``."""
+    run = settings.run
     if isinstance(source, Proxy):
-        return _on_proxy(run, word, source)
+        return _on_proxy(run, agents_on(settings, source), word, source)
     then = source.settings.replace(num_workers=1, eval_episodes=1)
     loop = with_weights(source, then, run.seed)
     stack.callback(loop.close)
@@ -119,10 +122,9 @@ def _playing(loop: Loop, seed: int, caption: str) -> Actor:
     return Actor(lambda: loop.policy(streams.fork()), caption)
 
 
-def _on_proxy(run: RunConfig, word: str, proxy: Proxy) -> Actor:
+def _on_proxy(run: RunConfig, names: str, word: str, proxy: Proxy) -> Actor:
     """An agent as `--eval_agent` trains its first: on the proxy, on the real environment, or not at all."""
     word = word if _is_word(word) else ""
-    names = proxy.description.get("settings", {}).get("agent", "DDQN")
     agent, name, steps = agent_settings(proxy, names, {}), named_agents(names)[0], proxy.config.steps_in_use
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule
     config = dataclasses.replace(proxy.config, inner_steps=steps, inner_rule=rule, test_every=None)

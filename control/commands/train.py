@@ -19,7 +19,7 @@ from control.cli.progress import progress
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, end_of, to_yaml
 from control.commands.choose_proxy import conclude, say_if
 from control.commands.process import prepare
-from control.films.recording import check_recording, film, returns_text
+from control.films.recording import check_recording, film, filmed_seed, returns_text
 from control.lightning.agent import AgentModule
 from control.lightning.board import show_film
 from control.lightning.callbacks import AtomicCheckpointIO, Checkpoints, Progress, Recorder, RunLog, StopOnSignal
@@ -276,10 +276,12 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
             module.take_weights(checkpoints.load(best))
         try:
             run = module.settings.run
-            say_if(verbose, "filming the best agent")
+            seed = filmed_seed(module.seeds)
+            who = f"{seed} of the best agents" if seed else "the best agent"
+            say_if(verbose, f"filming {who}")
             with progress("filming", verbose) as watch:
                 returns = film(module.loop, run, video, "final video", False, run.record_episodes, True, watch)
             show_film(module, folder, video)
-            yield "video", f"{video}, .gif (the best agent, greedy: {returns_text(returns)})"
+            yield "video", f"{video}, .gif ({who}, greedy: {returns_text(returns)})"
         except UserError as error:
             warning(f"no video: {error}")

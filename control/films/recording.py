@@ -68,7 +68,7 @@ def film(
     from ``name`` alone: a run that records learns the same as one that does not. ``watch`` is told how much is done."""
     streams, forks = Streams.named(loop.seeds, name), Streams.named(loop.seeds, f"{name}, actions")
     seeds = streams.episode_seeds(episodes)[0].tolist()
-    actor = Actor(lambda: loop.policy(forks.fork(), sample))
+    actor = Actor(lambda: loop.policy(forks.fork(), sample), filmed_seed(loop.seeds))
     return record([actor], run.gamename, path, seeds, run.time_limit, small, watch)[0]
 
 
@@ -104,6 +104,11 @@ def record(
     if small:
         gif(path, watch=part(watch, _DRAWN, 1 - _DRAWN))
     return [stage.returns for stage in stages]
+
+
+def filmed_seed(seeds: Sequence[int]) -> str:
+    """Which of several seeds `film` shows; empty where there is one."""
+    return f"seed {seeds[0]}" if len(seeds) > 1 else ""
 
 
 def returns_text(returns: Sequence[float]) -> str:
