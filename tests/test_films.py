@@ -259,14 +259,8 @@ def test_trained_beside_untrained(logdir: Path, capsys: Shown, finished: Any, br
 
 @pytest.mark.parametrize(("agent", "name"), [((), "DDQN"), (("--agent", "PPO"), "PPO")])
 def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
-    agent: tuple[str, ...],
-    name: str,
-    steps: int,
-    logdir: Path,
-    capsys: Shown,
-    monkeypatch: pytest.MonkeyPatch,
-    brief: None,
-) -> None:  # fmt: skip
+    agent: tuple[str, ...], name: str, logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch, brief: None
+) -> None:
     monkeypatch.setattr(SearchConfig, "steps_in_use", 300)
     monkeypatch.setattr("control.loops.compiled.able", lambda loop: False)  # which saves compiling it
     (logdir / "films").mkdir(parents=True)
@@ -274,9 +268,8 @@ def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
     argv = ["--film", "cartpole-bandit", "real", "untrained", *agent, "--record_episodes", "1", "--time_limit", "5"]
     assert trainer.main([*argv, "--logdir", str(logdir)]) == 0
     said = capsys.readouterr().out
-    names = [
-        f"{name}, {what}" for what in ("300 steps on cartpole-bandit", "300 steps on the real cartpole", "untrained")
-    ]
+    trained = (f"300 steps on {where}" for where in ("cartpole-bandit", "the real cartpole"))
+    names = [f"{name}, {what}" for what in (*trained, "untrained")]
     assert all(f"\n{each}: one episode, return 5\n" in said for each in names)
     films = ["cartpole_0.mp4", "cartpole_1.gif", "cartpole_1.mp4"]
     assert sorted(path.name for path in (logdir / "films").iterdir()) == films
