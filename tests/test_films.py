@@ -91,6 +91,34 @@ def test_text_stands_below_the_picture_and_fits() -> None:
     assert cut.endswith("W…") and font.getlength(cut) <= 200
 
 
+def test_letters_have_one_size_in_which_everything_fits() -> None:
+    long, short = [["a caption of four words", "step 10,000"]], [["a", "b"]]
+    size = pictures.fitted(long, 300, 40)
+    assert 10 < size < pictures.fitted(short, 300, 40) == 40 and pictures.fitted([["W" * 300]], 300, 40) == 10
+    frame = np.zeros((10, 300, 3), np.uint8)
+    assert pictures._fitting(long[0][0], size, pictures._room(300, 2, size))[1].size == size
+    assert pictures._fitting(long[0][0], size + 1, pictures._room(300, 2, size + 1))[1].size <= size
+    assert pictures.captioned(frame, long, size).shape == pictures.captioned(frame, short, size).shape
+
+
+def test_what_stands_below_films_keeps_its_size(stripes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the actor with the longest caption, whatever the numbers are."""
+    drawn: list[tuple[str, int]] = []
+    real = pictures._fitting
+
+    def fitting(text: str, height: int, room: float) -> tuple[str, Any]:
+        words, font = real(text, height, room)
+        drawn.append((text, font.size))
+        return words, font
+
+    monkeypatch.setattr(pictures, "_fitting", fitting)
+    pictures._cell.cache_clear()
+    monkeypatch.setattr("control.films.recording.card", lambda frame, lines, height: frame)
+    actors = [Actor(lambda: playing(stripes), name) for name in ("left", "right, of which there is more to say", "c")]
+    record(actors, stripes, tmp_path / "film.mp4", [12])
+    assert {"step 3", "step 12", "left"} <= {text for text, _ in drawn} and len({size for _, size in drawn}) == 1
+
+
 def test_pictures_side_by_side_have_even_sides() -> None:
     sheet = pictures.beside([np.full((3, 5, 3), 7, np.uint8), np.full((4, 6, 3), 9, np.uint8)])
     assert sheet.shape == (4, 20, 3)

@@ -15,6 +15,7 @@ Frame = NDArray[np.uint8]
 SMALLEST = 400  # pixels of the longer side, below which a picture is enlarged
 GAP = 8  # pixels between pictures side by side
 _LETTER, _PER_LETTER = 16, 52  # smallest height of a letter in pixels; a wide film has one such part of its width
+_READABLE = 10  # pixels of the smallest letters
 _BACK, _INK, _STRONG = (24, 26, 30), (206, 210, 216), (255, 255, 255)
 _DIM = 0.3  # of the light that is left behind a card
 
@@ -31,17 +32,31 @@ def letters(width: int) -> int:
     return max(_LETTER, width // _PER_LETTER)
 
 
+def fitted(lines: Sequence[Sequence[str]], width: int, height: int) -> int:
+    """The height of letters, ``height`` at most, in which every cell of ``lines`` fits below a picture of that
+    ``width``; never less than can be read."""
+    sizes = range(height, _READABLE, -1)
+    cells = [(text, len(line)) for line in lines for text in line]
+    fits = (size for size in sizes if all(_font(size).getlength(t) <= _room(width, n, size) for t, n in cells))
+    return next(fits, min(height, _READABLE))
+
+
+def _room(width: int, cells: int, height: int) -> int:
+    """What the text of one of ``cells`` in a line has."""
+    return round((width - 2 * (height // 2)) / max(1, cells)) - height // 2
+
+
 def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Frame:
     """The picture above ``lines`` of cells of equal width, so that numbers stay where they are; letters have ``height``
     pixels at most, and fewer where a cell is too long. The first line stands out."""
     row, width, margin = round(1.6 * height), frame.shape[1], height // 2
     strip = _backdrop(row * len(lines) + margin, width).copy()
     for number, cells in enumerate(lines):
-        room = (width - 2 * margin) / max(1, len(cells))
+        room = _room(width, len(cells), height) + margin
         top = margin // 2 + row * number
         for place, text in enumerate(cells):
-            left = margin + round(place * room)
-            drawn = _cell(text, height, round(room), row, _INK if number else _STRONG)
+            left = margin + place * room
+            drawn = _cell(text, height, room, row, _INK if number else _STRONG)
             strip[top : top + row, left : left + drawn.shape[1]] = drawn[:, : width - left]
     return np.concatenate([frame, strip])
 
@@ -99,7 +114,7 @@ def _font(height: int) -> Any:
 @functools.lru_cache(4096)
 def _fitting(text: str, height: int, room: float) -> tuple[str, Any]:
     """``text`` and the font in which it takes ``room`` pixels at most; cut where letters would be too small to read."""
-    smallest = min(height, 10)
+    smallest = min(height, _READABLE)
     for size in range(height, smallest - 1, -1):
         if _font(size).getlength(text) <= room:
             return text, _font(size)

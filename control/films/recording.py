@@ -13,7 +13,7 @@ from torch import Tensor
 from control.cli.progress import Watch, part
 from control.cli.settings import RunConfig
 from control.films.encoding import encoder, gif, mp4
-from control.films.pictures import GAP, Frame, beside, captioned, card, enlarged, letters
+from control.films.pictures import GAP, Frame, beside, captioned, card, enlarged, fitted, letters
 from control.loops.loop import Loop
 from envs.make import make_environment
 from models.contract import Policy
@@ -21,6 +21,7 @@ from models.settings import SettingError, UserError
 from models.streams import Streams
 
 _LONGEST = 10_000  # steps of an episode, after which it is cut: some environments have no end
+_WIDEST = -99_999.0  # of the numbers below pictures, for which there is room
 _LOOK, _PAUSE = 0.4, 1.4  # seconds for which the last picture of an episode stays as it is, and then behind its card
 _SPEED, _STILL = 150.0, 90  # pictures drawn and encoded in a second, nearly, and those at the end of most episodes
 _DRAWN = 0.75  # of the work of a film that also becomes a GIF
@@ -89,6 +90,10 @@ def record(
                 heading = f"episode {number + 1} of {len(seeds)}" if len(seeds) > 1 else "one episode"
                 for stage in stages:
                     stage.start(seed, heading)
+                if number == 0:  # one size for all, which no number changes
+                    letter = min(stage.letters(heading) for stage in stages)
+                    for stage in stages:
+                        stage.letter = letter
                 add(beside([stage.picture() for stage in stages]))
                 made = 0
                 left = max(1, round(_LOOK * speed)) + max(1, round(_PAUSE * speed))  # pictures, after the last step
@@ -121,6 +126,8 @@ def returns_text(returns: Sequence[float]) -> str:
 class _Stage:
     """One of ``count`` actors, in an environment of its own with a row for each member of the actor's policy."""
 
+    letter: int  # height of the letters below its pictures
+
     def __init__(self, actor: Actor, game: str, time_limit: int | None, count: int, stack: contextlib.ExitStack):
         self.actor, self.returns, self._count = actor, list[float](), count
         self.policy = actor.begin()
@@ -149,7 +156,7 @@ class _Stage:
             if self._waited == max(1, round(_LOOK * self.frames_per_second)):
                 ended = f"{self._end} {self._steps:,} step{'s' * (self._steps != 1)}"
                 words = [self._heading, f"return {_number(self.returns[-1])}", ended]
-                self._frame = card(self._frame, words, round(1.5 * self._letters))
+                self._frame = card(self._frame, words, round(1.5 * self.letter))
             return
         action = self.policy.act(self._obs)
         self._told = self.policy.told()  # what it has acted on
@@ -162,17 +169,21 @@ class _Stage:
         self.returns[-1] += float(step.reward[0, 0])
         self._frame = enlarged(self.environment.frame(0, 0))
 
-    @property
-    def _letters(self) -> int:
-        return letters((self._frame.shape[1] + GAP) * self._count)
+    def letters(self, heading: str) -> int:
+        """The height of letters in which all fits that may stand below the pictures."""
+        width, asked = self._frame.shape[1], dict.fromkeys(self._told, _WIDEST)
+        return fitted(self._lines(heading, _LONGEST, _WIDEST, asked), width, letters((width + GAP) * self._count))
 
     def picture(self) -> Frame:
         """The picture of now, with what stands below it."""
-        total = _number(self.returns[-1])
-        lines = [[self._heading, f"step {self._steps:,}", f"return {total}"]]
-        if self._told:
-            lines.append([f"{name} asked {_number(float(value[0, 0]))}" for name, value in self._told.items()])
-        return captioned(self._frame, [[self.actor.caption], *lines] if self.actor.caption else lines, self._letters)
+        asked = {name: float(value[0, 0]) for name, value in self._told.items()}
+        return captioned(self._frame, self._lines(self._heading, self._steps, self.returns[-1], asked), self.letter)
+
+    def _lines(self, heading: str, steps: int, total: float, asked: dict[str, float]) -> list[list[str]]:
+        lines = [[heading, f"step {steps:,}", f"return {_number(total)}"]]
+        if asked:
+            lines.append([f"{name} asked {_number(value)}" for name, value in asked.items()])
+        return [[self.actor.caption], *lines] if self.actor.caption else lines
 
 
 def _number(value: float) -> str:
