@@ -82,7 +82,7 @@ def test_who_watches_agents_changes_nothing(how: dict[str, Any]) -> None:
     assert shares == sorted(shares) and shares[0] == 0 and shares[-1] == pytest.approx(1) and len(shares) > 3
 
 
-def returns_again(table: Tensor, trained: list[int], **changes: Any) -> tuple[Tensor, list[int]]:
+def returns_again(table: Tensor, trained: list[int], doing: str = "", **changes: Any) -> tuple[Tensor, list[int]]:
     """The re-test of means whose agents return ``table [N, count]``; ``trained`` gets the agents."""
 
     def run(proxies: Tensor, seeds: list[int], **how: Any) -> Outcome:
@@ -93,12 +93,21 @@ def returns_again(table: Tensor, trained: list[int], **changes: Any) -> tuple[Te
 
     search: Any = SimpleNamespace(
         config=SearchConfig(**changes), outcome=None, workers=SimpleNamespace(run=run),
-        seeds_of=lambda _, n: list(range(n)),
+        seeds_of=lambda _, n: list(range(n)), seconds_of=lambda agents: 0.0,
         settings=SimpleNamespace(
             proxy=SearchConfig(compiled=True), run=SimpleNamespace(gamename="cartpole", accelerator="cpu")
         ),
     )  # fmt: skip
-    return _returns(search, torch.arange(len(table))[:, None].float(), table.shape[1], "")
+    return _returns(search, torch.arange(len(table))[:, None].float(), table.shape[1], doing)
+
+
+def test_who_is_still_re_evaluated_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    table = torch.full((3, 16), 480.0)
+    table[1, :8] = 0.0
+    returns_again(table, [], "re-evaluating 3 means")
+    assert capsys.readouterr().out.splitlines() == [
+        "re-evaluating 3 means", "the other 2 means with agents 1 to 8", "the other mean with agents 9 to 16"
+    ]  # fmt: skip
 
 
 def test_a_longer_test_may_still_bring_the_winner() -> None:

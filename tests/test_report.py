@@ -220,6 +220,14 @@ def test_a_file_that_is_no_report_stays(compared: Path, tmp_path: Path, capsys: 
     assert [trainer.main(words) for _ in range(2)] == [0, 0]
 
 
+@pytest.mark.parametrize(("name", "words"), [
+    ("final", "after training"), ("eval_best_0", "of an evaluation"), ("epoch_0020_0", "of epoch 20"),
+    ("epoch_1200_2", "of epoch 1200, number 3"), ("epoch_old", "on the way, epoch_old"),
+])  # fmt: skip
+def test_a_film_is_called_by_when_it_was_made(name: str, words: str) -> None:
+    assert sections._when(Path(f"{name}.mp4")) == words
+
+
 def test_films_that_do_not_fit_are_left_out_and_named(
     compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

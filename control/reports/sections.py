@@ -242,12 +242,18 @@ def films(subjects: Sequence[Subject], room: Room) -> str:
         for folder in subject.folders:
             for path in folder.films:
                 if found := room.first(path, path.with_suffix(".gif")):
-                    kind = path.stem.partition("_")[0]
-                    when = {"final": "after training", "eval": "of an evaluation"}
-                    where = when.get(kind, f"on the way, {path.stem.replace('_', ' ')}")
-                    what = f"Film {where}: {subject.label}, {folder.path.parent.name.replace('_', ' ')}"
+                    what = f"Film {_when(path)}: {subject.label}, {folder.path.parent.name.replace('_', ' ')}"
                     parts.append(html.video(found, what, f"{what}. A few episodes are no mean: the tables have those."))
     return "\n".join([*parts, *_left_out(room)])
+
+
+def _when(film: Path) -> str:
+    """When a film was made, in words, by its name."""
+    kind, _, rest = film.stem.partition("_")
+    epoch, _, number = rest.partition("_")
+    if kind != "epoch" or not (epoch.isdecimal() and number.isdecimal()):
+        return {"final": "after training", "eval": "of an evaluation"}.get(kind, f"on the way, {film.stem}")
+    return f"of epoch {int(epoch)}" + (f", number {int(number) + 1}" if int(number) else "")
 
 
 def _left_out(room: Room) -> list[str]:
