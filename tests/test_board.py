@@ -193,4 +193,5 @@ def test_a_family_has_a_page_of_what_it_logs() -> None:
     assert "^eval/return_greedy$" in charts["Returns"][1], "which comes with the first evaluation"
     assert "All of model" not in charts and "All of model" in layout({"model/kl_loss"})
     search = layout({"search/fitness_mean", "search/fitness_worst", "search/fitness_best"})
+    assert search["Returns"] == ["Multiline", ["^search/fitness_mean$", "^search/center_return$"]]
     assert [kind for kind, _ in search.values()].count("Margin") == 1

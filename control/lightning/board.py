@@ -16,7 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from control.cli.settings import Settings, acting, as_dict, usual
 from control.lightning.module import RunModule
-from control.reports.tags import FITNESS, TAGS, tags
+from control.reports.tags import FITNESS, TAGS, of_search, tags
 
 # Settings of a run that change what is learned, and settings of agents and searches that do not.
 _RUN = ("epochs", "total_steps", "steps_per_epoch", "time_limit", "target_return")
@@ -102,7 +102,8 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
 
 
 def layout(logged: set[str]) -> dict[str, list[Any]]:
-    """Charts for what a family has ``logged``: returns together, everything else of one quantity a chart."""
+    """Charts for what a family has ``logged``: returns together, of all agents or of all searches, whose steps are
+    others; everything else of one quantity a chart."""
 
     def exactly(*names: str) -> list[str]:
         return [f"^{re.escape(name)}$" for name in names]
@@ -111,7 +112,9 @@ def layout(logged: set[str]) -> dict[str, list[Any]]:
         return ["Multiline", exactly(*names)]
 
     returns = tags("return")
-    charts: dict[str, list[Any]] = {"Returns": lines(*(returns if FITNESS in logged else returns[:5]))}
+    charts: dict[str, list[Any]] = {
+        "Returns": lines(*(name for name in returns if of_search([name]) == of_search(logged)))
+    }
     for mean, low, high in (
         (FITNESS, "search/fitness_worst", "search/fitness_best"),
         ("rollout/return_mean", "rollout/return_min", "rollout/return_max"),
