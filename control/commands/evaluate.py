@@ -281,12 +281,15 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
 
 def agents_on(settings: Settings, proxy: Proxy) -> str:
     """Which agents are to train on a proxy: those of ``--agent``, else of its search. SettingError where they cannot,
-    ProxyError where the real environment is not as the proxy was learned for."""
-    named = proxy.description.get("settings", {}).get("agent", "DDQN")
+    ProxyError where the real environment is not as the proxy was learned for, or its file names no agents."""
+    spaces = _real_spaces(proxy)
     if "agent" in settings.given:
         named = settings.run.agent
         from_dict({"implementation": proxy.implementation, "gamename": proxy.game, "agent": named})
-    here, spaces = dataclasses.replace(settings.run, gamename=proxy.game, agent=named), _real_spaces(proxy)
+    else:
+        named = proxy.description.get("settings", {}).get("agent", "DDQN")
+        agent_settings(proxy, named, {})
+    here = dataclasses.replace(settings.run, gamename=proxy.game, agent=named)
     for name in named_agents(named):
         check_spaces(here, agent_class(name), spaces, name)
     return named
