@@ -321,7 +321,10 @@ def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
     ("--film RUN --agent PPO", "--agent has no effect with --film of runs: only on a proxy an agent is trained"),
     ("--film RUN real", "film: 'real' goes with a proxy, and "),
 ])  # fmt: skip
-def test_what_cannot_be_filmed_is_one_line(argv: str, line: str, tmp_path: Path, capsys: Shown, finished: Any) -> None:
+def test_what_cannot_be_filmed_is_one_line(
+    argv: str, line: str, tmp_path: Path, capsys: Shown, finished: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # whose exp_dir no other worker's test makes and removes
     (tmp_path / "notes.gif").write_text("mine")
     words = [str(finished(implementation="DDQN")[0]) if word == "RUN" else word for word in argv.split()]
     error = refused(trainer.main, [word.format(logdir=tmp_path) for word in words], "", capsys)
