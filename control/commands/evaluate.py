@@ -207,8 +207,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         raise SettingError(line, "num_threads")
     for name in sorted(settings.changed.keys() - for_fresh_agents()):
         raise SettingError(f"--{name} has no effect with a proxy for --eval_agent", name)
-    agent_name = agents_on(settings, proxy)
-    agent = agent_settings(proxy, agent_name, settings.changed)
+    agent_name, agent = agents_on(settings, proxy)
 
     def needed(run: RunConfig, agent: Any, search: Any) -> int:
         return of_fresh_agents(search, run, agent, proxy.spaces, len(proxy.parameters), run.num_agents)
@@ -279,20 +278,21 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     print(f"\non the real environment agents train{until} at most {most:,} steps")
 
 
-def agents_on(settings: Settings, proxy: Proxy) -> str:
-    """Which agents are to train on a proxy: those of ``--agent``, else of its search. SettingError where they cannot,
-    ProxyError where the real environment is not as the proxy was learned for, or its file names no agents."""
+def agents_on(settings: Settings, proxy: Proxy) -> tuple[str, Any]:
+    """Which agents are to train on a proxy, those of ``--agent``, else of its search, and their `agent_settings`.
+    SettingError where they cannot, ProxyError where the real environment is not as the proxy was learned for, or its
+    file names no agents."""
     spaces = _real_spaces(proxy)
     if "agent" in settings.given:
         named = settings.run.agent
         from_dict({"implementation": proxy.implementation, "gamename": proxy.game, "agent": named})
     else:
         named = proxy.description.get("settings", {}).get("agent", "DDQN")
-        agent_settings(proxy, named, {})
+    agent = agent_settings(proxy, named, settings.changed)
     here = dataclasses.replace(settings.run, gamename=proxy.game, agent=named)
     for name in named_agents(named):
         check_spaces(here, agent_class(name), spaces, name)
-    return named
+    return named, agent
 
 
 def _real_spaces(proxy: Proxy) -> Spaces:

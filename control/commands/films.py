@@ -7,11 +7,12 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from control.cli.progress import progress
 from control.cli.settings import RunConfig, Settings
 from control.cli.words import WORDS
-from control.commands.evaluate import agent_settings, agents_on, proxy_or_checkpoint
+from control.commands.evaluate import agents_on, proxy_or_checkpoint
 from control.commands.process import prepare
 from control.commands.run import with_weights
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
@@ -104,7 +105,7 @@ def _actor(settings: Settings, word: str, source: Source, stack: contextlib.Exit
     """Who plays for a word. Loops that stay open are closed by ``stack``."""
     run = settings.run
     if isinstance(source, Proxy):
-        return _on_proxy(run, agents_on(settings, source), word, source)
+        return _on_proxy(run, *agents_on(settings, source), word, source)
     then = source.settings.replace(num_workers=1, eval_episodes=1)
     loop = with_weights(source, then, run.seed)
     stack.callback(loop.close)
@@ -122,10 +123,10 @@ def _playing(loop: Loop, seed: int, caption: str) -> Actor:
     return Actor(lambda: loop.policy(streams.fork()), caption)
 
 
-def _on_proxy(run: RunConfig, names: str, word: str, proxy: Proxy) -> Actor:
+def _on_proxy(run: RunConfig, names: str, agent: Any, word: str, proxy: Proxy) -> Actor:
     """An agent as `--eval_agent` trains its first: on the proxy, on the real environment, or not at all."""
     word = word if _is_word(word) else ""
-    agent, name, steps = agent_settings(proxy, names, {}), named_agents(names)[0], proxy.config.steps_in_use
+    name, steps = named_agents(names)[0], proxy.config.steps_in_use
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule
     config = dataclasses.replace(proxy.config, inner_steps=steps, inner_rule=rule, test_every=None)
     loop = InnerLoop(config, names, agent, proxy.game, run.num_threads).alone(name)

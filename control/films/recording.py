@@ -57,7 +57,7 @@ def check_film(game: str, time_limit: int | None, setting: str, before: str = ""
 
 
 def film_seconds(run: RunConfig, length: float | None) -> float:
-    """What the film of a run may take if its episodes have this ``length``; 0 where there will be none."""
+    """Seconds that the film of a run may take if its episodes have ``length`` steps; 0 where there will be none."""
     return run.record * run.record_episodes * ((length or 0) + _STILL) / _SPEED
 
 

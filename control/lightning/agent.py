@@ -13,7 +13,7 @@ from control.cli.settings import Settings
 from control.films.recording import film_seconds
 from control.lightning.module import RunModule
 from control.loops.build import build_loop, in_spaces, take_weights
-from control.loops.loop import as_observations, first_acts
+from control.loops.loop import Loop, as_observations, first_acts
 from control.reports.tags import GREEDY, LENGTH, REWARD_RATE, RUNNING_MEAN, SAMPLED, SCORES, SPEED, TRAINING
 from control.storage import checkpoints
 from models.state import demand
@@ -128,11 +128,12 @@ class AgentModule(RunModule):
         return float(finite.mean()) if len(finite) else None
 
     def stop_reason(self) -> str:
-        ends = {GREEDY: ("mean greedy return", self.settings.run.target_return)}
-        if self.loop.target is not None:
-            ends[self.loop.score_tag] = (self.loop.score_name, self.loop.target)
-        means = self.means()
-        for tag, (name, target) in ends.items():
+        means, loop = self.means(), self.loop
+        ends = (
+            (GREEDY, Loop.score_name, self.settings.run.target_return),
+            (loop.score_tag, loop.score_name, loop.target),
+        )
+        for tag, name, target in ends:
             if target is not None and means.get(tag, -math.inf) >= target:
                 return f"{name} {means[tag]:.1f} reached the target {target}"
         return ""

@@ -74,14 +74,16 @@ def check_kind(setting: str, asked: Path, kind: str, marks: Mapping[Path, bytes]
             raise SettingError(f"{setting} is '{asked}', {which} is no {kind}; allowed: {allowed}", setting)
 
 
+def sheet_file(target: Path, form: str, name: str = "") -> Path:
+    """The file of the sheet of that ``name`` in a format. A suffix that the user wrote is kept as it is."""
+    end = target.suffix if target.suffix[1:].lower() == form else f".{form}"
+    return target.with_name(f"{target.stem}{f'_{name}' if name else ''}{end}")
+
+
 def figure_marks(target: Path, look: Look = PLAIN) -> dict[Path, bytes]:
-    """The files of a figure of several sheets, with what files of their formats begin with."""
-    forms = {form: _MARKS[form] for form in look.formats or (target.suffix[1:].lower(),)}
-    ends = {form: target.suffix if target.suffix[1:].lower() == form else f".{form}" for form in forms}
-    return {
-        target.with_name(f"{target.stem}{sheet}{ends[form]}"): mark
-        for form, mark in forms.items() for sheet in ("", "_losses", "_scores")
-    }  # fmt: skip
+    """The files that a figure of several sheets is written to, each with the bytes that its format begins with."""
+    forms = look.formats or (target.suffix[1:].lower(),)
+    return {sheet_file(target, form, name): _MARKS[form] for form in forms for name in ("", "losses", "scores")}
 
 
 _MARKS = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<svg"}

@@ -185,18 +185,9 @@ def numbers(subjects: Sequence[Subject]) -> str:
         ]  # fmt: skip
         columns = [aggregates(subject.summary["over_seeds"][tag], best.get(tag)) for tag in shown]
         rows += [[name.strip(), "", "", *(column[name] for column in columns)] for name in AGGREGATES]
-        parts.append(
-            html.table(
-                f"Seeds of {subject.label}",
-                [
-                    "seed",
-                    "epochs",
-                    "steps of all agents" if subject.search else "steps",
-                    *(TAGS[tag].short for tag in shown),
-                ],
-                rows,
-            )
-        )
+        made = "steps of all agents" if subject.search else "steps"
+        head = ["seed", "epochs", made, *(TAGS[tag].short for tag in shown)]
+        parts.append(html.table(f"Seeds of {subject.label}", head, rows))
     return "\n".join(parts)
 
 

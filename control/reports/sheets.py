@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from control.reports.files import sheet_file
 from control.reports.style import GREY, PLAIN, WIDTH, Look, parameters
 from control.storage.run_dir import replacing
 
@@ -67,7 +68,7 @@ class Book:
         if "pdf" in self.formats:
             from matplotlib.backends.backend_pdf import PdfPages
 
-            path = self._path("pdf")
+            path = sheet_file(self.target, "pdf")
             temporary = self.stack.enter_context(replacing(path))
             self.pages = self.stack.enter_context(PdfPages(temporary, metadata={"CreationDate": None}))
             self.files.append(path)
@@ -75,12 +76,6 @@ class Book:
 
     def __exit__(self, *error: Any) -> None:
         self.stack.__exit__(*error)
-
-    def _path(self, form: str, name: str = "") -> Path:
-        # A suffix that the caller wrote is kept as it is.
-        same = self.target.suffix[1:].lower() == form
-        end = self.target.suffix if same else f".{form}"
-        return self.target.with_name(f"{self.target.stem}{f'_{name}' if name else ''}{end}")
 
     @contextlib.contextmanager
     def sheet(
@@ -109,7 +104,7 @@ class Book:
             if form == "pdf":
                 self.pages.savefig(figure)
                 continue
-            path = self._path(form, name if self.begun else "")
+            path = sheet_file(self.target, form, name if self.begun else "")
             with replacing(path) as temporary:
                 figure.savefig(temporary, format=form, metadata=self.metadata[form])
             self.files.append(path)

@@ -19,8 +19,7 @@ INK = "C6"
 GREY = "C12"
 PALER = tuple(f"C{i}" for i in range(13, 25))  # the same again, paler, for figures of more than twelve groups
 # Okabe and Ito's palette, told apart under every common colour blindness; its yellow is too faint for a line on white,
-# and its blue on black. Then five of Tol's muted
-# palette, then grey.
+# and its blue on black. Then five of Tol's muted palette, then grey.
 _CYCLES = {
     "light": ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000",
               "#882255", "#44AA99", "#999933", "#332288", "#9C5B3B", "#6b6b6b"),
