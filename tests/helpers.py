@@ -62,6 +62,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "QLearning-three-envs": ("QLearning", {"num_envs": 3, "random_ties": True, "eps_init": 0.5, "eps_decay": 0.7}),
     "QLearning-count-bonus": ("QLearning", {"count_bonus": 0.1, "truncation_ends": True, "init_episodes": 1}),
     "QLearning-own": ("QLearning", {"vary_hp": True}),
+    "QLearning-icm": ("QLearning", {"intrinsic": "icm", "icm_hidden_size": 8, "init_episodes": 1, "num_envs": 2}),
     "SARSA-executed": ("SARSA", {"backup": "executed", "random_ties": True, "num_envs": 2}),
     "PPO-published": ("PPO", {"form": "published", "update_episodes": None, "test_noise": True,
                               "activation": "prelu", "orthogonal": False, "max_grad_norm": None}),

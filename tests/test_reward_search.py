@@ -84,7 +84,7 @@ def test_a_search_in_two_phases_and_one_that_goes_on(tmp_path: Path, monkeypatch
     ({"gamename": "cartpole"}, "whose observations are no cells; QLearning takes one-hot observations"),
     ({"start_from": "cartpole-mdp"}, "start_from is 'cartpole-mdp', mdp of cartpole; allowed: reward of emptyroom33"),
     ({"rn_input_center": "1,2"}, "rn_input_center is [1.0, 2.0]; allowed here: 9 numbers, or none"),
-    ({"intrinsic": "icm"}, "DDQN, DuelingDDQN, PPO, A2C, SAC, TD3, DDPG, TD3Discrete, SE, not of RN with this agent"),
+    ({"tau": 0.1}, "not of RN with this agent"),
     ({"rn_init": "hand"}, "rn_init is 'hand', but for emptyroom33 no potential is made by hand"),
 ])  # fmt: skip
 def test_bad_input_is_one_line(tmp_path: Path, changes: dict[str, Any], line: str, capsys) -> None:

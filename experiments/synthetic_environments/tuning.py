@@ -2,6 +2,7 @@
 and what does it cost?
 
     python experiments/synthetic_environments/tuning.py cartpole-bandit cartpole-mdp --json tuning.json
+    python experiments/synthetic_environments/tuning.py cartpole-bandit --searched exp_dir/.../tune/version_0/best.yaml
 
 Settings of DDQN are drawn at random. Agents of each train on the synthetic environment, where two things order the
 settings: what these agents earn on it, for which no real step is needed, and what they earn in a few episodes of the
@@ -26,7 +27,9 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+from control.cli.parse import parse  # noqa: E402
 from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
+from control.commands.search_space import Dimension, search_space  # noqa: E402
 from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
 from control.loops.rollout import rollout  # noqa: E402
 from control.loops.steps import StepLoop  # noqa: E402
@@ -41,18 +44,28 @@ from models.settings import SettingError  # noqa: E402
 from models.streams import Streams  # noqa: E402
 
 SYNTHETIC_EPISODES = 64
+SPACE = Path(__file__).with_name("search_choosing.yaml")
 
 
 def drawn(count: int, seed: int) -> list[dict[str, Any]]:
-    """``count`` settings of DDQN: learning rate, batch size and width log-uniform, one or two layers, activation."""
-    generator, found = np.random.default_rng(seed), []
+    """``count`` settings of DDQN from `SPACE`, as Ray Tune would draw them at random."""
+    parsed = parse(["--use_tune", "--implementation", "DDQN", "--gamename", "cartpole", "--search_space", str(SPACE)])
+    dimensions, generator = search_space(parsed).dimensions.values(), np.random.default_rng(seed)
+    found = []
     for _ in range(count):
-        width, depth = int(8 * 8 ** generator.random()), int(generator.integers(1, 3))
-        found.append({
-            "lr": 1e-5 * 3e3 ** generator.random(), "batch_size": int(8 * 8 ** generator.random()),
-            "hidden_sizes": (width,) * depth, "activation": str(generator.choice(["relu", "tanh"])),
-        })  # fmt: skip
+        one = {each.name: _draw(each, generator) for each in dimensions}
+        found.append(one | {"hidden_sizes": (one.pop("width"),) * one.pop("depth")})
     return found
+
+
+def _draw(dimension: Dimension, generator: np.random.Generator) -> Any:
+    """A choice, or a number whose logarithm is uniform."""
+    if dimension.kind == "choice":
+        return dimension.values[generator.integers(len(dimension.values))]
+    low, high = dimension.values
+    whole = dimension.kind == "lograndint"
+    number = low * ((high + whole) / low) ** generator.random()
+    return int(number) if whole else number
 
 
 class OnBoth(InnerLoop):
@@ -97,7 +110,7 @@ def scores(loop: OnBoth, settings: Sequence[Any], proxies: Tensor | None, agents
 
 def measure(given: argparse.Namespace) -> dict[str, Any]:
     """Proxy -> correlation of each order with the truth, what the first choice is worth, and what each cost."""
-    results, truths = {}, {}
+    results, truths, on_real = {}, {}, {}
     changes = drawn(given.settings, given.seed)
     for path in given.proxies:
         proxy = proxy_or_checkpoint(path)
@@ -106,7 +119,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         config = dataclasses.replace(proxy.config, test_episodes=given.episodes, test_limit=None)
         if proxy.game not in truths:
             plain = default_config("DDQN", proxy.game)
-            loop = OnBoth(config, "DDQN", plain, proxy.game)
+            loop = on_real[proxy.game] = OnBoth(config, "DDQN", plain, proxy.game)
             real = [dataclasses.replace(plain, **change) for change in changes]
             truth, _, seconds = scores(loop, real, None, given.agents, given.real_steps, given.seed)
             truths[proxy.game] = truth.mean(1)
@@ -130,6 +143,17 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
             agreed = f"rank correlation {with_interval(agree, bounds, 2)}"
             print(f"{path}, by {name:<17} {agreed}; {chosen}; {seconds:.0f} CPU-s", flush=True)
         results[path] = row
+    for path in given.searched:
+        found = parse(["--config", path])
+        if found.run.implementation != "DDQN" or found.run.gamename not in on_real:
+            allowed = f"settings of DDQN on {', '.join(on_real)}"
+            raise SettingError(
+                f"searched is {path!r}, of {found.run.implementation} on {found.run.gamename}; allowed: {allowed}"
+            )
+        loop = on_real[found.run.gamename]
+        truth, _, _ = scores(loop, [found.agent], None, given.agents, given.real_steps, given.seed)
+        results[path] = {"settings": {name: getattr(found.agent, name) for name in changes[0]}, "truth": truth.mean()}
+        print(f"{path}: {truth.mean():.1f} after {given.real_steps:,} real steps", flush=True)
     return {"settings": [change | {"hidden_sizes": list(change["hidden_sizes"])} for change in changes],
             "agents": given.agents, "real_steps": given.real_steps, "results": results}  # fmt: skip
 
@@ -142,6 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--agents", type=int, default=4, help="of each setting")
     flags.add_argument("--episodes", type=int, default=10)
     flags.add_argument("--real_steps", type=int, default=50_000, help="of training on the real environment")
+    flags.add_argument("--searched", nargs="*", default=[], help="best.yaml of searches with Ray Tune: what it found")
     flags.add_argument("--seed", type=int, default=1000)
     given = flags.parse_args(argv)
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from models.agents.tabular.config import Config
 from models.contract import InnerAgent, Policy
+from models.curiosity import curiosity_bytes, curiosity_of
 from models.epsilon import Epsilon
 from models.replaying import rates
 from models.spaces import Discrete, Spaces
@@ -86,7 +87,8 @@ class Agent(InnerAgent):
 
     Every step moves one value: ``Q(s, a) += lr * (r + discount * next - Q(s, a))``. ``next`` is the best value of the
     next cell (Q-learning), or that of an epsilon-greedy action there (SARSA); it is 0 after termination, and after a
-    time limit with ``truncation_ends``. With several environments their steps are taken in one after another. Values
+    time limit with ``truncation_ends``. ``intrinsic`` adds a reward for novelty to that of the step
+    (`models.curiosity`). With several environments their steps are taken in one after another. Values
     are 0 at the start.
 
     The public code of Ferreira et al. draws SARSA's next action for the update alone (``redrawn``); the agent then
@@ -108,6 +110,7 @@ class Agent(InnerAgent):
         shape = (len(seeds), self.states * self.actions)
         self.online = nn.Parameter(torch.zeros(shape), requires_grad=False)
         self.visits = torch.zeros(shape, dtype=torch.int64) if config.count_bonus else None
+        self.curiosity = curiosity_of(config, spaces, seeds)
         # [M, E], the action that is taken next; the number of actions where none is chosen yet.
         self.planned = torch.full((len(seeds), self.envs), self.actions) if config.backup == "executed" else None
         self._epsilon = Epsilon(config)
@@ -143,7 +146,8 @@ class Agent(InnerAgent):
         assert isinstance(spaces.actions, Discrete)
         table = 4 * spaces.obs_shape[0] * spaces.actions.n
         drawn = _BLOCK * config.num_envs * (12 + 8 * spaces.actions.n * config.random_ties)
-        return members * (table * (2 + 2 * bool(config.count_bonus)) + drawn)
+        curious = curiosity_bytes(config, spaces, config.num_envs)
+        return members * (table * (2 + 2 * bool(config.count_bonus)) + drawn + curious)
 
     def discounts(self) -> Tensor:
         return torch.tensor([own.discount for own in self.own])
@@ -198,6 +202,9 @@ class Agent(InnerAgent):
             np.add.at(visits, taken, 1)
             # The small number is the public code's.
             paid = paid + (self.config.count_bonus / (np.sqrt(visits.take(taken)) + 1e-9)).astype(np.float32)
+        if self.curiosity is not None:
+            able = self.learning() if self.config.init_episodes else None
+            paid = paid + self.curiosity.rewards(obs, action, next_obs, able).numpy().reshape(-1)
         episodes = self.episodes.numpy()
         for ended in now.done.T:
             episodes += ended
@@ -255,6 +262,8 @@ class Agent(InnerAgent):
         self.visits = None if self.visits is None else self.visits[members]
         self.planned = None if self.planned is None else self.planned[members]
         self.episodes = self.episodes[members]
+        if self.curiosity is not None:
+            self.curiosity.select(members)
         self.noise.select(members)
         self._prepare()
 
@@ -273,12 +282,15 @@ class Agent(InnerAgent):
 
     def training_state(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("visits", "planned", "episodes", "steps")}
-        return own | {"noise": self.noise.state_dict()}
+        curious = None if self.curiosity is None else self.curiosity.state_dict()
+        return own | {"noise": self.noise.state_dict(), "curiosity": curious}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         self.noise.load_state_dict(state["noise"])
         for name in ("visits", "planned", "episodes"):
             setattr(self, name, like(getattr(self, name), state[name], name))
+        if self.curiosity is not None:
+            self.curiosity.load_state_dict(state["curiosity"])
         self._now.count = like(self.steps, state["steps"], "steps")
         if self.planned is not None:
             most = int(self.planned.max())

@@ -9,14 +9,16 @@ for Markov Decision Processes" (count bonus).
 
 from dataclasses import dataclass
 
+from models import intrinsic
 from models.family import Family, idle
+from models.intrinsic import Intrinsic
 from models.settings import setting
 
 VARIED = ("lr", "discount")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Intrinsic):
     """Hyperparameters of QLearning and SARSA. `FAMILY` holds what SARSA changes."""
 
     # Learning
@@ -61,7 +63,9 @@ def validate(config: Config) -> str | None:
 
 def ineffective(config: Config) -> dict[str, str]:
     """Settings that do nothing beside the others, and why."""
-    return idle((config.eps_fraction is not None, ("eps_decay",), "eps_fraction is given"))
+    return intrinsic.ineffective(config) | idle(
+        (config.eps_fraction is not None, ("eps_decay",), "eps_fraction is given")
+    )
 
 
 FAMILY = Family(

@@ -167,7 +167,8 @@ _AGENTS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 _AGENTS_BY_GAME: dict[tuple[str, str], dict[str, object]] = {
     ("PPO", "pendulum"): {"action_std": 2.0},  # half the range of actions
-    ("SAC", "pendulum"): {"entropy_temperature": 0.05},  # rewards are of size 1, and it is slow to learn another
+    # Rewards are of size 1, and it is slow to learn another.
+    **{("SAC", _game): {"entropy_temperature": 0.05} for _game in ("pendulum", "swimmer")},
     # Seventeen numbers and six, by 10,000 rewards: nearly two small updates a sample.
     **{
         (_agent, "halfcheetah"): {"updates_per_step": 10, "batch_size": 32, "lr": 1.5e-3}
