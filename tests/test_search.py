@@ -23,12 +23,14 @@ from control.storage.run_dir import read_metrics
 from envs.make import make_environment, stages_of
 from fake_runs import refused
 from helpers import flags, run_folder, same_runs, start, trained, wait_until
+from models.mixture import parts
 from models.proxies import files
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
 from models.registry import default_config
 from models.settings import SettingError
 from models.streams import Streams, derive_seed
+from models.varied import VARIED
 
 search, searched = partial(flags, implementation="SE"), partial(trained, implementation="SE")
 
@@ -154,6 +156,17 @@ def test_agents_of_another_kind_take_what_the_preset_says_of_theirs() -> None:
     assert (td3.num_envs, sac.num_envs, ppo.num_envs, ppo.rollout_steps) == (5, 5, 10, 50)
     broad = files.load("cartpole-mdp-broad")  # of a search with both
     assert [agent_settings(broad, name, {}).num_envs for name in ("DDQN", "PPO")] == [8, 4]
+    cliff = files.load("cliff-additive-potential")  # of a search with tables, which vary lr and discount
+    for name in ("DDQN", "PPO", "DDQN,PPO"):
+        for own in parts(agent_settings(cliff, name, {})):
+            assert (own.vary_hp, own.vary, own.discount) == (True, ("lr",), 0.8) and own.lr < 0.01
+    for vary, known in ((["discount"], VARIED), (["size"], None)):
+        told = replace(cliff, description={"settings": cliff.description["settings"] | {"vary": vary}})
+        if known:
+            assert agent_settings(told, "DDQN", {}).vary == known
+        else:
+            with pytest.raises(files.ProxyError, match=r"damaged \(vary is \['size'\]; allowed"):
+                agent_settings(told, "DDQN", {})
 
 
 @pytest.mark.parametrize(("proxy", "agent", "own"), [

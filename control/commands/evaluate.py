@@ -311,8 +311,8 @@ def _real_spaces(proxy: Proxy) -> Spaces:
 
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
     """Settings of the fresh agents ``name``: those of the search's agents of the same family, but for what tells its
-    implementations apart, or of all where these are of one, as far as the family knows them and the preset has no
-    others for it; then ``changed``. ``vary_hp`` samples everything it can, unless ``vary`` says what."""
+    implementations apart, or of all where these are of one, as far as the family knows them (`_understood`) and the
+    preset has no others for it; then ``changed``. ``vary_hp`` samples everything it can, unless ``vary`` says what."""
     try:
         told = proxy.description.get("settings", {})
         own, _ = translate(told, (), for_fresh_agents(), lambda name: None)
@@ -330,7 +330,7 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
                     elif called in own:
                         search[names[field]] = own[called]
             elif len(theirs) == 1:
-                found = {field: own[field] for field in names if field in own} | _of_preset(proxy, first)
+                found = _understood(own, next(iter(theirs)), one) | _of_preset(proxy, first)
                 search |= {names[field]: value for field, value in found.items()}
         search |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
         if "preset" in search and not _allows(proxy, search):
@@ -345,6 +345,20 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
         if changed.get(names["vary_hp"]):
             changed = {names["vary"]: type(part)().vary} | changed
     return from_dict(search | changed).agent
+
+
+def _understood(own: dict[str, Any], theirs: type, ours: type) -> dict[str, Any]:
+    """The settings ``own`` of agents of one family that another has too. A choice that only ``theirs`` has is left out,
+    of a list too, and a list of which nothing stays is the default."""
+    choices = [{field.name: field.metadata["choices"] for field in dataclasses.fields(each)} for each in (theirs, ours)]
+    found = {}
+    for name in choices[1].keys() & own.keys():
+        value, foreign = own[name], set(choices[0].get(name, ())) - set(choices[1][name] or choices[0].get(name, ()))
+        if isinstance(value, list) and foreign.intersection(value):
+            value = [each for each in value if each not in foreign]
+        if value != [] and (isinstance(value, list) or value not in foreign):
+            found[name] = value
+    return found
 
 
 def _allows(proxy: Proxy, search: dict[str, Any]) -> bool:

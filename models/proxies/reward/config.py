@@ -75,7 +75,7 @@ _PAPER: dict[str, object] = {
     "common_random_numbers": False, "train_episodes": 100, "inner_steps": 1_000_000, "test_episodes": 1,
     "center_agents": 16, "eval_every": 1, "keep_best": 1, "retest_drawn": False,
 }  # fmt: skip
-_TABULAR: dict[str, object] = {"lr": 1.0, "discount": 0.8, "eps_init": 0.1, "eps_min": 0.1, "eps_decay": 1.0}
+_TABULAR: dict[str, object] = {"QLearning_lr": 1.0, "discount": 0.8, "eps_init": 0.1, "eps_min": 0.1, "eps_decay": 1.0}
 _Q: dict[str, object] = {  # the agents of a search for a reward of CartPole
     "hidden_sizes": (64,), "batch_size": 32, "lr": 1e-3, "tau": 0.01, "discount": 0.99,
     "eps_init": 1.0, "eps_min": 0.01, "eps_decay": 0.9, "init_episodes": 1,
