@@ -117,9 +117,9 @@ class Stages(Protocol):
         """Raises SettingError where `initial` would."""
         ...
 
-    def check_policy(self) -> bool:
-        """Whether a proxy that is made from a policy wants to know what each action is worth, not what the policy does.
-        Raises SettingError where there is no such proxy."""
+    def check_policy(self, source: str) -> bool:
+        """Whether a proxy that is made from the policy ``source`` wants to know what each action is worth, not what the
+        policy does. Raises SettingError where there is no such proxy."""
         ...
 
     def of_policy(self, told: Callable[[Tensor], Tensor], met: Callable[..., Tensor], streams: Streams) -> Tensor:
@@ -156,12 +156,12 @@ class Untaught:
     def check_start(self) -> None:
         return None
 
-    def check_policy(self) -> NoReturn:
-        line = "start_from is a policy, but a proxy of this kind is made from none"
+    def check_policy(self, source: str) -> NoReturn:
+        line = f"start_from is {source!r}, a policy, but a proxy of this kind is made from none"
         raise SettingError(f"{line}; allowed: a proxy's file, run folder or name", "start_from")
 
     def of_policy(self, told: Any, met: Any, streams: Streams) -> NoReturn:
-        self.check_policy()
+        raise NotImplementedError("a proxy of this kind is made from no policy")
 
     def known(self, flat: Tensor) -> Tensor:
         return flat

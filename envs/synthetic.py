@@ -152,26 +152,29 @@ class Stages:
         target.copy_(fit(own.parts["target"], target, states, said, _LESSON))
         return flat
 
-    def check_policy(self) -> bool:
+    @property
+    def _of_values(self) -> bool:
+        return self.parameters.config.clone_of == "values"
+
+    def check_policy(self, source: str) -> bool:
         """As `envs.make.Stages` says."""
         own, discrete = self.parameters, isinstance(self.spaces.actions, Discrete)
-        values = own.config.clone_of == "values"
         if not own.rows:
-            line = "start_from is a policy; allowed with it: proxy bandit and first_states table"
+            line = f"start_from is {source!r}, a policy; allowed with it: proxy bandit and first_states table"
             raise SettingError(line, "start_from")
-        if values and (own.has_target or not discrete):
+        if self._of_values and (own.has_target or not discrete):
             raise SettingError("clone_of is 'values'; allowed: with reward_form free and discrete actions", "clone_of")
         if not own.has_target and not discrete:
             line = "reward_form is 'free', which does not say what a policy would do"
             allowed = ", ".join(FORMS)
             raise SettingError(f"{line}; allowed with continuous actions: {allowed}", "reward_form")
-        return values
+        return self._of_values
 
     def of_policy(self, told: Callable[[Tensor], Tensor], met: Callable[..., Tensor], streams: Streams) -> Tensor:
         """A bandit that pays for doing what the policy does, or as much as it thinks an action is worth. First states
         are all that there can be or, where nothing is known of that, those it meets."""
         own, actions = self.parameters, self.spaces.actions
-        flat, values = own.initial(streams), self.check_policy()
+        flat, values = own.initial(streams), self._of_values
         states = anywhere(self.game, streams, self.seen)
         if states is None:
             states = met(self.seen, own.config.table_episodes)[None]

@@ -73,8 +73,9 @@ def named_agents(names: str) -> list[str]:
     for name in found:
         if name not in inner_agents():
             meant = _meant(name)
-            # Those that exist cannot, for they learn from whole episodes: near is what is like them, not their name.
-            meant = {"AAC": "A2C", "VPG": "PPO"}.get(meant, "" if meant in implementations() else meant)
+            # Others that exist cannot, for they learn from whole episodes: near is what is like them, not their name.
+            others = implementations().keys() - set(inner_agents())
+            meant = {"AAC": "A2C", "VPG": "PPO"}.get(meant, "" if meant in others else meant)
             raise no_choice("agent", name, inner_agents(), meant=meant)
     return found
 

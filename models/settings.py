@@ -171,7 +171,8 @@ def bounds(kind: Kind, meta: Mapping[str, Any]) -> dict[str, Any]:
 
 def refused(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> SettingError:
     """The error that says what ``name`` is and what it may be, `RANGES` included where they are what it breaks."""
-    near, more = nearest(value, meta.get("choices", ())) if isinstance(value, str) else "", ""
+    choices, more = [each for each in meta.get("choices", ()) if isinstance(each, str)], ""
+    near = nearest(value, choices) if isinstance(value, str) else ""
     items, number = value if isinstance(value, tuple) else (value,), _as_number(value)
     if kind.item is int and isinstance(value, str | float) and number is not None and number % 1 == 0:  # as 1e3
         near = f"; did you mean {int(number)}?" if _fits(int(number), int, meta) else ""

@@ -83,6 +83,8 @@ def test_a_search_in_two_phases_and_one_that_goes_on(tmp_path: Path, monkeypatch
     ({"agent": "QLearning,AAC"}, "agent is 'AAC'; did you mean 'A2C'? Allowed: DDQN"),
     ({"gamename": "cartpole"}, "whose observations are no cells; QLearning takes one-hot observations"),
     ({"start_from": "cartpole-mdp"}, "start_from is 'cartpole-mdp', mdp of cartpole; allowed: reward of emptyroom33"),
+    ({"start_from": __file__}, f"start_from is {__file__!r}, neither a proxy nor a policy: checkpoint"),
+    ({"start_from": "/"}, "start_from is '/', neither a proxy nor a policy: folder '/' holds no checkpoint; allowed"),
     ({"rn_input_center": "1,2"}, "rn_input_center is [1.0, 2.0]; allowed here: 9 numbers, or none"),
     ({"tau": 0.1}, "not of RN with this agent"),
     ({"rn_init": "hand"}, "rn_init is 'hand', but for emptyroom33 no potential is made by hand"),
@@ -149,6 +151,7 @@ def test_a_search_that_starts_from_another_s_reward(tmp_path: Path) -> None:
         first_parameters(str(path), stages.config, stages.spaces, "emptyroom33")
     assert isinstance(stages.parameters, Networks)
     with pytest.raises(
-        SettingError, match="start_from is a policy, but a proxy of this kind is made from none; allowed"
+        SettingError,
+        match="start_from is 'test_teachers:balance', a policy, but a proxy of this kind is made from none",
     ):
         check_teacher("test_teachers:balance", stages, "cliff")

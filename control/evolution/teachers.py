@@ -16,6 +16,7 @@ from torch import Tensor
 
 from control.loops.build import build_loop, take_weights
 from control.storage import checkpoints
+from control.storage.checkpoints import Checkpoint, CheckpointError
 from control.storage.run_dir import winner
 from envs.make import Stages, make_environment
 from envs.names import first_line
@@ -44,7 +45,7 @@ def is_teacher(source: str) -> bool:
 
 def teacher(source: str, game: str, spaces: Spaces, values: bool = False) -> Teacher:
     """What ``source`` does (`is_teacher`), or with ``values`` what it thinks that each action is worth. Raises
-    SettingError where it cannot be used in ``game``, CheckpointError for a file that is none of ours."""
+    SettingError where it cannot be used in ``game``."""
     found = _agent(source, game, values) if Path(source).exists() else _function(source)
     if isinstance(spaces.actions, Discrete):
         shape = (spaces.actions.n,) if values else ()
@@ -88,14 +89,28 @@ def _function(source: str) -> Teacher:
     return act
 
 
-def _agent(source: str, game: str, values: bool) -> Teacher:
-    checkpoint = checkpoints.load(source)
-    run = checkpoint.settings.run
+def _checkpoint(source: str) -> Checkpoint:
+    """An agent's checkpoint. SettingError for what holds none."""
     line = f"start_from is {source!r}"
-    if family(run.implementation).learns_from == "evolution":
+    try:
+        found = checkpoints.load(source)
+    except CheckpointError as error:
+        reason = str(error).partition("; allowed")[0]
+        allowed = "a proxy's file, run folder or name; where a proxy can be made of it, a policy"
+        raise SettingError(
+            f"{line}, neither a proxy nor a policy: {reason}; allowed: {allowed}", "start_from"
+        ) from error
+    if family(found.settings.run.implementation).learns_from == "evolution":
         raise SettingError(
             f"{line}, a search without a winner; allowed: a proxy, or an agent's checkpoint", "start_from"
         )
+    return found
+
+
+def _agent(source: str, game: str, values: bool) -> Teacher:
+    checkpoint = _checkpoint(source)
+    run = checkpoint.settings.run
+    line = f"start_from is {source!r}"
     if run.gamename.partition(",")[0] != game.partition(",")[0]:
         raise SettingError(f"{line}, an agent on {run.gamename}; allowed: one on {game}", "start_from")
     with contextlib.closing(build_loop(checkpoint.settings, training=False)) as loop:
@@ -148,12 +163,14 @@ def visited(act: Teacher, game: str, count: int, seed: int, limit: int | None = 
 
 def check_teacher(source: str, stages: Stages, game: str) -> Teacher:
     """The policy ``source``. Raises SettingError where no proxy of these settings can be made of it."""
-    return teacher(source, game, stages.spaces, values=stages.check_policy())
+    if Path(source).exists():
+        _checkpoint(source)
+    return teacher(source, game, stages.spaces, values=stages.check_policy(source))
 
 
 def cloned(source: str, stages: Stages, game: str, seed: int) -> Tensor:
     """Parameters ``[D]`` of the proxy that is made from a policy, with the errors of `check_teacher`."""
-    values = stages.check_policy()
+    values = stages.check_policy(source)
     act = told = teacher(source, game, stages.spaces)
     if values:
         told = teacher(source, game, stages.spaces, values)
