@@ -1,17 +1,18 @@
-"""What the scripts of several experiments share: flags, reading runs with their settings, exit status."""
+"""What the scripts of several experiments share: flags, reading runs with their settings and numbers, exit status."""
 
 import argparse
+import json
 from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from control.cli.errors import show
+from control.cli.errors import lines, show
 from control.cli.settings import from_dict
 from control.reports.runs import Run, find_groups
 from control.reports.style import FORMATS, PLAIN, THEMES, Look
-from models.settings import SettingError, UserError
+from models.settings import SettingError
 
 
 def command_line(description: str, out: str) -> argparse.ArgumentParser:
@@ -38,13 +39,38 @@ def look_of(given: argparse.Namespace) -> Look:
 
 
 def run_script(action: Callable[[], None]) -> int:
-    """The exit status of a script that does ``action``: 0, or 2 after the line of a UserError."""
+    """The exit status of a script that does ``action``: 0, or 2 after the lines of what the user can put right."""
     try:
         action()
-    except UserError as error:
-        show(str(error))
+    except Exception as error:
+        if not (said := lines(error)):
+            raise
+        for line in said:
+            show(line)
         return 2
     return 0
+
+
+def check_counts(given: argparse.Namespace, **least: int) -> None:
+    """SettingError where a flag that is given is below its ``least``."""
+    for name, bound in least.items():
+        if (value := getattr(given, name)) is not None and value < bound:
+            raise SettingError(f"{name} is {value}; allowed: integer, at least {bound}", name)
+
+
+def numbers_in(setting: str, path: Path, *needed: str) -> dict[str, Any]:
+    """The numbers in a JSON file of these scripts, among them those ``needed``. SettingError, in the name of
+    ``setting``, where there are none."""
+    line = f"{setting} is '{path}', which"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingError(f"{line} cannot be read: {error.strerror or error}", setting) from None
+    except (ValueError, RecursionError):
+        raise SettingError(f"{line} is no JSON", setting) from None
+    if not isinstance(found, dict) or not found.keys() >= {*needed}:
+        raise SettingError(f"{line} holds no numbers of this script", setting)
+    return found
 
 
 def runs_of(run_dirs: Sequence[Path], implementations: Iterable[str]) -> list[tuple[Any, Run]]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import fake_runs
+from conftest import ROOT
 from control.cli.parse import parse
 from control.reports.runs import read_runs
 from fake_runs import Shown, is_png, load_script, refused
@@ -20,6 +21,9 @@ from models.settings import SettingError
 
 gradients, cells = load_script("policy_gradients/figure"), load_script("model_generalisation/figure")
 parity = load_script("model_generalisation/parity")
+rewards, of_rewards = load_script("reward_networks/compare"), load_script("reward_networks/figure")
+exam, physics = load_script("synthetic_environments/exam"), load_script("synthetic_environments/physics")
+TEXT = ROOT / "pyproject.toml"  # no JSON
 
 
 def write_gradients(
@@ -206,12 +210,44 @@ def test_what_belongs_in_no_figure_is_one_line(
     (parity, "--fixture A --json /dev/null/x", "json is '/dev/null/x', which cannot be written"),
     (parity, "--fixture A --agents ER --model_lr 1", "--model_lr has no effect: model is 'none'"),
     (parity, "--seed -1", "seed is -1; allowed: integer, at least 0"),
+    *((rewards, f"cliff {flags}", said) for flags, said in (
+        (f"--json {TEXT} --only", f"json is '{TEXT}', which is no JSON"),
+        ("--json /dev/null/x --only", "json is '/dev/null/x', which cannot be written"),
+        ("--reward a=cartpole-additive-potential", "which is of cartpole-200; allowed: a reward of cliff"),
+        ("--reward a=nonsense", "proxy is 'nonsense'; allowed: a .safetensors file, or one of "),
+        ("--reward cliff-additive-potential", "reward is 'cliff-additive-potential'; allowed: NAME=FILE"),
+        ("--set lr=two", "lr is 'two'; allowed: number, greater than 0"),
+        ("--set foo=1", "--foo is unknown"),
+        ("--agent PPPO", "agent is 'PPPO'; did you mean 'PPO'?"),
+        ("--steps -5", "steps is -5; allowed: integer, at least 1"),
+        ("--steps 5 --every 9", "every is 9; allowed: at most steps, which is 5"),
+        ("--late 5001", "late is 5001; allowed: at most 5000"),
+        ("--agents 0", "agents is 0; allowed: integer, at least 1"),
+        ("--use mode=2", "--use has no effect without --reward"),
+        *((f"--reward a=cliff-additive-potential --use {use}", said) for use, said in (
+            ("mode=77", "mode is 77; allowed: 0, 1, 2"), ("mode=two", "mode is 'two'; allowed: 0, 1, 2"),
+            ("nomode=2", "use is 'nomode'; did you mean 'mode'?"),
+            ("proxy_hidden_size=2", "would have 101 weights; allowed: settings that leave it its 1601"),
+        )),
+    )),
+    *((of_rewards, f"{what} --out x.png", said) for what, said in (
+        ("map cartpole-additive-potential", "reward of cartpole-200; allowed: reward of an environment with a map"),
+        ("map nonsense", "proxy is 'nonsense'; allowed: a .safetensors file"),
+        ("curves nonsense.json", "source is 'nonsense.json', which cannot be read: No such file"),
+        (f"curves {TEXT}", f"source is '{TEXT}', which is no JSON"),
+        (f"curves {ROOT / 'docs/results/physics.json'}", "which holds no numbers of compare.py"),
+    )),
+    (exam, "cartpole-bandit --json /dev/null/x", "json is '/dev/null/x', which cannot be written"),
+    (exam, "cartpole-bandit --exams supervised", "proxies is 'cartpole-bandit', which has no pairs"),
+    (exam, "cartpole-bandit nonsense", "checkpoint 'nonsense' does not exist"),
+    (physics, "--json /dev/null/x", "json is '/dev/null/x', which cannot be written"),
+    (physics, f"--numbers {TEXT}", f"numbers is '{TEXT}', which is no JSON"),
 ])  # fmt: skip
 def test_a_call_that_cannot_work_is_one_line(
     script: ModuleType, flags: str, said: str, logdir: Path, capsys: Shown
 ) -> None:
-    read = {gradients: [str(write_gradients(logdir, "CPG"))], cells: [str(write_maze(logdir))], parity: []}
-    refused(script.main, [*read[script], *flags.split()], said, capsys)
+    write = {gradients: lambda: write_gradients(logdir, "CPG"), cells: lambda: write_maze(logdir)}.get(script)
+    refused(script.main, [*([str(write())] if write else []), *flags.split()], said, capsys)
 
 
 # -- against the original --------------------------------------------------------------------------------------------

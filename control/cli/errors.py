@@ -12,7 +12,7 @@ OURS = ("control", "envs", "models", "trainer", "understudy")
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # no room, or none that holds
 # The extra of pyproject.toml that brings a module; `train` brings what is not here.
 EXTRAS = {"ray": "tune", "optuna": "tune", "hpbandster": "bohb", "ConfigSpace": "bohb", "mujoco": "mujoco",
-          "vizdoom": "doom", "wandb": "loggers", "mlflow": "loggers"}  # fmt: skip
+          "vizdoom": "doom", "stable_baselines3": "bench", "wandb": "loggers", "mlflow": "loggers"}  # fmt: skip
 MOST = 20  # lines about one command
 # EBUSY: a file that is mounted on its own, as in a container, cannot be replaced.
 ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EBUSY, errno.ESTALE)

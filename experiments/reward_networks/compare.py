@@ -9,7 +9,7 @@ All rows have agents of the same seeds. The other rewards, beside those that are
 - native: the task's own; count, icm, rnd: the same with a bonus for what is new
 - optimal: additive potential, the optimal value function (of maps); trained: that of one agent trained on the game
 - shifted: the former plus a constant; by hand: what people who know the game would take
-- weight: the task's reward times one number, the best of five by the mean return of other agents
+- weight: the task's reward times one number, a row for each of five
 """
 
 import argparse
@@ -17,7 +17,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,19 +30,24 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from control.cli import parse  # noqa: E402
-from control.cli.settings import Settings  # noqa: E402
+from control.cli.options import flags as known_flags  # noqa: E402
+from control.cli.settings import Settings, build, validate  # noqa: E402
+from control.cli.words import read_value  # noqa: E402
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds  # noqa: E402
 from control.evolution.objectives import first, staying, stays  # noqa: E402
 from control.loops.steps import StepLoop  # noqa: E402
+from control.reports.files import check_writable  # noqa: E402
 from control.reports.search import quartiles  # noqa: E402
 from control.reports.statistics import interval, iqm  # noqa: E402
 from control.reports.tables import aligned  # noqa: E402
 from envs.gridmaps import CellTable  # noqa: E402
 from envs.make import make_dynamics, make_environment  # noqa: E402
+from envs.names import resolve  # noqa: E402
 from envs.potentials import HAND  # noqa: E402
 from envs.reward import RewardedEnvironment  # noqa: E402
+from experiments.comparison import check_counts, numbers_in, run_script  # noqa: E402
 from models.proxies import files  # noqa: E402
-from models.settings import kinds, read  # noqa: E402
+from models.settings import SettingError, kinds, no_choice  # noqa: E402
 from understudy.kinds import MODES  # noqa: E402
 
 ADDITIVE_POTENTIAL = MODES[2]
@@ -181,12 +186,31 @@ def row_of(outcome: Outcome, config: Any, late: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def opened(path: str, changes: list[str]) -> files.Proxy:
-    """A learned reward, with other settings."""
+def opened(word: str, changes: Sequence[str], game: str) -> tuple[str, files.Proxy]:
+    """The name of a learned reward and the reward, of ``NAME=FILE``, with other settings. SettingError or ProxyError
+    where there is none for ``game``, or where the settings are none of the same network."""
+    name, _, path = word.partition("=")
+    if not (name and path):
+        raise SettingError(f"reward is {word!r}; allowed: NAME=FILE")
     proxy = files.load(path)
-    known, pairs = kinds(type(proxy.config)), (change.partition("=") for change in changes)
-    values = {name: read(known[name].item, text) for name, _, text in pairs}
-    return dataclasses.replace(proxy, config=dataclasses.replace(proxy.config, **values))
+    if _task(proxy.game) != _task(game):
+        raise SettingError(f"reward is {word!r}, which is of {proxy.game}; allowed: a reward of {game}")
+    known, values = known_flags(proxy.implementation, proxy.game), {}
+    for key, _, text in (change.partition("=") for change in changes):
+        if key not in (own := kinds(type(proxy.config))):
+            raise no_choice("use", key, own)
+        values[key] = read_value(known[key], [text])
+    found = dataclasses.replace(proxy, config=build(proxy.config, values))
+    validate(found.implementation, found.config)
+    if (size := found.networks.size) != len(proxy.parameters):
+        line = f"use is {' '.join(changes)!r}, with which {path} would have {size} weights"
+        raise SettingError(f"{line}; allowed: settings that leave it its {len(proxy.parameters)}")
+    return name, found
+
+
+def _task(game: str) -> str:
+    """What environments have in common that differ by parameters and time limits alone."""
+    return resolve(game.partition(",")[0]).gym_id.rpartition("-v")[0]
 
 
 def steps_of_mean(curve: Tensor, solved: float, every: int) -> dict[str, int | None]:
@@ -214,7 +238,7 @@ def cells(name: str, row: dict[str, Any]) -> list[str]:
             *(f"{value:.1f}" for value in at)]  # fmt: skip
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("gamename", choices=list(GAMES))
     flags.add_argument("--reward", action="append", default=[], help="NAME=FILE, a learned reward; may be repeated")
@@ -236,9 +260,29 @@ def main() -> None:
     flags.add_argument("--shifts", nargs="*", type=float, default=[], help="constants added to value functions")
     flags.add_argument("--hand_scales", nargs="*", type=float, default=[1.0], help="factors on potentials by hand")
     flags.add_argument("--json", type=Path, help="add the numbers to this file")
-    given = flags.parse_args()
+    given = flags.parse_args(argv)
+    return run_script(lambda: compare(given))
+
+
+def compare(given: argparse.Namespace) -> None:
+    """Train agents on all rewards and print their rows. Raises SettingError before anything is trained where something
+    cannot be."""
+    check_counts(given, agents=1, steps=1, every=1, late=0, trained_steps=0)
     kind, steps, every, episodes = GAMES[given.gamename]
     steps, every = given.steps or steps, given.every or every
+    if every > steps:
+        raise SettingError(f"every is {every}; allowed: at most steps, which is {steps}")
+    if (given.late or 0) > (last := steps // every * every):
+        raise SettingError(f"late is {given.late}; allowed: at most {last}, the step of the last test")
+    if given.json:
+        check_writable("json", given.json)
+        for rows in (numbers_in("json", given.json) if given.json.exists() else {}).values():
+            if not isinstance(rows, dict):
+                raise SettingError(f"json is '{given.json}', which holds no numbers of this script")
+    if given.use and not given.reward:
+        raise SettingError("--use has no effect without --reward")
+    learned = [(name, {"proxy": proxy}) for name, proxy in
+               (opened(one, given.use, given.gamename) for one in given.reward)]  # fmt: skip
     words = [f"--implementation=RN --gamename={given.gamename} --agent={given.agent or kind} --inner_steps={steps}",
              f"--test_every={every} --test_episodes={episodes} --second_phase= --no_rank_apart --average_from=0",
              "--inner_rule=budget --deploy_steps= --no_vary_hp"]  # fmt: skip
@@ -247,17 +291,16 @@ def main() -> None:
         argv += [f"--{name}", *value.split(",")]
     settings = parse.parse(argv)
     if settings.proxy.solved_reward is None:
-        flags.error(f"{given.gamename} has no return from which it is solved; give one: --set solved_reward=-300")
+        line = f"{given.gamename} has no return from which it is solved"
+        raise SettingError(f"{line}; give one: --set solved_reward=-300")
     torch.set_num_threads(1)
     loop = InnerLoop(settings.proxy, settings.run.agent, settings.agent, settings.run.gamename)
     seeds = fresh_seeds(given.seed, "compare", given.agents, len(loop.kinds))
-    named = (one.partition("=") for one in given.reward)
-    learned = [(name, {"proxy": opened(path, given.use)}) for name, _, path in named]
     others = list(rewards(settings, given, loop))
     if given.only is not None:
         wanted, known = given.only or ["native"], dict(others)
         if unknown := [name for name in wanted if name not in known]:
-            flags.error(f"--only is {unknown[0]!r}; allowed: {', '.join(known)}")
+            raise no_choice("only", unknown[0], known)
         others = [(name, known[name]) for name in wanted]
     head = ["reward", "first: quartiles, last", "stays: quartiles, last", "2nd half", "mean solved", "stays",
             "late", "solved", *(f"at {round(share * steps):,}" for share in SHOWN)]  # fmt: skip
@@ -271,11 +314,11 @@ def main() -> None:
         found[name]["cpu_seconds"] = round(time.process_time() - started, 1)
         print(*aligned([cells(name, found[name])], widths), flush=True)
     if given.json:
-        known = json.loads(given.json.read_text()) if given.json.exists() else {}
+        known = numbers_in("json", given.json) if given.json.exists() else {}
         key = f"{given.gamename}, {given.agent or kind}{''.join(f', {one}' for one in given.set)}"
         known[key] = known.get(key, {}) | found
         given.json.write_text(json.dumps(known) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

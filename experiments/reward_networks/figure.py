@@ -9,7 +9,6 @@ blue the highest.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,8 +28,9 @@ from control.reports.sheets import rows as rows_of  # noqa: E402
 from control.reports.style import COLOURS, Look  # noqa: E402
 from envs.gridmaps import GOAL, HOLE, CellTable  # noqa: E402
 from envs.make import make_dynamics  # noqa: E402
-from experiments.comparison import add_look, look_of  # noqa: E402
+from experiments.comparison import add_look, look_of, numbers_in, run_script  # noqa: E402
 from models.proxies import files  # noqa: E402
+from models.settings import SettingError  # noqa: E402
 from understudy.rewards import shaped  # noqa: E402
 
 # What the figure shows of a file with more comparisons and rewards than can be told apart.
@@ -38,6 +38,7 @@ COMPARISONS = ("cliff, QLearning", "cliff, QLearning, vary_hp=true", "cliff, SAR
 REWARDS = ("learned", "native", "count", "optimal", "by hand x 1", "by hand x 10", "exclusive", "additive", "icm",
            "rnd", "trained")  # fmt: skip
 MEANT = {"vary_hp=true": "sampled hyperparameters", "lr=0.5": "learning rate 0.5"}
+_ROW = {"every", "tests", "mean", "low", "high"}
 NOTE = "line: mean over agents; band: quartiles; solved: the return that a search is told to reach"
 SOLVED = {"cliff": -12.0, "cartpole-200": 195.0, "mountaincar-continuous": 90.0, "pendulum": -300.0}
 
@@ -45,7 +46,10 @@ SOLVED = {"cliff": -12.0, "cartpole-200": 195.0, "mountaincar-continuous": 90.0,
 def curves(source: Path, out: Path, only: Sequence[str], of: Sequence[str], most: int, look: Look) -> None:
     """A panel for each comparison of ``of`` and a line for each reward of ``only``; all of them, where the file has
     none of these."""
-    every = json.loads(source.read_text())
+    every = numbers_in("source", source)
+    for rows in every.values() or [None]:
+        if not isinstance(rows, dict) or not all(isinstance(row, dict) and row.keys() >= _ROW for row in rows.values()):
+            raise SettingError(f"source is '{source}', which holds no numbers of compare.py")
     found = {key: rows for key, rows in every.items() if key in of} or every
     names = list(dict.fromkeys(name for rows in found.values() for name in rows))
     shown = [name for name in names if name in only] or names
@@ -76,7 +80,9 @@ def curves(source: Path, out: Path, only: Sequence[str], of: Sequence[str], most
 def on_map(name: str, out: Path, discount: float, look: Look) -> None:
     proxy = files.load(name)
     dynamics = make_dynamics(proxy.game)
-    assert isinstance(dynamics, CellTable), f"{proxy.game} has no map"
+    if proxy.config.proxy != "reward" or not isinstance(dynamics, CellTable):
+        line = f"source is {name!r}, {proxy.config.proxy} of {proxy.game}"
+        raise SettingError(f"{line}; allowed: reward of an environment with a map, as cliff")
     networks: Any = proxy.networks
     rows, columns = len(dynamics.rows), len(dynamics.rows[0])
     moves = len(dynamics.actions)
@@ -106,7 +112,7 @@ def on_map(name: str, out: Path, discount: float, look: Look) -> None:
         axis.figure.colorbar(matplotlib.cm.ScalarMappable(scale, colour), ax=axis, label="reward", shrink=0.8)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("kind", choices=("curves", "map"))
     flags.add_argument("source", help="JSON of compare.py, or a learned reward")
@@ -116,13 +122,17 @@ def main() -> None:
     flags.add_argument("--most", type=int, default=0, help="last training step shown")
     flags.add_argument("--discount", type=float, default=0.8, help="the agent's, for the map")
     add_look(flags)
-    given = flags.parse_args()
-    if given.kind == "curves":
-        curves(Path(given.source), given.out, given.only, given.of, given.most, look_of(given))
-    else:
-        on_map(given.source, given.out, given.discount, look_of(given))
-    print(given.out)
+    given = flags.parse_args(argv)
+
+    def make() -> None:
+        if given.kind == "curves":
+            curves(Path(given.source), given.out, given.only, given.of, given.most, look_of(given))
+        else:
+            on_map(given.source, given.out, given.discount, look_of(given))
+        print(given.out)
+
+    return run_script(make)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -16,6 +16,7 @@ import dataclasses
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,14 @@ import torch  # noqa: E402
 from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
 from control.evolution.cluster import make_workers  # noqa: E402
 from control.evolution.inner_loop import InnerLoop  # noqa: E402
+from control.reports.files import check_writable  # noqa: E402
 from control.reports.search import describe  # noqa: E402
 from envs.synthetic import Stages  # noqa: E402
+from experiments.comparison import check_counts, run_script  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
 from models.proxies.synthetic.config import Config  # noqa: E402
 from models.registry import default_config  # noqa: E402
+from models.settings import SettingError  # noqa: E402
 from models.streams import Streams, derive_seed  # noqa: E402
 
 WIDE = {"hidden_sizes": (128, 128), "batch_size": 128}  # the published ranges: 42 to 384, 1 to 3 layers
@@ -48,10 +52,18 @@ SUPERVISED = "supervised"
 EXAMS[SUPERVISED] = ("DDQN", 32, {})  # none of which plays
 
 
-def examine(path: str, name: str, seed: int, agents: int | None, real: bool = False) -> dict:
-    """One exam of one synthetic environment as plain numbers, or of its ``real`` one for as many steps."""
+def opened(path: str, exams: Sequence[str]) -> Proxy:
+    """The synthetic environment at ``path``. SettingError where it is none, or has not what an exam needs."""
     proxy = proxy_or_checkpoint(path)
-    assert isinstance(proxy, Proxy), f"{path} is no synthetic environment"
+    if not isinstance(proxy, Proxy):
+        raise SettingError(f"proxies is {path!r}, which is of an agent; allowed: synthetic environments")
+    if SUPERVISED in exams and not getattr(proxy.config, "pairs", None):
+        raise SettingError(f"proxies is {path!r}, which has no pairs; allowed with {SUPERVISED}: bandits of pairs")
+    return proxy
+
+
+def examine(proxy: Proxy, name: str, seed: int, agents: int | None, real: bool = False) -> dict:
+    """One exam of one synthetic environment as plain numbers, or of its ``real`` one for as many steps."""
     kind, count, changed = EXAMS[name]
     count = agents or count
     config = dataclasses.replace(proxy.config, test_episodes=10, test_limit=None)
@@ -72,7 +84,6 @@ def examine(path: str, name: str, seed: int, agents: int | None, real: bool = Fa
 
 def taught(proxy: Proxy, config: Config, seeds: list[int]) -> dict:
     """The exam of policies that are trained on the pairs of ``proxy``, from first weights of ``seeds``."""
-    assert config.pairs, f"{proxy.path} has no pairs"
     stages, started = Stages(config, proxy.game), time.process_time()
     known = stages.known(proxy.parameters).expand(len(seeds), -1)
     policies = stages.taught(known, proxy.parameters, Streams(seeds))
@@ -81,7 +92,7 @@ def taught(proxy: Proxy, config: Config, seeds: list[int]) -> dict:
     return describe(outcome, config) | {"cpu_seconds": time.process_time() - started}
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("proxies", nargs="+", help="files, run folders or shipped names")
     flags.add_argument("--json", type=Path, help="write the numbers here")
@@ -89,12 +100,21 @@ def main() -> None:
     flags.add_argument("--real", action="store_true", help="also agents that train on the real environment")
     flags.add_argument("--agents", type=int, help="agents in each exam, in place of its own number")
     flags.add_argument("--seed", type=int, default=1000)
-    given = flags.parse_args()
+    given = flags.parse_args(argv)
+    return run_script(lambda: make(given))
+
+
+def make(given: argparse.Namespace) -> None:
+    """All exams of all that is given. Raises SettingError or ProxyError before the first where one cannot be."""
+    check_counts(given, agents=1)
+    if given.json:
+        check_writable("json", given.json)
+    proxies = {path: opened(path, given.exams) for path in given.proxies}
     torch.set_num_threads(1)
     results: dict[str, dict[str, dict]] = {}
-    for path in given.proxies:
+    for path, proxy in proxies.items():
         for name, real in [(name, real) for name in given.exams for real in (False, True)[: 1 + given.real]]:
-            row = examine(path, name, given.seed, given.agents, real)
+            row = examine(proxy, name, given.seed, given.agents, real)
             where = f"{path}, real" if real else path
             results.setdefault(where, {})[name] = row
             cut = row.get("of_200")
@@ -106,4 +126,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,7 +8,6 @@
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from control.reports.sheets import WIDTH, Book, rows, set_title  # noqa: E402
 from control.reports.statistics import iqm  # noqa: E402
 from control.reports.style import COLOURS, INK  # noqa: E402
 from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS  # noqa: E402
-from experiments.comparison import add_look, look_of, run_script  # noqa: E402
+from experiments.comparison import add_look, look_of, numbers_in, run_script  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 
 SEARCHES = {"CartPole, MDP": "cartpole/mdp", "CartPole, bandit": "cartpole/bandit", "Acrobot, bandit": "acrobot/bandit"}
@@ -98,10 +97,10 @@ def _rows(axis: Any, labels: Sequence[str]) -> None:
 
 def make(given: argparse.Namespace) -> None:
     """Write the figure. Raises SettingError where there is nothing to draw."""
-    numbers = json.loads(given.numbers.read_text()) if given.numbers else {}
+    numbers = numbers_in("numbers", given.numbers) if given.numbers else {}
     found = {title: where for title, where in SEARCHES.items() if given.runs and (given.runs / where).is_dir()}
     reports = {name: row["report"] for name, row in numbers.get("searches", {}).items()}
-    results = json.loads(given.transfer.read_text()) if given.transfer else numbers.get("stable_baselines3", {})
+    results = numbers_in("transfer", given.transfer) if given.transfer else numbers.get("stable_baselines3", {})
     if not (found or reports or results):
         raise SettingError("runs, numbers and transfer hold nothing to draw")
     games = list(dict.fromkeys(name.partition("/")[0] for name in reports))

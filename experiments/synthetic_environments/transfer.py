@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ import gymnasium  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-import understudy  # noqa: E402, F401  # registers the synthetic environments
+import understudy  # noqa: E402  # registers the synthetic environments
+from control.reports.files import check_writable  # noqa: E402
+from experiments.comparison import check_counts, run_script  # noqa: E402
 
 PROXIES = {"bandit": "cartpole-bandit", "broad": "cartpole-mdp-broad", "mdp": "cartpole-mdp"}
 # Everything not named here is stable-baselines3's default.
@@ -59,7 +62,7 @@ def tested(agent: Any, episodes: int, name: str) -> float:
     return total / episodes
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--json", type=Path)
     flags.add_argument("--steps", type=int, default=10_000)
@@ -70,7 +73,17 @@ def main() -> None:
     flags.add_argument("--agents", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     for where, shipped in PROXIES.items():
         flags.add_argument(f"--{where}", default=shipped, help=f"a file of one's own ({shipped})")
-    given = flags.parse_args()
+    given = flags.parse_args(argv)
+    return run_script(lambda: make(given))
+
+
+def make(given: argparse.Namespace) -> None:
+    """Train and test all agents. Raises SettingError or ProxyError before the first where something cannot be."""
+    check_counts(given, steps=1, seeds=1, episodes=1)
+    if given.json:
+        check_writable("json", given.json)
+    for where in {*given.on} & PROXIES.keys():
+        understudy.load(getattr(given, where))
     torch.set_num_threads(1)
     results: dict[str, dict[str, Any]] = {}
     for kind in given.agents:
@@ -91,4 +104,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
