@@ -5,6 +5,7 @@ The name of an environment with parameters contains those that differ from the t
 ``procmaze,grid_size=5,teleport_on_termination=false``.
 """
 
+import contextlib
 import functools
 import importlib.util
 import re
@@ -178,24 +179,12 @@ _TABLE = (
     # What a step tells beside its reward. The published reward networks saw HalfCheetah-v3, whose reward_run is
     # reward_forward now.
     Game("halfcheetah", "HalfCheetah-v5", info=("x_position", "x_velocity", "reward_forward", "reward_ctrl")),
-    Game(
-        "hopper",
-        "Hopper-v5",
-        info=("x_position", "z_distance_from_origin", "x_velocity", "reward_forward", "reward_ctrl", "reward_survive"),
-    ),
-    Game(
-        "swimmer",
-        "Swimmer-v5",
-        info=(
-            "x_position",
-            "y_position",
-            "distance_from_origin",
-            "x_velocity",
-            "y_velocity",
-            "reward_forward",
-            "reward_ctrl",
-        ),
-    ),
+    Game("hopper", "Hopper-v5", info=(
+        "x_position", "z_distance_from_origin", "x_velocity", "reward_forward", "reward_ctrl", "reward_survive",
+    )),
+    Game("swimmer", "Swimmer-v5", info=(
+        "x_position", "y_position", "distance_from_origin", "x_velocity", "y_velocity", "reward_forward", "reward_ctrl",
+    )),
     # Limits as published with reward networks (Ferreira et al. 2022). The goal pays 1 in a room, and steps cost.
     _map("Cliff", -12.0, 50),
     _map("EmptyRoom22", 1.0, 10),
@@ -210,7 +199,8 @@ _TABLE = (
     _ours("gridworld:OpenGrid", -1.0, GridParameters),
     _ours("buttongrid:ButtonGrid", 100.0, ButtonParameters),
     _ours("panflute:PanFlute", 100.0, FluteParameters),
-)
+)  # fmt: skip
+_CONTINUOUS = ("mountaincar-continuous", "pendulum", "carracing", "halfcheetah", "hopper", "swimmer")
 _PROBES = ("1", "2", "3", "4", "5", "4-continuous", "5-continuous", "truncated", "truncated-continuous")
 GAMES: dict[str, Game] = {game.name: game for game in _TABLE}
 for _name in _PROBES:
@@ -312,6 +302,21 @@ def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
     others = {name: values[name] for name in sorted(values) if values[name] != own[name]}
     pairs = [f"{name}={str(value).lower()}" for name, value in others.items()]
     return replace(game, name=",".join([game.name, *pairs]), kwargs={**game.kwargs, **others}) if pairs else game
+
+
+@functools.cache
+def is_continuous(name: str) -> bool:
+    """Whether an environment takes continuous actions; False where it cannot be made."""
+    base_name = name.partition(",")[0]
+    if base_name in GAMES or base_name in declared():
+        return base_name in _CONTINUOUS or base_name.endswith("-continuous")
+    try:
+        from gymnasium import make, spaces
+
+        with contextlib.closing(make(resolve(base_name).gym_id)) as made:
+            return isinstance(made.action_space, spaces.Box)
+    except Exception:  # of somebody else's
+        return False
 
 
 def games_with(parameter: str) -> list[str]:

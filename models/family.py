@@ -86,6 +86,8 @@ class Family:
     - ``preset_game(preset)``: the game whose values a preset holds, None for a preset of any game.
     - ``proxy_defaults(given, game)``: the overrides of proxy and inner agent for the settings given so far
       (``evolution`` only). Raises SettingError.
+    - ``usual_agents(given, continuous)``: the agents that train on its proxies where none are given (``evolution``
+      only), for the settings given so far and an environment whose actions are ``continuous`` or not.
     - ``validate(config)``: one line that says which settings do not go together, None where all do.
     - ``ineffective(config)``: name -> reason, of settings that do nothing beside the others.
     - ``only_with``: name -> what an environment must have for this setting to do anything, of `PARTS`.
@@ -102,6 +104,7 @@ class Family:
     presets: Mapping[str, Mapping[str, Overrides]] = dataclasses.field(default_factory=dict)
     preset_game: Callable[[str], str | None] = lambda preset: None
     proxy_defaults: Callable[[Mapping[str, Any], str], Overrides] = lambda given, game: {}
+    usual_agents: Callable[[Mapping[str, Any], bool], str] = lambda given, continuous: "DDQN"
     validate: Callable[[Any], str | None] = lambda config: None
     ineffective: Callable[[Any], Mapping[str, str]] = lambda config: {}
     only_with: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -172,7 +172,7 @@ def default_configs(name: str, game: str, given: Mapping[str, Any], agent: str) 
     agents = named_agents(agent)
     classes = config_classes(agents)
     values: dict[str, Any] = {**own.implementations[name], **own.proxy_defaults({**given, "agent": agent}, game)}
-    if given.get("agents_take_turns") != "generations":
+    if {**values, **given}.get("agents_take_turns") != "generations":
         for key in ("agents_per_proxy", "second_agents"):  # each kind of agent as often as the others
             if (values.get(key) or (1 if key == "agents_per_proxy" else len(agents))) % len(agents):
                 values[key] = len(agents)

@@ -12,7 +12,7 @@ from envs import wrappers
 from envs.base import EnvironmentFault
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_environment
-from envs.names import GAMES, Game, import_module, resolve
+from envs.names import GAMES, Game, import_module, is_continuous, resolve
 from helpers import STEPPED_PENDULUM
 from models import spaces as our
 from models.settings import SettingError
@@ -297,6 +297,14 @@ def test_a_misspelt_name_is_told_with_the_nearest(wrong, near):
         "panflute, or any Gymnasium id"
     )
     assert "lowed: lunarlander, " in message and "\n" not in message
+
+
+def test_which_actions_are_continuous_is_known_without_torch():
+    played = [name for name, game in GAMES.items() if game.is_probe or game.dynamics]
+    for name in (*played, STEPPED_PENDULUM, "CartPole-v1"):
+        actions = make_environment(name, 1, 1).spaces.actions
+        assert is_continuous(name) == isinstance(actions, our.Continuous), name
+    assert is_continuous("halfcheetah") and not is_continuous("NoSuch-v0")
 
 
 def test_a_missing_module_or_package_is_told_in_one_line(monkeypatch):

@@ -105,3 +105,12 @@ def test_the_archive_keeps_the_best() -> None:
         archive.offer(fitness, generation, torch.full((2,), float(generation)))
     assert [(fitness, generation) for fitness, generation, _ in archive.entries] == [(3.0, 1), (3.0, 3)]
     assert torch.equal(archive.entries[1][2], torch.full((2,), 3.0))
+
+
+def test_the_limit_of_tests_grows_with_the_generation() -> None:
+    """As published: from 100 steps to 1,000 between generations 200 and 1,800."""
+    config = Config(test_limit_first=100, test_limit=1000, second_phase=500, second_noise_std=0.5)
+    table = {1: 100, 200: 100, 201: 100, 202: 101, 600: 325, 1000: 550, 1799: 999, 1800: 1000, 2000: 1000}
+    assert {generation: config.at(generation).test_limit for generation in table} == table
+    assert (config.at(500).noise_std, config.at(501).noise_std) == (0.05, 0.5)
+    assert Config(test_limit=1000).at(1).test_limit == 1000

@@ -170,6 +170,14 @@ SEARCHES = """
 --second_steps 9 -> --second_steps has no effect: second_phase is null, so there is none
 --proxy bandit --table_size 9 -> --table_size has no effect: first_states is 'latent'
 --proxy bandit --table_episodes 9 -> --table_episodes has no effect: first_states is 'latent'
+--test_limit_grows 2 3 -> --test_limit_grows has no effect: test_limit_first is null
+--test_limit_first 9 -> test_limit_first is 9, but test_limit is null; allowed: a test_limit to grow to
+--test_limit 5 --test_limit_first 9 -> test_limit_first is 9, but test_limit is 5; allowed: at most 5; or null
+--test_limit 9 --test_limit_first 5 --test_limit_grows 7 7
+    -> test_limit_grows is 7 7; allowed: two generations, the first before the second
+--test_limit 9 --test_limit_first 5 --test_limit_grows 7 -> test_limit_grows is 7; allowed: two generations, ...
+--test_limit 9 --test_limit_first 5 --inner_rule tests
+    -> inner_rule is 'tests', but test_limit_first is 5, ... whole episodes; allowed: test_limit_first null
 --agent PPO --form published --gae_lambda 0.5 -> --gae_lambda has no effect: form is 'published', ...
 --num_workers 2 --num_threads 2 -> --num_threads has no effect with --num_workers 2, whose processes have a thread each
 --target_return 9 --solved_reward 400 -> target_return is 9.0, but solved_reward is 400.0; give one

@@ -13,7 +13,7 @@ from control.cli import parse as config
 from control.cli.settings import as_dict, from_dict, to_yaml
 from control.commands.evaluate import agent_settings
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
-from helpers import run_folder, same_runs
+from helpers import STEPPED_PENDULUM, run_folder, same_runs
 from models.mixture import parts
 from models.proxies import files
 from models.proxies.synthetic.config import Config
@@ -67,6 +67,28 @@ def test_defaults_of_a_search_fit_its_agents(agents: str, per_proxy: int, apart:
     """As many of each on each proxy, and ranks of each kind apart: their returns are not alike."""
     proxy = config.parse(f"--implementation SE --gamename cartpole --agent {agents}".split()).proxy
     assert (proxy.agents_per_proxy, proxy.rank_apart) == (per_proxy, apart)
+
+
+@pytest.mark.parametrize(("flags", "agents", "own"), [
+    ("pendulum --preset two_stage", "TD3", {"agents_take_turns": "seeds"}),
+    (f"{STEPPED_PENDULUM} --preset two_stage", "TD3", {}),
+    ("cartpole --preset two_stage", "DDQN", {}),
+    ("cartpole --preset published", "PPO,DDQN", {"agents_take_turns": "generations", "agents_per_proxy": 1}),
+    ("pendulum --preset published --agent SAC", "SAC", {}),
+    ("mountaincar-continuous --preset published", "PPO,SAC,DDPG,TD3",
+     {"generations": 300, "population": 128, "test_limit_first": None, "test_episodes": 50}),
+    ("pendulum --preset published", "PPO,SAC,DDPG,TD3",
+     {"generations": 1000, "population": 64, "agents_per_proxy": 8, "agents_take_turns": "generations"}),
+    ("swimmer --preset published", "PPO,SAC,DDPG,TD3", {"generations": 2000, "population": 128}),
+    ("halfcheetah --preset published", "PPO,SAC,DDPG,TD3",
+     {"test_limit_first": 100, "test_limit": 1000, "test_limit_grows": (200, 1800), "generations": 2000}),
+    ("hopper --preset published", "PPO,SAC,DDPG,TD3",
+     {"population": 256, "generations": 2000, "test_limit_first": 100, "test_episodes": 16}),
+])  # fmt: skip
+def test_presets_bring_agents_that_can_act_there(flags: str, agents: str, own: dict[str, Any]) -> None:
+    settings = config.parse(["--implementation", "SE", "--proxy", "bandit", "--gamename", *flags.split()])
+    assert settings.run.agent == agents and {name: getattr(settings.proxy, name) for name in own} == own
+    assert from_dict(as_dict(settings)).proxy == settings.proxy
 
 
 @pytest.mark.parametrize(("flags", "said"), [
@@ -125,7 +147,7 @@ def test_alone_as_in_company(case: str) -> None:
 TINY = (
     "--population 4 --generations 3 --inner_steps 40 --test_episodes 2 --test_limit 30 --center_agents 4 "
     "--eval_every 1 --retest_agents 4 --report_agents 4 --hidden_sizes 8 --batch_size 8 --rollout_steps 20 "
-    "--exp_name m --seed 1 --logger none --no_compiled"
+    "--exp_name m --seed 1 --logger none --no_compiled --test_limit_first 10 --test_limit_grows 1 3"
 ).split()
 
 
@@ -133,19 +155,23 @@ TINY = (
 def test_a_search_resumes_to_the_same_numbers(
     turns: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two families in turn; how many of each a generation has trained is counted on the way."""
+    """Of two families in turn; how many of each a generation has trained is counted on the way. Tests get longer from
+    one generation to the next; means that had shorter ones are out of the choice."""
     trained: list[list[int]] = []
+    limits: list[int | None] = []
     run = InnerLoop.run
 
     def spy(self: InnerLoop, proxies: Any, seeds: Any, *more: Any, **named: Any) -> Any:
         trained.append([sum(seed % 2 == number for seed in seeds) for number in (0, 1)])
         self.compiled = None
+        limits.append(named.get("test_limit", self.config.test_limit))
         return run(self, proxies, seeds, *more, **named)
 
     monkeypatch.setattr(InnerLoop, "run", spy)
     flags = [*SE.split(), "--agents_take_turns", turns, *TINY]
     assert trainer.main([*flags, "--logdir", str(tmp_path / "whole")]) == 0
     assert trained[:3] == ([[6, 6]] * 3 if turns == "seeds" else [[10, 2], [2, 10], [10, 2]])
+    assert limits == [10, 20, 30, 30, 30]  # the last two are the re-evaluation and the held-out agents
     assert re.search(r"of each +DDQN [\d.]+, PPO [\d.]+", capsys.readouterr().out)
     parted = [*flags, "--logdir", str(tmp_path / "parted")]
     assert trainer.main([*parted, "--generations", "2"]) == trainer.main([*parted, "--resume"]) == 0
@@ -153,6 +179,7 @@ def test_a_search_resumes_to_the_same_numbers(
     first, second = (files.load(folder / "proxy.safetensors") for folder in folders)
     same_runs(*folders, ["last.ckpt"])
     assert torch.equal(first.parameters, second.parameters)
+    assert [row["generation"] for row in second.description["scores"]["second_test"]] == [3, 4]
     # Fresh agents take the settings of their own family from the search, whoever else trains on the proxy.
     for name, own in (("PPO", {"rollout_steps": 20}), ("DDQN", {}), ("DuelingDDQN,PPO", {})):
         for part in parts(agent_settings(first, name, {"lr": 0.5})):

@@ -289,7 +289,7 @@ def test_resume_after_a_kill_is_exact(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("more", "said"), [
-    ("--gamename pendulum", "actions are continuous; DDQN takes discrete actions"),
+    ("--gamename pendulum --agent DDQN", "actions are continuous; DDQN takes discrete actions"),
     ("--num_seeds 2", "num_seeds is 2; allowed with SE: 1"),
     ("--accelerator gpu", "accelerator is 'gpu', but torch "),
     ("--accelerator gpu --agent TD3", "accelerator is 'gpu'; allowed for TD3: cpu"),

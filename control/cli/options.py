@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from control.cli.settings import COMMAND, COMMANDS, OWN, RunConfig
+from control.cli.settings import COMMAND, COMMANDS, OWN, RunConfig, agents_of
 from models.mixture import shared
 from models.registry import default_configs, families_of, family, implementations, inner_agents
 from models.settings import Kind, SettingError, closest, kinds
@@ -31,7 +31,7 @@ def flags(implementation: str, game: str, given: Mapping[str, str] | None = None
     """Every setting of an implementation by name, with its default on that game, and every parameter of the game.
     ``given`` are words that choose other defaults: ``preset`` and, for a learned proxy, ``proxy`` and ``agent``."""
     given = given or {}
-    inner = given.get("agent", RunConfig.agent)
+    inner = agents_of(implementation, game, given)
     agent, proxy = default_configs(implementation, game, given, inner)
     commands = {
         f"command.{name}": Flag(f"command.{name}", COMMAND, field.metadata, None, "evaluation")
@@ -39,7 +39,7 @@ def flags(implementation: str, game: str, given: Mapping[str, str] | None = None
     }
     section = f"hyperparameters of {implementation if proxy is None else inner}"
     of_agent = _of_all(agent, section) | _flags_of(agent, section)
-    found = _flags_of(RunConfig()) | commands
+    found = _flags_of(RunConfig(agent=inner)) | commands
     for own in (parameters(game), _flags_of(proxy), of_agent):
         if twice := found.keys() & own.keys() - {*OWN}:
             raise RuntimeError(f"{', '.join(sorted(twice))} of {implementation}: every run has a setting of that name")
@@ -63,7 +63,8 @@ def flags_of_all(game: str) -> dict[str, Flag]:
     from envs.names import GAMES
 
     found = {name: flag for other in GAMES for name, flag in parameters(other).items()}
-    found |= {n: flag for implementation in implementations() for n, flag in flags(implementation, game).items()}
+    inner = {"agent": RunConfig.agent}  # so that no environment is made to ask what suits it
+    found |= {n: flag for one in implementations() for n, flag in flags(one, game, inner).items()}
     for agent in inner_agents():
         own = _flags_of(family(agent).config(), f"hyperparameters of {agent}")
         found |= {f"{agent}_{name}": replace(flag, name=f"{agent}_{name}") for name, flag in own.items()}

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_evaluation, parameters, unknown
-from control.cli.settings import BY_FLAG, CHOOSING, RunConfig, Settings, as_dict, from_dict, to_yaml
+from control.cli.settings import BY_FLAG, CHOOSING, RunConfig, Settings, agents_of, as_dict, from_dict, to_yaml
 from control.cli.together import FOR_EVALUATION, MODES, check_together
 from control.cli.words import NULL, Pair, named, one_word, read_value, split, unboxed, word
 from models.mixture import spread
@@ -212,7 +212,7 @@ def _choose(words: Mapping[str, list[str]], asked: Container[str]) -> _Choice:
         return _Choice(implementation, game.name, True, flags_of_all(game.name), ())
     choosing = CHOOSING if family(implementation).learns_from == "evolution" else CHOOSING[:1]
     chosen = {name: one_word(name, words[name]) for name in choosing if name in words}
-    agent = chosen.get("agent", RunConfig.agent)
+    agent = agents_of(implementation, game.name, chosen)
     families, agents = families_of(implementation, agent), default_configs(implementation, game.name, chosen, agent)[0]
     return _Choice(implementation, game.name, evaluating, flags(implementation, game.name, chosen), families, agents)
 

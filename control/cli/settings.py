@@ -121,6 +121,7 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     values, _ = translate(values, (), first, lambda name: None)
     command = values.pop("command", None) or {}
     run = build(RunConfig(), {name: values[name] for name in first if name in values})
+    run = dataclasses.replace(run, agent=agents_of(run.implementation, run.gamename, values))
     agent, proxy = default_configs(run.implementation, run.gamename, values, run.agent)
     known = {name for config in (run, proxy, agent) if config is not None for name in kinds(type(config))}
     known |= shared(agent).keys()
@@ -145,6 +146,16 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     else:
         validate(run.implementation, settings.agent)
     return settings
+
+
+def agents_of(implementation: str, game: str, given: Mapping[str, Any]) -> str:
+    """The agents that train on a proxy: those ``given``, else the usual ones of a preset that may be, and of a game."""
+    from envs.names import is_continuous
+
+    own = family(implementation)
+    if "agent" in given or own.learns_from != "evolution":
+        return str(given.get("agent", RunConfig.agent))
+    return own.usual_agents(given, is_continuous(game))
 
 
 def end_of(implementation: str) -> str:

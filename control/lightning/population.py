@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import time
 from typing import Any
 
@@ -156,8 +157,10 @@ class PopulationModule(RunModule):
         return as_met(mean, self.stages, run.gamename, run.seed, generation)
 
     def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
-        """Fresh agents of ``seeds [N]`` on ``proxies [N, D]``, their steps counted as the search's."""
-        outcome = self.workers.run(proxies, seeds, watch=self.watch, **changes)
+        """Fresh agents of ``seeds [N]`` on ``proxies [N, D]``, their steps counted as the search's. Their tests are as
+        long as those of the generation, or of the first one."""
+        limit = self.config.at(max(self.epoch, 1)).test_limit
+        outcome = self.workers.run(proxies, seeds, watch=self.watch, test_limit=limit, **changes)
         self.env_steps = self.env_steps + int(outcome.steps.sum())
         self.real_steps += outcome.test_steps
         return outcome
@@ -172,7 +175,7 @@ class PopulationModule(RunModule):
         who = (config, self.settings.run.seed, self.kinds, self.epoch, f"generation {self.epoch}")
         proxies, seeds = entered(self.population, mean, *who)
         started = time.perf_counter()
-        phase = {} if config is self.config else {"inner_steps": config.inner_steps}
+        phase = {} if config.inner_steps == self.config.inner_steps else {"inner_steps": config.inner_steps}
         self.outcome = self._train_fresh(proxies, seeds, by_target=config.scored_by == "target", **phase)
         seconds = time.perf_counter() - started
         self.row = {
@@ -207,8 +210,22 @@ class PopulationModule(RunModule):
             solved = self.config.solved_reward
             if solved is not None:
                 numbers["search/center_solved"] = (returned >= solved).float().mean()
-            self.solved = solved is not None and float(returned.nanmean()) >= solved
+            self.solved = solved is not None and self.plays_out() and float(returned.nanmean()) >= solved
         self.row |= {tag: value[None] for tag, value in numbers.items()}
+
+    def plays_out(self) -> bool:
+        """Whether tests of this generation are as long as they ever are: before, no return says what is solved."""
+        return self.config.at(self.epoch).test_limit == self.config.test_limit
+
+    def keep_mean(self) -> None:
+        """Remember the mean that was scored, if it was, and forget those whose tests had another limit."""
+        if self.mean_fitness is None:
+            return
+        limit, entries = self.config.at(self.epoch).test_limit, self.archive.entries
+        alike = [entry for entry in entries if self.config.at(entry[1]).test_limit == limit]
+        if len(alike) < len(entries):
+            self.archive.entries, self.best = alike, -math.inf
+        self.archive.offer(self.mean_fitness, self.epoch, self.completed(self.strategy.mean))
 
     def has_slope(self) -> bool:
         """Whether some proxy is better than another, or all are good. UserError where none has been for long."""
@@ -217,7 +234,7 @@ class PopulationModule(RunModule):
         assert self.outcome is not None
         # Agents may end well on all proxies, and none reach what the objective asks beside that.
         reached = min(float(self.outcome.scores.nanmean()), float(self.fitness.nanmean()))
-        unsolved = solved is None or reached < solved
+        unsolved = solved is None or not self.plays_out() or reached < solved
         self.flat = self.flat + 1 if level and unsolved else 0
         if self.flat == _FLAT:
             raise UserError(
@@ -303,8 +320,7 @@ class Evolution(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, module: PopulationModule) -> None:  # type: ignore[override]
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
-        if module.mean_fitness is not None:
-            module.archive.offer(module.mean_fitness, module.epoch, module.completed(module.strategy.mean))
+        module.keep_mean()
         if module.has_solved():
             return
         if not module.has_slope() and module.flat % _AGAIN == 0:

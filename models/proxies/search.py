@@ -141,6 +141,21 @@ class SearchConfig:
     plateau_floor: int = _inner(0, "plateau: steps before training may end", minimum=0)
     test_episodes: int = _inner(8, "greedy episodes on the real environment that score an agent", minimum=1)
     test_limit: int | None = _inner(None, "largest number of their steps; null is the environment's limit", minimum=1)
+    test_limit_first: int | None = _inner(
+        None,
+        "that number in the first generations, from where it grows to test_limit [L], under which re-evaluated and "
+        "held-out agents are tested; null: test_limit in all generations",
+        minimum=1,
+        later=True,
+    )
+    test_limit_grows: tuple[int, ...] = _inner(
+        (200, 1800),
+        "generations A B between which it grows, by as much in each: up to A tests end after test_limit_first steps, "
+        "from B on after test_limit",
+        minimum=1,
+        longest=2,
+        later=True,
+    )
 
     solved_reward: float | None = _choice(None, "mean return that counts as solved; null: none does")
     quit_when_solved: bool = _choice(False, "end the search once agents of the mean reach solved_reward [F]")
@@ -167,15 +182,21 @@ class SearchConfig:
         return self.deploy_steps or self.inner_steps
 
     def at(self, generation: int) -> "SearchConfig":
-        """The settings of a generation, counted from 1: those of its phase."""
+        """The settings of a generation, counted from 1: those of its phase, and the limit of its tests."""
+        limited = self if self.test_limit_first is None else replace(self, test_limit=self._limit_at(generation))
         if self.second_phase is None or generation <= self.second_phase:
-            return self
+            return limited
         changes = {
             "noise_std": self.second_noise_std, "step_size": self.second_step_size,
             "agents_per_proxy": self.second_agents, "inner_steps": self.second_steps,
             "scored_by": self.second_scored_by,
         }  # fmt: skip
-        return replace(self, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
+        return replace(limited, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
+
+    def _limit_at(self, generation: int) -> int:
+        first, last, (begin, end) = self.test_limit_first, self.test_limit, self.test_limit_grows
+        assert first is not None and last is not None
+        return first + (last - first) * (min(max(generation, begin), end) - begin) // (end - begin)
 
 
 def ineffective(config: SearchConfig) -> dict[str, str]:
@@ -190,6 +211,7 @@ def ineffective(config: SearchConfig) -> dict[str, str]:
         (config.second_phase is None, second, "second_phase is null, so there is none"),
         (config.initial_draws == 1, ("initial_members", "initial_generations"), "initial_draws is 1"),
         (config.initial_generations is not None, ("initial_members",), "initial_generations is given"),
+        (config.test_limit_first is None, ("test_limit_grows",), "test_limit_first is null"),
     )  # fmt: skip
 
 
@@ -219,6 +241,8 @@ def validate(config: SearchConfig) -> str | None:
             f"average_from + test_every is {config.average_from + config.test_every}; allowed: at most {shortest}, the "
             "steps of the shortest training (inner_steps, second_steps, deploy_steps), so that there is a test"
         )
+    if problem := _growing(config):
+        return problem
     if config.quit_when_solved and config.solved_reward is None:
         return "quit_when_solved is on, but solved_reward is null; allowed: a solved_reward to quit at"
     if config.strategy == "nes" and config.score_transform >= 5:
@@ -228,4 +252,22 @@ def validate(config: SearchConfig) -> str | None:
         if config.eval_every > 1:
             also = "allowed: a eval_every of 1, or a score_transform from 0 to 4"
             return f"{line}, but eval_every is {config.eval_every}; {also}"
+    return None
+
+
+def _growing(config: SearchConfig) -> str | None:
+    """What is wrong with a limit of tests that grows."""
+    first, last, grows = config.test_limit_first, config.test_limit, config.test_limit_grows
+    if first is None:
+        return None
+    if last is None or first > last:
+        most = "a test_limit to grow to" if last is None else f"at most {last}; or null"
+        shown = "null" if last is None else last
+        return f"test_limit_first is {first}, but test_limit is {shown}; allowed: {most}"
+    if len(grows) != 2 or grows[0] >= grows[1]:
+        return f"test_limit_grows is {' '.join(map(str, grows))}; allowed: two generations, the first before the second"
+    for name, value in (("inner_rule", "tests"), ("objective", "threshold")):
+        if getattr(config, name) == value:
+            line = f"{name} is {value!r}, but test_limit_first is {first}, and solved_reward is one of whole episodes"
+            return f"{line}; allowed: test_limit_first null"
     return None

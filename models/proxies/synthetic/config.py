@@ -153,7 +153,7 @@ _PRESETS["clone", "bandit"] = {
 _PRESETS["published", "bandit"] = {
     "proxy_hidden_size": 32, "proxy_activation_fn": "relu", "proxy_init": "normal", "strategy": "snes",
     "step_size": 1.0, "noise_std": 0.05, "mirrored": False, "population": 128, "generations": 300,
-    "inner_steps": 10_000,
+    "inner_steps": 10_000, "test_episodes": 50, "agents_take_turns": "generations",
 }  # fmt: skip
 # Agents that train on a bandit of continuous actions.
 _SHORT: dict[str, object] = {"vary_hp": True, "vary": ("lr",), "hidden_sizes": (64, 64), "batch_size": 64, "lr": 1e-3}
@@ -235,12 +235,26 @@ _BY_GAME["two_stage", "bandit", "halfcheetah"] = {
     "reward_form": "exponential", "table_size": 4096,
     "table_episodes": 200,  # agents would hardly learn to start running from whole episodes of 1,000 steps
 }  # fmt: skip
+_BY_GAME["published", "bandit", "pendulum"] = {"population": 64, "generations": 1000, "agents_per_proxy": 8}
+for _game in ("swimmer", "halfcheetah", "hopper"):
+    _BY_GAME["published", "bandit", _game] = {
+        "generations": 2000, "test_limit_first": 100, "test_limit": 1000, "test_limit_grows": (200, 1800),
+    }  # fmt: skip
+_BY_GAME["published", "bandit", "hopper"] |= {"population": 256, "test_episodes": 16}
 for _game in ("cartpole", "acrobot"):
     _BY_GAME["paper_varied", "mdp", _game] |= {
         "noise_std": 0.05, "step_size": 1.0, "score_transform": 7, "vary_hp": True,
         "batch_size": 128, "hidden_sizes": (128, 128), "init_episodes": 10,
     }  # fmt: skip
 SOLVED = {"cartpole": 475.0, "cartpole-200": 195.0, "acrobot": -100.0}  # Gymnasium's reward thresholds
+
+
+def usual_agents(values: Mapping[str, Any], continuous: bool) -> str:
+    """Of a preset and an environment. The published ones are a rotation [L], of whose agents PPO takes discrete actions
+    too."""
+    if values.get("preset") == "published":
+        return "PPO,SAC,DDPG,TD3" if continuous else "PPO,DDQN"
+    return "TD3" if continuous else "DDQN"
 
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
@@ -300,5 +314,5 @@ def validate(config: Config) -> str | None:
 
 FAMILY = Family(
     config=Config, implementations={"SE": {}}, learns_from="evolution", proxy_defaults=proxy_defaults,
-    validate=validate, ineffective=ineffective, accelerators=("cpu", "gpu"),
+    usual_agents=usual_agents, validate=validate, ineffective=ineffective, accelerators=("cpu", "gpu"),
 )  # fmt: skip
