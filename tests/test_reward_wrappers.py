@@ -1,5 +1,6 @@
 """Learned rewards for Gymnasium's environments: one at a time, many at once in every way to reset, and refusals."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import understudy
 from envs.make import make_environment
+from models.proxies import files
+from models.proxies.reward.config import Config
+from models.spaces import Continuous, Discrete, Spaces
 from proxies import written as synthetic
 from rewards import CLIFF, SCALED, SMALL, Learners, drawn, phi_of, telling, written
 from understudy import ProxyError, RewardVectorWrapper, RewardWrapper
@@ -117,7 +121,7 @@ def test_the_discount_is_that_of_the_searched_agents(path: Path) -> None:
     written(path, stages, flat[0], settings={"discount": 0.5})
     assert paid() == paid(discount=0.5) != paid(discount=0.9)
     written(path, stages, flat[0])
-    for wrong in (None, 1.5, -0.1, "x", float("nan")):
+    for wrong in (None, 1.5, -0.1, "x", True, float("nan")):
         with pytest.raises(ProxyError, match="discount is .*; allowed: a number from 0 to 1, that of the agent$"):
             paid(discount=wrong)
 
@@ -137,8 +141,8 @@ def test_what_does_not_fit_is_one_line(path: Path, telling: str) -> None:
     makes = (lambda env: RewardWrapper(gym.make(env), path, 0.9),
              lambda env: RewardVectorWrapper(SyncVectorEnv([lambda: gym.make(env)] * 2), path, 0.9))  # fmt: skip
     for make in makes:
-        for env, line in (("CartPole-v1", "of 48 numbers and 4 actions, those of cliff; here .* 4 and 2"),
-                          ("Pendulum-v1", "here there are 3 and continuous ones")):  # fmt: skip
+        for env, line in (("CartPole-v1", "of 48 numbers and 4 actions, those of cliff; here .* 4 numbers and 2 a"),
+                          ("Pendulum-v1", "here .* of 3 numbers and continuous actions of size 1$")):  # fmt: skip
             with pytest.raises(ProxyError, match=line) as caught:
                 make(env)
             assert "\n" not in str(caught.value) and str(path) in str(caught.value)
@@ -158,6 +162,53 @@ def test_what_does_not_fit_is_one_line(path: Path, telling: str) -> None:
     env.reset(seed=0)
     with pytest.raises(ProxyError, match=r"^the learned reward needs info\['cost'\], which this environment does not"):
         env.step(0)
+
+
+class Like(gym.Env):
+    """An environment of these spaces, with the id of another."""
+
+    def __init__(self, seen: gym.Space, actions: int, name: str = "") -> None:
+        self.observation_space, self.spec = seen, gym.spec(name) if name else None
+        bounds = np.full(abs(actions), 3.0, np.float32)
+        self.action_space = gym.spaces.Discrete(actions) if actions > 0 else Box(-bounds, bounds)
+
+    def reset(self, **how: Any) -> tuple[Any, dict[str, Any]]:
+        return self.observation_space.sample(), {}
+
+
+Box, Cells = gym.spaces.Box, gym.spaces.Discrete
+NUMBERS = {size: Box(-9, 9, (size,), np.float32) for size in (4, 17, 48)}
+SQUARE = Box(-9, 9, (2, 2), np.float32)
+
+
+@pytest.mark.parametrize(("game", "env", "said"), [
+    ("halfcheetah", (NUMBERS[17], -6, "Walker2d-v5"), "which is HalfCheetah-v5; this environment is Walker2d-v5$"),
+    ("halfcheetah", (NUMBERS[17], -2), "17 numbers and continuous actions of size 6, .* 17 .* actions of size 2$"),
+    ("halfcheetah", (NUMBERS[17], 6), "here there are observations of 17 numbers and 6 actions$"),
+    ("cartpole-200", (SQUARE, 2), r"here there are observations of 4 numbers in the shape \[2, 2\] and 2 actions$"),
+    ("cartpole-200", (NUMBERS[4], 2, "CliffWalking-v1"), "it is for cartpole-200, which is CartPole-v0; this env"),
+    ("cliff", (Cells(48, start=1), 4), "here there are observations of 48 cells that count from 1 and 4 actions$"),
+    ("halfcheetah", (NUMBERS[17], -6, "HalfCheetah-v4"), ""),  # bounds are another matter
+    ("halfcheetah", (NUMBERS[17], -6), ""),
+    ("cartpole-200", (NUMBERS[4], 2, "CartPole-v1"), ""),
+    ("cliff", (Cells(48), 4, "CliffWalking-v1"), ""),
+    ("cliff", (NUMBERS[48], 4, "CliffWalkingSlippery-v1"), ""),
+    ("test:Square-v0", (SQUARE, 2), ""),
+])  # fmt: skip
+def test_another_environment_of_the_same_size_is_refused(game: str, env: tuple, said: str, path: Path) -> None:
+    sizes = {"halfcheetah": 17, "cliff": 48}
+    actions = Continuous((-1.0,) * 6, (1.0,) * 6) if game == "halfcheetah" else Discrete(4 if game == "cliff" else 2)
+    config, spaces = Config(mode=101), Spaces((sizes.get(game, 4),), actions, info=("x_position",))
+    files.save(path, torch.ones(1), config=config, spaces=spaces, game=game, description={})
+    makes = (lambda: RewardWrapper(Like(*env), path),
+             lambda: RewardVectorWrapper(SyncVectorEnv([lambda: Like(*env)] * 2), path))  # fmt: skip
+    for make in makes:
+        if not said:
+            assert make().reset()[1] == {}
+            continue
+        with pytest.raises(ProxyError, match=said) as caught:
+            make()
+        assert "\n" not in str(caught.value)
 
 
 def test_a_proxy_in_memory_and_the_package_s_own_network(telling: str, path: Path) -> None:
@@ -183,4 +234,5 @@ def test_gymnasium_s_own_check_has_nothing_to_say() -> None:
     assert type(again) is RewardWrapper
     made.reset(seed=3)
     again.reset(seed=3)
-    assert made.step(0) == again.step(0)
+    copied = pickle.loads(pickle.dumps(made))
+    assert made.step(0) == again.step(0) == copied.step(0)

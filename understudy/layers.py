@@ -6,13 +6,35 @@ import numpy as np
 
 Layers = list[tuple[np.ndarray, np.ndarray]]
 """Weights ``[in, out]`` and biases ``[out]``, from the first layer on."""
-# In place: the argument is overwritten.
+
+
+# In place: the argument is overwritten. Functions with names, for environments that have them are pickled.
+def _relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, 0, out=x)
+
+
+def _leakyrelu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, x * 0.01, out=x)
+
+
+def _tanh(x: np.ndarray) -> np.ndarray:
+    return np.tanh(x, out=x)
+
+
+def _prelu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, x * 0.25, out=x)
+
+
+def _identity(x: np.ndarray) -> np.ndarray:
+    return x
+
+
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "relu": lambda x: np.maximum(x, 0, out=x),
-    "leakyrelu": lambda x: np.maximum(x, x * 0.01, out=x),
-    "tanh": lambda x: np.tanh(x, out=x),
-    "prelu": lambda x: np.maximum(x, x * 0.25, out=x),
-    "identity": lambda x: x,
+    "relu": _relu,
+    "leakyrelu": _leakyrelu,
+    "tanh": _tanh,
+    "prelu": _prelu,
+    "identity": _identity,
 }
 
 

@@ -14,12 +14,14 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode
 
 from understudy.files import load
 from understudy.kinds import MODES, MOST_EXPONENT, Mode
 from understudy.layers import ACTIVATIONS
+from understudy.program import IDS
 from understudy.proxy import Proxy, ProxyError
 
 NATIVE = "native_reward"  # the entry of info that keeps the environment's own reward
@@ -82,23 +84,51 @@ class _Payer:
         return shaped(mode, reward, before, after, self.discount)
 
 
-def _opened(proxy: str | Path | Proxy, discount: float | None, space: gym.Space, actions: gym.Space) -> _Payer:
-    """Raises ProxyError where the reward is of another environment, or no discount is known."""
+def _opened(
+    proxy: str | Path | Proxy, discount: float | None, space: gym.Space, actions: gym.Space, spec: EnvSpec | None
+) -> _Payer:
+    """Raises ProxyError where the reward is of another environment than that of ``spec``, or no discount is known.
+    Bounds of actions may differ: no reward sees an action, and wrappers rescale them."""
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
     phi = Phi(loaded)
     if discount is None:
         discount = loaded.description.get("settings", {}).get("discount") if phi.mode.potential else 0.0
-    if not isinstance(discount, Real) or not 0 <= float(discount) <= 1:
+    if not isinstance(discount, Real) or isinstance(discount, bool) or not 0 <= float(discount) <= 1:
         raise ProxyError(f"discount is {discount!r}; allowed: a number from 0 to 1, that of the agent")
-    size, wanted = gym.spaces.flatdim(space), loaded.spaces["obs_shape"][0]
-    count, own = getattr(actions, "n", None), loaded.spaces["actions"].get("n")
-    if size != wanted or count != own:
-        raise ProxyError(
-            f"learned reward {str(loaded.path)!r}: it is for observations of {wanted} numbers and "
-            f"{'continuous' if own is None else own} actions, those of {loaded.game}; here there are {size} and "
-            f"{'continuous ones' if count is None else count}"
-        )
+    name, size = loaded.game.partition(",")[0], gym.spaces.flatdim(space)
+    line, game_id = f"learned reward {str(loaded.path)!r}: it is for", IDS.get(name, name)
+    wanted = f"observations of {loaded.spaces['obs_shape'][0]} numbers and {_kind(loaded.action_space)}"
+    here = f"observations of {size} {_units(space) if name in IDS else 'numbers'} and {_kind(actions)}"
+    if here != wanted:
+        raise ProxyError(f"{line} {wanted}, those of {loaded.game}; here there are {here}")
+    if spec is not None and _other_task(spec, game_id):
+        raise ProxyError(f"{line} {loaded.game}, which is {game_id}; this environment is {spec.id}")
     return _Payer(phi, float(discount), loaded.config["rn_terminal"] == "zero", np.zeros((0, size), np.float32))
+
+
+def _kind(actions: gym.Space) -> str:
+    """Kind and size of a space of actions."""
+    if isinstance(actions, gym.spaces.Discrete):
+        return f"{actions.n} actions"
+    continuous = isinstance(actions, gym.spaces.Box)
+    return f"continuous actions of size {gym.spaces.flatdim(actions)}" if continuous else str(actions)
+
+
+def _units(space: gym.Space) -> str:
+    """What an observation has so many of: numbers in all environments that are known by name."""
+    if isinstance(space, gym.spaces.Box) and len(space.shape) != 1:
+        return f"numbers in the shape {list(space.shape)}"
+    first = space.start if isinstance(space, gym.spaces.Discrete) else 0
+    return f"cells that count from {first}" if first else "numbers"
+
+
+def _other_task(spec: EnvSpec, game_id: str) -> bool:
+    """Whether both are environments of Gymnasium, of another name and another class. A variant that somebody else has
+    registered is taken for what it is said to be."""
+    own = gym.registry.get(game_id)
+    if own is None or own.name == spec.name or own.entry_point == spec.entry_point:
+        return False
+    return all(str(each.entry_point).startswith("gymnasium.envs.") for each in (own, spec))
 
 
 def _told(names: list[str], info: dict[str, Any], count: int) -> np.ndarray:
@@ -130,7 +160,7 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
     def __init__(self, env: gym.Env, proxy: str | Path | Proxy, discount: float | None = None) -> None:
         RecordConstructorArgs.__init__(self, proxy=proxy, discount=discount)  # so that its spec can make it again
         gym.Wrapper.__init__(self, env)
-        self._payer = _opened(proxy, discount, env.observation_space, env.action_space)
+        self._payer = _opened(proxy, discount, env.observation_space, env.action_space, env.unwrapped.spec)
 
     def _flat(self, obs: Any) -> np.ndarray:
         return np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float32).reshape(1, -1)
@@ -154,7 +184,10 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
 
     def __init__(self, env: gym.vector.VectorEnv, proxy: str | Path | Proxy, discount: float | None = None) -> None:
         super().__init__(env)
-        self._payer = _opened(proxy, discount, env.single_observation_space, env.single_action_space)
+        # Environments that were put together by hand have no spec, but each of them has its own.
+        first = getattr(env.unwrapped, "envs", (env,))[0]
+        spec = env.unwrapped.spec or getattr(getattr(first, "unwrapped", None), "spec", None)
+        self._payer = _opened(proxy, discount, env.single_observation_space, env.single_action_space, spec)
         self._mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._fresh = np.zeros(env.num_envs, np.bool_)  # whose next step only resets
 
