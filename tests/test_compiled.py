@@ -326,7 +326,7 @@ def test_every_setting_is_in_machine_code_or_asks_for_torch() -> None:
             "gae_lambda clip_range clip_range_vf vf_coef ent_coef max_grad_norm normalize_advantage test_noise "
             "form update_episodes normalize_obs normalize_reward".split()  # these four may ask for torch
         ),
-        Tables: tables | epsilon | drawn,
+        Tables: tables | epsilon | drawn | curious,
     }
     for config, names in known.items():
         assert {field.name for field in dataclasses.fields(config)} == names  # type: ignore[arg-type]

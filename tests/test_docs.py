@@ -90,6 +90,8 @@ def scaled(command: str) -> str:
         return f"{command} --num_eval_episodes 1{FILM}"
     if "compare.py" in command:
         return f"{command} --agents 2 --steps 100 --every 50".replace("--trained_steps 30000", "--trained_steps 200")
+    if "plain_q_learning.py" in command:
+        return f"{command} --agents 1 --steps 20"
     if "exam.py" in command:
         return f"{command} --agents 1" + ("" if "--exams" in command else " --exams 'DDQN, drawn'")
     if command.endswith("policy_gradients/run.sh"):

@@ -92,12 +92,19 @@ def on_map(name: str, out: Path, discount: float, look: Look) -> None:
     corners = {"right": ((1, 0), (1, 1)), "left": ((0, 0), (0, 1)), "down": ((0, 1), (1, 1)), "up": ((0, 0), (1, 0))}
     kinds = "".join(dynamics.rows)
     going = [cell for cell in range(len(kinds)) if kinds[cell] not in (GOAL, HOLE)]
-    usual = np.quantile(paid[going], [0.1, 1.0])
     with sheet(out, [[0]], (WIDTH, 0.58 * rows + 0.1), look, title=f"{networks.mode.name}: reward paid") as (axis,):
         import matplotlib
         from matplotlib.patches import Polygon
 
-        scale, colour = matplotlib.colors.Normalize(*usual), matplotlib.colormaps["RdYlBu"]
+        sizes, colour = np.abs(paid[going]), matplotlib.colormaps["RdYlBu"]
+        least, middle = np.quantile(sizes[sizes > 0], [0.1, 0.5]) if sizes.any() else (1.0, 1.0)
+        # A reward that grows from cell to cell by a factor shows its order on a logarithmic scale alone.
+        wide = sizes.max() > 1000 * middle
+        scale = (
+            matplotlib.colors.SymLogNorm(least, vmin=-sizes.max(), vmax=sizes.max())
+            if wide
+            else matplotlib.colors.Normalize(*np.quantile(paid[going], [0.1, 1.0]))
+        )
         for cell in range(len(kinds)):
             row, column = divmod(cell, columns)
             if cell not in going:
@@ -109,7 +116,10 @@ def on_map(name: str, out: Path, discount: float, look: Look) -> None:
         axis.plot([0, columns], [0, rows], alpha=0)
         axis.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[], aspect="equal")
         axis.grid(False)
-        axis.figure.colorbar(matplotlib.cm.ScalarMappable(scale, colour), ax=axis, label="reward", shrink=0.8)
+        bar = axis.figure.colorbar(matplotlib.cm.ScalarMappable(scale, colour), ax=axis, label="reward", shrink=0.8)
+        if wide:
+            tens = [10.0**power for power in range(4, 40, 4) if 10.0**power < sizes.max()]
+            bar.set_ticks([*(-ten for ten in reversed(tens)), 0.0, *tens], minor=False)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

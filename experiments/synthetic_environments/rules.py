@@ -20,6 +20,29 @@ def balance(obs: Array) -> Array:
     return (obs @ np.array([0.5, 1.0, 10.0, 2.0]) > 0).astype(int)
 
 
+def lqr(obs: Array) -> Array:
+    """CartPole: the linear-quadratic regulator of the pole near upright, unit weights, pushed fully either way."""
+    if not _GAIN:
+        gravity, cart, pole, half, step = 9.8, 1.0, 0.1, 0.5, 0.02
+        turned = half * (4 / 3 - pole / (cart + pole))  # angular acceleration is (g sin - cos * force / mass) / turned
+        push = 1 / (cart + pole)
+        drift, control = np.eye(4), np.zeros((4, 1))
+        drift[0, 1] = drift[2, 3] = step
+        drift[3, 2] = step * gravity / turned
+        drift[1, 2] = -step * pole * half * push * gravity / turned
+        control[3, 0] = -step * push / turned
+        control[1, 0] = step * (push + pole * half * push * push / turned)
+        cost = np.eye(4)
+        for _ in range(2000):  # the Riccati equation, to its fixed point
+            gain = np.linalg.solve(1 + control.T @ cost @ control, control.T @ cost @ drift)
+            cost = np.eye(4) + drift.T @ cost @ (drift - control @ gain)
+        _GAIN.append(gain[0])
+    return (-obs @ _GAIN[0] > 0).astype(int)
+
+
+_GAIN: list[Array] = []  # that of `lqr`
+
+
 def crude(obs: Array) -> Array:
     """CartPole: of 20 random linear controllers the one with the longest single episode."""
     if not _FOUND:
@@ -55,8 +78,8 @@ def hold(obs: Array) -> Array:
 
 
 RULES = {
-    balance: "CartPole-v1", crude: "CartPole-v1", swing: "Acrobot-v1", rock: "MountainCarContinuous-v0",
-    hold: "Pendulum-v1",
+    balance: "CartPole-v1", lqr: "CartPole-v1", crude: "CartPole-v1", swing: "Acrobot-v1",
+    rock: "MountainCarContinuous-v0", hold: "Pendulum-v1",
 }  # fmt: skip
 
 
