@@ -117,6 +117,10 @@ class Stages(Protocol):
         """Raises SettingError where `initial` would."""
         ...
 
+    def idle(self) -> dict[str, str]:
+        """Name -> reason, of settings of the proxy that do nothing around this environment."""
+        ...
+
     def check_policy(self, source: str) -> bool:
         """Whether a proxy that is made from the policy ``source`` wants to know what each action is worth, not what the
         policy does. Raises SettingError where there is no such proxy."""
@@ -155,6 +159,9 @@ class Untaught:
 
     def check_start(self) -> None:
         return None
+
+    def idle(self) -> dict[str, str]:
+        return {}
 
     def check_policy(self, source: str) -> NoReturn:
         line = f"start_from is {source!r}, a policy, but a proxy of this kind is made from none"

@@ -111,10 +111,13 @@ class Stages:
             line = f"first_states is 'table', but nothing is known of how far the observations of {self.game} go"
             raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")
 
+    def idle(self) -> dict[str, str]:
+        return {} if self.unbounded else {"table_episodes": "all that it can show is known, and in the table"}
+
     def as_met(self, flat: Tensor, met: Callable[..., Tensor], scaled: bool) -> Tensor:
         """As `envs.make.Stages` says: where nobody knows what the environment can show, and none are searched for."""
         own = self.parameters
-        if not self.unbounded or own.config.pairs and not scaled:
+        if not (self.unbounded and own.has_target) or own.config.pairs and not scaled:
             return flat
         target = own.target(flat[None])
         states = met(lambda obs: target.act(obs[None])[0], self.seen, own.config.table_episodes)
@@ -164,10 +167,9 @@ class Stages:
             raise SettingError(line, "start_from")
         if self._of_values and (own.has_target or not discrete):
             raise SettingError("clone_of is 'values'; allowed: with reward_form free and discrete actions", "clone_of")
-        if not own.has_target and not discrete:
-            line = "reward_form is 'free', which does not say what a policy would do"
-            allowed = ", ".join(FORMS)
-            raise SettingError(f"{line}; allowed with continuous actions: {allowed}", "reward_form")
+        if not own.has_target and not self._of_values:
+            line = f"reward_form is 'free', but clone_of is {own.config.clone_of!r}"
+            raise SettingError(f"{line}; allowed: {', '.join(FORMS)}", "reward_form")
         return self._of_values
 
     def of_policy(self, told: Callable[[Tensor], Tensor], met: Callable[..., Tensor], streams: Streams) -> Tensor:

@@ -170,6 +170,7 @@ SEARCHES = """
 --second_steps 9 -> --second_steps has no effect: second_phase is null, so there is none
 --proxy bandit --table_size 9 -> --table_size has no effect: first_states is 'latent'
 --proxy bandit --table_episodes 9 -> --table_episodes has no effect: first_states is 'latent'
+--clone_of values -> --clone_of has no effect: start_from is null
 --test_limit_grows 2 3 -> --test_limit_grows has no effect: test_limit_first is null
 --test_limit_first 9 -> test_limit_first is 9, but test_limit is null; allowed: a test_limit to grow to
 --test_limit 5 --test_limit_first 9 -> test_limit_first is 9, but test_limit is 5; allowed: at most 5; or null

@@ -38,6 +38,26 @@ def alone(obs: np.ndarray) -> int:
     return 1
 
 
+def half(obs: np.ndarray) -> np.ndarray:
+    return np.full(len(obs), 0.5)
+
+
+def below(obs: np.ndarray) -> np.ndarray:
+    return np.full(len(obs), -1)
+
+
+def lost(obs: np.ndarray) -> np.ndarray:
+    return np.where(np.arange(len(obs)) < 2, 0.0, np.nan)  # as one that fails far from home
+
+
+def far(obs: np.ndarray) -> np.ndarray:
+    return 1e30 * np.sign(obs[:, 0])
+
+
+def ending(obs: np.ndarray) -> np.ndarray:
+    raise SystemExit(3)
+
+
 def broken(obs: np.ndarray) -> np.ndarray:
     raise RuntimeError("no such policy")
 
@@ -80,6 +100,7 @@ def test_the_values_of_an_agent_become_rewards(tmp_path: Path) -> None:
     paid = torch.stack([program.step(states[None], torch.full((1, len(states)), a)).reward[0] for a in (0, 1)], 1)
     wanted = (q - q.mean()) / q.std()
     assert np.corrcoef(paid.flatten(), wanted.flatten())[0, 1] > 0.98
+    assert torch.equal(stages.as_met(flat, lambda *_: torch.zeros(300, 4), False), flat)  # no target meets other states
 
 
 def test_an_agent_is_cloned_as_it_is_when_greedy(tmp_path: Path) -> None:
@@ -106,14 +127,23 @@ def test_states_are_those_of_the_policy_and_of_noise(monkeypatch: pytest.MonkeyP
     [
         ("test_teachers:nobody", "module:function"),
         ("no_such_module:act", "module:function"),
-        ("test_teachers:late", "the action 2; allowed: 0 to 1"),
+        ("test_teachers:late", "the action 2; allowed: whole numbers, 0 to 1"),
         ("test_teachers:alone", r"gives \[\] numbers for 2 observations"),
         ("test_teachers:broken", "failed: no such policy"),
+        ("test_teachers:half", r"the action 0\.5; allowed: whole numbers, 0 to 1"),
+        ("test_teachers:below", "the action -1; allowed: whole numbers, 0 to 1"),
+        ("test_teachers:lost", "gives nan; allowed: finite numbers"),
+        ("test_teachers:ending", "failed: 3; allowed: a function"),
     ],
 )
 def test_what_is_no_policy_is_told(source: str, words: str) -> None:
     with pytest.raises(SettingError, match=f"start_from is '{source}'.*{words}"):
-        teacher(source, "cartpole", CARTPOLE)
+        teacher(source, "cartpole", CARTPOLE)(torch.zeros(3, 4))
+
+
+def test_continuous_actions_are_cut_to_the_bounds_and_one_needs_no_axis() -> None:
+    given = teacher("test_teachers:far", "pendulum", PENDULUM)(torch.tensor([[1.0, 0, 0], [-1.0, 0, 0], [0.0, 1, 0]]))
+    assert given.tolist() == [[2.0], [-2.0], [0.0]]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +151,14 @@ def test_what_is_no_policy_is_told(source: str, words: str) -> None:
     [
         ("cartpole", ["--first_states", "latent"], "first_states table"),
         ("cartpole", ["--clone_of", "values"], "reward_form free"),
-        ("pendulum", ["--reward_form", "free"], "does not say what a policy would do"),
+        *(
+            (
+                game,
+                ["--reward_form", "free"],
+                "reward_form is 'free', but clone_of is 'actions'; allowed: absolute, squared, exponential",
+            )
+            for game in ("cartpole", "pendulum")
+        ),
     ],
 )
 def test_what_cannot_be_cloned_is_told(game: str, more: list[str], words: str) -> None:
@@ -159,3 +196,13 @@ def test_a_proxy_cannot_be_cloned(tmp_path: Path, capsys: Any) -> None:
     argv = ["--implementation", "SE", "--gamename", "cartpole", "--proxy", "bandit", "--preset", "clone"]
     assert trainer.main([*argv, "--start_from", "cartpole-bandit", "--logdir", str(tmp_path)]) == 2
     assert "start_from is 'cartpole-bandit', which is no policy" in capsys.readouterr().err
+
+
+def test_a_start_that_is_refused_leaves_no_run(tmp_path: Path, capsys: Any) -> None:
+    """Neither one that is refused at first sight nor one that shows when the bandit is made."""
+    argv = ["--implementation", "SE", "--gamename", "cartpole", "--proxy", "bandit", "--preset", "clone"]
+    argv += ["--logdir", str(tmp_path), "--no_compiled", "--start_from"]
+    assert trainer.main([*argv, "test_teachers:balance", "--reward_form", "free"]) == 2
+    assert not list(tmp_path.iterdir()) and "allowed: absolute" in capsys.readouterr().err
+    assert trainer.main([*argv, "test_teachers:lost"]) == 2
+    assert not list(tmp_path.rglob("version_*")) and "gives nan" in capsys.readouterr().err

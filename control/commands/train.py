@@ -74,7 +74,12 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
         warning(f"there is no run to resume in {run_dir.parent(settings.run)}, so a new one begins")
     folder = run_dir.create(settings.run)
     with run_dir.locked(folder, new=True):
-        return folder, _train_in(folder, module, callbacks, verbose)
+        try:
+            return folder, _train_in(folder, module, callbacks, verbose)
+        except SettingError:
+            if not module.epoch:  # refused by what only shows when it starts, such as a policy that it is made from
+                shutil.rmtree(folder)
+            raise
 
 
 def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bool) -> bool:

@@ -44,28 +44,33 @@ def is_teacher(source: str) -> bool:
 
 
 def teacher(source: str, game: str, spaces: Spaces, values: bool = False) -> Teacher:
-    """What ``source`` does (`is_teacher`), or with ``values`` what it thinks that each action is worth. Raises
-    SettingError where it cannot be used in ``game``."""
-    found = _agent(source, game, values) if Path(source).exists() else _function(source)
-    if isinstance(spaces.actions, Discrete):
-        shape = (spaces.actions.n,) if values else ()
+    """What ``source`` does (`is_teacher`), cut to the bounds of continuous actions, or with ``values`` what it thinks
+    that each action is worth. Raises SettingError where it cannot be used in ``game``."""
+    found, actions = _agent(source, game, values) if Path(source).exists() else _function(source), spaces.actions
+    if isinstance(actions, Discrete):
+        shape = (actions.n,) if values else ()
     else:
-        shape = (spaces.actions.size,)
+        shape = (actions.size,)
+
+    def wrong(what: str, allowed: str) -> SettingError:
+        return SettingError(f"start_from is {source!r}, which gives {what}; allowed: {allowed}", "start_from")
 
     def checked(obs: Tensor) -> Tensor:
         given = found(obs)
-        if given.shape != (len(obs), *shape) or not given.float().isfinite().all():
-            what = "the worth of every action" if values else f"one of {spaces.actions} for each of them"
-            line = f"start_from is {source!r}, which gives {list(given.shape)} numbers for {len(obs)} observations"
-            raise SettingError(f"{line}; allowed: {what}", "start_from")
-        if values or not isinstance(spaces.actions, Discrete):
-            given = given.float()
-        else:
-            given = given.long()
-            if not ((given >= 0) & (given < spaces.actions.n)).all():
-                line = f"start_from is {source!r}, which gives the action {int(given.abs().max())}"
-                raise SettingError(f"{line}; allowed: 0 to {spaces.actions.n - 1}", "start_from")
-        return given
+        given = given.unsqueeze(1) if shape == (1,) and given.shape == (len(obs),) else given
+        if given.shape != (len(obs), *shape):
+            what = "the worth of every action" if values else f"one of {actions} for each of them"
+            raise wrong(f"{list(given.shape)} numbers for {len(obs)} observations", what)
+        if len(lost := given[~given.float().isfinite()]):
+            raise wrong(f"{lost[0].item()}", "finite numbers")
+        if values:
+            return given.float()
+        if isinstance(actions, Discrete):
+            chosen = given.long()
+            if len(others := given[(chosen != given) | (chosen < 0) | (chosen >= actions.n)]):
+                raise wrong(f"the action {others[0].item()}", f"whole numbers, 0 to {actions.n - 1}")
+            return chosen
+        return torch.minimum(torch.maximum(given.float(), torch.tensor(actions.low)), torch.tensor(actions.high))
 
     checked(torch.zeros(2, *spaces.obs_shape))
     return checked
@@ -75,14 +80,14 @@ def _function(source: str) -> Teacher:
     module, _, name = source.rpartition(":")
     try:
         function: Any = getattr(importlib.import_module(module), name)
-    except Exception as error:  # an unknown module may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # an unknown module may raise anything while it is imported
         line = f"start_from is {source!r}: {first_line(error)}"
         raise SettingError(f"{line}; allowed: a proxy, a checkpoint, or module:function", "start_from") from error
 
     def act(obs: Tensor) -> Tensor:
         try:
             return torch.as_tensor(np.asarray(function(obs.numpy())))
-        except Exception as error:  # of somebody else's
+        except (Exception, SystemExit) as error:  # of somebody else's
             line = f"start_from is {source!r}, which failed: {first_line(error)}"
             raise SettingError(f"{line}; allowed: a function of observations [N, S]", "start_from") from error
 

@@ -348,7 +348,7 @@ def build(settings: Settings) -> PopulationModule:
     stages = stages_of(settings.proxy, run.gamename)
     for name in named_agents(run.agent):
         check_spaces(run, agent_class(name), stages.spaces, name)
-    settings = in_spaces(settings, stages.spaces)
+    settings = in_spaces(settings, stages.spaces, stages.idle())
     kinds, search = len(named_agents(run.agent)), settings.proxy
     in_turn = search.common_random_numbers and search.agents_take_turns == "seeds"
     for name in ("agents_per_proxy", "second_agents"):  # else the first kinds would decide alone

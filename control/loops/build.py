@@ -1,7 +1,7 @@
 """From settings to the loop of a run, with its agent and environments."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -81,13 +81,13 @@ def check_spaces(run: RunConfig, agent: type[Agent], spaces: Spaces, name: str =
         )
 
 
-def in_spaces(settings: Settings, spaces: Spaces) -> Settings:
+def in_spaces(settings: Settings, spaces: Spaces, more: Mapping[str, str] | None = None) -> Settings:
     """`settings` that know what the environment has not. SettingError where one was given, other than its default, that
-    does nothing there."""
+    does nothing there, or of those in ``more``, name -> reason."""
     actions = "continuous" if isinstance(spaces.actions, Discrete) else "discrete"
     lacks = frozenset({f"{actions} actions", *(() if spaces.is_image else ("images",))})
     known = dataclasses.replace(settings, lacks=lacks)
-    idle, values, defaults = ineffective(known), as_dict(settings), usual(settings)
+    idle, values, defaults = ineffective(known) | dict(more or {}), as_dict(settings), usual(settings)
     for name in sorted(settings.given & idle.keys() - ineffective(settings).keys()):
         if values[name] != defaults[name]:
             raise SettingError(f"--{name} has no effect on {settings.run.gamename}: {idle[name]}", name)

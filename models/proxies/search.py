@@ -77,7 +77,8 @@ class SearchConfig:
     start_from: str | None = _search(
         None,
         "a proxy's file, run folder or name whose parameters the search starts from; or a policy from which a bandit "
-        "is made: an agent's run or checkpoint, or module:function of observations [N, S]; null draws them",
+        "is made: an agent's run or checkpoint, or module:function of observations [N, S], cut to the bounds where "
+        "actions are continuous; null draws them",
     )
     rank_apart: bool = _search(
         False, "rank the population by each of its agents apart, then add up; off: by the mean of its agents"

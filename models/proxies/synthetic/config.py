@@ -289,6 +289,7 @@ def ineffective(config: Config) -> dict[str, str]:
     return search.ineffective(config) | idle(
         (latent, ("table_size", "table_episodes"), "first_states is 'latent'"),
         (config.pairs is not None, ("table_size",), f"pairs is {config.pairs}"),
+        (config.start_from is None, ("clone_of",), "start_from is null"),
     )
 
 
