@@ -25,6 +25,7 @@ from models.proxies import files
 from proxies import KINDS, dynamics_of, written
 from understudy import ProxyError, hashing, program
 from understudy.env import SyntheticEnv, make_synthetic
+from understudy.kinds import KINDS as READ
 from understudy.proxy import BOUND
 
 ANY = "understudy/Synthetic-v0"
@@ -56,6 +57,8 @@ def test_an_id_needs_no_torch_and_none_of_our_packages(code: str, tmp_path: Path
 
 
 def test_all_ids_are_namespaced_and_make_the_shipped_ones() -> None:
+    shipped = {name for name in understudy.pretrained() if not READ[understudy.load(name).kind].used_by}
+    assert {kwargs["proxy"] for kwargs in understudy.IDS.values() if kwargs} == shipped
     for name, kwargs in understudy.IDS.items():
         spec = gym.spec(name)
         assert (spec.kwargs, spec.max_episode_steps) == (kwargs, None) and name.startswith("understudy/Synthetic")
@@ -148,8 +151,9 @@ def test_wrong_calls_are_refused(tmp_path: Path, actions: list[float]) -> None:
     pushed = SyntheticEnv(made(tmp_path, "mdp-continuous"))
     pushed.reset()
     pushed.step([3.0])  # out of bounds is no mistake
-    with pytest.raises(ValueError, match="allowed: Box"):
-        pushed.step([0.0, 0.0])
+    for wrong in ([0.0, 0.0], [np.nan], [np.inf]):
+        with pytest.raises(ValueError, match="allowed: Box"):
+            pushed.step(wrong)
     with pytest.raises(ProxyError, match="autoreset_mode is 'Disabled'"):
         gym.make_vec(ANY, proxy=path, autoreset_mode="Disabled")
     with pytest.raises(ValueError, match="seed has 2 numbers; allowed: 3"):

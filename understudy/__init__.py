@@ -8,9 +8,10 @@
 
 Importing this registers the ids. ``proxy`` is a file, the folder of a search or the name of a shipped one
 (`pretrained`). SyntheticCartPole-v0 and SyntheticAcrobot-v0 are contextual bandits, on which any agent can train. So
-are SyntheticMountainCar-v0, SyntheticMountainCarContinuous-v0, SyntheticPendulum-v0, SyntheticSwimmer-v0 and
-SyntheticHalfCheetah-v0, whose rewards contain a policy. The episodes of SyntheticCartPoleMDP-v0 have up to 200 steps,
-and value learners alone do well on it.
+are SyntheticAcrobotTarget-v0, SyntheticMountainCar-v0, SyntheticMountainCarContinuous-v0, SyntheticPendulum-v0,
+SyntheticSwimmer-v0 and SyntheticHalfCheetah-v0, whose rewards contain a policy. The episodes of
+SyntheticCartPoleMDP-v0 have up to 200 steps, and value learners alone do well on it; those of
+SyntheticCartPoleMDPBroad-v0 have ten, and policy learners do too.
 """
 
 from gymnasium.envs.registration import register, registry
@@ -25,8 +26,10 @@ __all__ = ["Proxy", "ProxyError", "RewardVectorWrapper", "RewardWrapper", "load"
 IDS: dict[str, dict[str, str]] = {
     "understudy/Synthetic-v0": {},
     "understudy/SyntheticCartPoleMDP-v0": {"proxy": "cartpole-mdp", "game": "cartpole", "kind": "mdp"},
+    "understudy/SyntheticCartPoleMDPBroad-v0": {"proxy": "cartpole-mdp-broad", "game": "cartpole", "kind": "mdp"},
     "understudy/SyntheticCartPole-v0": {"proxy": "cartpole-bandit", "game": "cartpole", "kind": "bandit"},
     "understudy/SyntheticAcrobot-v0": {"proxy": "acrobot-bandit", "game": "acrobot", "kind": "bandit"},
+    "understudy/SyntheticAcrobotTarget-v0": {"proxy": "acrobot-target", "game": "acrobot", "kind": "bandit"},
     "understudy/SyntheticPendulum-v0": {"proxy": "pendulum-bandit", "game": "pendulum", "kind": "bandit"},
     "understudy/SyntheticMountainCarContinuous-v0": {
         "proxy": "mountaincarcontinuous-bandit", "game": "mountaincarcontinuous", "kind": "bandit",

@@ -192,11 +192,13 @@ def _opened(proxy: Source, game: str = "", kind: str = "") -> Proxy:
 
 def _checked(actions: Any, space: gym.Space, single: gym.Space) -> np.ndarray:
     """Actions of ``space``, each of them of ``single``, as numbers; ValueError where they are none. Continuous ones may
-    be out of bounds."""
+    be out of bounds, but are finite."""
     given = np.asarray(actions, np.float32 if isinstance(single, gym.spaces.Box) else None)
     good = given.shape == space.shape
     if isinstance(single, gym.spaces.Discrete) and good:  # negative ones are large without their sign
         good = given.dtype.kind in "iu" and bool((given.astype(np.uint64) < single.n).all())
+    elif good:  # of NaN a poor network would be paid nothing at all, which may be the most there is
+        good = bool(np.isfinite(given).all())
     if not good:
         raise ValueError(f"action is {actions!r}; allowed: {single}")
     return given
