@@ -13,7 +13,7 @@ from typing import Any
 
 from models.family import Family
 from models.mixture import Classes, names_in, parts, together
-from models.settings import kinds, no_choice, spelt
+from models.settings import SettingError, kinds, no_choice, spelt
 
 
 @functools.cache
@@ -68,8 +68,13 @@ def inner_agents() -> list[str]:
 
 def named_agents(names: str) -> list[str]:
     """The agents of ``names``, one or several with commas between them. Raises SettingError for one that cannot train
-    on a proxy."""
+    on a proxy, or that stands there twice."""
     found = [name.strip() for name in names.split(",")]
+    twice = next((name for name in found if found.count(name) > 1), None)
+    if twice is not None or "" in found:
+        problem = "has a comma without a name" if "" in found else f"has {twice} twice"
+        allowed = f"each of {', '.join(inner_agents())} once"
+        raise SettingError(f"agent is {names!r}, which {problem}; allowed: {allowed}", "agent")
     for name in found:
         if name not in inner_agents():
             meant = _meant(name)

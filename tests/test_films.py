@@ -316,7 +316,7 @@ def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
     ("--film cartpole-bandit --lr 1", "--lr has no effect with --film"),
     ("--film cartpole-bandit --plot .", "--plot and --film exclude each other"),
     ("--film_out a.mp4", "--film_out has no effect without --film"),
-    ("--film cartpole-bandit --agent TD3", "gamename is 'cartpole', whose actions are discrete; TD3 takes continuous"),
+    ("--film cartpole-bandit --agent TD3", "agent is 'TD3', but TD3 takes continuous actions, and"),
     ("--film cartpole-bandit --agent PPPO", "agent is 'PPPO'"),
     ("--film RUN --agent PPO", "--agent has no effect with --film of runs: only on a proxy an agent is trained"),
     ("--film RUN real", "film: 'real' goes with a proxy, and "),

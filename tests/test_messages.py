@@ -148,7 +148,12 @@ SEARCHES = """
 --agent UDRL -> agent is 'UDRL'; allowed: DDQN, DuelingDDQN, ...
 --proxy bandid -> proxy is 'bandid'; did you mean 'bandit'? Allowed: mdp, bandit
 --preset papper -> preset is 'papper'; did you mean 'paper'? Allowed for a mdp: recipe, broad, paper, paper_varied
---proxy bandit --preset paper -> preset is 'paper'; allowed for a bandit: recipe, two_stage, distilled, clone, published
+--proxy bandit --preset paper
+    -> preset is 'paper', which is for a mdp; did you mean '--proxy mdp'? Allowed for a bandit: recipe, two_stage, ...
+--preset two_stage
+    -> preset is 'two_stage', which is for a bandit; did you mean '--proxy bandit'? Allowed for a mdp: ...
+--agent DDQN,,PPO -> agent is 'DDQN,,PPO', which has a comma without a name; allowed: each of DDQN, ... once
+--agent DDQN,DDQN -> agent is 'DDQN,DDQN', which has DDQN twice; allowed: each of DDQN, DuelingDDQN, ... once
 --reward_form absolute
     -> reward_form is 'absolute', but proxy is 'mdp'; allowed: free, or the proxy bandit
 --proxy bandit --scored_by target

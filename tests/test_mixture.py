@@ -106,7 +106,8 @@ def test_what_no_agent_has_is_one_line(flags: str, said: str) -> None:
 def test_an_agent_that_cannot_play_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert trainer.main([*SE.split()[:-1], "DDQN,SAC", "--logdir", str(tmp_path)]) == 2
     said = capsys.readouterr().err
-    assert said == "error: gamename is 'cartpole', whose actions are discrete; SAC takes continuous actions\n"
+    line = "agent is 'DDQN,SAC', but SAC takes continuous actions, and those of cartpole are discrete; allowed: "
+    assert said == f"error: {line}DDQN, DuelingDDQN, PPO, A2C, TD3Discrete\n"
 
 
 SMALL = {"hidden_sizes": (8,), "batch_size": 8, "vary_hp": False}

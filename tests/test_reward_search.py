@@ -79,7 +79,7 @@ def test_a_search_in_two_phases_and_one_that_goes_on(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("changes, line", [
     ({"mode": 3}, "mode is 3, which needs numbers in the info of each step"),
     ({"mode": 9}, "mode is 9; allowed: 0, 1, 2, 3, 4, 5, 6, 7, 8, 101, 102"),
-    ({"agent": "QLearning,TD3"}, "whose actions are discrete; TD3 takes continuous actions"),
+    ({"agent": "QLearning,TD3"}, "but TD3 takes continuous actions, and those of emptyroom33 are discrete"),
     ({"agent": "QLearning,AAC"}, "agent is 'AAC'; did you mean 'A2C'? Allowed: DDQN"),
     ({"gamename": "cartpole"}, "whose observations are no cells; QLearning takes one-hot observations"),
     ({"start_from": "cartpole-mdp"}, "start_from is 'cartpole-mdp', mdp of cartpole; allowed: reward of emptyroom33"),

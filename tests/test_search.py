@@ -289,7 +289,8 @@ def test_resume_after_a_kill_is_exact(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("more", "said"), [
-    ("--gamename pendulum --agent DDQN", "actions are continuous; DDQN takes discrete actions"),
+    ("--gamename pendulum --agent DDQN",
+     "agent is 'DDQN', but DDQN takes discrete actions, and those of pendulum are continuous; allowed: PPO, A2C, SAC"),
     ("--gamename pendulum --proxy bandit --preset two_stage --table_episodes 9",
      "--table_episodes has no effect on pendulum: all that it can show is known, and in the table"),
     ("--num_seeds 2", "num_seeds is 2; allowed with SE: 1"),

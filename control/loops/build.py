@@ -20,7 +20,7 @@ from envs.names import GAMES
 from envs.tensor import TensorEnvironment
 from models.contract import Agent
 from models.hashed import CPU, streams_on
-from models.registry import agent_class, family, named_agents
+from models.registry import agent_class, family, inner_agents, named_agents
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.state import StateError, like
@@ -72,6 +72,14 @@ def check_spaces(run: RunConfig, agent: type[Agent], spaces: Spaces, name: str =
     if not isinstance(spaces.actions, agent.action_kinds):
         given = type(spaces.actions).__name__.lower()
         able = " or ".join(kind.__name__.lower() for kind in agent.action_kinds)
+        if name:
+            kinds = ((each, agent_class(each)) for each in inner_agents())
+            others = [
+                each for each, kind in kinds
+                if isinstance(spaces.actions, kind.action_kinds) and (spaces.one_hot or not kind.takes_cells_only)
+            ]  # fmt: skip
+            line = f"agent is {run.agent!r}, but {name} takes {able} actions, and those of {run.gamename} are {given}"
+            raise SettingError(f"{line}; allowed: {', '.join(others)}", "agent")
         raise SettingError(f"gamename is {run.gamename!r}, whose actions are {given}; {acts} takes {able} actions")
     if spaces.is_image and not agent.takes_images:
         raise SettingError(f"gamename is {run.gamename!r}, which shows images; {acts} takes vectors of observations")

@@ -13,7 +13,7 @@ from typing import Any
 from models.family import Family, idle
 from models.proxies import search
 from models.proxies.search import NetworkConfig, SearchConfig
-from models.settings import no_choice, setting, width
+from models.settings import SettingError, no_choice, setting, width
 
 _proxy = functools.partial(setting, section="synthetic environment")
 _width = functools.partial(width, section="synthetic environment")
@@ -264,7 +264,11 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     if proxy not in PROXIES:
         raise no_choice("proxy", proxy, PROXIES)
     if (preset, proxy) not in _PRESETS:
-        raise no_choice("preset", preset, [name for name, kind in _PRESETS if kind == proxy], f" for a {proxy}")
+        listed = [name for name, kind in _PRESETS if kind == proxy]
+        if other := next((kind for name, kind in _PRESETS if name == preset), None):
+            line = f"preset is {preset!r}, which is for a {other}; did you mean '--proxy {other}'?"
+            raise SettingError(f"{line} Allowed for a {proxy}: {', '.join(listed)}", "preset")
+        raise no_choice("preset", preset, listed, f" for a {proxy}")
     names = [name.strip() for name in str(values.get("agent", "DDQN")).split(",")]
     if preset == "broad" and "PPO" not in names:
         raise no_choice("agent", ",".join(names), ["PPO", "PPO,DDQN"], " with preset broad")
