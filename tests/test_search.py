@@ -85,7 +85,10 @@ def test_a_target_is_searched_for_without_agents_and_then_with_them(tmp_path: Pa
     metrics = read_metrics(folder / "metrics.csv")
     assert metrics["search/steps_per_agent"] == [0, 0, 60] and np.isfinite(metrics["search/center_return"]).all()
     proxy = files.load(folder / "proxy.safetensors")
-    assert proxy.description["scores"]["report"]["steps"] > 0
+    scores = proxy.description["scores"]
+    judges = scores["report"]["agents"] + sum(row["agents"] for row in scores["second_test"])
+    assert scores["report"]["steps"] > 0 and judges > 3
+    assert scores["search_real_steps"] == metrics["search/real_steps"][-1] + judges * 2 * 30  # tests of two episodes
     inner = InnerLoop(proxy.config, "TD3", default_config("TD3", "pendulum"), "pendulum")
     networks, (cos, sin, speed) = proxy.networks, proxy.networks.named(proxy.parameters)["states.table"].T
     torch.testing.assert_close(cos**2 + sin**2, torch.ones(20))
@@ -99,7 +102,7 @@ def test_a_target_is_searched_for_without_agents_and_then_with_them(tmp_path: Pa
     part = searched(tmp_path / "parts", *words.split(), **own | {"generations": 2})
     searched(tmp_path / "parts", *words.split(), "--resume", **own)
     again = files.load(part / "proxy.safetensors")
-    assert torch.equal(again.parameters, proxy.parameters)
+    assert torch.equal(again.parameters, proxy.parameters) and again.description["scores"] == scores
 
 
 def test_of_several_first_searches_the_better_half_goes_on() -> None:
@@ -143,6 +146,9 @@ def test_where_nobody_knows_how_far_states_go_they_are_those_that_the_target_mee
     assert torch.equal(named["states.table"], met[:40])
     torch.testing.assert_close(named["target.center"], first.mean(0))
     torch.testing.assert_close(named["target.spread"], first.std(0))
+    steps, filling = read_metrics(folder / "metrics.csv")["search/real_steps"], 342 * 12  # twice 2,048 by 12 at a time
+    assert all(0 < real - (fills + 1) * filling <= fills * 6 * 2 * 30 for fills, real in enumerate(steps, 1))
+    assert proxy.description["scores"]["search_real_steps"] > steps[-1] + filling
     part = searched(tmp_path / "parts", *words.split(), **own | {"generations": 1})
     searched(tmp_path / "parts", *words.split(), "--resume", **own)
     assert torch.equal(files.load(part / "proxy.safetensors").parameters, proxy.parameters)

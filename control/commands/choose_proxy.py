@@ -171,7 +171,9 @@ def _outcome(
         print(f"{doing} (about {minutes:.0f} minutes)" if minutes >= 1 else doing, flush=True)
     proxies, seeds = means.repeat_interleave(len(own), 0), own * len(means)
     with progress("agents trained and tested", bool(doing)) as watch:
-        return module.workers.run(proxies, seeds, sample_all=sample_all, watch=watch, inner_steps=steps)
+        outcome = module.workers.run(proxies, seeds, sample_all=sample_all, watch=watch, inner_steps=steps)
+    module.spend(outcome.test_steps)  # which no checkpoint keeps: a search that goes on is judged again
+    return outcome
 
 
 def say_if(verbose: bool, doing: str) -> None:

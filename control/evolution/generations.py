@@ -14,7 +14,7 @@ from control.evolution.fitness_shaping import centred_ranks
 from control.evolution.inner_loop import Outcome, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import STRATEGIES, Strategy
-from control.evolution.teachers import cloned, is_teacher, visited
+from control.evolution.teachers import Spent, cloned, is_teacher, visited
 from envs.make import Stages
 from models.proxies.files import first_parameters
 from models.proxies.search import SearchConfig
@@ -24,11 +24,13 @@ Train = Callable[[Tensor, list[int]], Outcome]
 """Trains and tests fresh agents of seeds ``[N]`` on proxies ``[N, D]``, by the settings of the first phase."""
 
 
-def as_met(mean: Tensor, stages: Stages, game: str, seed: int, generation: int, scaled: bool = False) -> Tensor:
+def as_met(
+    mean: Tensor, stages: Stages, game: str, seed: int, generation: int, spent: Spent, scaled: bool = False
+) -> Tensor:
     """The ``mean [D]`` before a generation, with first states that its own target meets, where they should be
-    (`Stages.as_met`)."""
+    (`Stages.as_met`). ``spent`` is told the real steps of that."""
     own = derive_seed(seed, f"states of generation {generation}")
-    return stages.as_met(mean, lambda act, count, limit: visited(act, game, count, own, limit), scaled)
+    return stages.as_met(mean, lambda act, count, limit: visited(act, game, count, own, limit, spent), scaled)
 
 
 def entered(
@@ -59,17 +61,20 @@ def judged(scores: Tensor, config: SearchConfig) -> tuple[Tensor, Tensor, Tensor
     return fitness, ranked, of_mean
 
 
-def first_mean(config: SearchConfig, stages: Stages, game: str, seed: int, kinds: int, train: Train) -> Tensor:
+def first_mean(
+    config: SearchConfig, stages: Stages, game: str, seed: int, kinds: int, train: Train,
+    spent: Spent = lambda steps: None,
+) -> Tensor:  # fmt: skip
     """The proxy a search starts from, ``[D]``: of ``initial_draws`` the one whose perturbed copies have the best
     fitness, or whose own search gets furthest. Of random bandits, more than half are flat: no perturbation tells better
-    from worse."""
+    from worse. ``spent`` is told real steps that are no tests of agents."""
     draws, members = config.initial_draws, config.initial_members
     if config.start_from is not None:
         if is_teacher(config.start_from):
-            return cloned(config.start_from, stages, game, seed)
+            return cloned(config.start_from, stages, game, seed, spent)
         return first_parameters(config.start_from, config, stages.spaces, game)
     first = stages.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
-    first = torch.stack([as_met(each, stages, game, seed, 0, scaled=True) for each in first])
+    first = torch.stack([as_met(each, stages, game, seed, 0, spent, scaled=True) for each in first])
     if draws == 1:
         return first[0]
     if config.initial_generations is not None:

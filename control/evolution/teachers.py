@@ -30,6 +30,9 @@ from understudy.files import SUFFIX, pretrained
 Teacher = Callable[[Tensor], Tensor]
 """Observations ``[N, S]`` to actions ``[N]`` int64 or ``[N, A]``, or to what each action is worth, ``[N, A]``."""
 
+Spent = Callable[[int], None]
+"""Is told steps that were made in the real environment."""
+
 _LADDER = (0.0, 0.3, 1.0)  # of action noise: a share of half the range, or of actions at random
 _ENVS = 4  # environments of each rung
 
@@ -137,10 +140,12 @@ def _agent(source: str, game: str, values: bool) -> Teacher:
     return torch.no_grad()(act)
 
 
-def visited(act: Teacher, game: str, count: int, seed: int, limit: int | None = None) -> Tensor:
+def visited(
+    act: Teacher, game: str, count: int, seed: int, limit: int | None = None, spent: Spent = lambda steps: None
+) -> Tensor:
     """Observations ``[count, S]`` that a policy meets in the real environment, a third of them as it is, the others
     with noise on its actions. Without such a ladder agents would not learn what to do where the policy never is.
-    Episodes begin anew after ``limit`` steps; None is the environment's own."""
+    Episodes begin anew after ``limit`` steps; None is the environment's own. ``spent`` is told the steps made."""
     envs = _ENVS * len(_LADDER)
     streams = Streams([derive_seed(seed, "states of a teacher")])
     rungs = torch.tensor(_LADDER).repeat_interleave(_ENVS)
@@ -162,6 +167,7 @@ def visited(act: Teacher, game: str, count: int, seed: int, limit: int | None = 
                 chosen = torch.minimum(torch.maximum(chosen + noise, low), high)
             step = real.step(chosen[None])
             obs, over = step.obs, step.terminated | step.truncated
+    spent(len(seen) * envs)
     whole = torch.cat(seen)
     return whole[streams.uniform(len(whole))[0].argsort()[:count]]
 
@@ -173,11 +179,11 @@ def check_teacher(source: str, stages: Stages, game: str) -> Teacher:
     return teacher(source, game, stages.spaces, values=stages.check_policy(source))
 
 
-def cloned(source: str, stages: Stages, game: str, seed: int) -> Tensor:
+def cloned(source: str, stages: Stages, game: str, seed: int, spent: Spent = lambda steps: None) -> Tensor:
     """Parameters ``[D]`` of the proxy that is made from a policy, with the errors of `check_teacher`."""
     values = stages.check_policy(source)
     act = told = teacher(source, game, stages.spaces)
     if values:
         told = teacher(source, game, stages.spaces, values)
     streams = Streams([derive_seed(seed, "initial stand-in 0")])
-    return stages.of_policy(told, lambda count, limit: visited(act, game, count, seed, limit), streams)[0]
+    return stages.of_policy(told, lambda count, limit: visited(act, game, count, seed, limit, spent), streams)[0]

@@ -86,10 +86,7 @@ class PopulationModule(RunModule):
 
     def report(self) -> list[str] | None:
         tests = "test" if self.steps_on == "training" else "real"
-        steps = (
-            f"{int(self.env_steps.sum()):,} {self.steps_on}",
-            f"{self.real_steps:,} {tests} steps",
-        )
+        steps = (f"{int(self.env_steps.sum()):,} {self.steps_on}", f"{self.real_steps:,} {tests} steps")
         shown = {"fitness": FITNESS, "best": BEST_FITNESS, "mean": MEAN_RETURN}
         means = self.means()
         scores = [f"{name} {means[tag]:7.1f}" for name, tag in shown.items() if tag in means]
@@ -149,12 +146,16 @@ class PopulationModule(RunModule):
         """The proxy the search starts from, ``[D]``."""
         run, by_target = self.settings.run, self.config.scored_by == "target"
         train = functools.partial(self._train_fresh, by_target=by_target)
-        return first_mean(self.config, self.stages, run.gamename, run.seed, self.kinds, train)
+        return first_mean(self.config, self.stages, run.gamename, run.seed, self.kinds, train, self.spend)
 
     def as_met(self, mean: Tensor, generation: int) -> Tensor:
         """The ``mean [D]`` before a generation, with first states that its own target meets, where they should be."""
         run = self.settings.run
-        return as_met(mean, self.stages, run.gamename, run.seed, generation)
+        return as_met(mean, self.stages, run.gamename, run.seed, generation, self.spend)
+
+    def spend(self, steps: int) -> None:
+        """Count steps in the real environment."""
+        self.real_steps += steps
 
     def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
         """Fresh agents of ``seeds [N]`` on ``proxies [N, D]``, their steps counted as the search's. Their tests are as
@@ -162,7 +163,7 @@ class PopulationModule(RunModule):
         limit = self.config.at(max(self.epoch, 1)).test_limit
         outcome = self.workers.run(proxies, seeds, watch=self.watch, test_limit=limit, **changes)
         self.env_steps = self.env_steps + int(outcome.steps.sum())
-        self.real_steps += outcome.test_steps
+        self.spend(outcome.test_steps)
         return outcome
 
     def training_step(self, batch: Any, batch_idx: int) -> None:

@@ -95,7 +95,7 @@ TAGS = {
             "Mean length of the episodes that the generation's agents trained on."),
         Tag(SYNTHETIC_STEPS, "Training steps of all agents", "steps", "Steps of all agents in training so far."),
         Tag("search/real_steps", "Test steps of all agents", "steps",
-            "Steps of all agents in tests in the real environment so far."),
+            "Steps in the real environment so far, of all agents in tests and to fill tables of first states."),
         Tag("train/policy_loss", "Policy loss", "loss",
             "Loss of the policy as it is descended: cross-entropy of commanded policies, policy gradient, clipped "
             "surrogate, or minus the critics' value.", "loss"),
