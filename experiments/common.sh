@@ -6,6 +6,15 @@ refuse() { # LINE
     exit 2
 }
 
+find_python() {
+    if [ -z "${PYTHON:-}" ]; then
+        PYTHON=$ROOT/.venv/bin/python
+        [ -x "$PYTHON" ] || PYTHON=python3
+    fi
+    command -v "$PYTHON" >/dev/null || refuse "PYTHON is '$PYTHON', which is no program"
+    export PYTHON ROOT OMP_NUM_THREADS=1
+}
+
 # Checks JOBS and GNU parallel, finds PYTHON, collects `options` for `in_parallel`. With `or_xargs`, `xargs` is 1 where
 # only that is there.
 prepare() { # [or_xargs]
@@ -23,12 +32,7 @@ prepare() { # [or_xargs]
     else
         refuse "GNU parallel is missing; apt-get install parallel (Debian, Ubuntu) or brew install parallel (macOS)"
     fi
-    if [ -z "${PYTHON:-}" ]; then
-        PYTHON=$ROOT/.venv/bin/python
-        [ -x "$PYTHON" ] || PYTHON=python3
-    fi
-    command -v "$PYTHON" >/dev/null || refuse "PYTHON is '$PYTHON', which is no program"
-    export PYTHON ROOT OMP_NUM_THREADS=1
+    find_python
     options=(--will-cite --jobs "${JOBS:-100%}" --termseq "INT,30000,TERM,5000,KILL,25")
     [ ! -t 2 ] || options+=(--bar)
 }

@@ -51,7 +51,7 @@ FILM = " --record_episodes 1 --time_limit 20"
 SETUP = ("source ", "sudo apt-get install ", "pip install ", "uv ", "git clone ", "cd ", "ray start ", ".ci/run")
 SLOW = (
     "takecover", "--gamename halfcheetah", "bash_train.sh", "--use_tune", "/tune/", "benchmarks/", "transfer.py",
-    "exam.py", "physics.py", "tuning.py", "compare.py", "experiments/policy_gradients/",
+    "exam.py", "clones.sh", "physics.py", "tuning.py", "compare.py", "experiments/policy_gradients/",
     "experiments/model_generalisation/",
 )  # fmt: skip
 
@@ -90,6 +90,8 @@ def scaled(command: str) -> str:
         return f"{command} --num_eval_episodes 1{FILM}"
     if "compare.py" in command:
         return f"{command} --agents 2 --steps 100 --every 50".replace("--trained_steps 30000", "--trained_steps 200")
+    if "clones.sh" in command:
+        return f"SEEDS=0 AGENTS=1 TEACHER_STEPS=300 {command}"
     if "plain_q_learning.py" in command:
         return f"{command} --agents 1 --steps 20"
     if "exam.py" in command:

@@ -30,7 +30,7 @@ from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noq
 from control.evolution.cluster import make_workers  # noqa: E402
 from control.evolution.inner_loop import InnerLoop  # noqa: E402
 from control.reports.files import check_writable  # noqa: E402
-from control.reports.search import describe  # noqa: E402
+from control.reports.search import describe, iqm_text  # noqa: E402
 from envs.synthetic import Stages  # noqa: E402
 from experiments.comparison import check_counts, run_script  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
@@ -119,7 +119,7 @@ def make(given: argparse.Namespace) -> None:
             results.setdefault(where, {})[name] = row
             cut = row.get("of_200")
             short = f", of 200: {cut['mean']:.2f}, worst {cut['worst']:.0f}" if cut else ""
-            print(f"{where}: {name}: {row['agents']} agents, mean {row['mean']:.1f}, IQM {row['iqm']:.1f}, worst "
+            print(f"{where}: {name}: {row['agents']} agents, mean {row['mean']:.1f}, IQM {iqm_text(row)}, worst "
                   f"{row['worst']:.0f}{short} ({row['cpu_seconds']:.0f} CPU-s)", flush=True)  # fmt: skip
     if given.json:
         given.json.write_text(json.dumps(results, indent=1) + "\n")
