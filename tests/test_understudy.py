@@ -2,6 +2,7 @@
 the oracle."""
 
 import importlib
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -219,6 +220,24 @@ def test_an_episode_is_a_function_of_its_seed(tmp_path: Path, kind: str) -> None
     assert np.array_equal(first, starts(env, 1)) and np.array_equal(first, starts(SyntheticEnv(path), 1))
     assert not (first == starts(env, 2)).all(1).any()
     assert len(np.unique(first, axis=0)) == 71
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pickled_one_goes_on_as_the_one_it_was_made_of(tmp_path: Path, kind: str) -> None:
+    """In the midst of an episode, and into those that follow."""
+    path = made(tmp_path, kind)
+    for env in (gym.make(ANY, proxy=path), gym.make_vec(ANY, num_envs=3, proxy=path)):
+        pickle.loads(pickle.dumps(env)).reset()
+        env.action_space.seed(0)
+        env.reset(seed=5)
+        env.step(env.action_space.sample())
+        copy = pickle.loads(pickle.dumps(env))
+        for _ in range(10):
+            action = env.action_space.sample()
+            for one, other in zip(env.step(action)[:4], copy.step(action)[:4], strict=True):
+                np.testing.assert_array_equal(one, other)
+            if isinstance(env, gym.Env):
+                np.testing.assert_array_equal(env.reset()[0], copy.reset()[0])
 
 
 @pytest.mark.parametrize(("limit", "length"), [(None, 7), (3, 3), (100, 7)])

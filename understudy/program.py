@@ -53,6 +53,7 @@ class Program:
     """
 
     def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
         self._size, self._one_step = proxy.spaces["obs_shape"][0], KINDS[proxy.kind].one_step
         self._activation = ACTIVATIONS[proxy.config["proxy_activation_fn"]]
         self._discrete = "n" in proxy.spaces["actions"]
@@ -68,6 +69,9 @@ class Program:
         else:
             learned = "initial.0.bias" in proxy.tensors
             self._starts = self._learned_starts(proxy) if learned else real_starts(proxy.game)
+
+    def __reduce__(self) -> tuple[type["Program"], tuple[Proxy]]:
+        return Program, (self._proxy,)  # pickle takes none of the functions made here
 
     def first_states(self, seeds: np.ndarray) -> np.ndarray:
         """As `Starts`: learned from normal noise, or rows of a table, else those of the real environment."""
