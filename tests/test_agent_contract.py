@@ -50,6 +50,15 @@ def playable(*games: str, cases: Any = ALL) -> list[tuple[str, str]]:
     return [(case, game) for case in cases for game in games if able(case, game)]
 
 
+def steps_of(case: str) -> int:
+    """Of an epoch: as few as have all learn in three, and what learns early in each."""
+    if by_rollouts(case):
+        return 40  # of two environments: a rollout is 19 steps of each
+    if getattr(tiny(case), "fill", 0):
+        return 52  # of 100 that come first
+    return 20 if case in MODELS else 30
+
+
 def takes(case: str, spaces: Spaces) -> bool:
     kind = agent_class(ALL[case][0])
     return isinstance(spaces.actions, kind.action_kinds) and (kind.takes_images or not spaces.is_image)
@@ -73,7 +82,7 @@ def test_a_member_alone_is_the_same_to_the_bit(case: str, game: str) -> None:
     """Three epochs of acting and learning, and an evaluation, though in company other episodes end elsewhere, and in
     the last epoch a neighbour's weights and memory are no numbers. Members with hyperparameters of their own are so
     many that some share a program."""
-    count, steps = 8 if "own" in case else 3, 60 if case not in MODELS else 20
+    count, steps = 8 if "own" in case else 3, steps_of(case)
     together = loop_of(case, game, 25, count, steps_per_epoch=steps)
     groups = getattr(together, "groups", None)
     broken, m = max((group.at.tolist() for group in groups), key=len)[-2:] if groups else (1, 2)
@@ -119,8 +128,9 @@ def parts(loop: Any) -> list[Any]:
 
 @pytest.mark.parametrize(("case", "game"), RESUMED)
 def test_goes_on_from_its_state_as_if_nothing_had_been(case: str, game: str, tmp_path: Path) -> None:
-    one, other = (loop_of(case, game, 1, 2, steps_per_epoch=37) for _ in range(2))
-    one.epoch(), one.epoch()
+    one, other = (loop_of(case, game, 1, 2, steps_per_epoch=22) for _ in range(2))
+    for _ in range(2 if case in CASES else 4):
+        one.epoch()
     torch.save([part.state_dict() for part in parts(one)], tmp_path / "state")
     for part, state in zip(parts(other), torch.load(tmp_path / "state", weights_only=True), strict=True):
         part.load_state_dict(state)

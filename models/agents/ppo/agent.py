@@ -88,7 +88,6 @@ class Agent(InnerAgent):
         self.loss = torch.full((members,), torch.nan)
         self.episodes = torch.zeros(members, dtype=torch.int64)
         self.steps = 0
-        self.share = 1.0  # of the learning rates, of the rollout under way
         self._fixed = torch.zeros(members, self.online.shape[1] - self.network.trained)  # gradient of what is fixed
         self._drawn = torch.empty(0)  # actions of the step under way, before they were clipped
         self._view()
@@ -166,7 +165,6 @@ class Agent(InnerAgent):
     def learn(self) -> Tensor:
         if self.steps % self.length:
             return self.loss
-        self.share = self.share_at(self.steps - self.length)
         table = self._judged()
         for epoch in range(self.config.ppo_epochs):
             self._norms.clear()
@@ -179,6 +177,11 @@ class Agent(InnerAgent):
         policy, value, entropy = (self.numbers[name] for name in MEASURED[:3])
         self.loss = policy + self.config.vf_coef * value - self.config.ent_coef * entropy
         return self.loss
+
+    @property
+    def share(self) -> float:
+        """The share of the learning rates that counted in the latest rollout, 1 before the first."""
+        return self.share_at(max(0, self.steps // self.length - 1) * self.length)
 
     def share_at(self, steps: int) -> float:
         """The share of the learning rates that counts in the rollout that begins after so many steps."""
