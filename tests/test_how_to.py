@@ -22,7 +22,25 @@ CHANGED = {
     "models/proxies/search.py", "control/evolution/objectives.py", "understudy/kinds.py",
 }  # fmt: skip
 USERS = {"my_corridor.py", "my_bounties.py"}  # outside the project, so not in its style
-ONE = "import sys, trainer; [trainer.main(line.split()) and sys.exit(line) for line in sys.argv[1:]]"
+# Lines of the trainer; what a user does with a reward that one of them leaves; help, which ends the process.
+ONE = """
+import sys, trainer
+
+def run(lines):
+    for line in lines:
+        if trainer.main(line.split()):
+            sys.exit(line)
+
+run(line for line in sys.argv[1:] if "--help" not in line)
+import glob, gymnasium, my_bounties
+(proxy,) = glob.glob("exp_dir/cliff/debug/Bounty/seed_*/version_0/proxy.safetensors")
+env = gymnasium.make("CliffWalking-v1")
+env.reset(seed=0)
+paid = my_bounties.BountyWrapper(env, proxy)
+reward = paid.step(0)[1]
+assert reward == -1 + paid.bounty[24] and paid.bounty.any()
+run(line for line in sys.argv[1:] if "--help" in line)
+"""
 RN = "--no_compiled --population 4 --generations 2 --inner_steps 200 --deploy_steps 200 --second_phase null"
 TINY = {
     "CPG": "--max_episodes 4 --batch_episodes 2 --eval_every 1 --eval_episodes 1",
@@ -50,7 +68,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if path.is_file():
             shutil.copy(path, folder)
         elif (path / "__init__.py").exists() or path.name in ("experiments", "tests"):
-            shutil.copytree(path, folder / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(path, folder / path.name)  # with what Python has compiled of files that stay the same
     text = "".join(page.read_text() for page in HOW_TO)
     shown = dict(re.findall(r"^```python\n# (\S+\.py)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
     assert set(shown) == FILES | USERS
@@ -93,7 +111,7 @@ def test_every_command_runs(checkout: Path) -> None:
                 assert command == "python -m pytest tests/test_agent_contract.py -k CEM"
     assert seen == {page.stem for page in HOW_TO}
     lines.append("--implementation CEM --gamename corridor --epochs 2 --eval_every 1")
-    shown = run(checkout, "-c", ONE, *sorted(lines, key=lambda line: "--help" in line))  # which ends the process
+    shown = run(checkout, "-c", ONE, *lines)
     assert "--elite_share" in shown and ", corridor" in shown
     found = metrics(checkout, "corridor/debug/CEM")
     assert len(found["epoch"]) == 2 and {"train/policy_loss", "train/elite_return", "eval/return_greedy"} < set(found)
@@ -105,10 +123,6 @@ def test_every_command_runs(checkout: Path) -> None:
     assert "objective: worst" in config.read_text()
     (found_in,) = checkout.glob("exp_dir/cliff/debug/Bounty/seed_*/version_0")
     assert (found_in / "bounty.png").stat().st_size > 0
-    code = "import gymnasium, my_bounties, sys; env = gymnasium.make('CliffWalking-v1'); env.reset(seed=0); "
-    code += "paid = my_bounties.BountyWrapper(env, sys.argv[1]); reward = paid.step(0)[1]; "
-    code += "assert reward == -1 + paid.bounty[24] and paid.bounty.any()"
-    run(checkout, "-c", code, str(found_in / "proxy.safetensors"))
 
 
 @pytest.mark.slow
