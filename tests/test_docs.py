@@ -92,6 +92,8 @@ def scaled(command: str) -> str:
         return f"{command} --agents 2 --steps 100 --every 50".replace("--trained_steps 20000", "--trained_steps 200")
     if "clones.sh" in command:
         return f"SEEDS=0 AGENTS=1 TEACHER_STEPS=300 {command}"
+    if "rules.py" in command:
+        return f"{command} --episodes 1"
     if "plain_q_learning.py" in command:
         return f"{command} --agents 1 --steps 20"
     if "exam.py" in command:
@@ -180,6 +182,19 @@ def run(command: str, folder: Path) -> None:
     assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents are trained for a moment on synthetic environments that are shipped, a few play for a picture of their
+    behaviour, and what is fitted is so to little and hardly."""
+    few = property(lambda config: max(300, config.average_from + (config.test_every or 0)))  # one test at least
+    monkeypatch.setattr(SearchConfig, "steps_in_use", few)
+    monkeypatch.setattr("control.reports.synthetic._EPISODES", 1)  # of each agent
+    monkeypatch.setattr("control.reports.synthetic._AGENTS", 2)
+    monkeypatch.setattr("envs.synthetic._SEEN", 60)
+    monkeypatch.setattr("envs.synthetic._LESSON", (10, 1e-2))
+    monkeypatch.setattr("models.proxies.fitting._UPDATES", 30)
+
+
 @pytest.fixture(scope="module")
 def trained() -> set[frozenset[str]]:
     """What has been trained already."""
@@ -189,13 +204,10 @@ def trained() -> set[frozenset[str]]:
 @ONE_PROCESS
 @every_page_with_commands
 def test_every_command_runs(
-    page: Path, workplace: Path, trained: set[frozenset[str]], monkeypatch: pytest.MonkeyPatch, brief: None
+    page: Path, workplace: Path, trained: set[frozenset[str]], small: None, brief: None
 ) -> None:
     """Side by side, one seed of several does. What differs from a training before in its seeds alone is only parsed,
-    as a search of hyperparameters is; agents are trained for a moment on synthetic environments that are shipped."""
-    few = property(lambda config: max(300, config.average_from + (config.test_every or 0)))  # one test at least
-    monkeypatch.setattr(SearchConfig, "steps_in_use", few)
-    monkeypatch.setattr("control.reports.synthetic._EPISODES", 1)  # of each agent whose behaviour is drawn
+    as a search of hyperparameters is."""
     for command in commands(page):
         command = re.sub(r"^.*\./bash_train\.sh", "python trainer.py", command)
         flags = {flag for flag in command.split(" --") if not re.match("(seed|num_seeds|epochs) ", flag)}
@@ -220,7 +232,7 @@ def test_every_slow_command_runs(page: Path, workplace: Path) -> None:
 
 @ONE_PROCESS
 @every_page_with_commands
-def test_every_python_example_runs(page: Path, workplace: Path) -> None:
+def test_every_python_example_runs(page: Path, workplace: Path, small: None) -> None:
     """The blocks of a page share their names; those that begin with the name of a file are for test_how_to.py. Of one
     that needs a library which is missing, only the plain imports run."""
     names: dict[str, object] = {"__name__": "__example__"}

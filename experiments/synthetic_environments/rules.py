@@ -3,9 +3,10 @@
     python trainer.py --algo SE --env cartpole --proxy bandit --preset clone \\
         --start_from experiments.synthetic_environments.rules:balance
 
-Run as a script, it says what each of them makes of the real environment in 100 episodes.
+Run as a script, it says what each of them makes of the real environment in 100 ``--episodes``.
 """
 
+import argparse
 from typing import Any
 
 import numpy as np
@@ -95,9 +96,12 @@ def _played(env: Any, rule: Any, seed: int) -> float:
 def main() -> None:
     import gymnasium
 
+    flags = argparse.ArgumentParser(description="What controllers by hand make of real environments")
+    flags.add_argument("--episodes", type=int, default=100, help="of each controller")
+    given = flags.parse_args()
     for rule, name in RULES.items():
         with gymnasium.make(name) as env:
-            returns = [_played(env, rule, 1000 + episode) for episode in range(100)]
+            returns = [_played(env, rule, 1000 + episode) for episode in range(given.episodes)]
         print(f"{rule.__name__:<8} {name:<25} mean {np.mean(returns):7.1f}, lowest {min(returns):7.1f}")
 
 
