@@ -184,7 +184,6 @@ LEARNING_ON_POLICY = {
 LEARNING_BY_STEPS = {
     "lr": 5e-3, "batch_size": 32, "feature_dim": 16, "tau": 0.05, "buffer_size": 2000, "model_lr": 5e-3,
     "training_start_time": 0, "target_update_frequency": 20, "rollout_length": 1, "num_features": 2,
-    "steps_per_epoch": 500,
 }  # fmt: skip
 LEARNING_BY_ROLLOUTS = LEARNING_BY_STEPS | {
     "num_envs": 16,
@@ -236,8 +235,10 @@ def trained(case: str, game: str) -> Any:
         learning = LEARNING_BY_STEPS
         if by_rollouts(case):
             learning, steps = LEARNING_BY_ROLLOUTS, 10 * steps
+        elif hasattr(agent_class(ALL[case][0]), "values") and steps == 350:
+            steps = 250  # values of actions come sooner than an actor
         depth = 1 if hasattr(tiny(case), "model") else len(getattr(tiny(case), "hidden_sizes", ()))
-        config = config_of(case, game, discount=discount, hidden_sizes=(16,) * depth, **learning)
+        config = config_of(case, game, discount=discount, hidden_sizes=(16,) * depth, steps_per_epoch=steps, **learning)
         loop = loop_of(case, game, 1, 2, config, steps_per_epoch=steps, epochs=3)
         loop.epoch()
         return loop
