@@ -20,6 +20,7 @@ import pytest
 import trainer
 from conftest import ROOT
 from control.cli.parse import parse
+from experiments.synthetic_environments import rules
 from helpers import on_policy
 from models.agents.model_generalisation.config import PRESETS
 from models.proxies.search import SearchConfig
@@ -248,6 +249,14 @@ def test_the_readme_has_commands() -> None:
     shown = commands(ROOT / "README.md")
     assert any("bash_train.sh" in command for command in shown)
     assert sum("trainer.py" in command for command in shown) >= 8
+
+
+def test_controllers_by_hand_play_at_least_one_episode(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["rules.py", "--episodes", "0"])
+    assert ended(rules.main) == 2
+    assert capsys.readouterr().err == "error: episodes is 0; allowed: integer, at least 1\n"
 
 
 def test_extras_named_in_the_documentation_exist() -> None:

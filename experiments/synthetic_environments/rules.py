@@ -99,6 +99,8 @@ def main() -> None:
     flags = argparse.ArgumentParser(description="What controllers by hand make of real environments")
     flags.add_argument("--episodes", type=int, default=100, help="of each controller")
     given = flags.parse_args()
+    if given.episodes < 1:
+        flags.exit(2, f"error: episodes is {given.episodes}; allowed: integer, at least 1\n")
     for rule, name in RULES.items():
         with gymnasium.make(name) as env:
             returns = [_played(env, rule, 1000 + episode) for episode in range(given.episodes)]
