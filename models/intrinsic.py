@@ -23,8 +23,8 @@ class Intrinsic:
 
     intrinsic: str = _curious(
         "none",
-        "reward for novelty, added to the rewards of a batch: icm, what a model of features does not predict [P]; rnd, "
-        "how badly a random network is known at what comes next [B]",
+        "reward for novelty, added to the rewards that are learned from: icm, what a model of features does not "
+        "predict [P]; rnd, how badly a random network is known at what comes next [B]",
         choices=("none", "icm", "rnd"),
     )
     icm_lr: float = _curious(1e-4, "Adam's learning rate of the networks [F]", above=0)

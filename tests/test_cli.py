@@ -66,6 +66,12 @@ def test_help_shows_every_setting_with_its_default(name: str, capsys: pytest.Cap
     assert "lunarlander-sparse" in shown and ", ".join(implementations()) in shown
 
 
+def test_help_has_the_other_names_that_a_searchs_agents_know(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        trainer.main(["--implementation", "SE", "--gamename", "pendulum", "--help"])
+    assert "also: exploration_noise, action_noise" in " ".join(capsys.readouterr().out.split())
+
+
 def test_help_is_as_wide_as_the_terminal_up_to_110_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

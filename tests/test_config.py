@@ -160,7 +160,15 @@ LINES = [
     "--implementation CPG --total_steps 900",
     "--implementation DDQN --total_steps 900 --epochs 3",
     "--implementation RN --gamename cliff --total_steps 900",
-]
+    "--implementation SE --gamename pendulum --proxy bandit --agent DDPG",
+    "--implementation SE --gamename cartpole --proxy mdp --preset broad --agent PPO",
+    *(f"--implementation SE --gamename {game} --proxy bandit --preset {preset}{agent}"
+      for game, preset, agents in (
+          ("cartpole", "published", ("", " --agent DDQN", " --agent PPO,DDQN", " --agent PPO")),
+          ("pendulum", "published", ("", " --agent TD3", " --agent PPO,SAC,DDPG,TD3")),
+          ("pendulum", "two_stage", ("", " --agent TD3")), ("cartpole", "recipe", (" --agent PPO,DDQN",)),
+      ) for agent in agents),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("words", LINES)

@@ -82,6 +82,7 @@ def test_words_on_speed() -> None:
     assert "first" not in describe(outcome_of(), SearchConfig(solved_reward=5.0))
 
 
+GROWS = {"solved_reward": 5.0, "test_limit_first": 5, "test_limit": 10, "test_limit_grows": (4, 9)}
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"objective": "average"}, "objective is 'average', but test_every is null; allowed: steps between tests"),
     ({"objective": "auc"}, "objective is 'auc', but test_every is null"),
@@ -94,6 +95,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"test_every": 25, "inner_steps": 24}, "average_from + test_every is 25; allowed: at most 24, the steps of"),
     ({"test_every": 25, "average_from": 50, "second_phase": 3, "second_steps": 70}, "is 75; allowed: at most 70, the"),
     ({"test_every": 25, "deploy_steps": 20}, "is 25; allowed: at most 20, the steps of"),
+    (GROWS | {"objective": "average", "test_every": 25, "solved_bonus": 2.0}, "solved_bonus is 2.0, but test_limit"),
+    (GROWS | {"quit_when_solved": True, "generations": 8}, "but generations is 8, and only tests from 9 on"),
     ({"rank_apart": True, "strategy": "nes", "score_transform": 6, "eval_every": 1}, "score_transform is 6, which"),
 ]  # fmt: skip
 
@@ -107,6 +110,7 @@ def test_settings_that_do_not_go_together(settings: dict[str, Any], line: str) -
 @pytest.mark.parametrize("settings", [
     {"objective": "average", "test_every": 25, "average_from": 50, "inner_steps": 75},
     {"objective": "average", "test_every": 25, "average_from": 50, "second_phase": None, "second_steps": 70},
+    *(GROWS | {"quit_when_solved": quits, "generations": most} for quits, most in ((True, 9), (False, 8))),
     {"objective": "threshold", "solved_reward": 5.0}, {"rank_apart": True, "strategy": "nes", "score_transform": 3},
     {"choose_by": "stays", "solved_reward": 5.0, "test_every": 100, "deploy_steps": 100},
 ])  # fmt: skip

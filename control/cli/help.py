@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from control.cli.options import Flag
-from control.cli.run_settings import RunConfig
 from control.cli.words import word
 from models.registry import families_of, family, implementations
 from models.settings import LONGEST, RANGES, SMALLEST, allowed
@@ -80,7 +79,7 @@ def help_text(known: Mapping[str, Flag], implementation: str, game: str) -> str:
     groups: dict[str, list[Flag]] = {}
     for flag in known.values():
         groups.setdefault(flag.section, []).append(flag)
-    families = families_of(implementation, RunConfig.agent)
+    families = families_of(implementation, known["agent"].default)
     # What tags such as [C] stand for is said once, above the hyperparameters.
     sources = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family(implementation).sources, re.DOTALL | re.MULTILINE)
     for section in sorted(groups, key=_place):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from control.cli.settings import COMMAND, COMMANDS, OWN, RunConfig, agents_of
+from control.cli.settings import CHOOSING, COMMAND, COMMANDS, OWN, RunConfig, agents_of
 from models.mixture import shared
 from models.registry import default_configs, families_of, family, implementations, inner_agents
 from models.settings import Kind, SettingError, closest, kinds
@@ -45,6 +45,16 @@ def flags(implementation: str, game: str, given: Mapping[str, str] | None = None
             raise RuntimeError(f"{', '.join(sorted(twice))} of {implementation}: every run has a setting of that name")
         found |= own
     return found
+
+
+def chosen_flags(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
+    """`flags` with the defaults that some of ``values`` choose. What chooses has the default that it has where nothing
+    is given, and the agents have that of their preset."""
+    chosen = {name: values[name] for name in CHOOSING if name in values}
+    plain, found = flags(implementation, game), flags(implementation, game, chosen)
+    found |= {name: plain[name] for name in CHOOSING if name in plain}
+    agent = agents_of(implementation, game, {name: value for name, value in chosen.items() if name != "agent"})
+    return found | {"agent": replace(found["agent"], default=agent)}
 
 
 def _of_all(agents: Any, section: str) -> dict[str, Flag]:
@@ -134,7 +144,7 @@ def unknown(name: str, known: Mapping[str, Flag], implementation: str, prefix: s
     if name in _ELSEWHERE:
         return SettingError(f"{prefix}{name} is unknown; {_ELSEWHERE[name]}")
     switches = [f"no_{other}" for other, flag in known.items() if flag.default is True]
-    families = families_of(implementation, RunConfig.agent)
+    families = families_of(implementation, known["agent"].default)
     meanings = {other: to for other, to in (HINTS | vocabulary(families, known)).items() if to in known}
     meanings |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes") if "hidden_sizes" in known else {}
     meanings |= {other: other for other in [*known, *switches, *(FLAG_ONLY if prefix == "--" else ())]}

@@ -5,8 +5,8 @@ import shlex
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
-from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, unknown
-from control.cli.settings import CHOOSING, Settings, as_dict, end_of
+from control.cli.options import FLAG_ONLY, Flag, chosen_flags, flags_of_all, unknown
+from control.cli.settings import Settings, as_dict, end_of
 from models.settings import SettingError, allowed, closest, read, refused, shown
 
 Pair = tuple[str, list[str]]
@@ -121,14 +121,12 @@ def command_line(settings: Settings, without: Container[str] = ()) -> str:
     values = as_dict(settings)
     values |= {f"command.{name}": value for name, value in values.pop("command").items()}
     run = settings.run
-    plain = flags(run.implementation, run.gamename)
-    known = flags(run.implementation, run.gamename, {name: values[name] for name in CHOOSING if name in values})
+    known = chosen_flags(run.implementation, run.gamename, values)
     said, end = ["python trainer.py"], end_of(run.implementation)
     for name, value in values.items():
         if name == end and value is None:
             continue  # which `total_steps` says by itself
-        default = (plain if name in CHOOSING else known)[name].default
-        if name not in without and (name in _ALWAYS or word(value) != word(default)):
+        if name not in without and (name in _ALWAYS or word(value) != word(known[name].default)):
             said += [f"--{name}", *map(shlex.quote, map(word, value if isinstance(value, list) else [value]))]
     return " ".join(said)
 

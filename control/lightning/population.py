@@ -208,10 +208,10 @@ class PopulationModule(RunModule):
             numbers["search/center_return"] = returned.nanmean()
             self.mean_fitness = float(of_mean.nanmean())
             self.of_each = by_kind(self.agents, range(len(returned)), returned) if self.kinds > 1 else {}
-            solved = self.config.solved_reward
+            solved = self.config.solved_reward if self.plays_out() else None
             if solved is not None:
                 numbers["search/center_solved"] = (returned >= solved).float().mean()
-            self.solved = solved is not None and self.plays_out() and float(returned.nanmean()) >= solved
+            self.solved = solved is not None and float(returned.nanmean()) >= solved
         self.row |= {tag: value[None] for tag, value in numbers.items()}
 
     def plays_out(self) -> bool:

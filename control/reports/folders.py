@@ -12,9 +12,9 @@ from typing import Any
 
 from control.cli.colour import note
 from control.cli.files import read_mapping
-from control.cli.options import Flag, flags
+from control.cli.options import Flag, chosen_flags
 from control.cli.parse import parse
-from control.cli.settings import CHOOSING, Settings, to_yaml
+from control.cli.settings import Settings, to_yaml
 from control.cli.words import word
 from control.reports.runs import Group
 from control.reports.tags import GREEDY, MEAN_RETURN, RUNNING_MEAN, of_search
@@ -102,9 +102,7 @@ class Folder:
         if self.settings is None:
             return {}
         run = self.settings.run
-        plain = flags(run.implementation, run.gamename)
-        found = flags(run.implementation, run.gamename, {n: self.written[n] for n in CHOOSING if n in self.written})
-        return found | {name: plain[name] for name in CHOOSING if name in plain}
+        return chosen_flags(run.implementation, run.gamename, self.written)
 
     @property
     def films(self) -> list[Path]:

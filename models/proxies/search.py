@@ -267,8 +267,18 @@ def _growing(config: SearchConfig) -> str | None:
         return f"test_limit_first is {first}, but test_limit is {shown}; allowed: {most}"
     if len(grows) != 2 or grows[0] >= grows[1]:
         return f"test_limit_grows is {' '.join(map(str, grows))}; allowed: two generations, the first before the second"
-    for name, value in (("inner_rule", "tests"), ("objective", "threshold")):
-        if getattr(config, name) == value:
-            line = f"{name} is {value!r}, but test_limit_first is {first}, and solved_reward is one of whole episodes"
-            return f"{line}; allowed: test_limit_first null"
+    by_solved = {
+        "inner_rule": config.inner_rule == "tests",
+        "objective": config.objective == "threshold",
+        "solved_bonus": config.objective == "average" and config.solved_bonus > 0,
+    }
+    for name in filter(by_solved.get, by_solved):
+        line = (
+            f"{name} is {getattr(config, name)!r}, but test_limit_first is {first}, and solved_reward is one of whole"
+        )
+        return f"{line} episodes; allowed: test_limit_first null"
+    generations, end = config.generations, grows[1]
+    if config.quit_when_solved and first < last and generations is not None and generations < end:
+        line = f"quit_when_solved is on, as with a target_return, but generations is {generations}"
+        return f"{line}, and only tests from {end} on (test_limit_grows) say what is solved; allowed: at least {end}"
     return None
