@@ -23,6 +23,7 @@ gradients, cells = load_script("policy_gradients/figure"), load_script("model_ge
 parity = load_script("model_generalisation/parity")
 rewards, of_rewards = load_script("reward_networks/compare"), load_script("reward_networks/figure")
 exam, physics = load_script("synthetic_environments/exam"), load_script("synthetic_environments/physics")
+tuning, by_table = load_script("synthetic_environments/tuning"), load_script("reward_networks/plain_q_learning")
 TEXT = ROOT / "pyproject.toml"  # no JSON
 
 
@@ -239,7 +240,17 @@ def test_what_belongs_in_no_figure_is_one_line(
     )),
     (exam, "cartpole-bandit --json /dev/null/x", "json is '/dev/null/x', which cannot be written"),
     (exam, "cartpole-bandit --exams supervised", "proxies is 'cartpole-bandit', which has no pairs"),
-    (exam, "cartpole-bandit nonsense", "checkpoint 'nonsense' does not exist"),
+    *((script, f"cartpole-bandit {other}", said) for script in (exam, tuning) for other, said in (
+        ("nonsense", "checkpoint 'nonsense' does not exist"),
+        ("cliff-additive-potential", "'cliff-additive-potential', which is a reward network; allowed: synthetic env"),
+        ("pendulum-bandit", "'pendulum-bandit', whose actions are continuous; allowed with DDQN"),
+        ("--agents 0", "agents is 0; allowed: integer, at least 1"),
+    )),
+    (tuning, "cartpole-bandit --json /dev/null/x", "json is '/dev/null/x', which cannot be written"),
+    (tuning, "cartpole-bandit --real_steps 0", "real_steps is 0; allowed: integer, at least 1"),
+    (tuning, f"cartpole-bandit --searched {ROOT / 'nothing.yaml'}", "nothing.yaml'"),
+    (by_table, "--agents 0", "agents is 0; allowed: integer, at least 1"),
+    (by_table, "--reward nonsense", "proxy is 'nonsense'; allowed: a .safetensors file"),
     (physics, "--json /dev/null/x", "json is '/dev/null/x', which cannot be written"),
     (physics, f"--numbers {TEXT}", f"numbers is '{TEXT}', which is no JSON"),
 ])  # fmt: skip

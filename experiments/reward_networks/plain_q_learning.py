@@ -9,6 +9,7 @@ random, and an episode ends after 50 steps.
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,21 +56,29 @@ def steps_until_solved(env: Env, seed: int, most: int, random_ties: bool) -> flo
     return float("inf")
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--agents", type=int, default=64)
     flags.add_argument("--steps", type=int, default=5000, help="after which an agent gives up")
     flags.add_argument("--reward", default="cliff-additive-potential", help="name or file of a learned reward")
-    given = flags.parse_args()
+    given = flags.parse_args(argv)
+    try:
+        for name in ("agents", "steps"):
+            if (value := getattr(given, name)) < 1:
+                raise ValueError(f"{name} is {value}; allowed: integer, at least 1")
+        own: Env = gymnasium.make("CliffWalking-v1", max_episode_steps=EPISODE)
+        learned: Env = gymnasium.make("CliffWalking-v1", max_episode_steps=EPISODE)
+        envs = {given.reward: understudy.RewardWrapper(learned, given.reward, discount=DISCOUNT), "the own reward": own}
+    except ValueError as error:  # as errors of the package are
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     for random_ties in (False, True):
-        for name in (given.reward, None):
-            env: Env = gymnasium.make("CliffWalking-v1", max_episode_steps=EPISODE)
-            if name:
-                env = understudy.RewardWrapper(env, name, discount=DISCOUNT)
+        for name, env in envs.items():
             steps = [steps_until_solved(env, seed, given.steps, random_ties) for seed in range(given.agents)]
             ties = "ties at random" if random_ties else "the first of ties"
-            print(f"{name or 'the own reward':<26} {ties:<18} median {np.median(steps):,.0f}, last {max(steps):,.0f}")
+            print(f"{name:<26} {ties:<18} median {np.median(steps):,.0f}, last {max(steps):,.0f}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

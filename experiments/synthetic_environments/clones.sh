@@ -5,15 +5,16 @@ set -euo pipefail
 usage() {
     cat <<'HELP'
 Makes three clones of each policy known for an environment, then examines 32 fresh agents of each kind on all of them
-and on the bandits that come with the package: the numbers of a table of docs/what_is_it_worth.md.
+and on the synthetic environments that come with the package: the numbers of a table of docs/what_is_it_worth.md.
 
   experiments/synthetic_environments/clones.sh cartpole|acrobot|pendulum|mountaincar-continuous
 
 Environment variables
-  SEEDS   seeds of the clones                 (0 1 2)
-  AGENTS  agents of each kind                 (32)
-  LOGDIR  folder for everything               (exp_dir)
-  PYTHON  interpreter                         (.venv/bin/python, else python3)
+  SEEDS          seeds of the clones          (0 1 2)
+  AGENTS         agents of each kind          (32)
+  TEACHER_STEPS  training steps of the DDQN agent whose values are cloned for cartpole  (40000)
+  LOGDIR         folder for everything        (exp_dir)
+  PYTHON         interpreter                  (.venv/bin/python, else python3)
 
 The numbers are in LOGDIR/clones_ENVIRONMENT.json.
 Exit code: 0 when all is done, 2 for a call that cannot work.
@@ -40,15 +41,14 @@ case $game in
 esac
 find_python
 logdir=${LOGDIR:-exp_dir}
-cd "$ROOT"
 
 made=()
 clone() { # NAME [flags of trainer.py]
     local seed
     for seed in ${SEEDS:-0 1 2}; do
-        "$PYTHON" trainer.py --implementation SE --gamename "$game" --proxy bandit --preset clone --seed "$seed" \
+        "$PYTHON" "$ROOT/trainer.py" --implementation SE --gamename "$game" --proxy bandit --preset clone --seed "$seed" \
             --exp_name "clone_$1" --logdir "$logdir" --resume --center_agents 1 --retest_agents 1 --report_agents 1 \
-            "${extra[@]}" "${@:2}"
+            ${extra[@]+"${extra[@]}"} "${@:2}"
         made+=("$logdir/$game/clone_$1/SE/seed_$seed/version_0")
     done
 }
@@ -57,11 +57,11 @@ for rule in "${rules[@]}"; do
     clone "$rule" --start_from "experiments.synthetic_environments.rules:$rule"
 done
 if [ "$game" = cartpole ]; then # what a DDQN agent that has learned it thinks each action is worth
-    "$PYTHON" trainer.py --implementation DDQN --gamename cartpole --num_seeds 1 --seed 0 --lr 6e-4 --batch_size 16 \
+    "$PYTHON" "$ROOT/trainer.py" --implementation DDQN --gamename cartpole --num_seeds 1 --seed 0 --lr 6e-4 --batch_size 16 \
         --hidden_sizes 64 --activation tanh --total_steps "${TEACHER_STEPS:-40000}" --exp_name values \
         --logdir "$logdir" --resume
     clone values --clone_of values --reward_form free \
         --start_from "$logdir/cartpole/values/DDQN/seed_0/version_0/checkpoints/best.ckpt"
 fi
-"$PYTHON" experiments/synthetic_environments/exam.py "${shipped[@]}" "${made[@]}" --exams "${exams[@]}" \
+"$PYTHON" "$ROOT/experiments/synthetic_environments/exam.py" "${shipped[@]}" "${made[@]}" --exams "${exams[@]}" \
     --agents "${AGENTS:-32}" --json "$logdir/clones_$game.json"

@@ -35,9 +35,10 @@ from envs.synthetic import Stages  # noqa: E402
 from experiments.comparison import check_counts, run_script  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
 from models.proxies.synthetic.config import Config  # noqa: E402
-from models.registry import default_config  # noqa: E402
+from models.registry import agent_class, default_config  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 from models.streams import Streams, derive_seed  # noqa: E402
+from understudy.kinds import KINDS  # noqa: E402
 
 WIDE = {"hidden_sizes": (128, 128), "batch_size": 128}  # the published ranges: 42 to 384, 1 to 3 layers
 EXAMS: dict[str, tuple[str, int, dict[str, Any]]] = {
@@ -52,11 +53,19 @@ SUPERVISED = "supervised"
 EXAMS[SUPERVISED] = ("DDQN", 32, {})  # none of which plays
 
 
-def opened(path: str, exams: Sequence[str]) -> Proxy:
+def opened(path: str, exams: Sequence[str] = ()) -> Proxy:
     """The synthetic environment at ``path``. SettingError where it is none, or has not what an exam needs."""
     proxy = proxy_or_checkpoint(path)
     if not isinstance(proxy, Proxy):
         raise SettingError(f"proxies is {path!r}, which is of an agent; allowed: synthetic environments")
+    if (kind := KINDS[proxy.config.proxy]).used_by:
+        raise SettingError(f"proxies is {path!r}, which is a {kind.called}; allowed: synthetic environments")
+    for name in (name for name in exams if name != SUPERVISED):
+        takes = agent_class(EXAMS[name][0]).action_kinds
+        if not isinstance(proxy.spaces.actions, takes):
+            able = " or ".join(kind.__name__.lower() for kind in takes)
+            line = f"whose actions are {type(proxy.spaces.actions).__name__.lower()}"
+            raise SettingError(f"proxies is {path!r}, {line}; allowed with {name}: {able} actions")
     if SUPERVISED in exams and not getattr(proxy.config, "pairs", None):
         raise SettingError(f"proxies is {path!r}, which has no pairs; allowed with {SUPERVISED}: bandits of pairs")
     return proxy

@@ -27,18 +27,19 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from control.cli.parse import parse  # noqa: E402
-from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
+from control.cli.parse import Settings, parse  # noqa: E402
+from control.commands.evaluate import agent_settings  # noqa: E402
 from control.commands.search_space import Dimension, search_space  # noqa: E402
 from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
 from control.loops.rollout import rollout  # noqa: E402
 from control.loops.steps import StepLoop  # noqa: E402
+from control.reports.files import check_writable  # noqa: E402
 from control.reports.obedience import rank_correlation  # noqa: E402
 from control.reports.statistics import interval  # noqa: E402
 from control.reports.tables import with_interval  # noqa: E402
-from experiments.comparison import run_script  # noqa: E402
+from experiments.comparison import check_counts, run_script  # noqa: E402
+from experiments.synthetic_environments.exam import opened  # noqa: E402
 from models.contract import Policy  # noqa: E402
-from models.proxies.files import Proxy  # noqa: E402
 from models.registry import default_config  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 from models.streams import Streams  # noqa: E402
@@ -108,14 +109,26 @@ def scores(loop: OnBoth, settings: Sequence[Any], proxies: Tensor | None, agents
     return real, synthetic, time.process_time() - started
 
 
+def found_by(path: str, games: Sequence[str]) -> Settings:
+    """The settings of DDQN on one of the ``games`` in a search's best.yaml. SettingError for others."""
+    found = parse(["--config", path])
+    if found.run.implementation != "DDQN" or found.run.gamename not in games:
+        line = f"searched is {path!r}, of {found.run.implementation} on {found.run.gamename}"
+        raise SettingError(f"{line}; allowed: settings of DDQN on {', '.join(dict.fromkeys(games))}")
+    return found
+
+
 def measure(given: argparse.Namespace) -> dict[str, Any]:
-    """Proxy -> correlation of each order with the truth, what the first choice is worth, and what each cost."""
+    """Proxy -> correlation of each order with the truth, what the first choice is worth, and what each cost. Raises
+    SettingError or ProxyError before the first training where something given cannot be."""
+    check_counts(given, settings=1, agents=1, episodes=1, real_steps=1, seed=0)
+    if given.json:
+        check_writable("json", given.json)
+    proxies = {path: opened(path, ["DDQN"]) for path in given.proxies}
+    searched = {path: found_by(path, [proxy.game for proxy in proxies.values()]) for path in given.searched}
     results, truths, on_real = {}, {}, {}
     changes = drawn(given.settings, given.seed)
-    for path in given.proxies:
-        proxy = proxy_or_checkpoint(path)
-        if not isinstance(proxy, Proxy):
-            raise SettingError(f"proxies is {path!r}; allowed: synthetic environments")
+    for path, proxy in proxies.items():
         config = dataclasses.replace(proxy.config, test_episodes=given.episodes, test_limit=None)
         if proxy.game not in truths:
             plain = default_config("DDQN", proxy.game)
@@ -143,13 +156,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
             agreed = f"rank correlation {with_interval(agree, bounds, 2)}"
             print(f"{path}, by {name:<17} {agreed}; {chosen}; {seconds:.0f} CPU-s", flush=True)
         results[path] = row
-    for path in given.searched:
-        found = parse(["--config", path])
-        if found.run.implementation != "DDQN" or found.run.gamename not in on_real:
-            allowed = f"settings of DDQN on {', '.join(on_real)}"
-            raise SettingError(
-                f"searched is {path!r}, of {found.run.implementation} on {found.run.gamename}; allowed: {allowed}"
-            )
+    for path, found in searched.items():
         loop = on_real[found.run.gamename]
         truth, _, _ = scores(loop, [found.agent], None, given.agents, given.real_steps, given.seed)
         results[path] = {"settings": {name: getattr(found.agent, name) for name in changes[0]}, "truth": truth.mean()}
