@@ -1,5 +1,6 @@
 """Agents of several families in one search: whose setting is whose, and that each trains as if it were alone."""
 
+import math
 import pickle
 import re
 from pathlib import Path
@@ -13,6 +14,7 @@ from control.cli import parse as config
 from control.cli.settings import as_dict, from_dict, to_yaml
 from control.commands.evaluate import agent_settings
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
+from control.storage.run_dir import read_metrics
 from helpers import STEPPED_PENDULUM, run_folder, same_runs
 from models.mixture import parts
 from models.proxies import files
@@ -179,6 +181,8 @@ def test_a_search_resumes_to_the_same_numbers(
     folders = [run_folder(tmp_path / name) for name in ("whole", "parted")]
     first, second = (files.load(folder / "proxy.safetensors") for folder in folders)
     same_runs(*folders, ["last.ckpt"])
+    solved = read_metrics(folders[0] / "metrics.csv")["search/center_solved"]
+    assert [math.isnan(share) for share in solved] == [True, True, False], "of whole tests alone"
     assert torch.equal(first.parameters, second.parameters)
     assert [row["generation"] for row in second.description["scores"]["second_test"]] == [3, 4]
     # Fresh agents take the settings of their own family from the search, whoever else trains on the proxy.
