@@ -10,6 +10,7 @@ import yaml
 
 from control.cli.errors import lines, show
 from control.cli.settings import from_dict
+from control.reports.files import check_writable
 from control.reports.runs import Run, find_groups
 from control.reports.style import FORMATS, PLAIN, THEMES, Look
 from models.settings import SettingError
@@ -56,6 +57,13 @@ def check_counts(given: argparse.Namespace, **least: int) -> None:
     for name, bound in least.items():
         if (value := getattr(given, name)) is not None and value < bound:
             raise SettingError(f"{name} is {value}; allowed: integer, at least {bound}", name)
+
+
+def check_given(given: argparse.Namespace, **least: int) -> None:
+    """`check_counts`, and SettingError where the file of ``--json`` cannot be written."""
+    check_counts(given, **least)
+    if given.json:
+        check_writable("json", given.json)
 
 
 def numbers_in(setting: str, path: Path, *needed: str) -> dict[str, Any]:

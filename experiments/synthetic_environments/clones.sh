@@ -25,7 +25,7 @@ ROOT=$(cd "${BASH_SOURCE[0]%clones.sh}../.." && pwd)
 # shellcheck source=experiments/common.sh
 . "$ROOT/experiments/common.sh"
 game=${1:-}
-rules=() shipped=() exams=() extra=()
+rules=() shipped=() exams=()
 case $game in
     --help | -h) usage && exit ;;
     cartpole)
@@ -33,9 +33,9 @@ case $game in
         exams=(DDQN DuelingDDQN PPO A2C)
         ;;
     acrobot) rules=(swing) shipped=(acrobot-bandit acrobot-target) exams=(DDQN DuelingDDQN PPO A2C) ;;
-    pendulum) rules=(hold) shipped=(pendulum-bandit) exams=(TD3 DDPG PPO SAC) extra=(--agent TD3) ;;
+    pendulum) rules=(hold) shipped=(pendulum-bandit) exams=(TD3 DDPG PPO SAC) ;;
     mountaincar-continuous)
-        rules=(rock) shipped=(mountaincarcontinuous-bandit) exams=(TD3 DDPG PPO SAC) extra=(--agent TD3)
+        rules=(rock) shipped=(mountaincarcontinuous-bandit) exams=(TD3 DDPG PPO SAC)
         ;;
     *) refuse "the environment is '$game'; allowed: cartpole, acrobot, pendulum, mountaincar-continuous" ;;
 esac
@@ -48,7 +48,7 @@ clone() { # NAME [flags of trainer.py]
     for seed in ${SEEDS:-0 1 2}; do
         "$PYTHON" "$ROOT/trainer.py" --implementation SE --gamename "$game" --proxy bandit --preset clone --seed "$seed" \
             --exp_name "clone_$1" --logdir "$logdir" --resume --center_agents 1 --retest_agents 1 --report_agents 1 \
-            ${extra[@]+"${extra[@]}"} "${@:2}"
+            "${@:2}"
         made+=("$logdir/$game/clone_$1/SE/seed_$seed/version_0")
     done
 }

@@ -29,10 +29,9 @@ import torch  # noqa: E402
 from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
 from control.evolution.cluster import make_workers  # noqa: E402
 from control.evolution.inner_loop import InnerLoop  # noqa: E402
-from control.reports.files import check_writable  # noqa: E402
 from control.reports.search import describe, iqm_text  # noqa: E402
 from envs.synthetic import Stages  # noqa: E402
-from experiments.comparison import check_counts, run_script  # noqa: E402
+from experiments.comparison import check_given, run_script  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
 from models.proxies.synthetic.config import Config  # noqa: E402
 from models.registry import agent_class, default_config  # noqa: E402
@@ -115,9 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make(given: argparse.Namespace) -> None:
     """All exams of all that is given. Raises SettingError or ProxyError before the first where one cannot be."""
-    check_counts(given, agents=1)
-    if given.json:
-        check_writable("json", given.json)
+    check_given(given, agents=1)
     proxies = {path: opened(path, given.exams) for path in given.proxies}
     torch.set_num_threads(1)
     results: dict[str, dict[str, dict]] = {}

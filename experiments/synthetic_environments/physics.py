@@ -28,14 +28,13 @@ from torch import Tensor  # noqa: E402
 
 from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
 from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
-from control.reports.files import check_writable  # noqa: E402
 from control.reports.levels import Level  # noqa: E402
 from control.reports.panels import draw_levels  # noqa: E402
 from control.reports.search import describe, iqm_text  # noqa: E402
 from control.reports.sheets import WIDTH, Book, grid  # noqa: E402
 from control.reports.style import COLOURS  # noqa: E402
 from envs.names import CartPoleParameters  # noqa: E402
-from experiments.comparison import add_look, check_counts, look_of, numbers_in, run_script  # noqa: E402
+from experiments.comparison import add_look, check_given, look_of, numbers_in, run_script  # noqa: E402
 from models.contract import Policy  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
 from models.registry import default_config  # noqa: E402
@@ -146,9 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = flags.parse_args(argv)
 
     def run() -> None:
-        check_counts(given, agents=1, episodes=1, real_steps=1)
-        if given.json:
-            check_writable("json", given.json)
+        check_given(given, agents=1, episodes=1, real_steps=1)
         torch.set_num_threads(1)
         needed = ("agents", "episodes", "spread", "regimes")
         numbers = numbers_in("numbers", given.numbers, *needed) if given.numbers else measure(given)

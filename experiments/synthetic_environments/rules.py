@@ -7,6 +7,7 @@ Run as a script, it says what each of them makes of the real environment in 100 
 """
 
 import argparse
+import functools
 from typing import Any
 
 import numpy as np
@@ -23,40 +24,46 @@ def balance(obs: Array) -> Array:
 
 def lqr(obs: Array) -> Array:
     """CartPole: the linear-quadratic regulator of the pole near upright, unit weights, pushed fully either way."""
-    if not _GAIN:
-        gravity, cart, pole, half, step = 9.8, 1.0, 0.1, 0.5, 0.02
-        turned = half * (4 / 3 - pole / (cart + pole))  # angular acceleration is (g sin - cos * force / mass) / turned
-        push = 1 / (cart + pole)
-        drift, control = np.eye(4), np.zeros((4, 1))
-        drift[0, 1] = drift[2, 3] = step
-        drift[3, 2] = step * gravity / turned
-        drift[1, 2] = -step * pole * half * push * gravity / turned
-        control[3, 0] = -step * push / turned
-        control[1, 0] = step * (push + pole * half * push * push / turned)
-        cost = np.eye(4)
-        for _ in range(2000):  # the Riccati equation, to its fixed point
-            gain = np.linalg.solve(1 + control.T @ cost @ control, control.T @ cost @ drift)
-            cost = np.eye(4) + drift.T @ cost @ (drift - control @ gain)
-        _GAIN.append(gain[0])
-    return (-obs @ _GAIN[0] > 0).astype(int)
+    return (-obs @ _gain() > 0).astype(int)
 
 
-_GAIN: list[Array] = []  # that of `lqr`
+@functools.cache
+def _gain() -> Array:
+    """The gain ``[4]`` of `lqr`, from the Riccati equation of CartPole as it is near upright, where it is linear."""
+    import gymnasium
+
+    with gymnasium.make("CartPole-v1") as env:
+        own: Any = env.unwrapped
+    cart, pole, half, step = own.masscart, own.masspole, own.length, own.tau
+    turned = half * (4 / 3 - pole / (cart + pole))  # angular acceleration is (g sin - cos * force / mass) / turned
+    push = 1 / (cart + pole)
+    drift, control = np.eye(4), np.zeros((4, 1))
+    drift[0, 1] = drift[2, 3] = step
+    drift[3, 2] = step * own.gravity / turned
+    drift[1, 2] = -step * pole * half * push * own.gravity / turned
+    control[3, 0] = -step * push / turned
+    control[1, 0] = step * (push + pole * half * push * push / turned)
+    cost = np.eye(4)
+    for _ in range(2000):
+        gain = np.linalg.solve(1 + control.T @ cost @ control, control.T @ cost @ drift)
+        cost = np.eye(4) + drift.T @ cost @ (drift - control @ gain)
+    return np.asarray(gain[0])
 
 
 def crude(obs: Array) -> Array:
     """CartPole: of 20 random linear controllers the one with the longest single episode."""
-    if not _FOUND:
-        import gymnasium
-
-        weights = np.random.default_rng(0).normal(size=(_DRAWS, 4))
-        with gymnasium.make("CartPole-v1") as env:
-            lengths = [_played(env, lambda obs, own=own: (obs @ own > 0).astype(int), 0) for own in weights]
-        _FOUND.append(weights[int(np.argmax(lengths))])
-    return (obs @ _FOUND[0] > 0).astype(int)
+    return (obs @ _best_drawn() > 0).astype(int)
 
 
-_FOUND: list[Array] = []  # the weights of `crude`
+@functools.cache
+def _best_drawn() -> Array:
+    """The weights ``[4]`` of `crude`."""
+    import gymnasium
+
+    weights = np.random.default_rng(0).normal(size=(_DRAWS, 4))
+    with gymnasium.make("CartPole-v1") as env:
+        lengths = [_played(env, lambda obs, own=own: (obs @ own > 0).astype(int), 0) for own in weights]
+    return np.asarray(weights[int(np.argmax(lengths))])
 
 
 def swing(obs: Array) -> Array:

@@ -23,8 +23,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 import understudy  # noqa: E402  # registers the synthetic environments
-from control.reports.files import check_writable  # noqa: E402
-from experiments.comparison import check_counts, run_script  # noqa: E402
+from experiments.comparison import check_given, run_script  # noqa: E402
 
 PROXIES = {"bandit": "cartpole-bandit", "broad": "cartpole-mdp-broad", "mdp": "cartpole-mdp"}
 # Everything not named here is stable-baselines3's default.
@@ -79,9 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make(given: argparse.Namespace) -> None:
     """Train and test all agents. Raises SettingError or ProxyError before the first where something cannot be."""
-    check_counts(given, steps=1, seeds=1, episodes=1)
-    if given.json:
-        check_writable("json", given.json)
+    check_given(given, steps=1, seeds=1, episodes=1)
     for where in {*given.on} & PROXIES.keys():
         understudy.load(getattr(given, where))
     torch.set_num_threads(1)

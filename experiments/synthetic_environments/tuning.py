@@ -33,11 +33,10 @@ from control.commands.search_space import Dimension, search_space  # noqa: E402
 from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
 from control.loops.rollout import rollout  # noqa: E402
 from control.loops.steps import StepLoop  # noqa: E402
-from control.reports.files import check_writable  # noqa: E402
 from control.reports.obedience import rank_correlation  # noqa: E402
 from control.reports.statistics import interval  # noqa: E402
 from control.reports.tables import with_interval  # noqa: E402
-from experiments.comparison import check_counts, run_script  # noqa: E402
+from experiments.comparison import check_given, run_script  # noqa: E402
 from experiments.synthetic_environments.exam import opened  # noqa: E402
 from models.contract import Policy  # noqa: E402
 from models.registry import default_config  # noqa: E402
@@ -121,9 +120,7 @@ def found_by(path: str, games: Sequence[str]) -> Settings:
 def measure(given: argparse.Namespace) -> dict[str, Any]:
     """Proxy -> correlation of each order with the truth, what the first choice is worth, and what each cost. Raises
     SettingError or ProxyError before the first training where something given cannot be."""
-    check_counts(given, settings=1, agents=1, episodes=1, real_steps=1, seed=0)
-    if given.json:
-        check_writable("json", given.json)
+    check_given(given, settings=1, agents=1, episodes=1, real_steps=1, seed=0)
     proxies = {path: opened(path, ["DDQN"]) for path in given.proxies}
     searched = {path: found_by(path, [proxy.game for proxy in proxies.values()]) for path in given.searched}
     results, truths, on_real = {}, {}, {}
