@@ -135,6 +135,15 @@ class OffPolicy(Replaying):
     def with_weights(self, online: Tensor) -> "Play":
         return Play(self, online)
 
+    @torch.no_grad()
+    def state_values(self, obs: Tensor) -> Tensor:
+        """What the target critics say of greedy play, ``obs [M, B, O] -> [M, B]``."""
+        states = obs.transpose(1, 2)
+        vectors = self.play(self.network.forward(self._actor, states)[-1], None)
+        if isinstance(self.spaces.actions, Discrete):  # of logits, only which is the largest counts
+            vectors = nn.functional.one_hot(vectors.argmax(2), self.action_size).to(vectors.dtype)
+        return self.critics.target_values(torch.cat([states, vectors.transpose(1, 2)], 1))
+
     # -- learning ------------------------------------------------------------------------------------------------------
 
     def observe(

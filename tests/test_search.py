@@ -207,6 +207,19 @@ def test_quits_when_the_target_is_reached_also_one_that_is_new(tmp_path: Path, c
     assert "goes on from" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("when", ["from the start", "in a resumed run"])
+def test_no_quit_when_solved_goes_on_beyond_a_target(when: str, tmp_path: Path) -> None:
+    on, own = "--no_quit_when_solved", {"eval_every": 1, "target_return": 1}
+    if when == "in a resumed run":
+        searched(tmp_path, eval_every=1, generations=1)
+        folder = searched(tmp_path, "--resume", on, generations=3, **own)
+    else:
+        folder = searched(tmp_path, on, generations=3, **own)
+    assert read_metrics(folder / "metrics.csv")["epoch"] == [1, 2, 3]
+    assert searched(tmp_path, "--resume", generations=9, **own) == folder
+    assert len(read_metrics(folder / "metrics.csv")["epoch"]) == 3, "a command that does not say so ends it"
+
+
 def test_steps_that_the_first_draws_use_up_are_one_generation(tmp_path: Path, capsys) -> None:
     folder = searched(tmp_path, total_steps=50, initial_draws=2, initial_members=2)
     assert read_metrics(folder / "metrics.csv")["epoch"] == [1] and (folder / "proxy.safetensors").exists()

@@ -157,6 +157,19 @@ def test_the_smaller_critic_and_its_gradient() -> None:
         torch.testing.assert_close(slopes[m], x.grad.T, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("case", GRADIENTS)
+def test_the_value_of_a_state_is_that_of_what_a_test_does_there(case: str) -> None:
+    agent: Any = made(GRADIENTS[case])
+    apart(agent)
+    obs = torch.randn(3, 40, OBS, generator=torch.Generator().manual_seed(4))
+    values = agent.state_values(obs)
+    for m in range(3):
+        outputs = torch_mlp(agent.network, agent.online[m][: agent.network.size], obs[m])
+        done = F.one_hot(outputs.argmax(1), 3).float() if agent.action_size == 3 else outputs.tanh()
+        expected = torch_critics(agent, agent.critics.target[m], obs[m], done).min(0).values
+        torch.testing.assert_close(values[m], expected, rtol=1e-5, atol=1e-6)
+
+
 # -- delays and waiting ------------------------------------------------------------------------------------------------
 
 

@@ -85,6 +85,7 @@ class Settings:
             check_value(f"command.{name}", value, COMMAND, COMMANDS[name].metadata)
         command = {name: float(value) for name, value in command.items() if value is not None}
         changes = changes if self.agent is None else spread(self.agent, changes)
+        changes = changes if self.proxy is None else _aimed(self.run, changes)
         proxy = _with_own(self.proxy, changes)
         agent = _with_own(self.agent, changes, OWN)
         run = _with_own(self.run, changes)
@@ -97,6 +98,16 @@ def _with_own(config: Any, values: dict[str, Any], names: Collection[str] | None
     known = [name for name in (kinds(type(config)) if config is not None else ()) if names is None or name in names]
     own = {name: values.pop(name) for name in list(values) if name in known}
     return build(config, own) if own else config
+
+
+def _aimed(run: RunConfig, changes: dict[str, Any]) -> dict[str, Any]:
+    """``changes`` of a search: a ``target_return`` is what solves, and ends it unless ``quit_when_solved`` is there."""
+    if changes.get("target_return") is None:
+        return changes
+    target, solved = build(run, {"target_return": changes["target_return"]}).target_return, changes.get("solved_reward")
+    if solved not in (None, target):
+        raise SettingError(f"target_return is {target}, but solved_reward is {solved}; give one")
+    return {"quit_when_solved": True} | changes | {"solved_reward": target}
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
@@ -130,12 +141,6 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     end = end_of(run.implementation)
     if values.get("total_steps") is not None and end != "total_steps":
         values.setdefault(end, None)  # the default of another end is not asked for
-    if proxy is not None and (target := values.get("target_return")) is not None:
-        target = build(run, {"target_return": target}).target_return
-        solved = values.get("solved_reward")
-        if solved not in (None, target):
-            raise SettingError(f"target_return is {target}, but solved_reward is {solved}; give one")
-        values = {"quit_when_solved": True} | values | {"solved_reward": target}
     settings = Settings(run, agent, proxy=proxy).replace(**values, command=command)
     if settings.epochs is None and settings.total_steps is None:
         raise SettingError(f"{end} and total_steps are null; allowed: an end of the training, one of them", end)

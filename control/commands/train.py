@@ -191,7 +191,9 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
                 f"{name} is {now[name]!r}, but the run to resume has {before[name]!r}; leave it out, or start a "
                 "new run without --resume"
             )
-    changes = {name: now[name] for name in changeable if name in settings.given | BY_FLAG}
+    # Without --no_quit_when_solved, which was found to be as before, a new target_return ends the search.
+    taken = (*changeable, "quit_when_solved")
+    changes = {name: now[name] for name in taken if name in settings.given | BY_FLAG}
     end = end_of(checkpoint.settings.run.implementation)
     if now["total_steps"] is not None and "total_steps" in settings.given and end != "total_steps":
         changes[end] = now[end]  # null unless given

@@ -341,8 +341,6 @@ def build(settings: Settings) -> PopulationModule:
     """The module of a search. Raises SettingError where agent and environment do not fit."""
     run = settings.run
     every = run.checkpoint_every if "checkpoint_every" in settings.given else 1  # a generation is worth keeping
-    if run.target_return is not None:  # a resumed run may have got another one
-        settings = settings.replace(solved_reward=run.target_return, quit_when_solved=True)
     settings = settings.replace(checkpoint_every=every)
     if run.num_seeds > 1:
         raise SettingError(f"num_seeds is {run.num_seeds}; allowed with {run.implementation}: 1 (see bash_train.sh)")

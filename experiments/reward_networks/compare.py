@@ -14,11 +14,11 @@ All rows have agents of the same seeds. The other rewards, beside those that are
 
 import argparse
 import dataclasses
+import functools
 import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ from envs.names import resolve  # noqa: E402
 from envs.potentials import HAND  # noqa: E402
 from envs.reward import RewardedEnvironment  # noqa: E402
 from experiments.comparison import check_counts, numbers_in, run_script  # noqa: E402
+from models.off_policy import OffPolicy  # noqa: E402
 from models.proxies import files  # noqa: E402
 from models.settings import SettingError, kinds, no_choice  # noqa: E402
 from understudy.kinds import MODES  # noqa: E402
@@ -96,14 +97,12 @@ def optimal_values(dynamics: CellTable, discount: float) -> Tensor:
     return value
 
 
-def trained_values(settings: Settings, steps: int, solved: float) -> Potential:
+def trained_values(settings: Settings, steps: int) -> Potential:
     """The value function of an agent that has trained on the game's own reward: of eight, the best at the end."""
-    config = dataclasses.replace(settings.proxy, test_every=None, objective="final")
+    config = dataclasses.replace(settings.proxy, test_every=None, objective="final", inner_steps=steps)
     loop = InnerLoop(config, settings.run.agent, settings.agent, settings.run.gamename)
     seeds = fresh_seeds(0, "trained", 8)
     step_loop: StepLoop = loop.begin(None, seeds)
-    config = dataclasses.replace(config, inner_steps=steps)
-    loop.config = config
     trained = loop.finish(step_loop)
     returns, _ = loop.test(trained.policy, seeds)
     agent: Any = step_loop.agent
@@ -112,7 +111,8 @@ def trained_values(settings: Settings, steps: int, solved: float) -> Potential:
 
     def value(obs: Tensor) -> Tensor:
         flat = obs.reshape(1, -1, obs.shape[-1]).expand(agent.members, -1, -1)
-        return agent.values(flat)[best].amax(-1).view(obs.shape[:-1])
+        found = agent.state_values(flat) if isinstance(agent, OffPolicy) else agent.values(flat).amax(-1)
+        return found[best].view(obs.shape[:-1])
 
     return value
 
@@ -134,15 +134,17 @@ def rewards(settings: Settings, given: argparse.Namespace, loop: InnerLoop) -> I
         table = optimal_values(dynamics, settings.agent.discount)
         potentials["optimal"] = lambda obs: (obs * table).sum(-1)
     elif given.trained_steps:
-        potentials["trained"] = trained_values(settings, given.trained_steps, settings.proxy.solved_reward)
-    for name, potential in list(potentials.items()):
-        for shift in given.shifts:
-            potentials[f"{name} {shift:+g}"] = partial(_shifted, potential, shift, 1.0)
+        # An agent trains when its values are first asked for: by then every flag has been looked at.
+        trained = functools.cache(functools.partial(trained_values, settings, given.trained_steps))
+        potentials["trained"] = lambda obs: trained()(obs)
     if (base := game.partition(",")[0]) in HAND:
         for scale in given.hand_scales:
-            potentials[f"by hand x {scale:g}"] = partial(_shifted, HAND[base].potential, 0.0, scale)
+            potentials[f"by hand x {scale:g}"] = functools.partial(_shifted, HAND[base].potential, 0.0, scale)
     for name, potential in potentials.items():
         yield name, {"stages": Fixed(game, spaces, potential)}
+        for shift in given.shifts:
+            plus = functools.partial(_shifted, potential, shift, 1.0)
+            yield f"{name} {shift:+g}", {"stages": Fixed(game, spaces, plus)}
     for weight in WEIGHTS if given.weights else ():
         yield f"weight {weight:g}", {"stages": Fixed(game, spaces, None, weight)}
 
@@ -257,7 +259,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     flags.add_argument("--weights", action="store_true", help="the native reward times one number too")
     flags.add_argument("--trained_steps", type=int, default=0, help="train an agent so long for a value function")
-    flags.add_argument("--shifts", nargs="*", type=float, default=[], help="constants added to value functions")
+    flags.add_argument("--shifts", nargs="*", type=float, default=[], help="constants added to potentials")
     flags.add_argument("--hand_scales", nargs="*", type=float, default=[1.0], help="factors on potentials by hand")
     flags.add_argument("--json", type=Path, help="add the numbers to this file")
     given = flags.parse_args(argv)
