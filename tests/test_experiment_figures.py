@@ -10,13 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fake_runs
 from conftest import ROOT
 from control.cli.parse import parse
+from control.evolution.inner_loop import Outcome
 from control.reports.runs import read_runs
 from fake_runs import Shown, is_png, load_script, refused
 from models.agents.model_generalisation.config import PRESETS
+from models.proxies.search import SearchConfig
 from models.settings import SettingError
 
 gradients, cells = load_script("policy_gradients/figure"), load_script("model_generalisation/figure")
@@ -261,6 +264,15 @@ def test_a_call_that_cannot_work_is_one_line(
 ) -> None:
     write = {gradients: lambda: write_gradients(logdir, "CPG"), cells: lambda: write_maze(logdir)}.get(script)
     refused(script.main, [*([str(write())] if write else []), *flags.split()], said, capsys)
+
+
+def test_the_row_of_a_reward_has_the_peak_of_the_mean_and_its_average() -> None:
+    curve = torch.tensor([[-9.0, 3.0, 2.0, 1.0], [-9.0, 1.0, 4.0, -5.0]])
+    nothing = torch.zeros(2)
+    outcome = Outcome(curve, curve, nothing, nothing, 0, 0.0, 0.0)
+    row = rewards.row_of(outcome, SearchConfig(test_every=25, solved_reward=1.0), 75)
+    assert row["peak"] == {"mean": 3.0, "step": 75} and row["average"] == -1.5 and row["late"]["mean"] == 0.5
+    assert row["first"][1] == 50 and row["mean_reaches"] == 50 and row["mean_stays"] is None and row["staying"] == 0.5
 
 
 # -- against the original --------------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def row_of(outcome: Outcome, config: Any, late: int) -> dict[str, Any]:
     """Numbers of one reward; those of the curve are means and quartiles over agents at each test. ``late``: steps."""
     curve, every, solved = outcome.curve.double(), config.test_every, config.solved_reward
     last = curve[:, max(0, -(-late // every) - 1) :]
-    bounds = interval(curve.mean(1).numpy(), iqm)
+    bounds, best = interval(curve.mean(1).numpy(), iqm), int(curve.mean(0).argmax())
     return {
         "agents": len(curve), "first": quartiles(first(curve, solved), curve, every),
         "stays": quartiles(stays(curve, solved), curve, every),
@@ -181,6 +181,7 @@ def row_of(outcome: Outcome, config: Any, late: int) -> dict[str, Any]:
                  "solved": float((last >= solved).double().mean())},
         "average": float(curve.mean()), "average_iqm": float(iqm(curve.mean(1).numpy())),
         "average_interval": None if bounds is None else [float(each) for each in bounds],
+        "peak": {"mean": float(curve.mean(0)[best]), "step": (best + 1) * every},
         **steps_of_mean(curve.mean(0), solved, every),
         "mean": thinned(curve.mean(0)), "low": thinned(curve.quantile(0.25, 0)),
         "high": thinned(curve.quantile(0.75, 0)),
