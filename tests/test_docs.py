@@ -90,7 +90,8 @@ def scaled(command: str) -> str:
     if "--eval_agent" in command and "--record" in command:
         return f"{command} --num_eval_episodes 1{FILM}"
     if "compare.py" in command:
-        return f"{command} --agents 2 --steps 100 --every 50".replace("--trained_steps 20000", "--trained_steps 200")
+        command = re.sub(r"--trained_steps \d+", "--trained_steps 200", command)
+        return f"{command} --agents 2 --steps 100 --every 50 --late 50"
     if "clones.sh" in command:
         return f"SEEDS=0 AGENTS=1 TEACHER_STEPS=300 {command}"
     if "rules.py" in command:
