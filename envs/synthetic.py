@@ -112,7 +112,8 @@ class Stages:
             raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")
 
     def idle(self) -> dict[str, str]:
-        return {} if self.unbounded else {"table_episodes": "all that it can show is known, and in the table"}
+        known = "all that it can show is known, and in the table"
+        return {} if self.unbounded else dict.fromkeys(("table_episodes", "target_scale"), known)
 
     def as_met(self, flat: Tensor, met: Callable[..., Tensor], scaled: bool) -> Tensor:
         """As `envs.make.Stages` says: where nobody knows what the environment can show, and none are searched for."""

@@ -24,6 +24,7 @@ KINDS: dict[str, tuple[Config, Spaces, str]] = {
     "mdp": (Config(**SMALL), CARTPOLE, "cartpole"),
     "mdp-wide": (Config(max_steps=7, proxy_activation_fn="prelu", proxy_init="normal"), CARTPOLE, "CartPole-v1"),
     "mdp-deep": (Config(proxy_hidden_layer=3, proxy_activation_fn="tanh", **SMALL), CARTPOLE, "cartpole"),
+    "mdp-linear": (Config(proxy_hidden_layer=0, max_steps=7), CARTPOLE, "cartpole"),
     "mdp-learned-reset": (Config(learned_reset=True, latent_size=2, proxy_activation_fn="relu", **SMALL), CARTPOLE,
                           "cartpole-200"),
     "mdp-continuous": (Config(**SMALL), PUSHED, "mountaincar-continuous"),
@@ -34,6 +35,8 @@ KINDS: dict[str, tuple[Config, Spaces, str]] = {
                                proxy_activation_fn="tanh", **SMALL), PUSHED, "mountaincar-continuous"),
     "bandit-squared": (Config(proxy="bandit", reward_form="squared", latent_size=3, proxy_hidden_layer=2, **SMALL),
                        PULLED, "mountaincar-continuous"),
+    "bandit-linear": (Config(proxy="bandit", reward_form="exponential", first_states="table", table_size=30_000,
+                             proxy_hidden_layer=0, max_steps=7), PULLED, "mountaincar-continuous"),
     "bandit-exponential": (Config(proxy="bandit", reward_form="exponential", **SMALL), SWUNG, "acrobot"),
 }  # fmt: skip
 TOLD = Spaces((3,), Continuous((-1.0,), (1.0,)), max_episode_steps=9, info=("speed", "cost"))

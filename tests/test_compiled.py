@@ -51,6 +51,8 @@ DDQNS = {
     "potential 0 at the end": "RN --gamename cartpole-200 --mode 2 --rn_terminal zero --rn_output_scale 3",
     "no potential": "RN --gamename cartpole-200 --mode 0",
     "one-hot": "SE --gamename cliff --agent DDQN",
+    "linear networks": "SE --gamename cartpole --proxy_hidden_layer 0",
+    "a linear reward": "RN --gamename cartpole-200 --mode 2 --proxy_hidden_layer 0",
     "a map": "RN --gamename cliff --agent DDQN --mode 2 --no_vary_hp",
     "several environments": "RN --gamename cartpole-200 --mode 1 --num_envs 3",
 }
@@ -239,7 +241,7 @@ def test_threads_change_no_bit(argv: str, rule: str) -> None:
         ended = inner.finish(inner.begin(2 * inner.stages.parameters.initial(Streams(seeds)), seeds))
         policy: Any = ended.policy
         online = torch.from_numpy(policy.rows) if hasattr(policy, "rows") else policy.online
-        found.append([online, ended.steps, ended.episodes, inner.test(policy, seeds)[0]])
+        found.append([online, ended.steps, ended.episodes, inner.test(policy, seeds).returns])
     assert found[0][0].unique().numel() > 20 and len(found[0][1]) == 7
     for other in found[1:]:
         assert all(torch.equal(one, each) for one, each in zip(found[0], other, strict=True))

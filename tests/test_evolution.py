@@ -38,7 +38,7 @@ class Bowl:
         self.seen.append(proxies[:-1])
         returns, ones = value(proxies), torch.ones(len(seeds), dtype=torch.int64)
         returns[self.failing] = torch.nan
-        return Outcome(returns[:, None], torch.zeros(len(returns), 0), ones, ones, 0, 0.0, 0.0)
+        return Outcome(returns[:, None], ones[:, None], torch.zeros(len(returns), 0), ones, ones, 0, 0.0, 0.0)
 
 
 def search(config: Config, folder: Any = None, resume: bool = False, failing: Sequence[int] = ()) -> Any:

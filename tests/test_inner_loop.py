@@ -10,6 +10,7 @@ from torch import Tensor
 
 from control.evolution import inner_loop
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
+from control.loops.rollout import Episodes
 from control.loops.steps import StepLoop
 from models.agents.ddqn.config import Config as AgentConfig
 from models.agents.tabular.config import Config as TableConfig
@@ -34,7 +35,7 @@ class Watched(InnerLoop):
         outcome.weights = [self.tested[seed] for seed in seeds]  # type: ignore[attr-defined]
         return outcome
 
-    def test(self, policy: Any, seeds: Any) -> tuple[Tensor, int]:
+    def test(self, policy: Any, seeds: Any) -> Episodes:
         self.tested |= dict(zip(seeds, policy.online.clone(), strict=True))
         return super().test(policy, seeds)
 
@@ -199,7 +200,7 @@ def test_alone_as_in_company_on_learned_rewards(case: str, kept: list[int]) -> N
     assert (len(kept) > 0) == ("leave" in case)
     for rows in ([5], [8, 3, 6]):
         alone = loop.run(proxies[rows], [seeds[i] for i in rows])
-        for name in ("returns", "curve", "steps", "episodes"):
+        for name in ("returns", "lengths", "curve", "steps", "episodes"):
             assert torch.equal(getattr(alone, name), getattr(company, name)[rows]), name
     if tests and game == "cartpole-200":  # other starts at every test
         assert not torch.equal(company.curve[:, 0], company.curve[:, 1])

@@ -160,7 +160,9 @@ SEARCHES = """
     -> scored_by is 'target', but reward_form is 'free', which has no target; allowed: agents, or a reward_form of ...
 --proxy bandit --reward_form squared --second_scored_by target --objective average --test_every 50
     -> objective is 'average', but a target is what scores, which does not train; allowed: final
---strategy ness -> strategy is 'ness'; did you mean 'nes'? Allowed: nes, openai_es, snes
+--strategy ness -> strategy is 'ness'; did you mean 'nes'? Allowed: nes, openai_es, snes, ars
+--strategy ars --no_mirrored
+    -> mirrored is off, but strategy is 'ars', which compares the two of a pair; allowed: mirrored
 --population 5 -> population is 5; allowed with mirrored: an even number
 --population 0 -> population is 0; allowed: integer, at least 1
 --noise_std 0 -> noise_std is 0.0; allowed: number, greater than 0

@@ -28,11 +28,14 @@ FIRST, FOR_GOOD = [1, 0, 2, 0, 4, 4], [3, 0, 2, 4, 4, 4]
 def outcome_of(curve: Tensor = CURVE) -> Any:
     returns = curve[:, -1:] + torch.tensor([-1.0, 1.0])
     steps = torch.tensor([100, 70, 100, 100, 100, 30])[: len(curve)]
-    return SimpleNamespace(curve=curve, scores=returns.mean(1), returns=returns, steps=steps, episodes=steps // 10)
+    lengths = steps[:, None] + torch.tensor([-10, 20])
+    tested = {"scores": returns.mean(1), "returns": returns, "lengths": lengths}
+    return SimpleNamespace(curve=curve, steps=steps, episodes=steps // 10, **tested)
 
 
 @pytest.mark.parametrize("settings, expected", [
     ({}, [6.0, 6.0, 5.0, 4.0, 3.0, NAN]),
+    ({"survival_bonus": 0.1}, [-4.5, -1.5, -5.5, -6.5, -7.5, NAN]),  # tests of 105 and 75 steps
     ({"objective": "average", "test_every": 25}, [3.5, 6.0, 2.5, 7.75, 1.5, NAN]),
     ({"objective": "average", "test_every": 25, "average_from": 25}, [3.5, 6.0, 2.5, 7.75, 1.5, NAN]),
     ({"objective": "average", "test_every": 25, "average_from": 26}, [13 / 3, 6.0, 10 / 3, 22 / 3, 2.0, NAN]),

@@ -89,7 +89,7 @@ def returns_again(table: Tensor, trained: list[int], doing: str = "", **changes:
         trained.extend(seeds)
         returns = table[proxies[:, 0].long(), torch.tensor(seeds)][:, None]
         ones = torch.ones(len(seeds), dtype=torch.int64)
-        return Outcome(returns, torch.zeros(len(seeds), 0), ones, ones, 0, 0.0, 0.0)
+        return Outcome(returns, ones[:, None], torch.zeros(len(seeds), 0), ones, ones, 0, 0.0, 0.0)
 
     search: Any = SimpleNamespace(
         config=SearchConfig(**changes), outcome=None, workers=SimpleNamespace(run=run),

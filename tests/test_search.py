@@ -16,7 +16,6 @@ from control.cli import parse as config
 from control.commands.evaluate import agent_settings
 from control.evolution.generations import first_mean
 from control.evolution.inner_loop import InnerLoop, Outcome
-from control.evolution.teachers import visited
 from control.loops.build import spaces_of
 from control.loops.rollout import rollout
 from control.storage.run_dir import read_metrics
@@ -118,7 +117,7 @@ def test_of_several_first_searches_the_better_half_goes_on() -> None:
         assert len(proxies) == len(seeds)
         rows.append(len(proxies))
         none = torch.zeros(len(seeds))
-        return Outcome(proxies[:, weight, None], none[:, None], none, none, 0, 0.0, 0.0)
+        return Outcome(proxies[:, weight, None], none[:, None], none[:, None], none, none, 0, 0.0, 0.0)
 
     starts = stages.initial(Streams([derive_seed(7, f"initial stand-in {i}") for i in range(5)]))
     best = starts[int(starts[:, weight].argmax())]
@@ -127,31 +126,6 @@ def test_of_several_first_searches_the_better_half_goes_on() -> None:
     assert rows == [35, 35, 21, 21, 14, 14]
     assert torch.equal(found[searched:], best[searched:]) and not torch.equal(found[:searched], best[:searched])
     assert float(found[weight] - best[weight]) == pytest.approx(6e-3, rel=0.1)
-
-
-def test_where_nobody_knows_how_far_states_go_they_are_those_that_the_target_meets(tmp_path: Path) -> None:
-    """Drawn anew whenever a mean is scored; what scales its inputs stays that of the start, and a resumed search gives
-    the same."""
-    words = "--proxy bandit --preset two_stage --agent DDQN --no_compiled --table_size 40 --keep_best 1 --noise_std 1"
-    words += " --table_episodes 7"
-    own: dict[str, Any] = {"eval_every": 1, "generations": 2, "deploy_steps": 40}
-    folder = searched(tmp_path / "whole", *words.split(), **own)
-    proxy = files.load(folder / "proxy.safetensors")
-    target, named = proxy.networks.target(proxy.parameters[None]), proxy.networks.named(proxy.parameters)
-    chosen = json.loads((folder / "scores.json").read_text())["generation"]
-    players = {chosen: lambda obs: target.act(obs[None])[0], 0: lambda obs: torch.zeros(len(obs)).long()}
-    met, first = (
-        visited(act, "cartpole", 2048, derive_seed(1, f"states of generation {n}"), 7) for n, act in players.items()
-    )
-    assert torch.equal(named["states.table"], met[:40])
-    torch.testing.assert_close(named["target.center"], first.mean(0))
-    torch.testing.assert_close(named["target.spread"], first.std(0))
-    steps, filling = read_metrics(folder / "metrics.csv")["search/real_steps"], 342 * 12  # twice 2,048 by 12 at a time
-    assert all(0 < real - (fills + 1) * filling <= fills * 6 * 2 * 30 for fills, real in enumerate(steps, 1))
-    assert proxy.description["scores"]["search_real_steps"] > steps[-1] + filling
-    part = searched(tmp_path / "parts", *words.split(), **own | {"generations": 1})
-    searched(tmp_path / "parts", *words.split(), "--resume", **own)
-    assert torch.equal(files.load(part / "proxy.safetensors").parameters, proxy.parameters)
 
 
 def test_agents_of_another_kind_take_what_the_preset_says_of_theirs() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from control.evolution.strategies import NES, SNES, STRATEGIES, OpenAIES, Strategy
+from control.evolution.strategies import ARS, NES, SNES, STRATEGIES, OpenAIES, Strategy
 from models.proxies.search import SearchConfig
 
 NAN, INF = float("nan"), float("inf")
@@ -46,6 +46,7 @@ CLIMBS: list[tuple[str, bool, dict[str, Any], float]] = [
     ("nes", False, {"score_transform": 2, "step_size": 8.0, "nes_step_size": True}, 0.3),
     ("openai_es", True, {"step_size": 0.02}, 0.05), ("openai_es", False, {"step_size": 0.02}, 0.15),
     ("snes", True, {"noise_std": 0.3}, 1e-3), ("snes", False, {"noise_std": 0.3}, 1e-3),
+    ("ars", True, {"step_size": 0.02}, 0.05),
 ]  # fmt: skip
 
 
@@ -57,7 +58,7 @@ def test_finds_the_best_point(name: str, mirrored: bool, changes: dict[str, Any]
 
 
 def test_the_population_and_its_order() -> None:
-    assert [type(make(name)) for name in ("nes", "openai_es", "snes")] == [NES, OpenAIES, SNES]
+    assert [type(make(name)) for name in ("nes", "openai_es", "snes", "ars")] == [NES, OpenAIES, SNES, ARS]
     pairs = torch.tensor([[10.5, 21], [9.5, 19], [11.5, 19.5], [8.5, 20.5]])
     for name in STRATEGIES:
         strategy = make(name)
@@ -86,6 +87,11 @@ BY_HAND: list[tuple[str, dict[str, Any], list[float], float | None, list[float]]
     # A plateau moves only what orders equal members.
     ("openai_es", {}, FLAT, None, [10, 20]),
     ("snes", {}, FLAT, None, [10, 20]),
+    # Of two pairs the one with the best member counts, and the standard deviation of its two is 1.
+    ("ars", {"step_size": 0.5, "weight_decay": 0.1}, [1, 3, 2, 0], None, [9 - 0.5 * 2, 18 - 0.5 * 4]),
+    # A pair that failed is as good as the worst sound member: the other one counts, with its deviation of 2.5.
+    ("ars", {}, [NAN, INF, 0, -5], None, [10 + 5 / 2.5 * 3, 20 - 5 / 2.5]),
+    ("ars", {}, FLAT, None, [10, 20]),
 ]  # fmt: skip
 
 
@@ -173,7 +179,9 @@ def test_goes_on_from_its_state_to_the_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize("failure", [NAN, INF, -INF])
-@pytest.mark.parametrize("name, kind", [*(("nes", kind) for kind in range(8)), ("openai_es", 0), ("snes", 0)])
+@pytest.mark.parametrize(
+    "name, kind", [*(("nes", kind) for kind in range(8)), ("openai_es", 0), ("snes", 0), ("ars", 0)]
+)
 def test_a_failed_member_is_the_worst_one(name: str, kind: int, failure: float) -> None:
     """As if it had scored as the worst sound one or less; its mirror image may still be the best."""
     strategy, other = make(name, score_transform=kind), make(name, score_transform=kind)
@@ -183,8 +191,10 @@ def test_a_failed_member_is_the_worst_one(name: str, kind: int, failure: float) 
     assert torch.equal(moved, told(other, torch.tensor([1.0, 0.5, 0.5, 3.0]), score=0.5))
 
 
-@pytest.mark.parametrize("mirrored", [True, False])
-@pytest.mark.parametrize("name", STRATEGIES)
+PAIRED = [(name, mirrored) for name in STRATEGIES for mirrored in (True, False) if mirrored or name != "ars"]
+
+
+@pytest.mark.parametrize(("name", "mirrored"), PAIRED)
 def test_population_of_two_goes_towards_the_better(name: str, mirrored: bool) -> None:
     strategy = make(name, population=2, mirrored=mirrored)
     noise = torch.tensor([[1.0, 1.0], [-1.0, -1.0]])[: strategy.rows]

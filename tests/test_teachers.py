@@ -1,5 +1,6 @@
 """Bandits that are made from a policy: of rules by hand, and of agents."""
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,17 @@ import trainer
 from control.cli import parse
 from control.evolution import teachers
 from control.evolution.teachers import cloned, is_teacher, teacher, visited
+from control.storage.run_dir import read_metrics
 from envs.make import make_environment, stages_of
 from helpers import flags, run_folder, trained
 from models.proxies import files
 from models.settings import SettingError
+from models.streams import derive_seed
 
 CARTPOLE = make_environment("cartpole", 1, 1).spaces
 PENDULUM = make_environment("pendulum", 1, 1).spaces
 DDQN = partial(trained, implementation="DDQN", gamename="cartpole")
+searched = partial(trained, implementation="SE")
 
 
 def balance(obs: np.ndarray) -> np.ndarray:
@@ -206,3 +210,31 @@ def test_a_start_that_is_refused_leaves_no_run(tmp_path: Path, capsys: Any) -> N
     assert not list(tmp_path.iterdir()) and "allowed: absolute" in capsys.readouterr().err
     assert trainer.main([*argv, "test_teachers:lost"]) == 2
     assert not list(tmp_path.rglob("version_*")) and "gives nan" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("scale", ["start", "widest"])
+def test_where_nobody_knows_how_far_states_go_they_are_those_that_the_target_meets(tmp_path: Path, scale: str) -> None:
+    """Drawn anew whenever a mean is scored; what scales its inputs stays that of the start, or the widest so far; and a
+    resumed search gives the same."""
+    words = "--proxy bandit --preset two_stage --agent DDQN --no_compiled --table_size 40 --keep_best 1 --noise_std 1"
+    words += f" --table_episodes 7 --target_scale {scale}"
+    own: dict[str, Any] = {"eval_every": 1, "generations": 2, "deploy_steps": 40}
+    folder = searched(tmp_path / "whole", *words.split(), **own)
+    proxy = files.load(folder / "proxy.safetensors")
+    target, named = proxy.networks.target(proxy.parameters[None]), proxy.networks.named(proxy.parameters)
+    chosen = json.loads((folder / "scores.json").read_text())["generation"]
+    players = {chosen: lambda obs: target.act(obs[None])[0], 0: lambda obs: torch.zeros(len(obs)).long()}
+    met, first = (
+        visited(act, "cartpole", 2048, derive_seed(1, f"states of generation {n}"), 7) for n, act in players.items()
+    )
+    assert torch.equal(named["states.table"], met[:40])
+    torch.testing.assert_close(named["target.center"], first.mean(0))
+    spread = first.std(0) if scale == "start" else first.std(0).maximum(met.std(0))
+    torch.testing.assert_close(named["target.spread"], spread)
+    assert torch.equal(spread, first.std(0)) == (scale == "start")
+    steps, filling = read_metrics(folder / "metrics.csv")["search/real_steps"], 342 * 12  # twice 2,048 by 12 at a time
+    assert all(0 < real - (fills + 1) * filling <= fills * 6 * 2 * 30 for fills, real in enumerate(steps, 1))
+    assert proxy.description["scores"]["search_real_steps"] > steps[-1] + filling
+    part = searched(tmp_path / "parts", *words.split(), **own | {"generations": 1})
+    searched(tmp_path / "parts", *words.split(), "--resume", **own)
+    assert torch.equal(files.load(part / "proxy.safetensors").parameters, proxy.parameters)

@@ -211,7 +211,7 @@ DAMAGED: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
     ({"config": CONFIG | {"proxi": "mdp"}}, {}, "'proxi' is unknown; did you mean 'proxy'?"),
     ({"config": CONFIG | {"proxy": "mdpp"}}, {}, "proxy is 'mdpp'; did you mean 'mdp'? Allowed: mdp, bandit, reward"),
     ({"config": CONFIG | {"max_steps": True}}, {}, "max_steps is True; allowed: integer, at least 1; or null"),
-    ({"config": CONFIG | {"proxy_hidden_layer": 17}}, {}, "is 17; allowed: integer, at least 1, at most 16"),
+    ({"config": CONFIG | {"proxy_hidden_layer": 17}}, {}, "is 17; allowed: integer, at least 0, at most 16"),
     ({"config": CONFIG | {"population": 0}}, {}, "its setting population is 0; allowed: integer, at least 1"),
     ({"config": CONFIG | {"proxy_hidden_size": 65_536, "proxy_hidden_layer": 2}}, {}, "tensor done.2.bias is missing"),
     ({"description": {"settings": []}}, {}, "its description.settings are damaged"),

@@ -9,7 +9,7 @@
 Importing this registers the ids. ``proxy`` is a file, the folder of a search or the name of a shipped one
 (`pretrained`). SyntheticCartPole-v0 and SyntheticAcrobot-v0 are contextual bandits, on which any agent can train. So
 are SyntheticAcrobotTarget-v0, SyntheticMountainCar-v0, SyntheticMountainCarContinuous-v0, SyntheticPendulum-v0,
-SyntheticSwimmer-v0 and SyntheticHalfCheetah-v0, whose rewards contain a policy. The episodes of
+SyntheticSwimmer-v0, SyntheticHopper-v0 and SyntheticHalfCheetah-v0, whose rewards contain a policy. The episodes of
 SyntheticCartPoleMDP-v0 have up to 200 steps, and value learners alone do well on it; those of
 SyntheticCartPoleMDPBroad-v0 have ten, and policy learners do too.
 """
@@ -36,6 +36,7 @@ IDS: dict[str, dict[str, str]] = {
     },
     "understudy/SyntheticMountainCar-v0": {"proxy": "mountaincar-bandit", "game": "mountaincar", "kind": "bandit"},
     "understudy/SyntheticSwimmer-v0": {"proxy": "swimmer-bandit", "game": "swimmer", "kind": "bandit"},
+    "understudy/SyntheticHopper-v0": {"proxy": "hopper-bandit", "game": "hopper", "kind": "bandit"},
     "understudy/SyntheticHalfCheetah-v0": {"proxy": "halfcheetah-bandit", "game": "halfcheetah", "kind": "bandit"},
 }  # fmt: skip
 _ONE, _MANY = "understudy.env:make_synthetic", "understudy.env:SyntheticVectorEnv"

@@ -87,9 +87,9 @@ MODES: dict[int, Mode] = {
 # What settings may be -----------------------------------------------------------------------------------------------
 
 
-def integer(most: int, words: str, optional: bool = False) -> Setting:
-    """From 1 to ``most``, or null where it is ``optional``."""
-    return Setting(lambda v: v is None and optional or type(v) is int and 1 <= v <= most, words)
+def integer(most: int, words: str, optional: bool = False, least: int = 1) -> Setting:
+    """From ``least`` to ``most``, or null where it is ``optional``."""
+    return Setting(lambda v: v is None and optional or type(v) is int and least <= v <= most, words)
 
 
 def choice(*names: Any) -> Setting:
@@ -107,7 +107,7 @@ def numbers(value: Any) -> bool:
 
 NETWORKS = {
     "proxy_hidden_size": integer(65_536, "integer, at least 1, at most 65536"),
-    "proxy_hidden_layer": integer(16, "integer, at least 1, at most 16"),
+    "proxy_hidden_layer": integer(16, "integer, at least 0, at most 16", least=0),
     "proxy_activation_fn": choice(*ACTIVATIONS),
 }
 """The settings of networks that are all of one width, depth and activation."""

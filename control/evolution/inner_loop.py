@@ -62,11 +62,12 @@ class TestsOnTheWay:
 
 @dataclass
 class Outcome:
-    """N agents trained and tested: real returns ``[N, K]`` after training, and the ``curve [N, T]`` of mean returns on
-    the way, NaN for an agent whose weights are no longer finite; steps and episodes of training ``[N]``; the steps of
-    all tests; seconds of both parts."""
+    """N agents trained and tested: real returns and ``lengths``, both ``[N, K]``, after training, and the ``curve
+    [N, T]`` of mean returns on the way, returns NaN for an agent whose weights are no longer finite; steps and episodes
+    of training ``[N]``; the steps of all tests; seconds of both parts."""
 
     returns: Tensor
+    lengths: Tensor
     curve: Tensor
     steps: Tensor
     episodes: Tensor
@@ -254,7 +255,7 @@ class InnerLoop:
         for_members(run_piece, len(pieces), [None] * threads, most=1)
         whole = Outcome.joined([parts[number] for number in range(len(pieces))])
         order = torch.tensor([i for _, piece in pieces for i in piece]).argsort()
-        in_order = {name: getattr(whole, name)[order] for name in ("returns", "curve", "steps", "episodes")}
+        in_order = {name: getattr(whole, name)[order] for name in ("returns", "lengths", "curve", "steps", "episodes")}
         seconds = {name: getattr(whole, name) / threads for name in ("train_seconds", "test_seconds")}
         return dataclasses.replace(whole, **in_order, **seconds)
 
@@ -270,20 +271,22 @@ class InnerLoop:
         with self._tests_on_the_way(seeds) as tests:
             trained = self.finish(self.begin(proxies, seeds), tests, part(watch, 0, _TRAINING))
         middle = time.perf_counter()
-        returns, steps = self.test(trained.policy, seeds)
-        for tested in (returns, trained.curve):
+        played = self.test(trained.policy, seeds)
+        for tested in (played.returns, trained.curve):
             tested[~trained.finite] = torch.nan  # such an agent still plays, always the same
         if watch is not None:
             watch(1)
-        seconds = middle - started, time.perf_counter() - middle
-        return Outcome(returns, trained.curve, trained.steps, trained.episodes, steps + self._rule_steps, *seconds)
+        steps, seconds = int(played.lengths.sum()), (middle - started, time.perf_counter() - middle)
+        own = trained.curve, trained.steps, trained.episodes
+        return Outcome(played.returns, played.lengths, *own, steps + self._rule_steps, *seconds)
 
     def _test_targets(self, proxies: Tensor, seeds: Sequence[int]) -> Outcome:
         started = time.perf_counter()
-        returns, steps = self.test(self.stages.parameters.target(proxies), seeds)
-        returns[~proxies.isfinite().all(1)] = torch.nan
-        none = torch.zeros(len(seeds), dtype=torch.int64)
-        return Outcome(returns, torch.zeros(len(seeds), 0), none, none, steps, 0.0, time.perf_counter() - started)
+        played = self.test(self.stages.parameters.target(proxies), seeds)
+        played.returns[~proxies.isfinite().all(1)] = torch.nan
+        none, steps = torch.zeros(len(seeds), dtype=torch.int64), int(played.lengths.sum())
+        seconds = 0.0, time.perf_counter() - started
+        return Outcome(played.returns, played.lengths, torch.zeros(len(seeds), 0), none, none, steps, *seconds)
 
     def close(self) -> None:
         """Nothing was started."""
@@ -349,12 +352,11 @@ class InnerLoop:
         self._rule_steps += int(played.lengths.sum())
         return played.returns.mean(1)
 
-    def test(self, policy: Policy, seeds: Sequence[int]) -> tuple[Tensor, int]:
-        """Greedy episodes of M agents on the real environment, by ``seeds [M]``: returns ``[M, K]``, steps of all."""
+    def test(self, policy: Policy, seeds: Sequence[int]) -> Episodes:
+        """Greedy episodes of M agents on the real environment, by ``seeds [M]``, ``[M, K]``."""
         count, limit = self.config.test_episodes, self.config.test_limit
         with contextlib.closing(make_environment(self.game, policy.members, count, time_limit=limit)) as real:
-            played = self._rollout(policy, real, in_step(seeds, "tests").episode_seeds(count))
-        return played.returns, int(played.lengths.sum())
+            return self._rollout(policy, real, in_step(seeds, "tests").episode_seeds(count))
 
     def _rollout(self, policy: Policy, real: Environment, seeds: Tensor) -> Episodes:
         """Greedy episodes from ``seeds [M, K]``, in the quickest way there is."""
@@ -392,6 +394,6 @@ class InnerLoop:
             return played.returns[:, 0]
         finished = agent.episodes.tolist()
         seeds = [numbered_seed(agent.seeds[m], finished[m]) for m in members.tolist()]
-        returns, steps = self.test(policy, seeds)
-        self._rule_steps += steps
-        return returns.mean(1)
+        played = self.test(policy, seeds)
+        self._rule_steps += int(played.lengths.sum())
+        return played.returns.mean(1)

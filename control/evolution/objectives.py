@@ -7,11 +7,14 @@ from torch import Tensor
 
 
 class Tested(Protocol):
-    """N agents: mean return of the tests after training ``scores [N]``, training ``steps [N]``, and ``curve [N, T]``,
-    the mean returns of tests on the way, every ``test_every`` steps. NaN where an agent failed."""
+    """N agents: mean return of the tests after training ``scores [N]`` and their ``lengths [N, K]``, training ``steps
+    [N]``, and ``curve [N, T]``, the mean returns of tests on the way, every ``test_every`` steps. NaN where an agent
+    failed."""
 
     @property
     def scores(self) -> Tensor: ...
+    @property
+    def lengths(self) -> Tensor: ...
     @property
     def steps(self) -> Tensor: ...
     @property
@@ -19,8 +22,10 @@ class Tested(Protocol):
 
 
 def final(outcome: Tested, config: Any) -> Tensor:
-    """The return after training."""
-    return outcome.scores
+    """The return after training, less ``survival_bonus`` for each step of it (Mania et al. 2018, arXiv 1803.07055)."""
+    if not config.survival_bonus:
+        return outcome.scores
+    return outcome.scores - config.survival_bonus * outcome.lengths.to(outcome.scores.dtype).mean(1)
 
 
 def average(outcome: Tested, config: Any) -> Tensor:

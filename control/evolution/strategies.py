@@ -18,13 +18,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from control.evolution.fitness_shaping import centred_ranks, failures_last, shared_utilities, transform
+from control.evolution.fitness_shaping import (
+    centred_ranks,
+    failures_last,
+    shared_utilities,
+    transform,
+    without_failures,
+)
 from models.proxies.search import SearchConfig
 from models.state import demand, like
 
 
 class Strategy:
-    """What the three strategies have in common. P members of the population a generation, D parameters.
+    """What the strategies have in common. P members of the population a generation, D parameters.
 
     ``mean [D]`` is float32; ``rows`` are the rows of noise that `ask` wants: P / 2 when mirrored, else P.
     """
@@ -164,7 +170,27 @@ class SNES(Strategy):
         return mean
 
 
-STRATEGIES = {"nes": NES, "openai_es": OpenAIES, "snes": SNES}
+class ARS(Strategy):
+    """Augmented random search (Mania, Guy & Recht 2018, arXiv:1803.07055, algorithm 1): fitness counts as it is, not by
+    rank, so that a rare member that is far better moves the mean far.
+
+    Of the mirrored pairs the better half counts, rounded up, a pair as good as its better member:
+    mean <- mean + step_size / (pairs std F) sum_i (F_plus - F_minus) noise_i, std over their members. Weight decay
+    multiplies the mean by 1 - weight_decay first, which theirs does not have.
+    """
+
+    def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
+        each = without_failures(fitness)[0].view(self.rows, 2)
+        best = each.amax(1).sort(descending=True, stable=True).indices[: -(-self.rows // 2)]
+        plus, minus = each[best].unbind(1)
+        decayed = self.mean.double() * (1 - self.config.weight_decay)
+        spread = each[best].std(correction=0)
+        if not spread > 0:
+            return decayed
+        return decayed + self.config.step_size / (len(best) * spread) * ((plus - minus) @ noise[best])
+
+
+STRATEGIES = {"nes": NES, "openai_es": OpenAIES, "snes": SNES, "ars": ARS}
 
 
 class Archive:

@@ -104,7 +104,7 @@ def trained_values(settings: Settings, steps: int) -> Potential:
     seeds = fresh_seeds(0, "trained", 8)
     step_loop: StepLoop = loop.begin(None, seeds)
     trained = loop.finish(step_loop)
-    returns, _ = loop.test(trained.policy, seeds)
+    returns = loop.test(trained.policy, seeds).returns
     agent: Any = step_loop.agent
     best = int(returns.mean(1).argmax())
     print(f"the trained agent returns {float(returns.mean(1)[best]):.1f} after {steps:,} steps", flush=True)

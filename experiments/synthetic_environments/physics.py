@@ -24,10 +24,10 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
 
 from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
 from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
+from control.loops.rollout import Episodes  # noqa: E402
 from control.reports.levels import Level  # noqa: E402
 from control.reports.panels import draw_levels  # noqa: E402
 from control.reports.search import describe, iqm_text  # noqa: E402
@@ -58,15 +58,13 @@ def variants() -> dict[str, str]:
 class Abroad(InnerLoop):
     """Trains where it is told, and tests agents in all variants, one after another."""
 
-    def test(self, policy: Policy, seeds: Sequence[int]) -> tuple[Tensor, int]:
-        found, steps = [], 0
+    def test(self, policy: Policy, seeds: Sequence[int]) -> Episodes:
+        found = []
         for game in variants().values():
             there = copy.copy(self)
             there.game = game
-            returns, count = InnerLoop.test(there, policy, seeds)
-            found.append(returns)
-            steps += count
-        return torch.cat(found, 1), steps
+            found.append(InnerLoop.test(there, policy, seeds))
+        return Episodes(torch.cat([one.returns for one in found], 1), torch.cat([one.lengths for one in found], 1))
 
 
 def measure(given: argparse.Namespace) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from control.cli.parse import Settings, parse  # noqa: E402
 from control.commands.evaluate import agent_settings  # noqa: E402
 from control.commands.search_space import Dimension, search_space  # noqa: E402
 from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
-from control.loops.rollout import rollout  # noqa: E402
+from control.loops.rollout import Episodes, rollout  # noqa: E402
 from control.loops.steps import StepLoop  # noqa: E402
 from control.reports.obedience import rank_correlation  # noqa: E402
 from control.reports.statistics import interval  # noqa: E402
@@ -75,16 +75,16 @@ class OnBoth(InnerLoop):
         self.trained_on = proxies
         return super().begin(proxies, seeds)
 
-    def test(self, policy: Policy, seeds: Sequence[int]) -> tuple[Tensor, int]:
-        real, steps = super().test(policy, seeds)
+    def test(self, policy: Policy, seeds: Sequence[int]) -> Episodes:
+        real = super().test(policy, seeds)
         if self.trained_on is None:
-            return real, steps
+            return real
         agent = self.agent_class(self.agent_config, self.stages.spaces, list(seeds))
         agent.envs = SYNTHETIC_EPISODES
         with contextlib.closing(self.stages.stage(self.trained_on, agent)) as stage:
             starts = Streams.named(seeds, "synthetic tests").episode_seeds(SYNTHETIC_EPISODES)
             played = rollout(policy, stage, starts, keep=False)
-        return torch.cat([real, played.returns], 1), steps
+        return Episodes(torch.cat([real.returns, played.returns], 1), real.lengths)
 
 
 def correlations(pairs: Any, axis: int) -> np.ndarray:

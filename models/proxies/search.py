@@ -34,7 +34,7 @@ class NetworkConfig:
     """The networks that a proxy is made of."""
 
     proxy_hidden_size: int = width(128, "units of each hidden layer of the networks [F]", section="proxy")
-    proxy_hidden_layer: int = _network(1, "hidden layers of the networks [F]", minimum=1, maximum=16)
+    proxy_hidden_layer: int = _network(1, "hidden layers of the networks [F]; 0: linear ones", minimum=0, maximum=16)
     proxy_activation_fn: str = _network(
         "leakyrelu",
         "activation of the networks; prelu keeps its slope of 0.25, as in the published search [F]",
@@ -48,7 +48,10 @@ class SearchConfig:
     the search wins, and how it is judged."""
 
     strategy: str = _search(
-        "openai_es", "nes as published [F], openai_es with Adam, or snes [L]", choices=("nes", "openai_es", "snes")
+        "openai_es",
+        "nes as published [F], openai_es with Adam, snes [L], or ars, augmented random search, which goes by fitness "
+        "itself where others go by ranks",
+        choices=("nes", "openai_es", "snes", "ars"),
     )
     population: int = _search(64, "perturbed proxies per generation; both of a mirrored pair count", minimum=1)
     generations: int | None = _search(
@@ -56,7 +59,7 @@ class SearchConfig:
     )
     noise_std: float = _search(0.05, "standard deviation of the perturbations", above=0)
     step_size: float = _search(
-        0.02, "learning rate of the outer loop: a factor (nes), Adam's (openai_es), the mean's (snes)", above=0
+        0.02, "learning rate of the outer loop: a factor (nes, ars), Adam's (openai_es), the mean's (snes)", above=0
     )
     score_transform: int = _search(7, "rule by which nes turns fitness into weights [F]", minimum=0, maximum=7)
     nes_step_size: bool = _search(False, "nes: divide the step by the number of perturbations [F]")
@@ -116,6 +119,13 @@ class SearchConfig:
         0.0, "average: what a test that reaches solved_reward counts more", minimum=0, later=True
     )
     unsolved_weight: float = _inner(100.0, "threshold: steps that a missing point of return costs [F]", minimum=0)
+    survival_bonus: float = _inner(
+        0.0,
+        "final: what the environment pays for each step without a fall, and fitness leaves out: a search may else end "
+        "with what stands still",
+        minimum=0,
+        later=True,
+    )
     compiled: bool = _inner(
         HAS_NUMBA,
         "train and test agents in machine code where there is any for them (needs Numba, the extra `fast`); off: "
@@ -205,6 +215,7 @@ def ineffective(config: SearchConfig) -> dict[str, str]:
     second = tuple(name for name in kinds(type(config)) if name.startswith("second_") and name != "second_phase")
     return idle(
         (config.objective != "average", ("average_from", "solved_bonus"), f"objective is {config.objective!r}"),
+        (config.objective != "final", ("survival_bonus",), f"objective is {config.objective!r}"),
         (config.objective != "threshold", ("unsolved_weight",), f"objective is {config.objective!r}"),
         (config.inner_rule != "plateau", ("early_out_virtual_diff", "plateau_floor"),
          f"inner_rule is {config.inner_rule!r}"),
@@ -220,6 +231,8 @@ def validate(config: SearchConfig) -> str | None:
     """What is wrong with a combination of settings, as one line; None where nothing is."""
     if config.mirrored and config.population % 2:
         return f"population is {config.population}; allowed with mirrored: an even number"
+    if config.strategy == "ars" and not config.mirrored:
+        return "mirrored is off, but strategy is 'ars', which compares the two of a pair; allowed: mirrored"
     if "target" in (config.scored_by, config.second_scored_by) and config.objective != "final":
         return f"objective is {config.objective!r}, but a target is what scores, which does not train; allowed: final"
     if config.solved_bonus and config.solved_reward is None:

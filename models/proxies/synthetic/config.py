@@ -58,6 +58,13 @@ class Synthetic:
         choices=("latent", "table"),
         later=True,
     )
+    target_scale: str = _proxy(
+        "start",
+        "what a target's inputs are divided by where nobody knows how far observations go. start: how far they go "
+        "before the search; widest: how far they ever went when a mean was scored; fewer actions are at bounds then",
+        choices=("start", "widest"),
+        later=True,
+    )
     table_size: int = _proxy(2048, "rows of that table", minimum=1, maximum=1_000_000, later=True)
     pairs: int | None = _proxy(
         None,
@@ -169,9 +176,10 @@ _AGENTS_BY_GAME: dict[tuple[str, str], dict[str, object]] = {
     ("PPO", "pendulum"): {"action_std": 2.0},  # half the range of actions
     # Rewards are of size 1, and it is slow to learn another.
     **{("SAC", _game): {"entropy_temperature": 0.05} for _game in ("pendulum", "swimmer")},
-    # Seventeen numbers and six, by 10,000 rewards: nearly two small updates a sample.
+    # Many numbers by 10,000 rewards: nearly two small updates a sample.
     **{
-        (_agent, "halfcheetah"): {"updates_per_step": 10, "batch_size": 32, "lr": 1.5e-3}
+        (_agent, _game): {"updates_per_step": 10, "batch_size": 32, "lr": 1.5e-3}
+        for _game in ("halfcheetah", "hopper")
         for _agent in ("TD3", "DDPG", "SAC")
     },
     # Speeds lie within 0.07. An agent hardly sees them that makes fewer updates, or A2C without a scale.
@@ -237,6 +245,11 @@ _BY_GAME["two_stage", "bandit", "halfcheetah"] = {
     "reward_form": "exponential", "table_size": 4096,
     "table_episodes": 200,  # agents would hardly learn to start running from whole episodes of 1,000 steps
 }  # fmt: skip
+_BY_GAME["two_stage", "bandit", "hopper"] = {
+    "proxy_hidden_layer": 0, "target_scale": "widest", "strategy": "ars", "survival_bonus": 1.0, "population": 32,
+    "test_episodes": 1, "noise_std": 0.05, "step_size": 0.03, "generations": 250, "eval_every": 5, "center_agents": 4,
+    "keep_best": 3, "retest_agents": 8, "retest_drawn": False, "reward_form": "exponential", "table_size": 4096,
+}  # fmt: skip
 _BY_GAME["published", "bandit", "pendulum"] = {"population": 64, "generations": 1000, "agents_per_proxy": 8}
 for _game in ("swimmer", "halfcheetah", "hopper"):
     _BY_GAME["published", "bandit", _game] = {
@@ -293,7 +306,8 @@ def ineffective(config: Config) -> dict[str, str]:
     """Name -> reason, of settings that do nothing beside the others."""
     latent = config.first_states == "latent"
     return search.ineffective(config) | idle(
-        (latent, ("table_size", "table_episodes"), "first_states is 'latent'"),
+        (latent, ("table_size", "table_episodes", "target_scale"), "first_states is 'latent'"),
+        (config.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
         (config.pairs is not None, ("table_size",), f"pairs is {config.pairs}"),
         (config.start_from is None, ("clone_of",), "start_from is null"),
     )

@@ -100,7 +100,8 @@ class Networks:
 
     def spread_over(self, flat: Tensor, states: Tensor, scaled: bool = True) -> Tensor:
         """``flat [M, size]`` with these ``states [M, N, S]``, the first ``table_size`` as its table, and, ``scaled``,
-        with a target that sees them with mean 0 and variance 1."""
+        with a target that sees them with mean 0 and variance 1; else, where ``target_scale`` is widest, with variances
+        of at most 1."""
         flat = flat.clone()
         fixed = self.fixed(flat)
         if self.rows:
@@ -109,6 +110,8 @@ class Networks:
             spread = states.std(1)
             fixed["target.center"].copy_(states.mean(1))
             fixed["target.spread"].copy_(spread.where(spread > 0, 1.0))
+        elif self.has_target and self.config.target_scale == "widest":
+            fixed["target.spread"].copy_(fixed["target.spread"].maximum(states.std(1)))
         return flat
 
     def fixed(self, flat: Tensor) -> dict[str, Tensor]:
