@@ -269,7 +269,7 @@ def test_a_call_that_cannot_work_is_one_line(
 def test_the_row_of_a_reward_has_the_peak_of_the_mean_and_its_average() -> None:
     curve = torch.tensor([[-9.0, 3.0, 2.0, 1.0], [-9.0, 1.0, 4.0, -5.0]])
     nothing = torch.zeros(2)
-    outcome = Outcome(curve, curve, nothing, nothing, 0, 0.0, 0.0)
+    outcome = Outcome(curve, torch.zeros_like(curve), curve, nothing, nothing, 0, 0.0, 0.0)
     row = rewards.row_of(outcome, SearchConfig(test_every=25, solved_reward=1.0), 75)
     assert row["peak"] == {"mean": 3.0, "step": 75} and row["average"] == -1.5 and row["late"]["mean"] == 0.5
     assert row["first"][1] == 50 and row["mean_reaches"] == 50 and row["mean_stays"] is None and row["staying"] == 0.5

@@ -176,6 +176,7 @@ SEARCHES = """
 --solved_bonus 3 -> --solved_bonus has no effect: objective is 'final'
 --second_steps 9 -> --second_steps has no effect: second_phase is null, so there is none
 --proxy bandit --table_size 9 -> --table_size has no effect: first_states is 'latent'
+--proxy bandit --preset two_stage --pairs 9 --target_scale widest -> --target_scale has no effect: pairs is 9
 --proxy bandit --table_episodes 9 -> --table_episodes has no effect: first_states is 'latent'
 --clone_of values -> --clone_of has no effect: start_from is null
 --test_limit_grows 2 3 -> --test_limit_grows has no effect: test_limit_first is null

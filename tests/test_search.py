@@ -195,6 +195,8 @@ def test_no_quit_when_solved_goes_on_beyond_a_target(when: str, tmp_path: Path) 
     assert read_metrics(folder / "metrics.csv")["epoch"] == [1, 2, 3]
     assert searched(tmp_path, "--resume", generations=9, **own) == folder
     assert len(read_metrics(folder / "metrics.csv")["epoch"]) == 3, "a command that does not say so ends it"
+    searched(tmp_path, "--resume", on, eval_every=1, generations=4)
+    assert len(read_metrics(folder / "metrics.csv")["epoch"]) == 4, "and one that does goes on"
 
 
 def test_steps_that_the_first_draws_use_up_are_one_generation(tmp_path: Path, capsys) -> None:

@@ -185,14 +185,13 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     before, now = as_dict(checkpoint.settings), as_dict(settings)
     own = family(checkpoint.settings.run.implementation)
     changeable = CHANGEABLE + own.changeable(checkpoint.settings.agent)
-    for name in sorted(settings.given - set(changeable)):
+    taken = (*changeable, "quit_when_solved")  # a new target_return ends the search, unless it says not to
+    for name in sorted(settings.given - set(taken)):
         if name in before and before[name] != now[name]:
             raise SettingError(
                 f"{name} is {now[name]!r}, but the run to resume has {before[name]!r}; leave it out, or start a "
                 "new run without --resume"
             )
-    # Without --no_quit_when_solved, which was found to be as before, a new target_return ends the search.
-    taken = (*changeable, "quit_when_solved")
     changes = {name: now[name] for name in taken if name in settings.given | BY_FLAG}
     end = end_of(checkpoint.settings.run.implementation)
     if now["total_steps"] is not None and "total_steps" in settings.given and end != "total_steps":

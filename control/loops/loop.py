@@ -85,8 +85,7 @@ class Loop(ABC):
 
     def evaluate(self, episodes: int, sample: bool = False) -> Episodes:
         """``episodes`` of every member, greedy or with drawn actions (``sample``); nothing is learned of them."""
-        parts = [self._round(count, sample) for count in rounds(episodes, self.eval_envs)]
-        return Episodes(torch.cat([part.returns for part in parts], 1), torch.cat([part.lengths for part in parts], 1))
+        return Episodes.joined([self._round(count, sample) for count in rounds(episodes, self.eval_envs)])
 
     def measure(self) -> dict[str, Tensor]:
         """An evaluation as the settings ask for it, in every mode; its row."""

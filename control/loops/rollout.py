@@ -1,6 +1,7 @@
 """Whole episodes, side by side: every member's E environments advance together until the last one ends."""
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, overload
 
@@ -21,6 +22,11 @@ class Episodes:
 
     returns: Tensor
     lengths: Tensor
+
+    @classmethod
+    def joined(cls, parts: Sequence["Episodes"]) -> "Episodes":
+        """All episodes of the same members, in order."""
+        return cls(torch.cat([part.returns for part in parts], 1), torch.cat([part.lengths for part in parts], 1))
 
 
 @functools.cache

@@ -64,7 +64,7 @@ class Abroad(InnerLoop):
             there = copy.copy(self)
             there.game = game
             found.append(InnerLoop.test(there, policy, seeds))
-        return Episodes(torch.cat([one.returns for one in found], 1), torch.cat([one.lengths for one in found], 1))
+        return Episodes.joined(found)
 
 
 def measure(given: argparse.Namespace) -> dict[str, Any]:

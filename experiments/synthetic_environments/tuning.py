@@ -84,7 +84,8 @@ class OnBoth(InnerLoop):
         with contextlib.closing(self.stages.stage(self.trained_on, agent)) as stage:
             starts = Streams.named(seeds, "synthetic tests").episode_seeds(SYNTHETIC_EPISODES)
             played = rollout(policy, stage, starts, keep=False)
-        return Episodes(torch.cat([real.returns, played.returns], 1), real.lengths)
+        free = torch.zeros_like(played.lengths)  # no steps of the real environment
+        return Episodes.joined([real, Episodes(played.returns, free)])
 
 
 def correlations(pairs: Any, axis: int) -> np.ndarray:

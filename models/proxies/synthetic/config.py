@@ -182,7 +182,7 @@ _AGENTS_BY_GAME: dict[tuple[str, str], dict[str, object]] = {
         for _game in ("halfcheetah", "hopper")
         for _agent in ("TD3", "DDPG", "SAC")
     },
-    # Speeds lie within 0.07. An agent hardly sees them that makes fewer updates, or A2C without a scale.
+    # Speeds lie within 0.07, which takes many updates to see, and A2C a scale.
     **{(_agent, "mountaincar"): {"num_envs": 2} for _agent in ("DDQN", "DuelingDDQN")},
     ("TD3Discrete", "mountaincar"): {"num_envs": 1},
     ("A2C", "mountaincar"): {"normalize_obs": True},
@@ -308,7 +308,7 @@ def ineffective(config: Config) -> dict[str, str]:
     return search.ineffective(config) | idle(
         (latent, ("table_size", "table_episodes", "target_scale"), "first_states is 'latent'"),
         (config.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
-        (config.pairs is not None, ("table_size",), f"pairs is {config.pairs}"),
+        (config.pairs is not None, ("table_size", "target_scale"), f"pairs is {config.pairs}"),
         (config.start_from is None, ("clone_of",), "start_from is null"),
     )
 

@@ -85,9 +85,11 @@ class Networks:
             self._start_target(self.split(flat)["target"], streams)
         if self._fixed:
             flat = torch.cat([flat, flat.new_zeros(len(flat), self.size - self.searched)], 1)
-            flat = self.spread_over(flat, streams.normal(self.rows, self.state_size), scaled=False)
+            fixed = self.fixed(flat)
+            if self.rows:
+                fixed["states.table"].copy_(streams.normal(self.rows, self.state_size))
             if self.has_target:
-                self.fixed(flat)["target.spread"].fill_(1.0)
+                fixed["target.spread"].fill_(1.0)
         return flat
 
     def _start_target(self, own: Tensor, streams: Streams) -> None:
