@@ -133,10 +133,10 @@ def test_agents_of_another_kind_take_what_the_preset_says_of_theirs() -> None:
     proxy = files.load("pendulum-bandit")
     td3, ppo, sac = (agent_settings(proxy, name, {}) for name in ("TD3", "PPO", "SAC"))
     assert (td3.action_std, ppo.action_std, sac.entropy_temperature) == (0.3, 2.0, 0.05)
-    assert (td3.num_envs, sac.num_envs, ppo.num_envs, ppo.rollout_steps) == (5, 5, 10, 50)
+    assert (td3.num_envs, sac.num_envs, ppo.num_envs, ppo.rollout_steps, ppo.normalize_obs) == (5, 5, 10, 50, False)
     car = files.load("mountaincar-bandit")
     td3, a2c, ppo = (agent_settings(car, name, {}) for name in ("TD3Discrete", "A2C", "PPO"))
-    assert (td3.num_envs, a2c.normalize_obs, ppo.normalize_obs) == (1, True, False)
+    assert (td3.num_envs, a2c.normalize_obs, ppo.normalize_obs) == (1, True, True)
     broad = files.load("cartpole-mdp-broad")  # of a search with both
     assert [agent_settings(broad, name, {}).num_envs for name in ("DDQN", "PPO")] == [8, 4]
     cliff = files.load("cliff-additive-potential")  # of a search with tables, which vary lr and discount

@@ -182,10 +182,10 @@ _AGENTS_BY_GAME: dict[tuple[str, str], dict[str, object]] = {
         for _game in ("halfcheetah", "hopper")
         for _agent in ("TD3", "DDPG", "SAC")
     },
-    # Speeds lie within 0.07, which takes many updates to see, and A2C a scale.
+    # Speeds lie within 0.07, which takes many updates to see, and A2C and PPO a scale.
     **{(_agent, "mountaincar"): {"num_envs": 2} for _agent in ("DDQN", "DuelingDDQN")},
     ("TD3Discrete", "mountaincar"): {"num_envs": 1},
-    ("A2C", "mountaincar"): {"normalize_obs": True},
+    **{(_agent, "mountaincar"): {"normalize_obs": True} for _agent in ("A2C", "PPO")},
 }
 _PRESETS["paper_varied", "mdp"] = _PRESETS["paper", "mdp"] | {"generations": 50}
 
