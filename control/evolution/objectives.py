@@ -24,8 +24,6 @@ class Tested(Protocol):
 def final(outcome: Tested, config: Any) -> Tensor:
     """The return of the tests after training, less ``survival_bonus`` for each of their steps (Mania et al. 2018, arXiv
     1803.07055)."""
-    if not config.survival_bonus:
-        return outcome.scores
     return outcome.scores - config.survival_bonus * outcome.lengths.to(outcome.scores.dtype).mean(1)
 
 

@@ -6,8 +6,8 @@
     strategy.tell(noise, fitness)  # [P], higher is better
 
 Noise is given by the caller: the strategies draw no random numbers. A failed member (see
-`control.evolution.fitness_shaping`) counts as worse than every sound one (ars: as the worst of them) and
-its value is never computed with. Sums over the population are taken in float64, the mean is kept in float32.
+`control.evolution.fitness_shaping`) counts as worse than every sound one (ars: as the worst of them) and its
+value is never computed with. Sums over the population are taken in float64, the mean is kept in float32.
 """
 
 import copy
@@ -174,10 +174,11 @@ class ARS(Strategy):
     """Augmented random search (Mania, Guy & Recht 2018, arXiv:1803.07055, algorithm 1): fitness counts as it is, not by
     rank, so that a rare member that is far better moves the mean far.
 
-    Of the mirrored pairs the better half counts, rounded up, a pair as good as its better member:
-    mean <- mean + step_size / (pairs std F) sum_i (F_plus - F_minus) noise_i, std over their members. Weight decay
-    multiplies the mean by 1 - weight_decay first, which theirs does not have. A failed member is as good as the
-    worst sound one.
+    mean <- mean + step_size / (pairs std F) sum_i (F_plus - F_minus) noise_i
+
+    The sum and the standard deviation are over the better half of the mirrored pairs, rounded up; a pair is as good as
+    its better member. A failed member counts as the worst sound one. Ours: weight decay multiplies the mean by
+    1 - weight_decay first.
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:

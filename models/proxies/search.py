@@ -121,8 +121,8 @@ class SearchConfig:
     unsolved_weight: float = _inner(100.0, "threshold: steps that a missing point of return costs [F]", minimum=0)
     survival_bonus: float = _inner(
         0.0,
-        "final: taken off fitness for each step of a test, where an environment pays that for a step without a fall: a "
-        "search may else end with what stands still. The winner is chosen by returns, with it",
+        "final: what the environment pays for each step without a fall. It is taken off fitness, because a search may "
+        "else end with a policy that stands still. The winner is chosen by whole returns",
         minimum=0,
         later=True,
     )

@@ -60,8 +60,8 @@ class Synthetic:
     )
     target_scale: str = _proxy(
         "start",
-        "what a target's inputs are divided by where nobody knows how far observations go. start: how far they go "
-        "before the search; widest: how far they ever went when a mean was scored; fewer actions are at bounds then",
+        "what divides a target's inputs where the bounds of observations are unknown. start: their standard deviation "
+        "before the search; widest: the largest one at any scored mean, which leaves fewer actions at their bounds",
         choices=("start", "widest"),
         later=True,
     )
@@ -182,7 +182,7 @@ _AGENTS_BY_GAME: dict[tuple[str, str], dict[str, object]] = {
         for _game in ("halfcheetah", "hopper")
         for _agent in ("TD3", "DDPG", "SAC")
     },
-    # Speeds lie within 0.07, which takes many updates to see, and A2C and PPO a scale.
+    # Speeds lie within 0.07: value learners need many updates to tell them apart, A2C and PPO scaled observations.
     **{(_agent, "mountaincar"): {"num_envs": 2} for _agent in ("DDQN", "DuelingDDQN")},
     ("TD3Discrete", "mountaincar"): {"num_envs": 1},
     **{(_agent, "mountaincar"): {"normalize_obs": True} for _agent in ("A2C", "PPO")},
