@@ -10,7 +10,7 @@ import yaml
 
 from control.cli.errors import lines, show
 from control.cli.settings import from_dict
-from control.reports.files import check_writable
+from control.reports.files import check_writable, figure_file
 from control.reports.runs import Run, find_groups
 from control.reports.style import FORMATS, PLAIN, THEMES, Look
 from models.settings import SettingError
@@ -37,6 +37,14 @@ def look_of(given: argparse.Namespace) -> Look:
     if not set(formats) <= set(FORMATS):
         raise SettingError(f"plot_format is {given.plot_format!r}; allowed: {', '.join(FORMATS)}")
     return Look(given.plot_theme, formats)
+
+
+def figure_to_write(setting: str, out: Path) -> Path:
+    """The file that a figure is written to, in a folder that is there from now on. Raises SettingError, in the name of
+    ``setting``, for a format that there is not and for what cannot be written."""
+    target = figure_file(out, setting)
+    check_writable(setting, target)
+    return target
 
 
 def run_script(action: Callable[[], None]) -> int:

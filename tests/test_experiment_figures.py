@@ -26,6 +26,7 @@ gradients, cells = load_script("policy_gradients/figure"), load_script("model_ge
 parity = load_script("model_generalisation/parity")
 rewards, of_rewards = load_script("reward_networks/compare"), load_script("reward_networks/figure")
 exam, physics = load_script("synthetic_environments/exam"), load_script("synthetic_environments/physics")
+proxies = load_script("synthetic_environments/figure")
 tuning, by_table = load_script("synthetic_environments/tuning"), load_script("reward_networks/plain_q_learning")
 TEXT = ROOT / "pyproject.toml"  # no JSON
 
@@ -264,6 +265,19 @@ def test_a_call_that_cannot_work_is_one_line(
 ) -> None:
     write = {gradients: lambda: write_gradients(logdir, "CPG"), cells: lambda: write_maze(logdir)}.get(script)
     refused(script.main, [*([str(write())] if write else []), *flags.split()], said, capsys)
+
+
+@pytest.mark.parametrize(
+    ("script", "given"),
+    [
+        (of_rewards, ["curves", str(ROOT / "docs/results/reward_networks.json")]),
+        (physics, ["--numbers", str(ROOT / "docs/results/physics.json")]),
+        (proxies, ["--numbers", str(ROOT / "docs/results/synthetic_environments.json")]),
+    ],
+)
+def test_a_figure_makes_the_folder_that_it_goes_to(script: ModuleType, given: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "new" / "figure.png"
+    assert script.main([*given, "--out", str(out)]) == 0 and is_png(out)
 
 
 def test_the_row_of_a_reward_has_the_peak_of_the_mean_and_its_average() -> None:

@@ -28,7 +28,7 @@ from control.reports.sheets import rows as rows_of  # noqa: E402
 from control.reports.style import COLOURS, Look  # noqa: E402
 from envs.gridmaps import GOAL, HOLE, CellTable  # noqa: E402
 from envs.make import make_dynamics  # noqa: E402
-from experiments.comparison import add_look, look_of, numbers_in, run_script  # noqa: E402
+from experiments.comparison import add_look, figure_to_write, look_of, numbers_in, run_script  # noqa: E402
 from models.proxies import files  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 from understudy.rewards import shaped  # noqa: E402
@@ -135,11 +135,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = flags.parse_args(argv)
 
     def make() -> None:
+        out = figure_to_write("out", given.out)
         if given.kind == "curves":
-            curves(Path(given.source), given.out, given.only, given.of, given.most, look_of(given))
+            curves(Path(given.source), out, given.only, given.of, given.most, look_of(given))
         else:
-            on_map(given.source, given.out, given.discount, look_of(given))
-        print(given.out)
+            on_map(given.source, out, given.discount, look_of(given))
+        print(out)
 
     return run_script(make)
 

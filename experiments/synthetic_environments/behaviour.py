@@ -20,30 +20,30 @@ import torch  # noqa: E402
 
 from control.cli.parse import parse  # noqa: E402
 from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
-from control.reports.files import figure_file  # noqa: E402
 from control.reports.style import Look  # noqa: E402
 from control.reports.synthetic import behaviour, draw_behaviour, draw_rewards  # noqa: E402
-from experiments.comparison import run_script  # noqa: E402
+from experiments.comparison import figure_to_write, run_script  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 
 
 def make(name: str, agent: str, out: Path, dark: Path | None, paid: Path | None) -> None:
     """Train ten agents and draw. Raises SettingError for what is no synthetic environment."""
-    figures = {"light": figure_file(out, "out")} | ({"dark": figure_file(dark, "dark")} if dark else {})
+    figures = {"light": figure_to_write("out", out)} | ({"dark": figure_to_write("dark", dark)} if dark else {})
     proxy = proxy_or_checkpoint(name)
     if not isinstance(proxy, Proxy) or proxy.config.proxy not in ("mdp", "bandit"):
         raise SettingError(f"proxy is {name!r}, which is no synthetic environment")
     if paid and proxy.config.proxy != "bandit":
         raise SettingError(f"--paid has no effect: {name} is no bandit")
+    rewards = figure_to_write("paid", paid) if paid else None
     settings = parse(["--implementation", "SE", "--gamename", proxy.game, "--agent", agent])
     settings = dataclasses.replace(settings, agent=agent_settings(proxy, agent, {}), proxy=proxy.config)
     data = behaviour(proxy, settings)
     for theme, path in figures.items():
         draw_behaviour(path, data, proxy.game, proxy.config.proxy == "bandit", Look(theme))
         print(f"Figure:  {path}")
-    if paid:
-        print(f"Figure:  {draw_rewards(figure_file(paid, 'paid'), data, proxy, Look())}")
+    if rewards:
+        print(f"Figure:  {draw_rewards(rewards, data, proxy, Look())}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

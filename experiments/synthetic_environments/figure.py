@@ -26,7 +26,7 @@ from control.reports.sheets import WIDTH, Book, rows, set_title  # noqa: E402
 from control.reports.statistics import iqm  # noqa: E402
 from control.reports.style import COLOURS, INK  # noqa: E402
 from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS  # noqa: E402
-from experiments.comparison import add_look, look_of, numbers_in, run_script  # noqa: E402
+from experiments.comparison import add_look, figure_to_write, look_of, numbers_in, run_script  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 
 SEARCHES = {"CartPole, MDP": "cartpole/mdp", "CartPole, bandit": "cartpole/bandit", "Acrobot, bandit": "acrobot/bandit"}
@@ -109,7 +109,7 @@ def make(given: argparse.Namespace) -> None:
     held_out = "held-out: 64 new agents, 10 episodes each; line: 95 % bootstrap interval of the interquartile mean"
     notes += [held_out] * bool(reports)
     height = 2.1 * bool(found) + max(2.3, 0.22 * len(results)) * bool(games or results)
-    with Book(given.out, look_of(given), given.numbers) as book, book.sheet(
+    with Book(figure_to_write("out", given.out), look_of(given), given.numbers) as book, book.sheet(
         cells, (WIDTH, height), note="; ".join([*notes, SOLVED])
     ) as axes:  # fmt: skip
         for kind, words in WORDS.items():

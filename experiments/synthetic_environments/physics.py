@@ -34,7 +34,7 @@ from control.reports.search import describe, iqm_text  # noqa: E402
 from control.reports.sheets import WIDTH, Book, grid  # noqa: E402
 from control.reports.style import COLOURS  # noqa: E402
 from envs.names import CartPoleParameters  # noqa: E402
-from experiments.comparison import add_look, check_given, look_of, numbers_in, run_script  # noqa: E402
+from experiments.comparison import add_look, check_given, figure_to_write, look_of, numbers_in, run_script  # noqa: E402
 from models.contract import Policy  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
 from models.registry import default_config  # noqa: E402
@@ -144,6 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def run() -> None:
         check_given(given, agents=1, episodes=1, real_steps=1)
+        given.out = given.out and figure_to_write("out", given.out)
         torch.set_num_threads(1)
         needed = ("agents", "episodes", "spread", "regimes")
         numbers = numbers_in("numbers", given.numbers, *needed) if given.numbers else measure(given)
