@@ -174,14 +174,16 @@ def test_quits_when_the_target_is_reached_also_one_that_is_new(tmp_path: Path, c
         folder = searched(tmp_path, *more, eval_every=1, **own)
         return folder, read_metrics(folder / "metrics.csv")["epoch"]
 
-    first, resumed = epochs(generations=1), epochs("--resume", generations=50, target_return=1)
-    assert first[1] == [1] and resumed == (first[0], [1, 2])
+    first = epochs(generations=50, target_return=1)
+    assert first[1] == [1]
     capsys.readouterr()
     before = (first[0] / "proxy.safetensors").read_bytes()
-    assert epochs("--resume", generations=50, target_return=1) == resumed
+    assert epochs("--resume", generations=50, target_return=1) == first
     assert (first[0] / "proxy.safetensors").read_bytes() == before
-    assert json.loads((first[0] / "scores.json").read_text())["generation"] == 2
+    assert json.loads((first[0] / "scores.json").read_text())["generation"] == 1
     assert "goes on from" not in capsys.readouterr().out
+    assert epochs("--resume", generations=3, target_return=499) == (first[0], [1, 2, 3]), "a higher target is missed"
+    assert epochs("--resume", generations=50, target_return=1) == (first[0], [1, 2, 3]), "and a lower one reached"
 
 
 @pytest.mark.parametrize("when", ["from the start", "in a resumed run"])

@@ -108,7 +108,7 @@ def _reevaluate(module: PopulationModule, verbose: bool) -> tuple[int, Tensor, l
     """The generation and parameters ``[D]`` of the mean whose new agents do best, and a row for each mean. The last
     mean takes part even where its fitness was never among the best."""
     entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]
-    if not (module.config.quit_when_solved and module.solved):
+    if not module.has_solved():
         last, generation = module.completed(module.strategy.mean), module.epoch + 1
         entries.append((None, generation, module.as_met(last, generation)))
     count = module.config.retest_agents

@@ -56,7 +56,7 @@ class PopulationModule(RunModule):
         self.workers, self.stages = workers, stages
         self.mean = nn.Parameter(torch.zeros(1, stages.parameters.size), requires_grad=False)
         self.archive = Archive(self.config.keep_best)
-        self.solved = False  # whether the latest mean that was scored reaches ``solved_reward``
+        self.reached = -math.inf  # return of the latest mean that was scored in tests of full length
         self.noise = self.population = torch.zeros(0)  # of the generation: [rows, D], [P, D]
         self.fitness = self.ranked = torch.zeros(0)  # [P], and what the strategy goes by
         self.mean_fitness: float | None = None  # of the mean itself, in the generations where it is due
@@ -72,7 +72,8 @@ class PopulationModule(RunModule):
 
     def has_solved(self) -> bool:
         """Whether a mean ends the search."""
-        return self.config.quit_when_solved and self.solved
+        solved = self.config.solved_reward
+        return self.config.quit_when_solved and solved is not None and self.reached >= solved
 
     def is_over(self) -> bool:
         return super().is_over() or self.has_solved()
@@ -208,10 +209,10 @@ class PopulationModule(RunModule):
             numbers["search/center_return"] = returned.nanmean()
             self.mean_fitness = float(of_mean.nanmean())
             self.of_each = by_kind(self.agents, range(len(returned)), returned) if self.kinds > 1 else {}
-            solved = self.config.solved_reward if self.plays_out() else None
-            if solved is not None:
-                numbers["search/center_solved"] = (returned >= solved).float().mean()
-            self.solved = solved is not None and float(returned.nanmean()) >= solved
+            full = self.plays_out()
+            if full and config.solved_reward is not None:
+                numbers["search/center_solved"] = (returned >= config.solved_reward).float().mean()
+            self.reached = max(-math.inf, float(returned.nanmean())) if full else -math.inf  # NaN is no return
         self.row |= {tag: value[None] for tag, value in numbers.items()}
 
     def plays_out(self) -> bool:
@@ -280,14 +281,15 @@ class PopulationModule(RunModule):
     def own_state(self) -> dict[str, Any]:
         archive = {"entries": [list(entry) for entry in self.archive.entries]}
         search = {"strategy": self.strategy.state_dict(), "archive": archive}
-        search |= {name: getattr(self, name) for name in ("solved", "flat", "widened")}
+        search |= {name: getattr(self, name) for name in ("reached", "flat", "widened")}
         return super().own_state() | {"real_steps": self.real_steps, "evolution": search}
 
     def take_state(self, state: dict[str, Any]) -> None:
         super().take_state(state)
         search = state["evolution"]
         self.real_steps = like(self.real_steps, state["real_steps"], "real_steps")
-        self.solved, self.flat = like((self.solved, self.flat), (search["solved"], search["flat"]), "search")
+        reached = search.get("reached", math.inf if search.get("solved") else -math.inf)  # older runs say but whether
+        self.reached, self.flat = like((self.reached, self.flat), (reached, search["flat"]), "search")
         self.widened = like(self.widened, search.get("widened", 0), "search")
         self.strategy = self.strategy_from(self.stages.known(self.mean[0]), self.epoch)
         self.strategy.load_state_dict(search["strategy"])
