@@ -229,6 +229,8 @@ def test_what_belongs_in_no_figure_is_one_line(
         ("--late 5001", "late is 5001; allowed: at most 5000"),
         ("--agents 0", "agents is 0; allowed: integer, at least 1"),
         ("--use mode=2", "--use has no effect without --reward"),
+        ("--trained_steps 9", "--trained_steps has no effect: the optimal values of cliff are known"),
+        ("--agent TD3", "agent is 'TD3', but TD3 takes continuous actions, and those of cliff are discrete; allowed: "),
         ("--only nativ", "only is 'nativ'; did you mean 'native'? Allowed: native, count, "),
         *((f"--reward a=cliff-additive-potential --use {use}", said) for use, said in (
             ("mode=77", "mode is 77; allowed: 0, 1, 2"), ("mode=two", "mode is 'two'; allowed: 0, 1, 2"),
@@ -236,6 +238,7 @@ def test_what_belongs_in_no_figure_is_one_line(
             ("proxy_hidden_size=2", "would have 101 weights; allowed: settings that leave it its 1601"),
         )),
     )),
+    (rewards, "cartpole-200 --agent SARSA --only", "whose observations are no cells; SARSA takes one-hot observ"),
     (rewards, "cartpole-200 --trained_steps 20000 --shifts 5 --only trainde", "'trainde'; did you mean 'trained'? All"),
     *((of_rewards, f"{what} --out x.png", said) for what, said in (
         ("map cartpole-additive-potential", "reward of cartpole-200; allowed: reward of an environment with a map"),

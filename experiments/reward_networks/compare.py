@@ -35,6 +35,7 @@ from control.cli.settings import Settings, build, validate  # noqa: E402
 from control.cli.words import read_value  # noqa: E402
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds  # noqa: E402
 from control.evolution.objectives import first, staying, stays  # noqa: E402
+from control.loops.build import check_spaces  # noqa: E402
 from control.loops.steps import StepLoop  # noqa: E402
 from control.reports.files import check_writable  # noqa: E402
 from control.reports.search import quartiles  # noqa: E402
@@ -48,6 +49,7 @@ from envs.reward import RewardedEnvironment  # noqa: E402
 from experiments.comparison import check_counts, numbers_in, run_script  # noqa: E402
 from models.off_policy import OffPolicy  # noqa: E402
 from models.proxies import files  # noqa: E402
+from models.registry import agent_class, named_agents  # noqa: E402
 from models.settings import SettingError, kinds, no_choice  # noqa: E402
 from understudy.kinds import MODES  # noqa: E402
 
@@ -131,6 +133,8 @@ def rewards(settings: Settings, given: argparse.Namespace, loop: InnerLoop) -> I
         yield name, {"changes": {"intrinsic": name}}
     potentials: dict[str, Potential] = {}
     if isinstance(dynamics, CellTable):
+        if given.trained_steps:
+            raise SettingError(f"--trained_steps has no effect: the optimal values of {game} are known")
         table = optimal_values(dynamics, settings.agent.discount)
         potentials["optimal"] = lambda obs: (obs * table).sum(-1)
     elif given.trained_steps:
@@ -298,6 +302,8 @@ def compare(given: argparse.Namespace) -> None:
         raise SettingError(f"{line}; give one: --set solved_reward=-300")
     torch.set_num_threads(1)
     loop = InnerLoop(settings.proxy, settings.run.agent, settings.agent, settings.run.gamename)
+    for name in named_agents(settings.run.agent):
+        check_spaces(settings.run, agent_class(name), loop.stages.spaces, name)
     seeds = fresh_seeds(given.seed, "compare", given.agents, len(loop.kinds))
     others = list(rewards(settings, given, loop))
     if given.only is not None:
