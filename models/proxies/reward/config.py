@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from models.family import Family
+from models.family import Family, idle
 from models.proxies import search
 from models.proxies.search import NetworkConfig, SearchConfig
 from models.settings import no_choice, setting
@@ -49,7 +49,9 @@ class Reward:
         choices=("linear", "symexp"),
         later=True,
     )
-    rn_evolve_scale: bool = _reward(False, "the search changes the logarithm of that factor too")
+    rn_evolve_scale: bool = _reward(
+        False, "the search changes the logarithm of that factor too, and goes on from that of start_from"
+    )
     rn_terminal: str = _reward(
         "free",
         "phi where an episode terminates: the network's own (free [F]), or 0 (zero), which keeps the best policies of "
@@ -159,6 +161,15 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     return found
 
 
+def ineffective(config: Config) -> dict[str, str]:
+    """Name -> reason, of settings that do nothing beside the others."""
+    other, factor = config.start_from is not None, "rn_evolve_scale goes on from the factor of start_from"
+    return search.ineffective(config) | idle(
+        (other, ("rn_init",), "start_from says where the search starts"),
+        (other and config.rn_evolve_scale, ("rn_output_scale",), factor),
+    )
+
+
 def validate(config: Config) -> str | None:
     for name in ("scored_by", "second_scored_by"):
         if getattr(config, name) == "target":
@@ -168,5 +179,5 @@ def validate(config: Config) -> str | None:
 
 FAMILY = Family(
     config=Config, implementations={"RN": {}}, learns_from="evolution", proxy_defaults=proxy_defaults,
-    validate=validate, ineffective=search.ineffective, accelerators=("cpu", "gpu"),
+    validate=validate, ineffective=ineffective, accelerators=("cpu", "gpu"),
 )  # fmt: skip
