@@ -124,7 +124,7 @@ train -> 'train' is not a flag; flags start with --
     -> mode is 'two'; allowed: 0, 1, 2, 3, 4, 5, 6, 7, 8, 101, 102
 --implementation RN --gamename cliff --agent QLearning --start_from cliff-additive-potential --rn_init real
     -> --rn_init has no effect: start_from says where the search starts
---implementation RN --gamename cartpole-200 --rn_evolve_scale --start_from cartpole-exclusive-potential --rn_output_scale 9
+--implementation RN --gamename cartpole-200 --rn_evolve_scale --rn_output_scale 9 --start_from cartpole-mdp
     -> --rn_output_scale has no effect: rn_evolve_scale goes on from the factor of start_from
 --implementation RN --gamename cliff --agent QLearning --mode 2.0 -> mode is '2.0'; did you mean 2? Allowed: 0, 1, ...
 --implementation PerfectModel --rollout_batch_size 3
