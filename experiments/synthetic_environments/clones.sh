@@ -25,17 +25,16 @@ ROOT=$(cd "${BASH_SOURCE[0]%clones.sh}../.." && pwd)
 # shellcheck source=experiments/common.sh
 . "$ROOT/experiments/common.sh"
 game=${1:-}
-rules=() shipped=() exams=()
+rules=() shipped=() exams=(DDQN DuelingDDQN TD3Discrete PPO A2C)
 case $game in
     --help | -h) usage && exit ;;
     cartpole)
         rules=(lqr balance crude) shipped=(cartpole-bandit cartpole-mdp cartpole-mdp-broad)
-        exams=(DDQN DuelingDDQN PPO A2C)
         ;;
-    acrobot) rules=(swing) shipped=(acrobot-bandit acrobot-target) exams=(DDQN DuelingDDQN PPO A2C) ;;
-    pendulum) rules=(hold) shipped=(pendulum-bandit) exams=(TD3 DDPG PPO SAC) ;;
+    acrobot) rules=(swing) shipped=(acrobot-bandit acrobot-target) ;;
+    pendulum) rules=(hold) shipped=(pendulum-bandit) exams=(TD3 DDPG SAC PPO A2C) ;;
     mountaincar-continuous)
-        rules=(rock) shipped=(mountaincarcontinuous-bandit) exams=(TD3 DDPG PPO SAC)
+        rules=(rock) shipped=(mountaincarcontinuous-bandit) exams=(TD3 DDPG SAC PPO A2C)
         ;;
     *) refuse "the environment is '$game'; allowed: cartpole, acrobot, pendulum, mountaincar-continuous" ;;
 esac

@@ -129,7 +129,7 @@ for _mode, _scale in ((2, 30.0), (5, 1.0), (6, 3.0)):  # from the winner of mode
         "rn_output_scale": _scale, "noise_std": 0.05, "step_size": 0.02, "generations": 25, "inner_steps": 1000,
     }  # fmt: skip
 _BY_MODE["recipe", "cartpole-200", 2] |= {  # long trainings, for the sake of staying
-    "generations": 16, "inner_steps": 2000, "agents_per_proxy": 2, "solved_bonus": 50.0,
+    "generations": 16, "inner_steps": 3000, "agents_per_proxy": 4, "solved_bonus": 200.0,
     "eval_every": 2, "keep_best": 10, "retest_agents": 256,  # one agent in sixty that falls is to be seen
 }  # fmt: skip
 _BY_MODE["recipe", "cliff", 6] = {
