@@ -103,13 +103,17 @@ def _kind(real: Environment) -> int | None:
     return LEARNED if isinstance(dynamics, SyntheticDynamics) else KINDS.get(type(dynamics))  # type: ignore[call-overload]
 
 
+def _is_bent(phi: object) -> bool:
+    """Whether it is a potential that compiled steps do not compute."""
+    return isinstance(phi, Phi) and phi.bent and phi.table is None
+
+
 def world(environment: Environment, cells_only: bool = False) -> World | None:
     """The environment for compiled functions; None where there are none for it. With ``cells_only`` a map is not seen,
     for its states already are what agents need."""
     rewarded, real = environment if isinstance(environment, RewardedEnvironment) else None, beneath(environment)
     kind, phi = _kind(real), getattr(rewarded, "phi", None)
-    bent = isinstance(phi, Phi) and phi.bent and phi.table is None  # which compiled steps do not compute
-    if kind is None or bent:
+    if kind is None or _is_bent(phi):
         return None
     assert isinstance(real, TensorEnvironment)
     dynamics, spaces = real.dynamics, real.spaces
@@ -191,10 +195,10 @@ def moved(environment: Environment, state: Tensor, age: Tensor, obs: Tensor) -> 
 
 def able(environment: Environment) -> bool:
     """Whether `world` describes it."""
-    if isinstance(environment, RewardedEnvironment) and (
-        environment.mode.info or environment.mode.state and not isinstance(environment.phi, Phi)
-    ):
-        return False
+    if isinstance(environment, RewardedEnvironment):
+        mode, phi = environment.mode, environment.phi
+        if mode.info or (mode.state and not isinstance(phi, Phi)) or _is_bent(phi):
+            return False
     return _kind(beneath(environment)) is not None
 
 

@@ -122,6 +122,15 @@ train -> 'train' is not a flag; flags start with --
 --implementation RN --gamename cliff --agent QLearning --vary lr -> --vary has no effect: vary_hp is off
 --implementation RN --gamename cliff --agent QLearning --mode two
     -> mode is 'two'; allowed: 0, 1, 2, 3, 4, 5, 6, 7, 8, 101, 102
+--implementation RN --gamename cliff --agent QLearning --mode 0 --rn_output symexp
+    -> --rn_output has no effect: mode is 0, the task's own reward
+--implementation RN --gamename hopper --agent TD3 --mode 101 --proxy_hidden_size 5
+    -> --proxy_hidden_size has no effect: mode is 101: its network is a weight for each number in info
+--implementation RN --gamename cliff --agent QLearning --proxy_hidden_layer 0 --proxy_hidden_size 5
+    -> --proxy_hidden_size has no effect: proxy_hidden_layer is 0
+--implementation SE --gamename pendulum --proxy bandit --preset two_stage --agent TD3 --learned_reset
+    -> --learned_reset has no effect: proxy is 'bandit', whose episodes have one step
+--implementation SE --gamename cartpole --latent_size 3 -> --latent_size has no effect: learned_reset is off
 --implementation RN --gamename cliff --agent QLearning --start_from cliff-additive-potential --rn_init real
     -> --rn_init has no effect: start_from says where the search starts
 --implementation RN --gamename cartpole-200 --rn_evolve_scale --rn_output_scale 9 --start_from cartpole-mdp

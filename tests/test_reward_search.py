@@ -32,7 +32,8 @@ OF_OTHERS = ("hidden_sizes", "batch_size", "test_limit")
 
 def search(folder: Path, *more: str, **changes: Any) -> list[str]:
     words = flags(folder, *more, **(SMALL | changes))
-    for name in OF_OTHERS:  # which tables of values have not
+    idle = ("proxy_hidden_size",) if changes.get("mode") == 0 else ()
+    for name in (*OF_OTHERS, *idle):  # which tables of values have not, nor the task's own reward
         at = words.index(f"--{name}")
         del words[at : at + 2]
     return words
@@ -92,6 +93,19 @@ def test_a_search_in_two_phases_and_one_that_goes_on(tmp_path: Path, monkeypatch
 def test_bad_input_is_one_line(tmp_path: Path, changes: dict[str, Any], line: str, capsys) -> None:
     refused(trainer.main, search(tmp_path, **changes), line, capsys)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words", ["cartpole --mode 2", "mountaincar-continuous --agent TD3 --mode 2", "pendulum --agent PPO --mode 6"]
+)
+def test_a_bent_potential_is_searched_for_anywhere(words: str, tmp_path: Path) -> None:
+    short = "--population 2 --generations 1 --inner_steps 60 --test_episodes 1 --test_every 20 --average_from 0"
+    short += " --center_agents 1 --retest_agents 1 --report_agents 1 --deploy_steps 40"
+    game, *more = words.split()
+    run = ["--implementation", "RN", "--gamename", game, *more, *short.split(), "--logdir", str(tmp_path)]
+    assert trainer.main([*run, "--rn_output", "symexp"]) == 0
+    (found,) = tmp_path.glob("*/*/*/*/version_0/proxy.safetensors")
+    assert files.load(found).config.rn_output == "symexp"
 
 
 @pytest.mark.parametrize("solved", [None, -1e6])

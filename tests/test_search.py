@@ -353,6 +353,16 @@ def test_a_damaged_proxy_and_what_it_cannot_use_are_one_line(tmp_path: Path, cap
         ("cartpole-bandit", "--buffer_size 10", "batch_size is 32, but buffer_size is 10"),
     ):
         refused(trainer.main, ["--eval_agent", proxy, "--num_agents", "1", *more.split()], said, capsys)
+    for more, said in (
+        ("--feature_dim 3", "--feature_dim has no effect: head is 'plain'"),
+        ("--no_vary_hp --vary lr", "--vary has no effect: vary_hp is off"),
+        ("--real_steps 9 --no_real_baseline", "--real_steps has no effect with --no_real_baseline"),
+        ("--count_bonus 1", "--count_bonus is a setting of QLearning, SARSA, not of SE"),
+        ("--DDQN_lr 1", "--DDQN_lr is unknown; did you mean '--lr'?"),
+        ("--agent DDQN,PPO --num_agents 1", "num_agents is 1; allowed with DDQN,PPO: at least 2"),
+        ("--num_eval_episodes 1001", "num_eval_episodes is 1001; allowed with a proxy: at most 1000"),
+    ):
+        refused(trainer.main, ["--eval_agent", "cartpole-bandit", *more.split()], said, capsys)
 
 
 def test_settings_survive_the_written_form(tmp_path: Path) -> None:

@@ -169,7 +169,12 @@ def test_hashes_are_the_trainers() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*(name for name in program.IDS if GAMES[name].dynamics), "mountaincar-continuous,action_repeat=2"]
+    "name",
+    [
+        *(name for name in program.IDS if GAMES[name].dynamics),
+        "mountaincar-continuous,action_repeat=2",
+        "cartpole,physics_spread=3.0",
+    ],
 )
 def test_first_states_are_those_that_agents_see(name: str) -> None:
     seeds = torch.arange(-3, 69).view(4, 6, 3)

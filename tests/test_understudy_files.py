@@ -244,7 +244,7 @@ DAMAGED_REWARDS: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
     ({"config": OF_REWARD | {"mode": True}}, {}, "its setting mode is True"),
     ({"config": OF_REWARD | {"rn_terminal": "zeroo"}}, {}, "did you mean 'zero'?"),
     ({"config": OF_REWARD | {"rn_output_scale": "1"}}, {}, "its setting rn_output_scale is '1'; allowed: number"),
-    ({"config": OF_REWARD | {"rn_input_spread": [1, 0, 1]}}, {}, "allowed: list of numbers other than 0, at most 16"),
+    ({"config": OF_REWARD | {"rn_input_spread": [1, 0, 1]}}, {}, "allowed: list of numbers other than 0, at most 512"),
     ({"config": OF_REWARD | {"rn_input_center": [1, 0]}}, {}, "its spaces are damaged"),
     ({"config": {name: OF_REWARD[name] for name in OF_REWARD if name != "mode"}}, {}, "its setting mode is missing"),
     *(({"spaces": REWARD_SPACES | own}, {}, "its spaces are damaged") for own in (

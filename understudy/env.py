@@ -181,7 +181,8 @@ def _opened(proxy: Source, game: str = "", kind: str = "") -> Proxy:
     if pays := KINDS[loaded.kind].used_by:
         raise ProxyError(f"proxy {str(loaded.path)!r} is a learned reward; allowed: {pays} for it")
     # cartpole-200 and CartPole-v1 are a cartpole too.
-    found = IDS.get(loaded.game, loaded.game).rpartition("-v")[0].lower()
+    base = loaded.game.partition(",")[0]
+    found = IDS.get(base, base).rpartition("-v")[0].lower()
     if (game and found != game) or (kind and loaded.kind != kind):
         raise ProxyError(
             f"synthetic environment {str(loaded.path)!r}: {loaded.kind} of {loaded.game}; "

@@ -102,7 +102,7 @@ def number(value: Any) -> bool:
 
 
 def numbers(value: Any) -> bool:
-    return type(value) is list and len(value) <= 16 and all(map(number, value))
+    return type(value) is list and len(value) <= 512 and all(map(number, value))
 
 
 NETWORKS = {
@@ -249,8 +249,8 @@ _REWARD = NETWORKS | {
     "rn_output_scale": Setting(number, "number"),
     "rn_output": choice("linear", "symexp"),
     "rn_terminal": choice("free", "zero"),
-    "rn_input_center": Setting(numbers, "list of numbers, at most 16"),
-    "rn_input_spread": Setting(lambda v: numbers(v) and 0 not in v, "list of numbers other than 0, at most 16"),
+    "rn_input_center": Setting(numbers, "list of numbers, at most 512"),
+    "rn_input_spread": Setting(lambda v: numbers(v) and 0 not in v, "list of numbers other than 0, at most 512"),
 }
 
 KINDS: dict[str, Kind] = {

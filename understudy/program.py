@@ -163,7 +163,7 @@ def real_starts(game: str) -> Starts:
     (`envs.synthetic.starts_of`): by formula for tensor programs of the trainer; for any other, the Gymnasium
     environment's, reset with one of 4,096 seeds. Raises ProxyError where that cannot be made."""
     game = re.sub(r",action_repeat=\d+$", "", game)  # which changes no start
-    gym_id = IDS.get(game, game)
+    gym_id = IDS.get(game.partition(",")[0], game)  # whose parameters change none either
     return _FORMULAS[gym_id] if gym_id in _FORMULAS else _resets(gym_id)
 
 

@@ -148,7 +148,8 @@ def unknown(name: str, known: Mapping[str, Flag], implementation: str, prefix: s
     meanings = {other: to for other, to in (HINTS | vocabulary(families, known)).items() if to in known}
     meanings |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes") if "hidden_sizes" in known else {}
     meanings |= {other: other for other in [*known, *switches, *(FLAG_ONLY if prefix == "--" else ())]}
-    close = closest(name, meanings)
+    owner, _, own = name.partition("_")
+    close = own if owner in implementations() and own in known else closest(name, meanings)
     dashes = "--" if prefix == "--" else ""
     hint = f"; did you mean '{dashes}{meanings[close]}'?" if close else "; see --help"
     return SettingError(f"{prefix}{name} is unknown{hint}")

@@ -12,16 +12,16 @@ from typing import Any
 
 from torch import Tensor
 
-from control.cli.options import for_fresh_agents, of_other_games
+from control.cli.options import flags, for_fresh_agents, of_other_games, unknown
 from control.cli.progress import progress
-from control.cli.settings import RunConfig, Settings, as_dict, from_dict
+from control.cli.settings import RunConfig, Settings, as_dict, from_dict, ineffective
 from control.commands import obedience
 from control.commands.process import prepare
 from control.commands.run import elsewhere, to_play, with_weights
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import by_kind, fresh_seeds
 from control.films.recording import check_recording, film, filmed_seed, returns_text
-from control.loops.build import check_accelerator, check_spaces, device_of, spaces_of
+from control.loops.build import check_accelerator, check_spaces, device_of, in_spaces, spaces_of
 from control.loops.loop import Loop
 from control.loops.memory import check_memory, of_fresh_agents
 from control.loops.rollout import Episodes
@@ -44,6 +44,10 @@ from models.vocabulary import translate
 from understudy.files import SUFFIX, pretrained
 from understudy.kinds import KINDS
 
+_OF_CHECKPOINTS = (
+    "record", "record_episodes", "evaluation", "obedience", "command", "implementation", "gamename", "step_timeout"
+)  # fmt: skip
+_MOST_EPISODES = 1000  # of all fresh agents on a proxy together, which are played side by side
 _FROM_NOW = (
     "num_workers",
     "step_timeout",
@@ -189,16 +193,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     """Train ``num_agents`` fresh agents on the proxy and as many on the real environment, and print a table of their
     real returns. Seeds of the agents come from ``--seed``."""
     run = settings.run
-    for name in (
-        "record",
-        "record_episodes",
-        "evaluation",
-        "obedience",
-        "command",
-        "implementation",
-        "gamename",
-        "step_timeout",
-    ):
+    for name in _OF_CHECKPOINTS:
         if name in settings.given:
             meant = "; did you mean '--agent'?" if name == "implementation" else ""
             raise SettingError(f"--{name} has no effect with a proxy for --eval_agent{meant}", name)
@@ -207,16 +202,23 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         raise SettingError(line, "num_threads")
     for name in sorted(settings.changed.keys() - for_fresh_agents()):
         raise SettingError(f"--{name} has no effect with a proxy for --eval_agent", name)
+    if not run.real_baseline and "real_steps" in settings.given:
+        raise SettingError("--real_steps has no effect with --no_real_baseline", "real_steps")
+    if run.num_eval_episodes > _MOST_EPISODES:
+        line = f"num_eval_episodes is {run.num_eval_episodes}; allowed with a proxy: at most {_MOST_EPISODES}"
+        raise SettingError(line, "num_eval_episodes")
     agent_name, agent = agents_on(settings, proxy)
+    names = named_agents(agent_name)
+    if run.num_agents < len(names):
+        line = f"num_agents is {run.num_agents}; allowed with {agent_name}: at least {len(names)}"
+        raise SettingError(line, "num_agents")
 
     def needed(run: RunConfig, agent: Any, search: Any) -> int:
         return of_fresh_agents(search, run, agent, proxy.spaces, len(proxy.parameters), run.num_agents)
 
-    share = max(1, min(run.num_eval_episodes, 1000) // run.num_agents)
-    tests = share if "num_eval_episodes" in settings.given else 10
+    tests = max(1, run.num_eval_episodes // run.num_agents) if "num_eval_episodes" in settings.given else 10
     config = dataclasses.replace(proxy.config, test_episodes=tests)
     here = dataclasses.replace(run, gamename=proxy.game, agent=agent_name)
-    names = named_agents(agent_name)
     check_accelerator(dataclasses.replace(here, implementation=proxy.implementation))
     check_memory(needed, [here, agent, config], run.accelerator)
     kind = KINDS[config.proxy]
@@ -280,18 +282,26 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
 
 def agents_on(settings: Settings, proxy: Proxy) -> tuple[str, Any]:
     """Which agents are to train on a proxy, those of ``--agent``, else of its search, and their `agent_settings`.
-    SettingError where they cannot, ProxyError where the real environment is not as the proxy was learned for, or its
-    file names no agents."""
+    SettingError where they cannot or a setting does nothing, ProxyError where the real environment is not as the proxy
+    was learned for, or its file names no agents."""
     spaces = _real_spaces(proxy)
     if "agent" in settings.given:
         named = settings.run.agent
         from_dict({"implementation": proxy.implementation, "gamename": proxy.game, "agent": named})
     else:
         named = proxy.description.get("settings", {}).get("agent", "DDQN")
+    if settings.changed:
+        known = flags(proxy.implementation, proxy.game, {"agent": named})
+        for name in sorted(settings.changed.keys() - known.keys()):
+            raise unknown(name, known, proxy.implementation, "--", proxy.game)
     agent = agent_settings(proxy, named, settings.changed)
-    here = dataclasses.replace(settings.run, gamename=proxy.game, agent=named)
+    here = dataclasses.replace(settings.run, implementation=proxy.implementation, gamename=proxy.game, agent=named)
     for name in named_agents(named):
         check_spaces(here, agent_class(name), spaces, name)
+    judged = dataclasses.replace(proxy.config, retest_drawn=False)
+    idle = ineffective(in_spaces(dataclasses.replace(settings, run=here, proxy=judged, agent=agent), spaces))
+    for name in sorted(settings.changed.keys() & idle.keys()):
+        raise SettingError(f"--{name} has no effect: {idle[name]}", name)
     return named, agent
 
 

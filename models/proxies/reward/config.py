@@ -58,8 +58,8 @@ class Reward:
         "the real reward (Ng, Harada & Russell 1999) and teaches less",
         choices=("free", "zero"),
     )
-    rn_input_center: tuple[float, ...] = _reward((), "taken off each number of an observation", empty=True)
-    rn_input_spread: tuple[float, ...] = _reward((), "by which each is divided then", empty=True, above=0)
+    rn_input_center: tuple[float, ...] = _reward((), "taken off each number of an observation", empty=True, longest=512)
+    rn_input_spread: tuple[float, ...] = _reward((), "by which each is divided then", empty=True, longest=512, above=0)
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,14 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
 def ineffective(config: Config) -> dict[str, str]:
     """Name -> reason, of settings that do nothing beside the others."""
     other, factor = config.start_from is not None, "rn_evolve_scale goes on from the factor of start_from"
+    network = ("proxy_hidden_size", "proxy_hidden_layer", "proxy_activation_fn")
+    state = ("rn_input_center", "rn_input_spread")
+    every = (*network, *state, "rn_init", "rn_output_scale", "rn_output", "rn_evolve_scale", "rn_terminal")
+    weights = "its network is a weight for each number in info"
     return search.ineffective(config) | idle(
+        (config.mode == 0, every, "mode is 0, the task's own reward"),
+        (config.mode in (101, 102), (*network, *state), f"mode is {config.mode}: {weights}"),
+        (config.proxy_hidden_layer == 0, (network[0], network[2]), "proxy_hidden_layer is 0"),
         (other, ("rn_init",), "start_from says where the search starts"),
         (other and config.rn_evolve_scale, ("rn_output_scale",), factor),
     )

@@ -304,11 +304,15 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
 
 def ineffective(config: Config) -> dict[str, str]:
     """Name -> reason, of settings that do nothing beside the others."""
-    latent = config.first_states == "latent"
+    latent, bandit = config.first_states == "latent", config.proxy == "bandit"
+    of_steps = ("learned_reset", "max_steps", "done_bias", "raw_done")
     return search.ineffective(config) | idle(
         (latent, ("table_size", "table_episodes", "target_scale"), "first_states is 'latent'"),
         (config.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
-        (config.pairs is not None, ("table_size", "target_scale"), f"pairs is {config.pairs}"),
+        (config.pairs is not None, ("table_size", "target_scale", "proxy_init"), f"pairs is {config.pairs}"),
+        (bandit, of_steps, "proxy is 'bandit', whose episodes have one step"),
+        (not latent, ("latent_size",), f"first_states is {config.first_states!r}"),
+        (not (bandit or config.learned_reset), ("latent_size",), "learned_reset is off"),
         (config.start_from is None, ("clone_of",), "start_from is null"),
     )
 

@@ -45,7 +45,7 @@ class Networks:
         bandit, size = config.proxy == "bandit", self.state_size
         self.has_target = bandit and config.reward_form != FREE
         self.rows = (config.pairs or config.table_size) if bandit and config.first_states == "table" else 0
-        draws = config.learned_reset or bandit and not self.rows
+        draws = not self.rows if bandit else config.learned_reset
         self.latent = (config.latent_size or size) if draws else 0
         inputs = self.action_size + size
         outputs = {"reward": 1} if bandit else {"state": size, "reward": 1, "done": 1}
