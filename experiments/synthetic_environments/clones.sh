@@ -29,7 +29,7 @@ rules=() shipped=() exams=(DDQN DuelingDDQN TD3Discrete PPO A2C)
 case $game in
     --help | -h) usage && exit ;;
     cartpole)
-        rules=(lqr balance crude) shipped=(cartpole-bandit cartpole-mdp cartpole-mdp-broad)
+        rules=(lqr balance crude) shipped=(cartpole-bandit cartpole-mdp)
         ;;
     acrobot) rules=(swing) shipped=(acrobot-bandit acrobot-target) ;;
     pendulum) rules=(hold) shipped=(pendulum-bandit) exams=(TD3 DDPG SAC PPO A2C) ;;
