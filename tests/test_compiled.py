@@ -277,7 +277,7 @@ GAMES = (
 @pytest.mark.parametrize("kind", ["by values", "PPO"])
 def test_plays_the_same_episodes(game: str, kind: str) -> None:
     kind, size = ("PPO", 1) if kind == "PPO" else (BY_VALUES.get(game.partition(",")[0], "DDQN"), 3)
-    argv = f"--implementation RN --gamename {game.partition(',')[0]} --mode 0 --rn_init torch --agent {kind}"
+    argv = f"--implementation RN --gamename {game.partition(',')[0]} --mode 1 --rn_init torch --agent {kind}"
     settings = parse.parse(argv.split())
     inner = InnerLoop(settings.proxy, kind, settings.agent, game)
     seeds = list(range(40))

@@ -41,7 +41,7 @@ MODELS = (
 )
 SEARCH = (
     "--population 4 --generations 1 --inner_steps 60 --hidden_sizes 8 --batch_size 8 --test_episodes 1 --test_limit 20 "
-    "--center_agents 1 --retest_agents 1 --report_agents 1 --initial_draws 1 --deploy_steps 40 --max_steps 20"
+    "--center_agents 1 --retest_agents 1 --report_agents 1 --initial_draws 1 --deploy_steps 40"
 )
 REWARDS = (
     "--population 4 --generations 1 --inner_steps 60 --test_episodes 1 --test_every 20 --average_from 0 "
@@ -112,6 +112,8 @@ def scaled(command: str) -> str:
         ("transfer.py", "--steps 400 --seeds 1 --episodes 1"), ("physics.py", "--agents 1 --real_steps 200"),
         ("tuning.py", "--agents 1 --settings 2 --real_steps 200"),
         ("benchmarks/", "--quick"),
+        ("--real_steps 50000", "--num_agents 1 --real_steps 50"),
+        ("--agent DDQN,PPO,DuelingDDQN --num_agents", "--num_agents 3 --no_real_baseline"),
         ("--eval_agent cartpole-", "--num_agents 1 --no_real_baseline"),
         ("--eval_agent cliff-", "--num_agents 1 --no_real_baseline"),
         ("-potential --agent TD3", "--num_agents 1 --no_real_baseline"),
@@ -134,7 +136,8 @@ def tiny(command: str) -> str:
     if name == "RN":
         return REWARDS.replace("--test_every 20 --average_from 0", "") if "paper" in command else REWARDS
     if family(name).learns_from == "evolution":
-        few = SEARCH + " --table_size 50" if re.search("two_stage|clone", command) else SEARCH
+        few = SEARCH if "--proxy bandit" in command else f"{SEARCH} --max_steps 20"
+        few += " --table_size 50" if re.search("two_stage|clone", command) else ""
         return few.replace("--inner_steps 60", "--inner_steps 300") if "paper" in command else few
     if name in PRESETS["procmaze_high"] or "model_generalisation" in command:
         return MODELS

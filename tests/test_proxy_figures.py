@@ -19,13 +19,14 @@ from models.streams import Streams
 
 pytestmark = pytest.mark.draws
 
-SEARCH = "--implementation SE --gamename cartpole --hidden_sizes 8 --batch_size 8 --proxy_hidden_size 7 --max_steps 25"
+SEARCH = "--implementation SE --gamename cartpole --hidden_sizes 8 --batch_size 8 --proxy_hidden_size 7"
 EARLY = "--inner_rule plateau --early_out_num 2 --early_out_virtual_diff 0.1 --inner_steps 160"
 
 
 def drawn(argv: str) -> tuple[Proxy, config.Settings, InnerLoop]:
     """A random synthetic environment on which ten agents end at 8 different times under the rule of ``EARLY``."""
-    settings = config.parse([*SEARCH.split(), *argv.split()])
+    short = [] if "bandit" in argv else ["--max_steps", "25"]
+    settings = config.parse([*SEARCH.split(), *short, *argv.split()])
     config_in_use = dataclasses.replace(settings.proxy, inner_steps=settings.proxy.steps_in_use)
     loop = InnerLoop(config_in_use, "DDQN", settings.replace(vary_hp=False).agent, "cartpole")
     flat = 2 * loop.stages.parameters.initial(Streams([8]))[0]
@@ -94,7 +95,8 @@ def test_what_a_bandit_pays_for() -> None:
 def test_agents_without_a_replay_buffer_are_seen_in_episodes_after_their_training(kind: str) -> None:
     """PPO's keeps nothing of what it saw. The states of a bandit are its first ones, those of an MDP come after."""
     argv = f"--agent PPO --hidden_size 8 --num_envs 2 --rollout_steps 8 --batch_size 8 --inner_steps 32 --proxy {kind}"
-    settings = config.parse(["--implementation", "SE", "--gamename", "cartpole", "--max_steps", "5", *argv.split(),
+    short = [] if kind == "bandit" else ["--max_steps", "5"]
+    settings = config.parse(["--implementation", "SE", "--gamename", "cartpole", *short, *argv.split(),
                              "--deploy_steps", "32"])  # fmt: skip
     loop = InnerLoop(settings.proxy, "PPO", settings.replace(vary_hp=False).agent, "cartpole")
     flat = loop.stages.parameters.initial(Streams([8]))[0]
