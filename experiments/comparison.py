@@ -4,16 +4,27 @@ import argparse
 import json
 from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from control.cli.errors import lines, show
 from control.cli.settings import from_dict
-from control.reports.files import check_writable, figure_file
+from control.reports.files import check_kind, check_writable, figure_file, figure_marks
 from control.reports.runs import Run, find_groups
 from control.reports.style import FORMATS, PLAIN, THEMES, Look
-from models.settings import SettingError
+from models.settings import Kind, SettingError, check_value
+
+
+class Layout(NamedTuple):
+    """By what the JSON of a script is known: the ``keys`` of each object that is so many levels down."""
+
+    keys: tuple[str, ...] = ()
+    depth: int = 0
+
+
+REWARD_ROWS = Layout(("every", "tests", "mean", "low", "high"), 2)
+"""Of reward_networks/compare.py: comparison -> reward -> its numbers."""
 
 
 def command_line(description: str, out: str) -> argparse.ArgumentParser:
@@ -39,10 +50,11 @@ def look_of(given: argparse.Namespace) -> Look:
     return Look(given.plot_theme, formats)
 
 
-def figure_to_write(setting: str, out: Path) -> Path:
+def figure_to_write(setting: str, out: Path, look: Look = PLAIN) -> Path:
     """The file that a figure is written to, in a folder that is there from now on. Raises SettingError, in the name of
-    ``setting``, for a format that there is not and for what cannot be written."""
+    ``setting``, for a format that there is not, for what cannot be written, and for what is there and no figure."""
     target = figure_file(out, setting)
+    check_kind(setting, target, "figure", figure_marks(target, look))
     check_writable(setting, target)
     return target
 
@@ -67,16 +79,34 @@ def check_counts(given: argparse.Namespace, **least: int) -> None:
             raise SettingError(f"{name} is {value}; allowed: integer, at least {bound}", name)
 
 
-def check_given(given: argparse.Namespace, **least: int) -> None:
-    """`check_counts`, and SettingError where the file of ``--json`` cannot be written."""
+def check_number(name: str, value: float | list[float], **meta: Any) -> None:
+    """SettingError where a number, or one of a list, is not finite or not within the bounds of ``meta``."""
+    held = tuple(value) if isinstance(value, list) else value
+    check_value(name, held, Kind(float, isinstance(value, list), False), {"empty": True, "longest": 1000} | meta)
+
+
+def check_given(given: argparse.Namespace, layout: Layout, **least: int) -> None:
+    """`check_counts`, and SettingError where the file of ``--json`` cannot be written, or is there and not of this
+    ``layout``."""
     check_counts(given, **least)
     if given.json:
+        allowed = "; allowed: a new file, or one of this script"
+        if given.json.exists() and not given.json.is_file():
+            raise SettingError(f"json is '{given.json}', which is no file{allowed}", "json")
         check_writable("json", given.json)
+        try:
+            numbers_in("json", given.json, layout, new=True)
+        except SettingError as error:
+            raise SettingError(f"{error}{allowed}", "json") from None
 
 
-def numbers_in(setting: str, path: Path, *needed: str) -> dict[str, Any]:
-    """The numbers in a JSON file of these scripts, among them those ``needed``. SettingError, in the name of
-    ``setting``, where there are none."""
+def numbers_in(
+    setting: str, path: Path, layout: Layout, new: bool = False, script: str = "this script"
+) -> dict[str, Any]:
+    """The numbers in a JSON file of a ``layout``, none where it may be ``new`` and is. SettingError, in the name of
+    ``setting``, where there are others."""
+    if new and not path.exists():
+        return {}
     line = f"{setting} is '{path}', which"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -84,9 +114,21 @@ def numbers_in(setting: str, path: Path, *needed: str) -> dict[str, Any]:
         raise SettingError(f"{line} cannot be read: {error.strerror or error}", setting) from None
     except (ValueError, RecursionError):
         raise SettingError(f"{line} is no JSON", setting) from None
-    if not isinstance(found, dict) or not found.keys() >= {*needed}:
-        raise SettingError(f"{line} holds no numbers of this script", setting)
-    return found
+    if not holds(found, layout):
+        raise SettingError(f"{line} holds no numbers of {script}", setting)
+    return dict(found)
+
+
+def holds(found: Any, layout: Layout) -> bool:
+    """Whether ``found``, of a JSON, has this ``layout``."""
+    if layout.depth and isinstance(found, dict):
+        return all(holds(each, layout._replace(depth=layout.depth - 1)) for each in found.values())
+    return isinstance(found, dict) and found.keys() >= {*layout.keys}
+
+
+def are_numbers(values: Any) -> bool:
+    """Whether ``values``, of a JSON, are a list of numbers and not empty."""
+    return isinstance(values, list) and bool(values) and all(isinstance(each, int | float) for each in values)
 
 
 def runs_of(run_dirs: Sequence[Path], implementations: Iterable[str]) -> list[tuple[Any, Run]]:

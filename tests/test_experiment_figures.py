@@ -10,25 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import fake_runs
-from conftest import ROOT
 from control.cli.parse import parse
-from control.evolution.inner_loop import Outcome
 from control.reports.runs import read_runs
 from fake_runs import Shown, is_png, load_script, refused
 from models.agents.model_generalisation.config import PRESETS
-from models.proxies.search import SearchConfig
 from models.settings import SettingError
 
 gradients, cells = load_script("policy_gradients/figure"), load_script("model_generalisation/figure")
 parity = load_script("model_generalisation/parity")
-rewards, of_rewards = load_script("reward_networks/compare"), load_script("reward_networks/figure")
-exam, physics = load_script("synthetic_environments/exam"), load_script("synthetic_environments/physics")
-proxies = load_script("synthetic_environments/figure")
-tuning, by_table = load_script("synthetic_environments/tuning"), load_script("reward_networks/plain_q_learning")
-TEXT = ROOT / "pyproject.toml"  # no JSON
 
 
 def write_gradients(
@@ -215,81 +206,12 @@ def test_what_belongs_in_no_figure_is_one_line(
     (parity, "--fixture A --json /dev/null/x", "json is '/dev/null/x', which cannot be written"),
     (parity, "--fixture A --agents ER --model_lr 1", "--model_lr has no effect: model is 'none'"),
     (parity, "--seed -1", "seed is -1; allowed: integer, at least 0"),
-    *((rewards, f"cliff {flags}", said) for flags, said in (
-        (f"--json {TEXT} --only", f"json is '{TEXT}', which is no JSON"),
-        ("--json /dev/null/x --only", "json is '/dev/null/x', which cannot be written"),
-        ("--reward a=cartpole-additive-potential", "which is of cartpole-200; allowed: a reward of cliff"),
-        ("--reward a=nonsense", "proxy is 'nonsense'; allowed: a .safetensors file, or one of "),
-        ("--reward cliff-additive-potential", "reward is 'cliff-additive-potential'; allowed: NAME=FILE"),
-        ("--set lr=two", "lr is 'two'; allowed: number, greater than 0"),
-        ("--set foo=1", "--foo is unknown"),
-        ("--agent PPPO", "agent is 'PPPO'; did you mean 'PPO'?"),
-        ("--steps -5", "steps is -5; allowed: integer, at least 1"),
-        ("--steps 5 --every 9", "every is 9; allowed: at most steps, which is 5"),
-        ("--late 5001", "late is 5001; allowed: at most 5000"),
-        ("--agents 0", "agents is 0; allowed: integer, at least 1"),
-        ("--use mode=2", "--use has no effect without --reward"),
-        ("--trained_steps 9", "--trained_steps has no effect: the optimal values of cliff are known"),
-        ("--agent TD3", "agent is 'TD3', but TD3 takes continuous actions, and those of cliff are discrete; allowed: "),
-        ("--only nativ", "only is 'nativ'; did you mean 'native'? Allowed: native, count, "),
-        *((f"--reward a=cliff-additive-potential --use {use}", said) for use, said in (
-            ("mode=77", "mode is 77; allowed: 0, 1, 2"), ("mode=two", "mode is 'two'; allowed: 0, 1, 2"),
-            ("nomode=2", "use is 'nomode'; did you mean 'mode'?"),
-            ("proxy_hidden_size=2", "would have 101 weights; allowed: settings that leave it its 1601"),
-        )),
-    )),
-    (rewards, "cartpole-200 --agent SARSA --only", "whose observations are no cells; SARSA takes one-hot observ"),
-    (rewards, "cartpole-200 --trained_steps 20000 --shifts 5 --only trainde", "'trainde'; did you mean 'trained'? All"),
-    *((of_rewards, f"{what} --out x.png", said) for what, said in (
-        ("map cartpole-additive-potential", "reward of cartpole-200; allowed: reward of an environment with a map"),
-        ("map nonsense", "proxy is 'nonsense'; allowed: a .safetensors file"),
-        ("curves nonsense.json", "source is 'nonsense.json', which cannot be read: No such file"),
-        (f"curves {TEXT}", f"source is '{TEXT}', which is no JSON"),
-        (f"curves {ROOT / 'docs/results/physics.json'}", "which holds no numbers of compare.py"),
-    )),
-    (exam, "cartpole-bandit --json /dev/null/x", "json is '/dev/null/x', which cannot be written"),
-    (exam, "cartpole-bandit --exams supervised", "proxies is 'cartpole-bandit', which has no pairs"),
-    *((script, f"cartpole-bandit {other}", said) for script in (exam, tuning) for other, said in (
-        ("nonsense", "checkpoint 'nonsense' does not exist"),
-        ("cliff-additive-potential", "'cliff-additive-potential', which is a reward network; allowed: synthetic env"),
-        ("pendulum-bandit", "'pendulum-bandit', whose actions are continuous; allowed with DDQN"),
-        ("--agents 0", "agents is 0; allowed: integer, at least 1"),
-    )),
-    (tuning, "cartpole-bandit --json /dev/null/x", "json is '/dev/null/x', which cannot be written"),
-    (tuning, "cartpole-bandit --real_steps 0", "real_steps is 0; allowed: integer, at least 1"),
-    (tuning, f"cartpole-bandit --searched {ROOT / 'nothing.yaml'}", "nothing.yaml'"),
-    (by_table, "--agents 0", "agents is 0; allowed: integer, at least 1"),
-    (by_table, "--reward nonsense", "proxy is 'nonsense'; allowed: a .safetensors file"),
-    (physics, "--json /dev/null/x", "json is '/dev/null/x', which cannot be written"),
-    (physics, f"--numbers {TEXT}", f"numbers is '{TEXT}', which is no JSON"),
 ])  # fmt: skip
 def test_a_call_that_cannot_work_is_one_line(
     script: ModuleType, flags: str, said: str, logdir: Path, capsys: Shown
 ) -> None:
     write = {gradients: lambda: write_gradients(logdir, "CPG"), cells: lambda: write_maze(logdir)}.get(script)
     refused(script.main, [*([str(write())] if write else []), *flags.split()], said, capsys)
-
-
-@pytest.mark.parametrize(
-    ("script", "given"),
-    [
-        (of_rewards, ["curves", str(ROOT / "docs/results/reward_networks.json")]),
-        (physics, ["--numbers", str(ROOT / "docs/results/physics.json")]),
-        (proxies, ["--numbers", str(ROOT / "docs/results/synthetic_environments.json")]),
-    ],
-)
-def test_a_figure_makes_the_folder_that_it_goes_to(script: ModuleType, given: list[str], tmp_path: Path) -> None:
-    out = tmp_path / "new" / "figure.png"
-    assert script.main([*given, "--out", str(out)]) == 0 and is_png(out)
-
-
-def test_the_row_of_a_reward_has_the_peak_of_the_mean_and_its_average() -> None:
-    curve = torch.tensor([[-9.0, 3.0, 2.0, 1.0], [-9.0, 1.0, 4.0, -5.0]])
-    nothing = torch.zeros(2)
-    outcome = Outcome(curve, torch.zeros_like(curve), curve, nothing, nothing, 0, 0.0, 0.0)
-    row = rewards.row_of(outcome, SearchConfig(test_every=25, solved_reward=1.0), 75)
-    assert row["peak"] == {"mean": 3.0, "step": 75} and row["average"] == -1.5 and row["late"]["mean"] == 0.5
-    assert row["first"][1] == 50 and row["mean_reaches"] == 50 and row["mean_stays"] is None and row["staying"] == 0.5
 
 
 # -- against the original --------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ import numpy as np  # noqa: E402
 import trainer  # noqa: E402
 from control.cli.errors import show  # noqa: E402
 from control.cli.parse import parse  # noqa: E402
-from control.reports.files import check_writable, figure_file  # noqa: E402
+from control.reports.files import write_numbers  # noqa: E402
 from control.reports.levels import RETURN_LABEL, STEPS_LABEL  # noqa: E402
 from control.reports.panels import scale, share_limits  # noqa: E402
 from control.reports.runs import Array, read_runs  # noqa: E402
@@ -37,7 +37,7 @@ from control.reports.style import COLOURS, GREY  # noqa: E402
 from control.reports.tables import aligned  # noqa: E402
 from control.reports.tags import REWARD_RATE  # noqa: E402
 from control.storage.run_dir import newest, parent  # noqa: E402
-from experiments.comparison import run_script  # noqa: E402
+from experiments.comparison import Layout, check_given, figure_to_write, run_script  # noqa: E402
 from models.settings import SettingError, nearest  # noqa: E402
 
 FIXTURES: dict[str, Any] = json.loads(Path(__file__).with_name("parity.json").read_text(encoding="utf-8"))["fixtures"]
@@ -160,10 +160,8 @@ def make(given: argparse.Namespace, more: Sequence[str]) -> None:
     chosen = [(name, agent) for name in given.fixture for agent in _agents(name, given.agents)]
     if not chosen:
         raise SettingError(f"agents is {' '.join(given.agents)}; none of them is in fixture {' '.join(given.fixture)}")
-    figure = figure_file(given.figure, "figure") if given.figure else None
-    for name, path in (("json", given.json), ("figure", figure)):
-        if path:
-            check_writable(name, path)
+    figure = figure_to_write("figure", given.figure) if given.figure else None
+    check_given(given, Layout(("seed", "rows")))
     for fixture, agent in chosen:
         parse(flags_of(fixture, agent, given.seed, more))
     curves, rows = {}, []
@@ -178,7 +176,7 @@ def make(given: argparse.Namespace, more: Sequence[str]) -> None:
         )
     print("\n" + table(rows))
     if given.json:
-        given.json.write_text(json.dumps({"seed": given.seed, "rows": rows}, indent=2) + "\n", encoding="utf-8")
+        write_numbers(given.json, {"seed": given.seed, "rows": rows})
     if figure and curves:
         draw(curves, figure)
 

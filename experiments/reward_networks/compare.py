@@ -15,7 +15,6 @@ All rows have agents of the same seeds. The other rewards, beside those that are
 import argparse
 import dataclasses
 import functools
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +36,7 @@ from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds  # noqa
 from control.evolution.objectives import first, staying, stays  # noqa: E402
 from control.loops.build import check_spaces  # noqa: E402
 from control.loops.steps import StepLoop  # noqa: E402
-from control.reports.files import check_writable  # noqa: E402
+from control.reports.files import write_numbers  # noqa: E402
 from control.reports.search import quartiles  # noqa: E402
 from control.reports.statistics import interval, iqm  # noqa: E402
 from control.reports.tables import aligned  # noqa: E402
@@ -46,12 +45,14 @@ from envs.make import make_dynamics, make_environment  # noqa: E402
 from envs.names import resolve  # noqa: E402
 from envs.potentials import HAND  # noqa: E402
 from envs.reward import RewardedEnvironment  # noqa: E402
-from experiments.comparison import check_counts, numbers_in, run_script  # noqa: E402
+from experiments.comparison import REWARD_ROWS, check_given, check_number, numbers_in, run_script  # noqa: E402
+from models.mixture import Mixture  # noqa: E402
 from models.off_policy import OffPolicy  # noqa: E402
 from models.proxies import files  # noqa: E402
-from models.registry import agent_class, named_agents  # noqa: E402
+from models.registry import agent_class, families_of, named_agents  # noqa: E402
 from models.settings import SettingError, kinds, no_choice  # noqa: E402
-from understudy.kinds import MODES  # noqa: E402
+from models.vocabulary import translate  # noqa: E402
+from understudy.kinds import KINDS, MODES  # noqa: E402
 
 ADDITIVE_POTENTIAL = MODES[2]
 # The agents of a game: their kind, how long they train, steps between tests, and episodes of a test.
@@ -127,7 +128,7 @@ def rewards(settings: Settings, given: argparse.Namespace, loop: InnerLoop) -> I
     """Names of rewards, with what `compared` is to do for each."""
     game, spaces, dynamics = settings.run.gamename, loop.stages.spaces, make_dynamics(settings.run.gamename)
     yield "native", {}
-    if isinstance(dynamics, CellTable):
+    if isinstance(dynamics, CellTable) and "count_bonus" in kinds(type(settings.agent)):
         yield "count", {"changes": {"count_bonus": 0.1}}
     for name in ("icm", "rnd") if "intrinsic" in kinds(type(settings.agent)) else ():
         yield name, {"changes": {"intrinsic": name}}
@@ -200,12 +201,16 @@ def opened(word: str, changes: Sequence[str], game: str) -> tuple[str, files.Pro
     if not (name and path):
         raise SettingError(f"reward is {word!r}; allowed: NAME=FILE")
     proxy = files.load(path)
+    if not (kind := KINDS[proxy.config.proxy]).used_by:
+        raise SettingError(f"reward is {word!r}, which is a {kind.called}; allowed: a reward of {game}")
     if _task(proxy.game) != _task(game):
         raise SettingError(f"reward is {word!r}, which is of {proxy.game}; allowed: a reward of {game}")
     known, values = known_flags(proxy.implementation, proxy.game), {}
     for key, _, text in (change.partition("=") for change in changes):
         if key not in (own := kinds(type(proxy.config))):
             raise no_choice("use", key, own)
+        if key in TESTING:
+            raise SettingError(f"--use {key}={text} has no effect: all agents train and are tested alike")
         values[key] = read_value(known[key], [text])
     found = dataclasses.replace(proxy, config=build(proxy.config, values))
     validate(found.implementation, found.config)
@@ -274,18 +279,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def compare(given: argparse.Namespace) -> None:
     """Train agents on all rewards and print their rows. Raises SettingError before anything is trained where something
     cannot be."""
-    check_counts(given, agents=1, steps=1, every=1, late=0, trained_steps=0)
+    check_given(given, REWARD_ROWS, agents=1, steps=1, every=1, late=0, trained_steps=0)
+    check_number("shifts", given.shifts)
+    check_number("hand_scales", given.hand_scales)
     kind, steps, every, episodes = GAMES[given.gamename]
     steps, every = given.steps or steps, given.every or every
     if every > steps:
         raise SettingError(f"every is {every}; allowed: at most steps, which is {steps}")
     if (given.late or 0) > (last := steps // every * every):
         raise SettingError(f"late is {given.late}; allowed: at most {last}, the step of the last test")
-    if given.json:
-        check_writable("json", given.json)
-        for rows in (numbers_in("json", given.json) if given.json.exists() else {}).values():
-            if not isinstance(rows, dict):
-                raise SettingError(f"json is '{given.json}', which holds no numbers of this script")
     if given.use and not given.reward:
         raise SettingError("--use has no effect without --reward")
     learned = [(name, {"proxy": proxy}) for name, proxy in
@@ -294,9 +296,16 @@ def compare(given: argparse.Namespace) -> None:
              f"--test_every={every} --test_episodes={episodes} --second_phase= --no_rank_apart --average_from=0",
              "--inner_rule=budget --deploy_steps= --no_vary_hp"]  # fmt: skip
     argv = [word for word in " ".join(words).split() if not word.endswith("=")]
-    for name, _, value in (one.partition("=") for one in given.set):
-        argv += [f"--{name}", *value.split(",")]
     settings = parse.parse(argv)
+    if isinstance(settings.agent, Mixture):
+        raise SettingError(f"agent is {given.agent!r}, of several families; allowed: agents of one family", "agent")
+    changes = {name.replace("-", "_"): value.split(",") for name, _, value in (one.partition("=") for one in given.set)}
+    own = [*kinds(type(settings.agent)), "solved_reward"]
+    families = families_of(settings.run.implementation, settings.run.agent)
+    named, _ = translate(changes, families, own, functools.partial(getattr, settings.agent))
+    if unknown := [name for name in named if name not in own]:
+        raise no_choice("set", unknown[0], own)
+    settings = parse.parse([*argv, *(word for name, words in changes.items() for word in (f"--{name}", *words))])
     if settings.proxy.solved_reward is None:
         line = f"{given.gamename} has no return from which it is solved"
         raise SettingError(f"{line}; give one: --set solved_reward=-300")
@@ -306,6 +315,9 @@ def compare(given: argparse.Namespace) -> None:
         check_spaces(settings.run, agent_class(name), loop.stages.spaces, name)
     seeds = fresh_seeds(given.seed, "compare", given.agents, len(loop.kinds))
     others = list(rewards(settings, given, loop))
+    names = [*dict(others), *(name for name, _ in learned)]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise SettingError(f"reward is '{twice[0]}=...', and another row has this name; allowed: one name for each row")
     if given.only is not None:
         wanted, known = given.only or ["native"], dict(others)
         if unknown := [name for name in wanted if name not in known]:
@@ -319,14 +331,14 @@ def compare(given: argparse.Namespace) -> None:
     for name, how in [*learned, *others]:
         started = time.process_time()
         outcome = compared(settings, seeds, **how)
-        found[name] = row_of(outcome, settings.proxy, given.late or steps // 2)
+        found[name] = row_of(outcome, settings.proxy, steps // 2 if given.late is None else given.late)
         found[name]["cpu_seconds"] = round(time.process_time() - started, 1)
         print(*aligned([cells(name, found[name])], widths), flush=True)
     if given.json:
-        known = numbers_in("json", given.json) if given.json.exists() else {}
+        known = numbers_in("json", given.json, REWARD_ROWS, new=True)
         key = f"{given.gamename}, {given.agent or kind}{''.join(f', {one}' for one in given.set)}"
         known[key] = known.get(key, {}) | found
-        given.json.write_text(json.dumps(known) + "\n")
+        write_numbers(given.json, known)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,16 @@ from control.reports.sheets import rows as rows_of  # noqa: E402
 from control.reports.style import COLOURS, Look  # noqa: E402
 from envs.gridmaps import GOAL, HOLE, CellTable  # noqa: E402
 from envs.make import make_dynamics  # noqa: E402
-from experiments.comparison import add_look, figure_to_write, look_of, numbers_in, run_script  # noqa: E402
+from experiments.comparison import (  # noqa: E402
+    REWARD_ROWS,
+    add_look,
+    are_numbers,
+    check_number,
+    figure_to_write,
+    look_of,
+    numbers_in,
+    run_script,
+)
 from models.proxies import files  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 from understudy.rewards import shaped  # noqa: E402
@@ -38,7 +47,6 @@ COMPARISONS = ("cliff, QLearning", "cliff, QLearning, vary_hp=true", "cliff, SAR
 REWARDS = ("learned", "native", "count", "optimal", "by hand x 1", "by hand x 10", "exclusive", "additive", "icm",
            "rnd", "trained")  # fmt: skip
 MEANT = {"vary_hp=true": "sampled hyperparameters", "lr=0.5": "learning rate 0.5"}
-_ROW = {"every", "tests", "mean", "low", "high"}
 NOTE = "line: mean over agents; band: quartiles; solved: the return that a search is told to reach"
 SOLVED = {"cliff": -12.0, "cartpole-200": 195.0, "mountaincar-continuous": 90.0, "pendulum": -300.0}
 
@@ -46,10 +54,9 @@ SOLVED = {"cliff": -12.0, "cartpole-200": 195.0, "mountaincar-continuous": 90.0,
 def curves(source: Path, out: Path, only: Sequence[str], of: Sequence[str], most: int, look: Look) -> None:
     """A panel for each comparison of ``of`` and a line for each reward of ``only``; all of them, where the file has
     none of these."""
-    every = numbers_in("source", source)
-    for rows in every.values() or [None]:
-        if not isinstance(rows, dict) or not all(isinstance(row, dict) and row.keys() >= _ROW for row in rows.values()):
-            raise SettingError(f"source is '{source}', which holds no numbers of compare.py")
+    every = numbers_in("source", source, REWARD_ROWS, script="compare.py")
+    if not every or not all(drawable(row) for rows in every.values() for row in rows.values()):
+        raise SettingError(f"source is '{source}', which holds no numbers of compare.py")
     found = {key: rows for key, rows in every.items() if key in of} or every
     names = list(dict.fromkeys(name for rows in found.values() for name in rows))
     shown = [name for name in names if name in only] or names
@@ -75,6 +82,13 @@ def curves(source: Path, out: Path, only: Sequence[str], of: Sequence[str], most
                 draw_levels(axis, [Level(level, "solved", "")], {}, labels=False)
             set_title(axis, ", ".join(MEANT.get(part, part) for part in key.split(", ")), 3.2)
             axis.set(xlabel="training steps of an agent", ylabel="return on the real reward")
+
+
+def drawable(row: dict[str, Any]) -> bool:
+    """Whether a row has curves of one length, and steps above 0."""
+    lines, steps = [row[name] for name in ("mean", "low", "high")], [row["every"], row["tests"]]
+    whole = all(map(are_numbers, [*lines, steps])) and len({*map(len, lines)}) == 1
+    return whole and min(steps) > 0
 
 
 def on_map(name: str, out: Path, discount: float, look: Look) -> None:
@@ -135,7 +149,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = flags.parse_args(argv)
 
     def make() -> None:
-        out = figure_to_write("out", given.out)
+        out = figure_to_write("out", given.out, look_of(given))
+        check_number("discount", given.discount, minimum=0, maximum=1)
         if given.kind == "curves":
             curves(Path(given.source), out, given.only, given.of, given.most, look_of(given))
         else:

@@ -20,10 +20,12 @@ import torch  # noqa: E402
 
 from control.cli.parse import parse  # noqa: E402
 from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
+from control.loops.build import check_spaces  # noqa: E402
 from control.reports.style import Look  # noqa: E402
 from control.reports.synthetic import behaviour, draw_behaviour, draw_rewards  # noqa: E402
 from experiments.comparison import figure_to_write, run_script  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
+from models.registry import agent_class, named_agents  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 
 
@@ -37,6 +39,8 @@ def make(name: str, agent: str, out: Path, dark: Path | None, paid: Path | None)
         raise SettingError(f"--paid has no effect: {name} is no bandit")
     rewards = figure_to_write("paid", paid) if paid else None
     settings = parse(["--implementation", "SE", "--gamename", proxy.game, "--agent", agent])
+    for each in named_agents(settings.run.agent):
+        check_spaces(settings.run, agent_class(each), proxy.spaces, each)
     settings = dataclasses.replace(settings, agent=agent_settings(proxy, agent, {}), proxy=proxy.config)
     data = behaviour(proxy, settings)
     for theme, path in figures.items():

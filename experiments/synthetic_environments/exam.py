@@ -13,7 +13,7 @@ under the limit of 200 steps are those under 500 cut at 200, because its reward 
 
 import argparse
 import dataclasses
-import json
+import itertools
 import sys
 import time
 from collections.abc import Sequence
@@ -29,9 +29,10 @@ import torch  # noqa: E402
 from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
 from control.evolution.cluster import make_workers  # noqa: E402
 from control.evolution.inner_loop import InnerLoop  # noqa: E402
+from control.reports.files import write_numbers  # noqa: E402
 from control.reports.search import describe, iqm_text  # noqa: E402
 from envs.synthetic import Stages  # noqa: E402
-from experiments.comparison import check_given, run_script  # noqa: E402
+from experiments.comparison import Layout, check_given, run_script  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
 from models.proxies.synthetic.config import Config  # noqa: E402
 from models.registry import agent_class, default_config  # noqa: E402
@@ -50,6 +51,7 @@ EXAMS: dict[str, tuple[str, int, dict[str, Any]]] = {
 USUAL = list(EXAMS)[:3]
 SUPERVISED = "supervised"
 EXAMS[SUPERVISED] = ("DDQN", 32, {})  # none of which plays
+LAYOUT = Layout(("agents", "iqm", "worst", "cpu_seconds"), 2)  # synthetic environment -> exam -> its numbers
 
 
 def opened(path: str, exams: Sequence[str] = ()) -> Proxy:
@@ -114,12 +116,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make(given: argparse.Namespace) -> None:
     """All exams of all that is given. Raises SettingError or ProxyError before the first where one cannot be."""
-    check_given(given, agents=1)
+    check_given(given, LAYOUT, agents=1)
+    if given.real and {*given.exams} == {SUPERVISED}:
+        raise SettingError(f"--real has no effect with --exams {SUPERVISED}: no agent trains on an environment")
     proxies = {path: opened(path, given.exams) for path in given.proxies}
     torch.set_num_threads(1)
     results: dict[str, dict[str, dict]] = {}
     for path, proxy in proxies.items():
-        for name, real in [(name, real) for name in given.exams for real in (False, True)[: 1 + given.real]]:
+        for name, real in itertools.product(given.exams, (False, True)[: 1 + given.real]):
+            if real and name == SUPERVISED:
+                continue
             row = examine(proxy, name, given.seed, given.agents, real)
             where = f"{path}, real" if real else path
             results.setdefault(where, {})[name] = row
@@ -128,7 +134,7 @@ def make(given: argparse.Namespace) -> None:
             print(f"{where}: {name}: {row['agents']} agents, mean {row['mean']:.1f}, IQM {iqm_text(row)}, worst "
                   f"{row['worst']:.0f}{short} ({row['cpu_seconds']:.0f} CPU-s)", flush=True)  # fmt: skip
     if given.json:
-        given.json.write_text(json.dumps(results, indent=1) + "\n")
+        write_numbers(given.json, results)
 
 
 if __name__ == "__main__":

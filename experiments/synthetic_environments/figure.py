@@ -26,7 +26,7 @@ from control.reports.sheets import WIDTH, Book, rows, set_title  # noqa: E402
 from control.reports.statistics import iqm  # noqa: E402
 from control.reports.style import COLOURS, INK  # noqa: E402
 from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS  # noqa: E402
-from experiments.comparison import add_look, figure_to_write, look_of, numbers_in, run_script  # noqa: E402
+from experiments.comparison import Layout, add_look, figure_to_write, look_of, numbers_in, run_script  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 
 SEARCHES = {"CartPole, MDP": "cartpole/mdp", "CartPole, bandit": "cartpole/bandit", "Acrobot, bandit": "acrobot/bandit"}
@@ -97,10 +97,14 @@ def _rows(axis: Any, labels: Sequence[str]) -> None:
 
 def make(given: argparse.Namespace) -> None:
     """Write the figure. Raises SettingError where there is nothing to draw."""
-    numbers = numbers_in("numbers", given.numbers) if given.numbers else {}
+    numbers = numbers_in("numbers", given.numbers, Layout()) if given.numbers else {}
     found = {title: where for title, where in SEARCHES.items() if given.runs and (given.runs / where).is_dir()}
     reports = {name: row["report"] for name, row in numbers.get("searches", {}).items()}
-    results = numbers_in("transfer", given.transfer) if given.transfer else numbers.get("stable_baselines3", {})
+    results = (
+        numbers_in("transfer", given.transfer, Layout(("steps", "returns"), 1), script="transfer.py")
+        if given.transfer
+        else numbers.get("stable_baselines3", {})
+    )
     if not (found or reports or results):
         raise SettingError("runs, numbers and transfer hold nothing to draw")
     games = list(dict.fromkeys(name.partition("/")[0] for name in reports))
@@ -109,7 +113,7 @@ def make(given: argparse.Namespace) -> None:
     held_out = "held-out: 64 new agents, 10 episodes each; line: 95 % bootstrap interval of the interquartile mean"
     notes += [held_out] * bool(reports)
     height = 2.1 * bool(found) + max(2.3, 0.22 * len(results)) * bool(games or results)
-    with Book(figure_to_write("out", given.out), look_of(given), given.numbers) as book, book.sheet(
+    with Book(figure_to_write("out", given.out, look_of(given)), look_of(given), given.numbers) as book, book.sheet(
         cells, (WIDTH, height), note="; ".join([*notes, SOLVED])
     ) as axes:  # fmt: skip
         for kind, words in WORDS.items():

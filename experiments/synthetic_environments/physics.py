@@ -12,7 +12,6 @@ episode's own.
 import argparse
 import copy
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -25,18 +24,30 @@ if str(ROOT) not in sys.path:
 
 import torch  # noqa: E402
 
-from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
+from control.commands.evaluate import agent_settings  # noqa: E402
 from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
 from control.loops.rollout import Episodes  # noqa: E402
+from control.reports.files import write_numbers  # noqa: E402
 from control.reports.levels import Level  # noqa: E402
 from control.reports.panels import draw_levels  # noqa: E402
 from control.reports.search import describe, iqm_text  # noqa: E402
 from control.reports.sheets import WIDTH, Book, grid  # noqa: E402
 from control.reports.style import COLOURS  # noqa: E402
 from envs.names import CartPoleParameters  # noqa: E402
-from experiments.comparison import add_look, check_given, figure_to_write, look_of, numbers_in, run_script  # noqa: E402
+from experiments.comparison import (  # noqa: E402
+    Layout,
+    add_look,
+    are_numbers,
+    check_given,
+    check_number,
+    figure_to_write,
+    holds,
+    look_of,
+    numbers_in,
+    run_script,
+)
+from experiments.synthetic_environments.exam import opened  # noqa: E402
 from models.contract import Policy  # noqa: E402
-from models.proxies.files import Proxy  # noqa: E402
 from models.registry import default_config  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 
@@ -45,6 +56,8 @@ PROPERTIES = ("half_length", "pole_mass", "cart_mass", "gravity")
 SPREADS = (2.0, 3.0, 5.0)
 SHOWN = ("mean", "worst", "iqm", "iqm_low", "iqm_high", "solved")
 MIDDLE = dataclasses.asdict(CartPoleParameters())
+BOUNDS = CartPoleParameters.__dataclass_fields__["physics_spread"].metadata
+LAYOUT = Layout(("agents", "episodes", "spread", "regimes"))
 
 
 def variants() -> dict[str, str]:
@@ -74,8 +87,8 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         name, equals, path = word.partition("=")
         if not equals:
             raise SettingError(f"proxies is {word!r}; allowed: NAME=FILE")
-        proxies[name] = proxy_or_checkpoint(path)
-        if not isinstance(proxies[name], Proxy) or proxies[name].game.partition(",")[0] != "cartpole":
+        proxies[name] = opened(path, ["DDQN"])
+        if proxies[name].game.partition(",")[0] != "cartpole":
             raise SettingError(f"proxies is {word!r}; allowed: synthetic environments of cartpole")
     first = next(iter(proxies.values()))
     config = dataclasses.replace(first.config, test_episodes=given.episodes, test_limit=None)
@@ -101,6 +114,16 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         for name, row in results[regime].items():
             print(f"  {name:<20} {row['mean']:6.1f}  IQM {iqm_text(row)}", flush=True)
     return {"agents": given.agents, "episodes": given.episodes, "spread": given.spread, "regimes": results}
+
+
+def drawable(numbers: dict[str, Any]) -> bool:
+    """Whether all numbers are there that a figure shows."""
+    regimes = numbers["regimes"]
+    if not (regimes and holds(regimes, Layout(tuple(variants()), 1)) and holds(regimes, Layout(SHOWN, 2))):
+        return False
+    rows = [row for regime in regimes.values() for row in regime.values()]
+    bounds = [row[name] for row in rows for name in ("iqm_low", "iqm_high") if row[name] is not None]
+    return are_numbers([numbers["spread"], *(row["iqm"] for row in rows), *bounds])
 
 
 def draw(numbers: dict[str, Any], given: argparse.Namespace) -> None:
@@ -143,13 +166,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = flags.parse_args(argv)
 
     def run() -> None:
-        check_given(given, agents=1, episodes=1, real_steps=1)
-        given.out = given.out and figure_to_write("out", given.out)
+        check_given(given, LAYOUT, agents=1, episodes=1, real_steps=1)
+        check_number("spread", given.spread, **BOUNDS)
+        given.out = given.out and figure_to_write("out", given.out, look_of(given))
         torch.set_num_threads(1)
-        needed = ("agents", "episodes", "spread", "regimes")
-        numbers = numbers_in("numbers", given.numbers, *needed) if given.numbers else measure(given)
+        numbers = numbers_in("numbers", given.numbers, LAYOUT) if given.numbers else measure(given)
+        if given.numbers and not drawable(numbers):
+            raise SettingError(f"numbers is '{given.numbers}', which holds no numbers of this script")
         if given.json:
-            given.json.write_text(json.dumps(numbers, indent=1) + "\n")
+            write_numbers(given.json, numbers)
         if given.out:
             draw(numbers, given)
 

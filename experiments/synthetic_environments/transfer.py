@@ -7,7 +7,6 @@ Needs the `bench` extra.
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -23,7 +22,11 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 import understudy  # noqa: E402  # registers the synthetic environments
-from experiments.comparison import check_given, run_script  # noqa: E402
+from control.reports.files import write_numbers  # noqa: E402
+from experiments.comparison import Layout, check_given, run_script  # noqa: E402
+from models.settings import SettingError  # noqa: E402
+from understudy.kinds import KINDS  # noqa: E402
+from understudy.program import IDS  # noqa: E402
 
 PROXIES = {"bandit": "cartpole-bandit", "broad": "cartpole-mdp-broad", "mdp": "cartpole-mdp"}
 # Everything not named here is stable-baselines3's default.
@@ -36,6 +39,27 @@ SETTINGS: dict[str, dict[str, Any]] = {
                           "learning_rate": lambda left: 2.5e-4 * left},
 }  # fmt: skip
 SIDE_BY_SIDE = {"PPO as in CleanRL": 4}  # environments; one, where nothing is said
+
+
+def checked(name: str, proxies: dict[str, str]) -> None:
+    """SettingError or ProxyError where no environment ``name`` of discrete actions can be made, and where one of the
+    ``proxies``, flag -> file, is no synthetic environment of it."""
+    try:
+        with gymnasium.make(name) as env:
+            actions, shape = env.action_space, env.observation_space.shape
+    except (gymnasium.error.Error, ImportError, ValueError) as error:
+        raise SettingError(f"real_id is {name!r}, which Gymnasium cannot make: {error}", "real_id") from None
+    if not isinstance(actions, gymnasium.spaces.Discrete):
+        raise SettingError(f"real_id is {name!r}, whose actions are {actions}; allowed: discrete actions", "real_id")
+    for flag, path in proxies.items():
+        loaded = understudy.load(path)
+        game = loaded.game.partition(",")[0]
+        own = gymnasium.registry.get(IDS.get(game, game))
+        same = own is None or own.name == gymnasium.spec(name).name
+        fits = loaded.observation_space.shape == shape and loaded.action_space == actions
+        if KINDS[loaded.kind].used_by or not (same and fits):
+            line = f"{flag} is {path!r}, which is a {KINDS[loaded.kind].called} of {loaded.game}"
+            raise SettingError(f"{line}; allowed: synthetic environments of {name} (--real_id)", flag)
 
 
 def trained(kind: str, where: str, steps: int, seed: int, proxy: str | None, real: str) -> Any:
@@ -78,9 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make(given: argparse.Namespace) -> None:
     """Train and test all agents. Raises SettingError or ProxyError before the first where something cannot be."""
-    check_given(given, steps=1, seeds=1, episodes=1)
-    for where in {*given.on} & PROXIES.keys():
-        understudy.load(getattr(given, where))
+    check_given(given, Layout(("steps", "returns"), 1), steps=1, seeds=1, episodes=1)
+    checked(given.real_id, {where: getattr(given, where) for where in PROXIES if where in given.on})
     torch.set_num_threads(1)
     results: dict[str, dict[str, Any]] = {}
     for kind in given.agents:
@@ -97,7 +120,7 @@ def make(given: argparse.Namespace) -> None:
                 f"{kind} trained on {where:<7}{np.mean(returns):7.1f}  ({shown}), {seconds:.0f} s per seed", flush=True
             )
     if given.json:
-        given.json.write_text(json.dumps(results, indent=1) + "\n")
+        write_numbers(given.json, results)
 
 
 if __name__ == "__main__":

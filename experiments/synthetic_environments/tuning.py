@@ -12,7 +12,6 @@ real environment. The truth is what agents with these settings earn that train o
 import argparse
 import contextlib
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -33,10 +32,11 @@ from control.commands.search_space import Dimension, search_space  # noqa: E402
 from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
 from control.loops.rollout import Episodes, rollout  # noqa: E402
 from control.loops.steps import StepLoop  # noqa: E402
+from control.reports.files import write_numbers  # noqa: E402
 from control.reports.obedience import rank_correlation  # noqa: E402
 from control.reports.statistics import interval  # noqa: E402
 from control.reports.tables import with_interval  # noqa: E402
-from experiments.comparison import check_given, run_script  # noqa: E402
+from experiments.comparison import Layout, check_given, run_script  # noqa: E402
 from experiments.synthetic_environments.exam import opened  # noqa: E402
 from models.contract import Policy  # noqa: E402
 from models.registry import default_config  # noqa: E402
@@ -44,6 +44,7 @@ from models.settings import SettingError  # noqa: E402
 from models.streams import Streams  # noqa: E402
 
 SYNTHETIC_EPISODES = 64
+LAYOUT = Layout(("settings", "agents", "real_steps", "results"))
 SPACE = Path(__file__).with_name("search_choosing.yaml")
 
 
@@ -121,7 +122,7 @@ def found_by(path: str, games: Sequence[str]) -> Settings:
 def measure(given: argparse.Namespace) -> dict[str, Any]:
     """Proxy -> correlation of each order with the truth, what the first choice is worth, and what each cost. Raises
     SettingError or ProxyError before the first training where something given cannot be."""
-    check_given(given, settings=1, agents=1, episodes=1, real_steps=1, seed=0)
+    check_given(given, LAYOUT, settings=1, agents=1, episodes=1, real_steps=1, seed=0)
     proxies = {path: opened(path, ["DDQN"]) for path in given.proxies}
     searched = {path: found_by(path, [proxy.game for proxy in proxies.values()]) for path in given.searched}
     results, truths, on_real = {}, {}, {}
@@ -179,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         torch.set_num_threads(1)
         numbers = measure(given)
         if given.json:
-            given.json.write_text(json.dumps(numbers, indent=1) + "\n")
+            write_numbers(given.json, numbers)
 
     return run_script(run)
 
