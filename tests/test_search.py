@@ -13,7 +13,8 @@ import torch
 
 import trainer
 from control.cli import parse as config
-from control.commands.evaluate import agent_settings
+from control.cli.parse import parse as parsed
+from control.commands.evaluate import agent_settings, agents_on
 from control.evolution.generations import first_mean
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.build import spaces_of
@@ -386,3 +387,5 @@ def test_other_agents_train_on_what_a_preset_for_some_has_found(tmp_path: Path) 
     files.save(path, shipped.parameters, **parts)
     for agent in ("DDQN", "PPO", "PPO,DDQN"):
         assert agent_settings(files.load(path), agent, {})
+    asked = parsed(["--eval_agent", str(path), "--agent", "TD3Discrete", "--updates_per_step", "3"])
+    assert agents_on(asked, files.load(path))[1].updates_per_step == 3

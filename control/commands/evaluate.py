@@ -21,7 +21,7 @@ from control.commands.run import elsewhere, to_play, with_weights
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import by_kind, fresh_seeds
 from control.films.recording import check_recording, film, filmed_seed, returns_text
-from control.loops.build import check_accelerator, check_spaces, device_of, in_spaces, spaces_of
+from control.loops.build import aware_of, check_accelerator, check_spaces, device_of, spaces_of
 from control.loops.loop import Loop
 from control.loops.memory import check_memory, of_fresh_agents
 from control.loops.rollout import Episodes
@@ -299,7 +299,7 @@ def agents_on(settings: Settings, proxy: Proxy) -> tuple[str, Any]:
     for name in named_agents(named):
         check_spaces(here, agent_class(name), spaces, name)
     judged = dataclasses.replace(proxy.config, retest_drawn=False)
-    idle = ineffective(in_spaces(dataclasses.replace(settings, run=here, proxy=judged, agent=agent), spaces))
+    idle = ineffective(aware_of(dataclasses.replace(settings, run=here, proxy=judged, agent=agent), spaces))
     for name in sorted(settings.changed.keys() & idle.keys()):
         raise SettingError(f"--{name} has no effect: {idle[name]}", name)
     return named, agent

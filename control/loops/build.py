@@ -89,12 +89,17 @@ def check_spaces(run: RunConfig, agent: type[Agent], spaces: Spaces, name: str =
         )
 
 
-def in_spaces(settings: Settings, spaces: Spaces, more: Mapping[str, str] | None = None) -> Settings:
-    """`settings` that know what the environment has not. SettingError where one was given, other than its default, that
-    does nothing there, or of those in ``more``, name -> reason."""
+def aware_of(settings: Settings, spaces: Spaces) -> Settings:
+    """`settings` that know what the environment has not."""
     actions = "continuous" if isinstance(spaces.actions, Discrete) else "discrete"
     lacks = frozenset({f"{actions} actions", *(() if spaces.is_image else ("images",))})
-    known = dataclasses.replace(settings, lacks=lacks)
+    return dataclasses.replace(settings, lacks=lacks)
+
+
+def in_spaces(settings: Settings, spaces: Spaces, more: Mapping[str, str] | None = None) -> Settings:
+    """What `aware_of` gives. SettingError where one was given, other than its default, that does nothing there, or of
+    those in ``more``, name -> reason."""
+    known = aware_of(settings, spaces)
     idle, values, defaults = ineffective(known) | dict(more or {}), as_dict(settings), usual(settings)
     for name in sorted(settings.given & idle.keys() - ineffective(settings).keys()):
         if values[name] != defaults[name]:
