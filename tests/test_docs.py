@@ -83,7 +83,7 @@ def scaled(command: str) -> str:
         return command.replace("tensorboard", "python -m tensorboard.main --inspect", 1)
     if "ray_address" in command:
         return "true"
-    if "--plot" in command or "--report" in command or "--help" in command:
+    if re.search(r"--(plot|report|help)\b", command):  # not --report_agents
         return command
     if "--film" in command:
         return command + FILM
