@@ -159,42 +159,13 @@ def test_a_flipped_bit_is_found_or_harmless(finished: Path, tmp_path: Path) -> N
     assert found > 30
 
 
-def test_a_digest_depends_on_numbers_alone() -> None:
-    """A number in the middle of a table has a stride of its own, which does not count."""
-    table = torch.arange(15.0).reshape(3, 5)
-    for part in (table[:, :1].T[:, 1:2], table[1:2, 2], table[:, 2], table.T, table[:0]):
-        content = {OURS: {"part": part}}
-        assert checkpoints.digest(content) == checkpoints.digest({OURS: {"part": part.clone()}})
-        assert not len(part) or checkpoints.digest(content) != checkpoints.digest({OURS: {"part": part + 1}})
-
-
-def test_what_was_changed_after_it_was_written_is_refused(finished: Path, tmp_path: Path) -> None:
-    """By another program that keeps the archive whole: a NaN, two tensors that changed places, a counter."""
-
-    def swap(content: dict[str, Any]) -> None:
-        moments = content["optimizer_states"][0]["state"][0]
-        moments["mean"], moments["square"] = moments["square"], moments["mean"]
-
-    for change in (
-        swap,
-        lambda content: content[OURS]["env_steps"].add_(1),
-        lambda content: content["state_dict"]["agents.0.policy.flat"][0, 3:4].fill_(torch.nan),
-        lambda content: content["loops"]["fit_loop"]["epoch_progress"]["current"].update(completed=7),
-        lambda content: content[OURS]["settings"].update(lr=0.1),
-    ):
-        content = torch.load(finished / "checkpoints" / "last.ckpt", weights_only=True)
-        change(content)
-        torch.save(content, tmp_path / "last.ckpt")
-        assert "was changed after it was written" in refused(tmp_path / "last.ckpt")
-
-
 ONE = torch.ones(1, dtype=torch.int64)
 MEMORY = "understudy.loop.agent.memory.members.0"
 PIECES: dict[str, tuple[Any, str]] = {
     "understudy.epoch": ("7", "epoch is str; allowed: int"),
     "understudy.gradient_steps": (-1, "gradient_steps is -1"),
     "understudy.best": (math.nan, "best is nan"),
-    "understudy.env_steps": (ONE.expand(2), r"env_steps is int64 \[2\]; allowed: int64 \[1\]"),
+    "understudy.env_steps": (ONE.repeat(2), r"env_steps is int64 \[2\]; allowed: int64 \[1\]"),
     "understudy.loop.gradient_steps": (1.0, "gradient_steps is float"),
     "understudy.loop.env_steps": (ONE, "loop has counted"),
     "understudy.loop.agent": ({}, "it has no 'memory'"),
@@ -210,7 +181,6 @@ PIECES: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("path", PIECES)
 def test_a_piece_that_no_run_has_written_is_refused_by_name(path: str, finished: Path, tmp_path: Path) -> None:
-    """Though it has a valid digest."""
     value, said = PIECES[path]
 
     def change(content: dict[str, Any]) -> None:

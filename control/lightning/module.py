@@ -12,7 +12,7 @@ from control.cli.colour import warning
 from control.cli.progress import Watch
 from control.cli.settings import Settings, as_dict
 from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, SCORES, TAGS
-from control.storage.checkpoints import FORMAT, OURS, Checkpoint, CheckpointError, believing, digest
+from control.storage.checkpoints import FORMAT, OURS, Checkpoint, CheckpointError, believing
 from models.settings import nearest
 from models.state import like
 
@@ -152,7 +152,6 @@ class RunModule(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         about = {"format": FORMAT, "settings": as_dict(self.settings), "seeds": self.seeds, "whole": self.whole}
         checkpoint[OURS] = about | self.own_state()
-        checkpoint[OURS]["digest"] = digest(checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         theirs, ours = checkpoint[OURS]["settings"], as_dict(self.settings)

@@ -1,0 +1,147 @@
+"""Files that somebody else made: none takes the machine's time or memory, or puts another file into a page."""
+
+import pickle
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from control.storage import checkpoints
+from control.storage.checkpoints import OURS, CheckpointError
+from fuzzing.checkpoints import archive, saved
+
+# -- checkpoints -----------------------------------------------------------------------------------------------------
+
+PICKLE, STORAGE = "archive/data.pkl", "archive/data/0"
+TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\nq\x07"  # the function, and its place 7 in the memo
+
+
+def content(part: Any) -> dict[str, Any]:
+    return {OURS: {"format": checkpoints.FORMAT, "settings": part}, "state_dict": part}
+
+
+def pickled(opcodes: bytes, **storages: bytes) -> bytes:
+    """An archive whose content is {"understudy": what ``opcodes`` make}."""
+    head, tail = b"\x80\x02}X\x0a\x00\x00\x00understudy", b"s."
+    return archive({PICKLE: head + opcodes + tail} | {f"archive/data/{name}": each for name, each in storages.items()})
+
+
+def tensor(size: tuple[int, ...], stride: tuple[int, ...], count: int) -> bytes:
+    """Opcodes of a tensor within a storage that says to hold ``count`` numbers."""
+    return TENSOR + arguments(size, stride, count) + b"R"
+
+
+def arguments(size: tuple[int, ...], stride: tuple[int, ...], count: int) -> bytes:
+    length, offset, *both = (pickle.dumps(each, 2)[2:-1] for each in (count, 0, size, stride))
+    storage = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpu" + length + b"tQ"
+    return b"(" + storage + offset + b"".join(both) + b"\x89}t"
+
+
+def nested(levels: int, kind: Callable[[list], Any] = list) -> Any:
+    """As large as 2 ** levels once it is followed to its leaves."""
+    part: Any = "x"
+    for _ in range(levels):
+        part = kind([part, part])
+    return part
+
+
+def shared_parts(entries: int) -> bytes:
+    """An archive whose table of contents names the same bytes many times."""
+    local = b"PK\x03\x04" + struct.pack("<5H3L2H", 20, 0, 0, 0, 33, 0, 0, 0, 1, 0) + b"a"
+    table = b"PK\x01\x02" + struct.pack("<6H3L5H2L", 20, 20, 0, 0, 0, 33, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) + b"a"
+    count = min(entries, 65535)
+    end = struct.pack("<4H2LH", 0, 0, count, count, 47 * entries, len(local), 0)
+    return local + table * entries + b"PK\x05\x06" + end
+
+
+def overlapping() -> bytes:
+    """Ten parts of a million bytes each, all of them the same ones."""
+    once = archive({"archive/data.pkl": bytes(10**6)})
+    start = once.index(b"PK\x01\x02")
+    table, end = once[start:-22], once[-22:]
+    return once[:start] + table * 10 + end[:8] + struct.pack("<2HL", 10, 10, 10 * len(table)) + end[16:]
+
+
+def declared(size: int) -> bytes:
+    """A part that says to have ``size`` bytes, by the fields for large files."""
+    made = bytearray(archive({PICKLE: b"\x80\x02}."}))
+    at = made.index(b"PK\x01\x02")
+    extra = struct.pack("<2H2Q", 1, 16, size, size)
+    made[at + 20 : at + 28], made[at + 30 : at + 32] = b"\xff" * 8, struct.pack("<H", len(extra))
+    made[-22 - 0 : -22] = extra
+    made[-10:-6] = struct.pack("<L", 46 + len(PICKLE) + len(extra))
+    return bytes(made)
+
+
+def large_table(size: int) -> bytes:
+    """A table of contents of ``size`` bytes, by the record for large archives."""
+    made = archive({PICKLE: b"\x80\x02}."})
+    where = made.index(b"PK\x01\x02")
+    record = b"PK\x06\x06" + struct.pack("<Q2H2L4Q", 44, 45, 45, 0, 0, 1, 1, size, where)
+    locator = b"PK\x06\x07" + struct.pack("<LQL", 0, len(made) - 22, 1)
+    return made[:-22] + record + locator + made[-22:]
+
+
+def without_end(opcode: bytes, count: int) -> bytes:
+    """A pickle with a list of ``count`` times what ``opcode`` makes."""
+    return pickled(b"](" + opcode * count + b"e")
+
+
+MOST = 2**21 - 400  # opcodes of one byte that a pickle may have
+WORDS = b"X\x00\x00\x08\x00" + b"x" * 2**19 + b"q\x01"
+PAIRS = b"](" + b"]q\x02(K\x01K\x01e" * 1000 + b"eq\x01"  # a list of pairs, number 1 in the memo
+ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
+    "lists that share parts, as settings": (lambda: saved(content(nested(60))), "again and again"),
+    "lists that share parts, as format": (lambda: saved({OURS: {"format": nested(60)}}), "again and again"),
+    "tuples that share parts, as a key": (
+        lambda: pickled(b"}" + pickle.dumps(nested(60, tuple), 2)[2:-1] + b"K\x01s"), "a tuple as a key"),
+    "tuples that share parts, as a storage": (
+        lambda: pickled(b"(K\x00K\x00" + pickle.dumps(nested(60, tuple), 2)[2:-1] + b"K\x00K\x00tQ"),
+        "named by a tuple"),
+    "a list within itself": (lambda: pickled(b"]q\x00h\x00a"), "again and again"),
+    "a long text again and again": (lambda: pickled(b"](" + WORDS + b"h\x01" * 10**5 + b"e"), "again and again"),
+    "stride 0": (lambda: saved(content(torch.zeros(1).expand(10**9))), "overlap"),
+    "strides that overlap": (lambda: saved(content(torch.zeros(1000).as_strided((500, 500), (1, 1)))), "overlap"),
+    "a storage longer than its part": (lambda: pickled(tensor((10**9,), (1,), 10**9), **{"0": bytes(4)}), "longer"),
+    "a tensor beyond its storage": (lambda: pickled(tensor((9,), (1,), 1), **{"0": bytes(4)}), "out of bounds"),
+    "a thousand dimensions": (lambda: pickled(tensor((1,) * 1000, (1,) * 1000, 1), **{"0": bytes(4)}), "dimensions"),
+    "compressed": (lambda: archive({PICKLE: bytes(10**8)}, zipfile.ZIP_DEFLATED), "compressed"),
+    "a hundred thousand parts": (lambda: shared_parts(100_000), "table of contents"),
+    "as many parts as may be": (lambda: shared_parts(44_000), "damaged"),
+    "parts that share bytes": (overlapping, "share their bytes"),
+    "a part of 2 ** 62 bytes": (lambda: declared(2**62), "share their bytes"),
+    "a table of contents of 2 ** 62 bytes": (lambda: large_table(2**62), "damaged"),
+    "a pickle of 10 MB": (lambda: archive({PICKLE: bytes(10**7)}), "allowed: at most"),
+    "a number of 2 GB": (lambda: pickled(b"\x8b\xff\xff\xff\x7f"), "damaged"),
+    "bytes of 2 ** 60": (lambda: pickled(b"\x8e" + struct.pack("<Q", 2**60)), "damaged"),
+    "text of 4 GB": (lambda: pickled(b"X\xff\xff\xff\xff"), "damaged"),
+    "a place of 2 ** 31 in the memo": (lambda: pickled(b"Nr\xff\xff\xff\x7f"), "was not written by this program"),
+    "bytearray(10 ** 10)": (lambda: pickled(b"cbuiltins\nbytearray\nI10000000000\n\x85R"), "bytearray"),
+    "copies of a mapping": (
+        lambda: pickled(PAIRS + b"ccollections\nOrderedDict\nq\x03](" + b"h\x03h\x01\x85R" * 10**5 + b"e"), "damaged"),
+    "numbers written into a tensor": (
+        lambda: pickled(tensor((10**6,), (1,), 10**6) + b"(" + b"\x88K\x01" * 10**5 + b"u", **{"0": bytes(4 * 10**6)}),
+        "as a key"),
+    "attributes of a function": (lambda: pickled(TENSOR + b"}X\x01\x00\x00\x00aK\x01sb"), "was not written"),
+    "two million mappings": (lambda: without_end(b"}", MOST), "was not written"),
+    "half a million ordered mappings": (
+        lambda: pickled(b"](ccollections\nOrderedDict\nq\x00" + b"h\x00)R" * (MOST // 4) + b"e"), "was not written"),
+    "four hundred thousand tensors": (
+        lambda: pickled(b"](" + TENSOR + arguments((1,), (1,), 1) + b"q\x08R"
+                        + b"h\x07h\x08R" * (MOST // 5) + b"e", **{"0": bytes(4)}), "holds 52429 tensors"),
+    "a million levels": (lambda: pickled(b"]" * 10**6 + b"a" * (10**6 - 1)), "was not written"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_no_checkpoint_takes_time_or_memory(attack: str, tmp_path: Path) -> None:
+    make, said = ATTACKS[attack]
+    path = tmp_path / "last.ckpt"
+    path.write_bytes(make())
+    with pytest.raises(CheckpointError, match=said) as error:
+        checkpoints.load(path)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 400 + len(str(path))
