@@ -1,8 +1,12 @@
 """Files that somebody else made: none takes the machine's time or memory, or puts another file into a page."""
 
+import json
+import os
 import pickle
+import re
 import struct
 import zipfile
+from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +14,18 @@ from typing import Any
 import pytest
 import torch
 
+import trainer
+import understudy
+from control.cli.files import read_config, read_json
 from control.storage import checkpoints
 from control.storage.checkpoints import OURS, CheckpointError
+from control.storage.run_dir import read_metrics
+from control.storage.versions import read_versions
+from fake_runs import Shown
+from fake_runs import refused as refused_run
 from fuzzing.checkpoints import archive, saved
+from models.settings import SettingError
+from understudy import ProxyError
 
 # -- checkpoints -----------------------------------------------------------------------------------------------------
 
@@ -145,3 +158,83 @@ def test_no_checkpoint_takes_time_or_memory(attack: str, tmp_path: Path) -> None
     with pytest.raises(CheckpointError, match=said) as error:
         checkpoints.load(path)
     assert "\n" not in str(error.value) and len(str(error.value)) < 400 + len(str(path))
+
+
+# -- other files of a run --------------------------------------------------------------------------------------------
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def large(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(10**10)
+
+
+@pytest.mark.parametrize("odd", [pipe, device, large, Path.mkdir])
+def test_what_is_no_regular_file_of_a_sensible_size_is_not_read(odd: Callable[[Path], None], tmp_path: Path) -> None:
+    for name in ("metrics.csv", "config.yaml", "versions.json"):
+        odd(tmp_path / name)
+    with pytest.raises(SettingError, match="not a regular file|too large|directory"):
+        read_metrics(tmp_path / "metrics.csv")
+    with pytest.raises(SettingError, match="not a regular file|too large|directory"):
+        read_config(str(tmp_path / "config.yaml"))
+    assert read_versions(tmp_path) == []
+
+
+def test_deep_json_is_a_value_error(tmp_path: Path) -> None:
+    (tmp_path / "versions.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="nested too deep"):
+        read_json(tmp_path / "versions.json")
+
+
+def test_a_page_holds_no_file_from_outside_the_folder_of_its_run(tmp_path: Path, capsys: Shown) -> None:
+    """A link out of it and a picture that is none are left out, a link within it and a picture that is one are not."""
+    run, secret = tmp_path / "run", tmp_path / "secret.png"
+    (run / "videos").mkdir(parents=True)
+    (run / "metrics.csv").write_text("epoch,env_steps,seed,eval/return_greedy\n" + "1,100,25,1.0\n2,200,25,2.0\n")
+    secret.write_bytes(b"\x89PNG a picture of somebody else")
+    (run / "behaviour.png").symlink_to(secret)
+    (run / "config.yaml").symlink_to(tmp_path / "secret.yaml")
+    (tmp_path / "secret.yaml").write_text("password: swordfish\n")
+    (run / "reward.png").write_bytes(b"a key, not a picture")
+    (run / "videos" / "final.gif").write_bytes(b"GIF89a a film")
+    (run / "curve.png").write_bytes(b"\x89PNG the picture of a search")
+    (run / "behaviour_reward.png").symlink_to(run / "curve.png")
+    assert trainer.main(["--report", str(run)]) == 0
+    page, said = (run / "report.html").read_text(), capsys.readouterr().out
+    shown = [b64decode(found) for found in re.findall(r"base64,([^\"]+)", page)]
+    assert shown.count(b"GIF89a a film") == 1 and shown.count(b"\x89PNG the picture of a search") == 2
+    assert len(shown) == 3 and "swordfish" not in page
+    for name in ("behaviour.png", "config.yaml", "reward.png"):
+        assert said.count(f"left out: '{run / name}'") == 1
+
+
+def test_a_page_holds_no_metrics_of_another_folder(tmp_path: Path, capsys: Shown) -> None:
+    for name in ("ours", "received"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "ours" / "metrics.csv").write_text("epoch,env_steps,seed,eval/return_greedy\n1,100,25,1.0\n")
+    (tmp_path / "received" / "metrics.csv").symlink_to(tmp_path / "ours" / "metrics.csv")
+    refused_run(trainer.main, ["--report", str(tmp_path / "received")], "is a link to another folder's", capsys)
+
+
+def test_a_learned_environment_with_a_huge_header_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    entries = ",".join(f'"{i}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for i in range(200_000))
+    path.write_bytes(struct.pack("<Q", len(entries) + 2) + b"{" + entries.encode() + b"}")
+    with pytest.raises(ProxyError, match="its header has 11,[0-9,]* bytes; allowed: at most"):
+        understudy.load(path)
+
+
+@pytest.mark.parametrize("offsets", [(0, 2**40), (2**62, 2**63), (8, 4), (4, 12)])
+def test_offsets_of_a_learned_environment_lie_within_its_file(offsets: tuple[int, int], tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    head = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": offsets}}).encode()
+    path.write_bytes(struct.pack("<Q", len(head)) + head + bytes(8))
+    with pytest.raises(ProxyError, match="not a whole safetensors file"):
+        understudy.load(path)

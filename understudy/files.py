@@ -33,6 +33,7 @@ _ALLOWED = f"a {SUFFIX} file of a learned environment or reward"
 _PARTS = ("format", "game", "spaces", "config", "networks", "description", "digest")
 _SPACES = {"obs_shape", "actions", "max_episode_steps", "max_return"}
 _TEXT = 2**20  # characters of metadata at most
+_HEADER = 8 * _TEXT  # bytes of the whole header at most
 _WIDEST = 1.7e38  # bound of an action, so that float32 holds the distance between two
 _COPIES = 4  # of the file's numbers that memory must have room for: networks side by side are wider than each
 
@@ -112,8 +113,10 @@ def _read(file: Path, path: Path) -> Proxy:
     """What ``file`` holds, as that of ``path``."""
     try:
         with open(file, "rb") as opened:
-            if opened.read(4) == b"PK\x03\x04":
+            if (start := opened.read(8))[:4] == b"PK\x03\x04":
                 raise refused(path, "it is a checkpoint", _ALLOWED)
+            if (size := int.from_bytes(start, "little")) > _HEADER:
+                raise refused(path, f"its header has {size:,} bytes", f"at most {_HEADER:,}")
         with safe_open(file, "np") as opened:
             header = _parsed(path, (opened.metadata() or {}).get(_KEY, "null"))
             # Held against the settings before memory is taken for it.

@@ -1,6 +1,10 @@
-"""Files of settings, YAML or JSON: small flat mappings of names to text. Whatever else a file holds is one line."""
+"""Files that a user gives or receives, if they are regular and of a sensible size; and files of settings, YAML or JSON:
+small flat mappings of names to text. Whatever else a file holds is one line."""
 
+import errno
 import json
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,6 +17,26 @@ from models.settings import SettingError, shown
 
 LARGEST = 100_000  # bytes, some fifty times a run's config.yaml
 DEEPEST = 5  # name: {choice: [[64, 64], ...]} of a search space has four levels
+
+
+def read_text(path: str | os.PathLike[str], most: int, encoding: str = "utf-8") -> str:
+    """The text of a regular file of at most ``most`` bytes. Raises OSError with a ``strerror`` for a pipe, a device or
+    a larger file, before it is opened."""
+    about = os.stat(path)
+    if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if about.st_size > most:
+        raise OSError(errno.EINVAL, f"too large; allowed: at most {most // 1000:,} kB", str(path))
+    with open(path, "rb") as file:
+        return file.read(most).decode(encoding)
+
+
+def read_json(path: str | os.PathLike[str], most: int = 10**7) -> Any:
+    """The content of a JSON file. Raises OSError as `read_text` does, and ValueError for any other text."""
+    try:
+        return json.loads(read_text(path, most))
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
 
 
 def read_config(path: str) -> list[Pair]:
@@ -43,11 +67,7 @@ def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dic
             return found if len(found) == len(node.value) else mapping([(key.value, None) for key, _ in node.value])
 
     try:
-        with open(path, "rb") as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise SettingError(f"{setting} is {path!r}: too large; allowed: at most {LARGEST // 1000} kB of settings")
-        text = content.decode("utf-8-sig")
+        text = read_text(path, LARGEST, "utf-8-sig")
         found: Any
         if path.lower().endswith(".json"):
             found = json.loads(text, object_pairs_hook=mapping, parse_int=str, parse_float=str, parse_constant=str)

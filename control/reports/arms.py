@@ -1,7 +1,6 @@
 """What `--plot` draws of the seeds of a group, from run folders or from the numbers of an earlier figure; and what the
 groups, and their figure, are called."""
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -12,11 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from control.cli.files import read_json
 from control.reports import panels
 from control.reports.runs import Array, Group, logged, return_tags
 from control.reports.style import Look
 from control.reports.tags import FORMER, TAGS, of_search, tags
 from models.settings import SettingError
+
+_LARGEST = 100_000_000  # bytes of the numbers of a figure
 
 
 @dataclass
@@ -53,7 +55,7 @@ def arm_of(group: Group, label: str) -> Arm:
 def read_numbers(path: Path) -> tuple[str, dict[str, Any], list[Arm], list[str]]:
     """Title, summary, arms and run folders of a JSON that `plot` wrote. Raises SettingError."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path, _LARGEST)
         title, arms = content["runs"], []
         for label, group in content["groups"].items():
             curves = {
@@ -123,13 +125,13 @@ def default_name(folder: Path, arms: Sequence[Arm], look: Look, made_from: Seque
 def has_numbers(path: Path) -> bool:
     """Whether a file is JSON that `control.reports.groups.plot` wrote."""
     try:
-        return {"runs", "groups"} <= json.loads(path.read_text(encoding="utf-8")).keys()
+        return {"runs", "groups"} <= read_json(path, _LARGEST).keys()
     except (OSError, ValueError, AttributeError):
         return False
 
 
 def _made_from(path: Path) -> list[str] | None:
     try:
-        return list(json.loads(path.read_text(encoding="utf-8"))["made_from"])
+        return list(read_json(path, _LARGEST)["made_from"])
     except (OSError, ValueError, TypeError, KeyError):
         return None

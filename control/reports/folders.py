@@ -5,7 +5,7 @@ import io
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from control.cli.options import Flag, chosen_flags
 from control.cli.parse import parse
 from control.cli.settings import Settings, to_yaml
 from control.cli.words import word
+from control.reports import html
 from control.reports.runs import Group
 from control.reports.tags import GREEDY, MEAN_RETURN, RUNNING_MEAN, of_search
 from control.storage.run_dir import versions
@@ -63,13 +64,24 @@ class Folder:
     """A run folder, as far as it can be read."""
 
     path: Path
+    left_out: dict[Path, None] = field(default_factory=dict)
+
+    def file(self, *names: str) -> Path | None:
+        """The file of that name, if it is a regular one within the folder and begins as its suffix says. Any other that
+        is there is noted in ``left_out``."""
+        path = self.path.joinpath(*names)
+        if path.is_file() and path.resolve().is_relative_to(self.path.resolve()) and html.is_kind(path):
+            return path
+        if os.path.lexists(path):
+            self.left_out[path] = None
+        return None
 
     @cached_property
     def settings(self) -> Settings | None:
         """Those of its config.yaml; None where that is missing, or is for another program or version."""
-        file = self.path / "config.yaml"
+        file = self.file("config.yaml")
         with contextlib.suppress(UserError, SystemExit), contextlib.redirect_stderr(io.StringIO()):
-            return parse(["--config", str(file)]) if file.is_file() else None
+            return parse(["--config", str(file)]) if file else None
         return None
 
     @property
@@ -83,13 +95,13 @@ class Folder:
         """Settings as text, by name."""
         import yaml
 
-        file = self.path / "config.yaml"
+        file = self.file("config.yaml")
         values: dict[str, Any] = {}
         if self.settings is not None:
             # What the run left out had no effect, which may be known from its environment alone.
             acted = yaml.safe_load(to_yaml(self.settings))
             values = {name: value for name, value in acted.items() if name in self.settings.given}
-        elif file.is_file():
+        elif file:
             with contextlib.suppress(UserError):
                 values = read_mapping("report", str(file), "name: value", empty=True)
         command = values.pop("command", None)

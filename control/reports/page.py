@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 from string import Template
 
+from control.cli.colour import warning
 from control.reports import html, sections
 from control.reports.files import check_kind, check_writable
 from control.reports.folders import Subject, say_versions_of
@@ -33,9 +34,14 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     labels, _ = labelled([group.names for group in groups])
     subjects = [Subject(label, group, summarise(group)) for label, group in zip(labels, groups, strict=True)]
     made_from = sorted({str(folder.path) for subject in subjects for folder in subject.folders})
+    folders = [folder for subject in subjects for folder in subject.folders]
+    if foreign := [folder.path for folder in folders if not folder.file("metrics.csv")]:
+        raise SettingError(f"report has '{foreign[0]}', whose metrics.csv is a link to another folder's")
     target = _target(out, subjects, made_from)
     check_writable("report_out", target)
     atomic_write_text(target, _page(subjects, run_dirs, target, made_from))
+    for path in (path for folder in folders for path in folder.left_out):
+        warning(f"left out: '{path}' is no regular file of its run's folder, or not what its name says")
     print(f"Report: {target} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")
     return 0
 
@@ -62,6 +68,8 @@ def _target(out: Path | None, subjects: Sequence[Subject], made_from: Sequence[s
 
 def _head(page: Path) -> str:
     """The beginning of a file, which in a page of ours says what it was made from."""
+    if not page.is_file():
+        return ""
     with page.open(encoding="utf-8", errors="replace") as file:
         return file.read(9000)
 

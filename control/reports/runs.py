@@ -126,7 +126,7 @@ def _metrics_files(run_dirs: Sequence[Path], setting: str) -> list[Path]:
             fault = "holds no metrics.csv" if folder.is_dir() else "is not there"
             allowed = "run folders, or any folder above them"
             raise SettingError(f"{setting} is '{folder}', which {fault}; allowed: {allowed}")
-        files.update(dict.fromkeys(path.resolve() for path in below))
+        files.update(dict.fromkeys(path.parent.resolve() / path.name for path in below))
     return list(files)
 
 

@@ -12,6 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from control.cli.files import read_json
 from control.cli.settings import RunConfig
 from control.cli.words import command_line
 from control.reports import html, obedience
@@ -20,7 +21,7 @@ from control.reports.groups import plot
 from control.reports.statistics import LEAST
 from control.reports.tables import AGGREGATES, aggregates
 from control.reports.tags import TAGS
-from control.storage.versions import read_versions
+from control.storage.versions import FILE, read_versions
 from models.settings import SettingError
 
 LARGEST = 5_000_000  # bytes of a page
@@ -47,9 +48,9 @@ class Room:
     left: int
     left_out: list[str] = field(default_factory=list)
 
-    def first(self, *paths: Path) -> Path | None:
+    def first(self, *paths: Path | None) -> Path | None:
         """The first of these files that there is room for."""
-        there = [path for path in paths if path.is_file()]
+        there = [path for path in paths if path]
         for path in there:
             if html.weight(path) <= self.left:
                 self.left -= html.weight(path)
@@ -152,10 +153,11 @@ def obeyed(subjects: Sequence[Subject]) -> str:
     parts: list[str] = []
     for subject in subjects:
         for folder in subject.folders:
-            for path in sorted((folder.path / "checkpoints").glob(f"*{obedience.END}")):
+            names = [path.name for path in sorted((folder.path / "checkpoints").glob(f"*{obedience.END}"))]
+            for path in filter(None, (folder.file("checkpoints", name) for name in names)):
                 label = f"{subject.label}, {folder.path.parent.name.replace('_', ' ')}, {path.name.split('_')[0]}"
                 with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError):
-                    parts.append(_obeyed(json.loads(path.read_text(encoding="utf-8")), label, len(parts)))
+                    parts.append(_obeyed(read_json(path), label, len(parts)))
     return "\n".join(parts)
 
 
@@ -196,8 +198,8 @@ def learned(subjects: Sequence[Subject], room: Room) -> str:
     parts = []
     for subject in subjects:
         for folder in subject.folders:
-            scores = _scores(folder.path)
-            files = [folder.path / name for name in _PICTURES if (folder.path / name).is_file()]
+            scores = _scores(folder)
+            files = [path for name in _PICTURES if (path := folder.file(name))]
             if not scores and not any(path.name != "curve.png" for path in files):
                 continue
             label = f"{subject.label}, {folder.path.parent.name.replace('_', ' ')}"
@@ -219,9 +221,9 @@ def _held_out(scores: dict[str, Any], label: str) -> str:
     return html.table(f"Held-out evaluation: {label}", ("", "value"), rows)
 
 
-def _scores(folder: Path) -> dict[str, Any]:
+def _scores(folder: Folder) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        found = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+        found = read_json(path) if (path := folder.file("scores.json")) else {}
         return found if isinstance(found["report"], dict) else {}
     return {}
 
@@ -232,7 +234,8 @@ def films(subjects: Sequence[Subject], room: Room) -> str:
     for subject in subjects:
         for folder in subject.folders:
             for path in folder.films:
-                if found := room.first(path, path.with_suffix(".gif")):
+                names = dict.fromkeys((path.name, path.with_suffix(".gif").name))
+                if found := room.first(*(folder.file("videos", name) for name in names)):
                     what = f"Film {_when(path)}: {subject.label}, {folder.path.parent.name.replace('_', ' ')}"
                     parts.append(html.video(found, what, f"{what}. A few episodes are no mean: the tables have those."))
     return "\n".join([*parts, *_left_out(room)])
@@ -303,7 +306,10 @@ def _value(subject: Subject, name: str) -> str:
 
 def versions(subjects: Sequence[Subject]) -> str:
     """What the runs were made with; where they do not say it, that."""
-    found = {subject.label: [read_versions(folder.path) for folder in subject.folders] for subject in subjects}
+    found = {
+        subject.label: [read_versions(folder.path) if folder.file(FILE) else [] for folder in subject.folders]
+        for subject in subjects
+    }
     flat = {label: [each for of_run in runs for each in of_run] for label, runs in found.items()}
     names = dict.fromkeys(name for each in flat.values() for entry in each for name in entry if name != "from")
     if not names:
@@ -325,10 +331,10 @@ def repeat(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) 
     for subject in subjects:
         lines = []
         for folder in subject.folders:
-            config = folder.path / "config.yaml"
+            config = folder.file("config.yaml")
             if folder.settings is not None:
                 lines.append(f"{command_line(folder.settings)}{_logdir(folder)}")
-            elif config.is_file():
+            elif config:
                 lines.append(f"python trainer.py --config {shlex.quote(near(config))}")
         if not lines:
             continue

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from control.cli.errors import DISK, absent, one_line
+from control.cli.files import read_text
 from control.cli.settings import RunConfig
 from models.settings import SettingError, UserError
 
 KEYS = ("epoch", "env_steps", "seed")
+LARGEST = 500_000_000  # bytes of a metrics.csv
 LAST = Path("checkpoints", "last.ckpt")  # in the folder of a run: what --resume goes on from
 Rename = Callable[[Sequence[str]], list[str]]
 _VERSION = re.compile(r"version_(\d+)")
@@ -224,7 +226,7 @@ def _read_rows(path: Path, rename: Rename = list) -> tuple[list[str], list[dict[
         return [], []
     where, rows = "", []
     try:
-        lines = csv.reader(path.read_text(encoding="utf-8").split("\n")[:-1])
+        lines = csv.reader(read_text(path, LARGEST).split("\n")[:-1])
         columns = rename(next(lines, []))
         if columns and (tuple(columns[: len(KEYS)]) != KEYS or len(set(columns)) < len(columns)):
             raise ValueError(f"its first line must be {','.join(KEYS)} and other names, each once")
@@ -236,5 +238,6 @@ def _read_rows(path: Path, rename: Rename = list) -> tuple[list[str], list[dict[
             for column, cell in rows[-1].items():
                 _value(column, cell)
     except (OSError, ValueError, csv.Error) as error:
-        raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: {where}{error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: {where}{reason}") from error
     return columns, rows

@@ -9,6 +9,7 @@ import platform
 import subprocess
 from pathlib import Path
 
+from control.cli.files import read_json
 from control.cli.help import version
 from control.storage.run_dir import atomic_write_text
 
@@ -43,7 +44,7 @@ def write_versions(folder: Path, epoch: int) -> None:
 def read_versions(folder: Path) -> list[dict[str, str]]:
     """The versions that a run has been made with, each with the epoch it begins ``from``; none where none are known."""
     try:
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        found = read_json(folder / FILE)
         return [{str(name): str(value) for name, value in each.items()} for each in found if int(each["from"]) > 0]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return []
