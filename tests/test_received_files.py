@@ -227,7 +227,7 @@ def test_a_learned_environment_with_a_huge_header_is_refused_before_it_is_parsed
     path = tmp_path / "x.safetensors"
     entries = ",".join(f'"{i}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for i in range(200_000))
     path.write_bytes(struct.pack("<Q", len(entries) + 2) + b"{" + entries.encode() + b"}")
-    with pytest.raises(ProxyError, match="its header has 11,[0-9,]* bytes; allowed: at most"):
+    with pytest.raises(ProxyError, match="a header of 11,[0-9,]* bytes"):
         understudy.load(path)
 
 

@@ -116,7 +116,7 @@ def _read(file: Path, path: Path) -> Proxy:
             if (start := opened.read(8))[:4] == b"PK\x03\x04":
                 raise refused(path, "it is a checkpoint", _ALLOWED)
             if (size := int.from_bytes(start, "little")) > _HEADER:
-                raise refused(path, f"its header has {size:,} bytes", f"at most {_HEADER:,}")
+                raise refused(path, f"not a whole safetensors file (a header of {size:,} bytes)", _ALLOWED)
         with safe_open(file, "np") as opened:
             header = _parsed(path, (opened.metadata() or {}).get(_KEY, "null"))
             # Held against the settings before memory is taken for it.
