@@ -145,7 +145,7 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: pickled(b"](ccollections\nOrderedDict\nq\x00" + b"h\x00)R" * (MOST // 4) + b"e"), "was not written"),
     "four hundred thousand tensors": (
         lambda: pickled(b"](" + TENSOR + arguments((1,), (1,), 1) + b"q\x08R"
-                        + b"h\x07h\x08R" * (MOST // 5) + b"e", **{"0": bytes(4)}), "holds 52429 tensors"),
+                        + b"h\x07h\x08R" * (MOST // 5) + b"e", **{"0": bytes(4)}), "holds 5[0-9]{4} tensors"),
     "a million levels": (lambda: pickled(b"]" * 10**6 + b"a" * (10**6 - 1)), "was not written"),
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ time and memory are bounded by the size of the file. Its content is plain values
 """
 
 import io
+import os
 import pickle
 import zipfile
 from collections import OrderedDict
@@ -17,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_LARGEST = 2**21  # bytes of the pickle and of the table of contents, and values and characters in the content
+_LARGEST = 2**21  # bytes
+_SHARE = 16  # the pickle of many members is larger, but small beside their numbers
 _CHUNK = 2**20
 _TYPES = {
     "FloatStorage": torch.float32, "DoubleStorage": torch.float64, "HalfStorage": torch.float16,
@@ -37,38 +39,48 @@ _PLAIN = {code: load for code, load in _Base.dispatch.items() if bytes([code]) i
 def read_archive(file: Path) -> Any:
     """The content of a file of `torch.save`, on the CPU. Checksums and sizes of all its parts are checked before it is
     unpickled. Raises BadZipFile, UnpicklingError and whatever a damaged pickle leads to."""
+    size = file.stat().st_size
+    most = _LARGEST + size // _SHARE  # bytes of the pickle, and values and characters in the content
     with _Opened(file) as opened, zipfile.ZipFile(opened) as archive:
         parts = archive.infolist()
         if any(part.compress_type or part.compress_size != part.file_size for part in parts):
             raise zipfile.BadZipFile("its archive is compressed")
-        if sum(part.file_size for part in parts) > file.stat().st_size:
+        if sum(part.file_size for part in parts) > size:
             raise zipfile.BadZipFile("its parts share their bytes")
         if broken := archive.testzip():
             raise zipfile.BadZipFile(f"its part {broken} is not what was written")
-        content = _Unpickler(archive).load()
-    _check_extent(content)
+        content = _Unpickler(archive, most).load()
+    _check_extent(content, most)
     return content
 
 
 class _Opened(io.FileIO):
-    """A file of which at most `_LARGEST` bytes are read at once: zipfile reads a table of contents in one piece."""
+    """A file of which a limited number of bytes is read at once: zipfile reads a table of contents in one piece."""
 
     def read(self, size: int | None = -1) -> bytes:
-        if size is not None and size > _LARGEST:
-            raise zipfile.BadZipFile(f"its table of contents has {size} bytes; allowed: at most {_LARGEST}")
+        most = _LARGEST + os.fstat(self.fileno()).st_size // _SHARE
+        if size is not None and size > most:
+            raise zipfile.BadZipFile(f"its table of contents has {size} bytes; allowed: at most {most}")
         return super().read(size)
+
+
+class _Opcodes(dict[int, Any]):
+    """Functions of opcodes."""
+
+    def __missing__(self, code: int) -> Any:
+        raise pickle.UnpicklingError(f"it holds opcode {code}")
 
 
 class _Unpickler(_Base):
     """Rebuild plain values and tensors, by the opcodes and names that they need. Each opcode takes time and memory in
     proportion to its bytes."""
 
-    def __init__(self, archive: zipfile.ZipFile):
-        self.archive = archive
+    def __init__(self, archive: zipfile.ZipFile, most: int):
+        self.archive, self.most = archive, most
         self.root = archive.namelist()[0].partition("/")[0]
         size = archive.getinfo(f"{self.root}/data.pkl").file_size
-        if size > _LARGEST:
-            raise pickle.UnpicklingError(f"its part data.pkl has {size} bytes; allowed: at most {_LARGEST}")
+        if size > most:
+            raise pickle.UnpicklingError(f"its part data.pkl has {size} bytes; allowed: at most {most}")
         super().__init__(io.BytesIO(archive.read(f"{self.root}/data.pkl")))
         self.storages: dict[str, Tensor] = {}
         self.tensors = 0
@@ -102,7 +114,7 @@ class _Unpickler(_Base):
     def _tensor(self, storage: Tensor, offset: int, size: Sequence[int], stride: Sequence[int], *_: Any) -> Tensor:
         """A tensor within a storage whose elements are all different."""
         self.tensors += 1
-        if len(size) > 64 or self.tensors > _LARGEST // 40:  # `torch.save` writes 40 bytes about each
+        if len(size) > 64 or self.tensors > self.most // 40:  # `torch.save` writes 40 bytes about each
             raise pickle.UnpicklingError(f"it holds {self.tensors} tensors, the last of {len(size)} dimensions")
         extent = 0
         for step, count in sorted(zip(stride, size, strict=True)):
@@ -130,12 +142,15 @@ class _Unpickler(_Base):
         """Attributes of a mapping, such as the version of a state_dict, count for nothing here."""
         self.stack.pop()
 
-    dispatch = _PLAIN | {pickle.SETITEM[0]: _set_item, pickle.SETITEMS[0]: _set_items, pickle.BUILD[0]: _forget}
+    dispatch = _Opcodes(
+        _PLAIN | {pickle.SETITEM[0]: _set_item, pickle.SETITEMS[0]: _set_items, pickle.BUILD[0]: _forget}
+    )
 
 
-def _check_extent(content: Any) -> None:
-    """Raise UnpicklingError for content that is larger than `_LARGEST` if parts that are there twice count twice."""
-    parts, room = [content], _LARGEST
+def _check_extent(content: Any, most: int) -> None:
+    """Raise UnpicklingError for content of more than ``most`` values and characters. A part that is there twice counts
+    twice."""
+    parts, room = [content], most
     while parts:
         part = parts.pop()
         if isinstance(part, dict):
