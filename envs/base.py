@@ -73,11 +73,6 @@ class Environment(Protocol):
     def start(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
         """`reset` by a row of `starts`."""
 
-    def replaced(self) -> list[tuple[object, str]]:
-        """Attributes that hold another tensor after each step, with whose they are: of tensor programs all that moves,
-        none of any other environment."""
-        return []
-
     def snapshot(self) -> dict[str, Any]:
         """The episodes under way, as plain values and tensors."""
 

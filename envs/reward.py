@@ -97,11 +97,6 @@ class RewardedEnvironment:
         kept._before = None if self._before is None else self._before[members]
         return kept
 
-    def replaced(self) -> list[tuple[object, str]]:
-        """As `envs.tensor.TensorEnvironment.replaced`."""
-        own = [(self, name) for name in ("_obs", "_before") if getattr(self, name) is not None]
-        return [*own, *self.real.replaced()]
-
     def snapshot(self) -> dict[str, Any]:
         return {"real": self.real.snapshot(), "obs": self._obs}
 

@@ -12,7 +12,7 @@ from envs import seeded
 from envs.base import Environment
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_environment
-from envs.tensor import CPU, Dynamics, TensorEnvironment
+from envs.tensor import Dynamics, TensorEnvironment
 from models.proxies.contract import Trainee
 from models.proxies.fitting import fit
 from models.proxies.synthetic.config import Config
@@ -231,16 +231,10 @@ def starts_of(environment: Environment, draws: int = 4096) -> Starts:
     Of a tensor program, its own; of any other, one of ``draws`` observations collected by resetting it beforehand.
     """
     if isinstance(environment, TensorEnvironment):
-        dynamics, moved = environment.dynamics, functools.cache(environment.dynamics.to)
-
-        def first(seeds: Tensor) -> Tensor:
-            own = dynamics if seeds.device == CPU else moved(seeds.device)
-            return own.observe(own.initial(seeds))
-
-        return first
+        dynamics = environment.dynamics
+        return lambda seeds: dynamics.observe(dynamics.initial(seeds))
     members, envs = environment.members, environment.envs
     rounds = -(-draws // (members * envs))
     seeds = torch.arange(rounds * members * envs).view(rounds, members, envs)
     bank = torch.cat([environment.reset(round_).flatten(0, 1) for round_ in seeds])
-    banks = functools.cache(bank.to)
-    return lambda seeds: banks(seeds.device)[(seeded.uniform(seeds, 1)[..., 0] * len(bank)).long()]
+    return lambda seeds: bank[(seeded.uniform(seeds, 1)[..., 0] * len(bank)).long()]

@@ -100,8 +100,7 @@ class TensorEnvironment:
     the reset, are replaced at every step and never written into. Rewards and states are not checked for NaN.
 
     Episodes are on ``device``, as are actions, masks of `step` and all that it returns. ``dynamics`` stays where it was
-    made, and draws starts of seeds on the CPU; `reset` and `set_state` move what they are given. Seeds on ``device``
-    start there, but for `ChanceDynamics`, whose starts may need a look at values.
+    made, and draws starts of seeds on the CPU; `reset` and `set_state` move what they are given.
     """
 
     def __init__(
@@ -163,16 +162,10 @@ class TensorEnvironment:
         return kept
 
     def starts(self, seeds: Tensor) -> Tensor:
-        """States ``[B, M, E, K]`` that ``seeds [B, M, E]`` start in."""
-        if seeds.device == CPU or isinstance(self.dynamics, ChanceDynamics):
-            return self.dynamics.initial(seeds.to(CPU))
-        return self.on_device.initial(seeds)
+        """States ``[B, M, E, K]`` that ``seeds [B, M, E]`` start in, both on the CPU."""
+        return self.dynamics.initial(seeds)
 
     start = set_state
-
-    def replaced(self) -> list[tuple[object, str]]:
-        """Attributes that hold another tensor after each step, with whose they are."""
-        return [(self, "state"), (self, "age")]
 
     def snapshot(self) -> dict[str, Any]:
         return {"state": self.state, "age": self.age, "started": self._started}

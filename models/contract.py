@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from models.spaces import Continuous, Discrete, Spaces
-from models.streams import NoiseBlocks, Streams, random_actions
+from models.streams import Streams, random_actions
 from models.trajectory import Trajectory
 
 Command = Mapping[str, float]
@@ -92,12 +92,6 @@ class Agent(nn.Module):
         ``streams``, one a member.
         """
         raise NotImplementedError
-
-    @staticmethod
-    def memory_bytes(config: Any, spaces: Spaces, members: int, steps: int | None, dynamics: Any = None) -> int:
-        """What training M = ``members`` takes at its peak, about, and never more than that by much: networks, moments,
-        batches, memory of ``steps`` a member (None: no end to them) and its copy in a checkpoint. 0 is not checked."""
-        return 0
 
     def commands_now(self) -> dict[str, Tensor]:
         """The mean of the present command by name, ``[M]`` each in raw units; empty where the agent follows none."""
@@ -221,37 +215,3 @@ class InnerAgent(StepAgent):
     def discounts(self) -> Tensor:
         """The discount of later rewards that each member learns with, ``[M]``; a learned reward may need it."""
         return torch.full((self.members,), self.config.discount, device=self.device)
-
-
-class TickingAgent(InnerAgent):
-    """An `InnerAgent` that also learns on a device which is never asked for a number (`control.loops.device`).
-
-    It is made with an argument more, ``device``. A step is `tick`, a step of the environments, and `tock`: the same
-    operations every time, of fixed shapes, on memory that stays where it is. Counters of the host are brought up to
-    date by `made`. `act`, `observe` and `learn` mean the same, step by step.
-    """
-
-    noise: NoiseBlocks  # its random numbers
-    steps: int  # made, of every environment
-
-    def ready(self) -> None:
-        """Called before the first `tick` after anything else."""
-        raise NotImplementedError
-
-    def tick(self, obs: Tensor, numbers: Mapping[str, Tensor], steps: Tensor) -> Tensor:
-        """Exploring actions ``[M, E]`` for ``obs [M, E, *O]`` by the ``numbers`` of this step, ``[M, ...]`` each, of
-        ``noise``. ``steps []`` int64 have been made before."""
-        raise NotImplementedError
-
-    def tock(self, done: Tensor, **row: Tensor) -> tuple[Tensor, Tensor]:
-        """Take in the step (``row`` and ``done`` as in `StepAgent.observe`) and make the updates that it owes. The
-        loss of the last one and who could learn, ``[M]`` each."""
-        raise NotImplementedError
-
-    def made(self, steps: int) -> None:
-        """So many steps have been made."""
-        raise NotImplementedError
-
-    def replaced(self) -> list[tuple[object, str]]:
-        """Attributes that a step gives another tensor, with whose they are."""
-        return []

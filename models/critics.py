@@ -98,8 +98,3 @@ def follow(target: Tensor, online: Tensor, tau: float, members: Tensor | None = 
         target.lerp_(online, tau)
     else:
         target.copy_(torch.where(members.unsqueeze(1), target.lerp(online, tau), target))
-
-
-def critic_bytes(size: int, hidden: Sequence[int], inputs: int, batch: int) -> int:
-    """What the critics of a member take: ``size`` parameters each with targets, moments and gradients, and a batch."""
-    return 2 * (28 * size + batch * (12 * sum(hidden) + 8 * inputs))

@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.hashed import CPU
 from models.intrinsic import Intrinsic
 from models.layers import Dense, Network, dense
 from models.losses import cross_entropy
@@ -37,13 +36,12 @@ class Curiosity:
         config: Intrinsic,
         spaces: Spaces,
         seeds: Sequence[int],
-        device: torch.device,
         layers: list[Dense],
         lr: float,
     ):
         self.config, self.spaces = config, spaces
-        self.network = _network(layers, Streams.named(seeds, "curiosity"), device)
-        self.optimizer = MemberAdam(self.network.flat.detach(), torch.full((len(seeds),), lr, device=device))
+        self.network = Network(layers, Streams.named(seeds, "curiosity"))
+        self.optimizer = MemberAdam(self.network.flat.detach(), torch.full((len(seeds),), lr))
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
         """Rewards ``[M, B]`` for ``obs [M, B, O]``, ``action [M, B]`` or ``[M, B, A]``, ``next_obs [M, B, O]``. It
@@ -54,10 +52,6 @@ class Curiosity:
         """One step of Adam by a loss ``[M]``."""
         (gradient,) = torch.autograd.grad(loss.sum(), self.network.flat)
         self.optimizer.update(gradient, learning)
-
-    def replaced(self) -> list[tuple[object, str]]:
-        """Attributes that `rewards` gives another tensor, with whose they are."""
-        return []
 
     def tensors(self) -> dict[str, Tensor]:
         """What it remembers beside its optimiser, ``[M, ...]`` each."""
@@ -94,12 +88,12 @@ class Icm(Curiosity):
     there are two), mean squares of continuous ones.
     """
 
-    def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int], device: torch.device):
+    def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int]):
         f, h, actions = config.icm_feature_dim, config.icm_hidden_size, spaces.actions
         self.choices = actions.n if isinstance(actions, Discrete) else 0
         a = actions.size if not isinstance(actions, Discrete) else actions.n if actions.n > 2 else 1
         super().__init__(
-            config, spaces, seeds, device,
+            config, spaces, seeds,
             [
                 *_stack("features", spaces.obs_shape[0], h, h, f), *_stack("inverse", 2 * f, h, h, a),
                 *_stack("before", f + a, h, h, f),
@@ -154,12 +148,12 @@ class Rnd(Curiosity):
     buffer does not have.) The target never learns; it starts as the predictor does, by other draws.
     """
 
-    def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int], device: torch.device):
+    def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int]):
         layers = _stack("", spaces.obs_shape[0], *[config.rnd_hidden_size] * 2, config.rnd_feature_dim)
-        super().__init__(config, spaces, seeds, device, layers, config.rnd_lr)
-        self.target = _network(layers, Streams.named(seeds, "curiosity's target"), device).requires_grad_(False)
-        self.seen = Moments(len(seeds), spaces.obs_shape, device=device)
-        self.paid = Moments(len(seeds), (), device=device)
+        super().__init__(config, spaces, seeds, layers, config.rnd_lr)
+        self.target = Network(layers, Streams.named(seeds, "curiosity's target")).requires_grad_(False)
+        self.seen = Moments(len(seeds), spaces.obs_shape)
+        self.paid = Moments(len(seeds), ())
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
         self.seen.add(next_obs, learning)
@@ -172,9 +166,6 @@ class Rnd(Curiosity):
         error = error.detach()
         self.paid.add(error, learning)
         return self.config.rnd_scale * (error / self.paid.deviation().unsqueeze(1)).float()
-
-    def replaced(self) -> list[tuple[object, str]]:
-        return [(moments, name) for moments in (self.seen, self.paid) for name in moments.state_dict()]
 
     def tensors(self) -> dict[str, Tensor]:
         return {
@@ -190,34 +181,11 @@ class Rnd(Curiosity):
         self.paid.select(members)
 
 
-def curiosity_of(
-    config: Intrinsic, spaces: Spaces, seeds: Sequence[int], device: torch.device = CPU
-) -> Curiosity | None:
+def curiosity_of(config: Intrinsic, spaces: Spaces, seeds: Sequence[int]) -> Curiosity | None:
     """What ``intrinsic`` names."""
     kinds = {"none": None, "icm": Icm, "rnd": Rnd}
     kind = kinds[config.intrinsic]
-    return None if kind is None else kind(config, spaces, seeds, device)
-
-
-def curiosity_bytes(config: Intrinsic, spaces: Spaces, batch: int) -> int:
-    """What it takes a member, for batches of so many rows: weights with moments and gradient, and activations."""
-    if config.intrinsic == "none":
-        return 0
-    a = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
-    o = spaces.obs_shape[0]
-    if config.intrinsic == "icm":
-        f, h = config.icm_feature_dim, config.icm_hidden_size
-        weights = h * (o + 3 * h + 7 * f + 2 * a) + 2 * _BLOCKS * f * (f + a)
-        return 20 * weights + 4 * batch * (2 * o + 9 * h + 12 * (f + a))
-    f, h = config.rnd_feature_dim, config.rnd_hidden_size
-    return 24 * h * (o + h + f) + 4 * batch * (4 * o + 6 * h + 4 * f)
-
-
-def _network(layers: list[Dense], streams: Streams, device: torch.device) -> Network:
-    """Its weights are drawn on the CPU, wherever they are used."""
-    network = Network(layers, streams)
-    network.flat = nn.Parameter(network.flat.detach().to(device))
-    return network
+    return None if kind is None else kind(config, spaces, seeds)
 
 
 def _stack(name: str, *sizes: int) -> list[Dense]:

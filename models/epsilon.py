@@ -36,15 +36,9 @@ class Epsilon:
         self.constant = config.eps_init if config.eps_init == config.eps_min else None  # where it never moves
         self._table = torch.tensor([config.eps_init])
 
-    def now(self, episodes: Tensor, steps: int | Tensor, budget: int) -> Tensor:
-        """Of members that have finished ``episodes [M]`` and have made ``steps`` of ``budget``, ``[M]``. By ``steps``
-        as a tensor ``[]`` nothing is taken back to the host, and powers are the device's."""
+    def now(self, episodes: Tensor, steps: int, budget: int) -> Tensor:
+        """Of members that have finished ``episodes [M]`` and have made ``steps`` of ``budget``, ``[M]``."""
         config = self.config
-        if isinstance(steps, Tensor):
-            if config.eps_fraction is None:
-                return (config.eps_init * config.eps_decay ** episodes.double()).clamp(min=config.eps_min).float()
-            share = (steps.double() / (config.eps_fraction * budget)).clamp(max=1.0)
-            return (config.eps_init + (config.eps_min - config.eps_init) * share).float().expand(episodes.shape)
         if config.eps_fraction is not None:
             return torch.full(episodes.shape, self._by_share(steps, budget))
         if (most := int(episodes.max())) >= len(self._table):

@@ -15,9 +15,9 @@ class Moments:
     formulae and a pairwise algorithm for computing sample variances".
     """
 
-    def __init__(self, members: int, shape: tuple[int, ...], prior: float = 0.0, device: torch.device | None = None):
-        self.count = torch.full((members, *[1] * len(shape)), prior, dtype=torch.float64, device=device)
-        self.mean = torch.zeros(members, *shape, dtype=torch.float64, device=device)
+    def __init__(self, members: int, shape: tuple[int, ...], prior: float = 0.0):
+        self.count = torch.full((members, *[1] * len(shape)), prior, dtype=torch.float64)
+        self.mean = torch.zeros(members, *shape, dtype=torch.float64)
         self.square = torch.full_like(self.mean, prior)  # the sum of squared distances from the mean
 
     def add(self, values: Tensor, who: Tensor | None = None) -> None:

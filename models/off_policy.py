@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from models.action_noise import OrnsteinUhlenbeck
 from models.contract import Policy
-from models.critics import TwinCritics, critic_bytes
-from models.curiosity import curiosity_bytes, curiosity_of
+from models.critics import TwinCritics
+from models.curiosity import curiosity_of
 from models.losses import explained_variance
-from models.mlp import Layer, Mlp, parameters
+from models.mlp import Layer, Mlp
 from models.optim import MemberAdam, norms
 from models.replay import ReplayBuffer
 from models.replaying import Replaying
@@ -68,17 +68,6 @@ class OffPolicy(Replaying):
             self.low, self.high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
             self.centre, self.reach = (self.low + self.high) / 2, (self.high - self.low) / 2
         self._views()
-
-    @staticmethod
-    def memory_bytes(config: Any, spaces: Spaces, members: int, steps: int | None, dynamics: Any = None) -> int:
-        obs, vector, batch = spaces.obs_shape[0], _vector(spaces), config.batch_size
-        hidden = list(config.hidden_sizes)
-        actor = 28 * parameters([obs, *hidden, 2 * vector]) + batch * 12 * (sum(hidden) + 2 * vector)
-        critics = critic_bytes(parameters([obs + vector, *hidden, 1]), hidden, obs + vector, batch)
-        kept, row = config.buffer_size if steps is None else min(config.buffer_size, steps), 4 * (2 * obs + vector + 2)
-        drawn = NoiseBlocks.STEPS * (config.updates_per_step * batch * (1 + vector) + 2 * config.num_envs * vector)
-        curious = curiosity_bytes(config, spaces, batch)
-        return members * (actor + critics + 2 * kept * row + 8 * drawn + 3 * batch * row + curious)
 
     def _views(self) -> None:
         self._actor: list[Layer] = self.network.layers(self.online[:, : self.network.size])

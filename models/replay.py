@@ -41,7 +41,6 @@ class ReplayBuffer:
         # Tensors, so that a captured graph of operations sees them change.
         self._filled = torch.zeros((), device=device)
         self._last = torch.zeros((), dtype=torch.int64, device=device)
-        self._next = torch.zeros((), dtype=torch.int64, device=device)  # `position`, for `put` alone
         self._member = torch.arange(members, device=device).unsqueeze(1)
 
     def add(self, **values: Tensor) -> None:
@@ -55,26 +54,6 @@ class ReplayBuffer:
             if first < count:
                 table[: count - first] = new[first:]
         self.added(count)
-
-    def put(self, **values: Tensor) -> None:
-        """`add` where tensors alone know the position, so that the same operations on the same memory insert the next
-        rows too. There must be room (`reserve`), and the host's counters stay as they are until `added`."""
-        count = next(iter(values.values())).shape[1]
-        rows = (self._next + torch.arange(count, device=self._next.device)).remainder_(self.capacity)
-        for dtype, table in self._tables.items():
-            table.index_copy_(0, rows, self._side_by_side(dtype, values).transpose(0, 1))
-        self._next.add_(count).remainder_(self.capacity)
-        self._filled.add_(count).clamp_(max=self.capacity)
-        self._last.add_(count).clamp_(max=self.capacity - 1)
-
-    def holds(self, rows: int) -> Tensor:
-        """Whether there are so many rows, as a tensor ``[]`` bool that `put` brings up to date."""
-        return self._filled >= rows
-
-    def ready(self) -> None:
-        """Have tensors know the position, before the first `put` after anything else."""
-        self._next.fill_(self.position)
-        self._resize(self.size)
 
     def reserve(self, count: int) -> list[Tensor]:
         """Room for so many rows a member more. Its tables ``[rows, M, width]``, for who writes into them from

@@ -53,18 +53,9 @@ class Replaying(InnerAgent):
         return (self.episodes >= self.config.init_episodes) & (self.replay.size >= max(1, self.config.fill))
 
     def made(self, steps: int) -> None:
-        """Compiled code, or a `models.contract.TickingAgent`, has made so many steps, and written their rows."""
+        """Machine code has made so many steps, and written their rows."""
         self.steps += steps
         self.replay.added(steps * self.envs)
-
-    def ready(self) -> None:
-        """Room in the replay buffer for all steps of the training, in memory that stays where it is."""
-        self.replay.reserve(max(0, self.budget - self.steps * self.envs))
-        self.replay.ready()
-
-    def replaced(self) -> list[tuple[object, str]]:
-        """Attributes that a step gives another tensor, with whose they are."""
-        return [] if self.curiosity is None else self.curiosity.replaced()
 
     def select(self, members: Tensor) -> None:
         chosen = members.tolist()

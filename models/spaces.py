@@ -1,7 +1,6 @@
 """What an agent must know of an environment before it can be built: shapes, action kind, bounds."""
 
 from dataclasses import dataclass
-from math import prod
 
 import torch
 
@@ -50,10 +49,6 @@ class Spaces:
     @property
     def is_image(self) -> bool:
         return len(self.obs_shape) == 3
-
-    @property
-    def obs_bytes(self) -> int:
-        return prod(self.obs_shape) * self.obs_dtype.itemsize
 
     @property
     def action_shape(self) -> tuple[int, ...]:

@@ -136,7 +136,7 @@ def _returns(module: PopulationModule, means: Tensor, count: int, doing: str) ->
     that can no longer be better than the first, since no return exceeds the environment's ``max_return``."""
     run, drawn = module.settings.run, module.config.retest_drawn
     most = spaces_of(run.gamename, module.config.test_limit).max_return
-    if most is None or not module.settings.proxy.compiled or run.accelerator != "cpu":  # torch is quickest with all
+    if most is None or not module.settings.proxy.compiled:  # torch is quickest with all
         outcome = _outcome(module, means, "second test", count, doing, drawn)
         return outcome.scores.view(len(means), count).nan_to_num(-torch.inf).mean(1), [count] * len(means)
     outcome = _outcome(module, means[:1], "second test", count, doing, drawn)

@@ -14,16 +14,15 @@ from torch import Tensor
 
 from control.cli.options import flags, for_fresh_agents, of_other_games, unknown
 from control.cli.progress import progress
-from control.cli.settings import RunConfig, Settings, as_dict, from_dict, ineffective
+from control.cli.settings import Settings, as_dict, from_dict, ineffective
 from control.commands import obedience
 from control.commands.process import prepare
 from control.commands.run import elsewhere, to_play, with_weights
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import by_kind, fresh_seeds
 from control.films.recording import check_recording, film, filmed_seed, returns_text
-from control.loops.build import aware_of, check_accelerator, check_spaces, device_of, spaces_of
+from control.loops.build import aware_of, check_spaces, spaces_of
 from control.loops.loop import Loop
-from control.loops.memory import check_memory, of_fresh_agents
 from control.loops.rollout import Episodes
 from control.reports.folders import say_version_of
 from control.reports.obedience import COMMANDS
@@ -33,7 +32,6 @@ from control.reports.tables import aligned, with_interval
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from envs.names import taken_apart, with_parameters
-from models.hashed import CPU
 from models.mixture import names_in, parts, spread
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
@@ -45,7 +43,8 @@ from understudy.files import SUFFIX, pretrained
 from understudy.kinds import KINDS
 
 _OF_CHECKPOINTS = (
-    "record", "record_episodes", "evaluation", "obedience", "command", "implementation", "gamename", "step_timeout"
+    "record", "record_episodes", "evaluation", "obedience", "command", "implementation", "gamename", "step_timeout",
+    "accelerator",
 )  # fmt: skip
 _MOST_EPISODES = 1000  # of all fresh agents on a proxy together, which are played side by side
 _FROM_NOW = (
@@ -213,14 +212,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         line = f"num_agents is {run.num_agents}; allowed with {agent_name}: at least {len(names)}"
         raise SettingError(line, "num_agents")
 
-    def needed(run: RunConfig, agent: Any, search: Any) -> int:
-        return of_fresh_agents(search, run, agent, proxy.spaces, len(proxy.parameters), run.num_agents)
-
     tests = max(1, run.num_eval_episodes // run.num_agents) if "num_eval_episodes" in settings.given else 10
     config = dataclasses.replace(proxy.config, test_episodes=tests)
-    here = dataclasses.replace(run, gamename=proxy.game, agent=agent_name)
-    check_accelerator(dataclasses.replace(here, implementation=proxy.implementation))
-    check_memory(needed, [here, agent, config], run.accelerator)
     kind = KINDS[config.proxy]
     learned, real_name = (kind.called, "real reward") if kind.used_by else ("synthetic", "real")
     print(f"{proxy.game} by a {kind.called}: {proxy.path}")
@@ -234,9 +227,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         """Train, test, and print the row; and how soon agents solve the game, where all train for as long."""
         started = time.perf_counter()
         job = (config, agent_name, agent_config, proxy.game)
-        device = CPU if proxies is None else device_of(run)  # the real environment may be no tensor program
         how_many = (run.num_workers, run.ray_address, run.num_threads)
-        with contextlib.closing(make_workers(*job, *how_many, device)) as workers:
+        with contextlib.closing(make_workers(*job, *how_many)) as workers:
             limit = run.time_limit or config.test_limit
             every = config.test_every if rule == "budget" else None
             how: dict[str, Any] = {"test_limit": limit, "inner_rule": rule, "test_every": every}

@@ -118,7 +118,7 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, after: Callbacks 
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
         max_epochs=-1 if module.epochs is None else max(module.epochs, done),
-        accelerator=module.accelerator or run.accelerator, devices=1,
+        accelerator=run.accelerator, devices=1,
         logger=_loggers(run, folder), callbacks=[*callbacks, log, *saving, *after],
         plugins=[AtomicCheckpointIO()],
         enable_checkpointing=bool(saving or after), enable_progress_bar=False, enable_model_summary=False,

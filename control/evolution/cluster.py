@@ -20,13 +20,11 @@ from concurrent.futures import FIRST_EXCEPTION
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from control.cli.progress import Watch
 from control.evolution.inner_loop import InnerLoop, Outcome
 from envs.names import import_module
-from models.hashed import CPU
 from models.proxies.search import SearchConfig
 from models.settings import SettingError, UserError
 
@@ -229,13 +227,11 @@ def make_workers(
     num_workers: int = 1,
     ray_address: str | None = None,
     num_threads: int = 1,
-    device: torch.device = CPU,
 ) -> Workers:
-    """Workers for agents of that kind: for one this process, with `num_threads` in machine code, or on ``device``; else
-    `RayWorkers`, which train on the CPU."""
+    """Workers for agents of that kind: one worker is this process, several are `RayWorkers`."""
     job = (config, agent, agent_config, game)
     here = num_workers == 1
-    return InnerLoop(*job, num_threads, device) if here else RayWorkers(*job, num_workers, ray_address)
+    return InnerLoop(*job, num_threads) if here else RayWorkers(*job, num_workers, ray_address)
 
 
 def _work(job: tuple[Any, ...], call: tuple[Tensor | None, list[int], dict[str, Any]] | None) -> Outcome | None:

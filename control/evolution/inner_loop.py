@@ -17,8 +17,6 @@ import torch
 from torch import Tensor
 
 from control.cli.progress import Watch, part
-from control.loops.device import LOOK, DeviceLoop
-from control.loops.memory import MOST_MEMBERS, MOST_ON_GPU
 from control.loops.process import configure_torch
 from control.loops.rollout import Episodes, rollout
 from control.loops.steps import Ended, StepLoop
@@ -28,12 +26,12 @@ from envs.base import Environment
 from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment, stages_of
 from models.contract import InnerAgent, Policy
-from models.hashed import CPU, streams_on
 from models.proxies.search import SearchConfig
 from models.registry import agent_class, config_of, named_agents
 from models.streams import Streams, derive_seed, in_step, numbered_seed
 
 Advance = Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]]
+MOST_MEMBERS = 512  # fresh agents in one program; more take turns, for the sake of memory and cache
 _COMPACT = 0.75  # share of members still in training below which the others leave the program
 _WATCHED, _WATCHED_COMPILED = 128, 512  # steps of all environments after which it is said how much is done
 _TRAINING = 0.9  # what is told of the work when agents are trained and still have to be tested
@@ -179,19 +177,13 @@ class InnerLoop:
 
     ``agent`` is the agents' implementation, or several with commas between them, of which an agent's seed chooses
     (`fresh_seeds`); ``agent_config`` their settings (`models.mixture`); ``game`` is the real environment. ``threads``
-    share the agents where these train in machine code, and change no number. They train on ``device``: elsewhere than
-    on the CPU with other random numbers, and to the end of a block of steps (`DeviceLoop`). Tests are on the CPU. Sets
-    torch to one thread and to round denormal numbers to zero: else the same agent would come out differently in another
-    process.
+    share the agents where these train in machine code, and change no number. Sets torch to one thread and to
+    round denormal numbers to zero: else the same agent would come out differently in another process.
     """
 
-    def __init__(
-        self, config: SearchConfig, agent: str, agent_config: Any, game: str, threads: int = 1,
-        device: torch.device = CPU,
-    ):  # fmt: skip
+    def __init__(self, config: SearchConfig, agent: str, agent_config: Any, game: str, threads: int = 1):
         configure_torch()
         self.config, self.agent_config, self.game, self.threads = config, agent_config, game, threads
-        self.device = device
         self.kinds = named_agents(agent)
         self.agent_class: type[InnerAgent] = agent_class(self.kinds[0])
         self.stages = stages_of(config, game)
@@ -233,9 +225,8 @@ class InnerLoop:
                 everything = type(own.agent_config)().vary
                 own.agent_config = dataclasses.replace(own.agent_config, vary_hp=True, vary=everything)
             for group in own.agent_class.groups(own.agent_config, [seeds[i] for i in mine]) if mine else ():
-                most = MOST_MEMBERS if self.device == CPU else MOST_ON_GPU
-                for first in range(0, len(group), most):
-                    pieces.append((copy.copy(own), [mine[i] for i in group[first : first + most]]))
+                for first in range(0, len(group), MOST_MEMBERS):
+                    pieces.append((copy.copy(own), [mine[i] for i in group[first : first + MOST_MEMBERS]]))
         # A piece of few agents, such as those of one shape, is no work for several threads: each takes whole ones.
         few = self.threads > 1 and len(seeds) < 4 * self.threads * len(pieces)
         threads = self.threads if few and self.dynamics is not None and loop.runs_compiled() else 1
@@ -303,24 +294,19 @@ class InnerLoop:
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
         """Fresh agents of ``seeds [N]``, of one kind and shape, before their first step; ``proxies`` as for `run`."""
-        device, at = self.device, {} if self.device == CPU else {"device": self.device}
-        agent = self.agent_class(self.agent_config, self.stages.spaces, seeds, **at)
+        agent = self.agent_class(self.agent_config, self.stages.spaces, seeds)
         if proxies is None:
             limit = self._training_limit
-            stage = make_environment(self.game, agent.members, agent.envs, time_limit=limit, device=device)
+            stage = make_environment(self.game, agent.members, agent.envs, time_limit=limit)
         else:
             stage = self.stages.stage(proxies, agent)
-        kind: Any = StepLoop if device == CPU else DeviceLoop
-        loop: StepLoop = kind(agent, stage, streams_on(device, seeds, "episodes"))
-        return loop
+        return StepLoop(agent, stage, in_step(seeds, "episodes"))
 
     def finish(self, loop: StepLoop, tests: TestsOnTheWay | None = None, watch: Watch | None = None) -> Trained:
         """Train agents that have just begun to the end, with ``tests`` every ``test_every`` steps."""
         steps, every = (-(-each // loop.agent.envs) for each in (self.config.inner_steps, self.config.test_every or 1))
         code, rule, episodes = self.compiled, self._rule(loop.agent.members), self.config.train_episodes
         test = None if tests is None else functools.partial(self._test_on_the_way, tests)
-        if isinstance(loop, DeviceLoop):
-            return train(loop, steps, rule, episodes, test, every, look=LOOK, watch=watch)
         if code is None or not code.able(loop):
             return train(loop, steps, rule, episodes, test, every, watch=watch)
         within = None if tests is None else code.on_the_way(loop, tests.real, tests.starts, every)

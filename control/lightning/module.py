@@ -29,7 +29,6 @@ class RunModule(pl.LightningModule):
 
     unit = "epoch"  # what the progress bar counts
     validate_every = 1  # epochs between validations
-    accelerator: str | None = None  # where Lightning moves the module's own weights, if not to that of the run
     steps_on = "environment"  # what `env_steps` are steps of
 
     def __init__(self, settings: Settings, seeds: list[int]):

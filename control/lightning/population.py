@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from control.cli.colour import note
-from control.cli.settings import RunConfig, Settings
+from control.cli.settings import Settings
 from control.evolution.cluster import Workers, make_workers
 from control.evolution.generations import as_met, entered, first_mean, judged
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seeds
@@ -20,11 +20,9 @@ from control.evolution.strategies import STRATEGIES, Archive, Strategy
 from control.evolution.teachers import check_teacher, is_teacher
 from control.films.recording import film_seconds
 from control.lightning.module import RunModule
-from control.loops.build import check_spaces, device_of, in_spaces
-from control.loops.memory import check_memory, of_search
+from control.loops.build import check_spaces, in_spaces
 from control.reports.tags import BEST_FITNESS, FITNESS, MEAN_RETURN, SPEED
 from envs.make import Stages, stages_of
-from models.hashed import CPU
 from models.proxies.files import first_parameters
 from models.proxies.search import HAS_NUMBA, SearchConfig
 from models.registry import agent_class, named_agents
@@ -46,7 +44,6 @@ class PopulationModule(RunModule):
     """
 
     unit = "generation"
-    accelerator = "cpu"  # of the mean; that of the run is the agents'
 
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
         super().__init__(settings, [settings.run.seed])
@@ -366,17 +363,9 @@ def build(settings: Settings) -> PopulationModule:
     else:
         first_parameters(start, search, stages.spaces, run.gamename)
 
-    def needed(search: Any, run: RunConfig, agent: Any) -> int:
-        own = stages if search is settings.proxy else stages_of(search, run.gamename)
-        return of_search(search, run, agent, own.spaces, own.parameters.size)
-
-    check_memory(needed, [settings.proxy, run, settings.agent], run.accelerator)
     settings = settings.replace(compiled=_compiled(settings))
-    job, device = (settings.proxy, run.agent, settings.agent, run.gamename), device_of(run)
-    if device != CPU:  # SettingError where the real environment cannot be played there
-        for name in named_agents(run.agent):
-            InnerLoop(*job, device=device).alone(name).begin(stages.parameters.initial(Streams([0])), [0])
-    workers = make_workers(*job, run.num_workers, run.ray_address, run.num_threads, device)
+    job = (settings.proxy, run.agent, settings.agent, run.gamename)
+    workers = make_workers(*job, run.num_workers, run.ray_address, run.num_threads)
     return PopulationModule(settings, workers, stages)
 
 

@@ -9,18 +9,15 @@ from torch import nn
 
 from control.cli.colour import note
 from control.cli.settings import RunConfig, Settings, as_dict, ineffective, usual
-from control.loops.device import DeviceLoop
 from control.loops.episodes import EpisodeLoop
 from control.loops.loop import Loop
-from control.loops.memory import check_memory, of_training
 from control.loops.steps import Group, StepGroups, StepLoop
 from control.storage.checkpoints import Checkpoint, CheckpointError
-from envs.make import make_dynamics, make_environment
+from envs.make import make_environment
 from envs.names import GAMES
 from envs.tensor import TensorEnvironment
 from models.contract import Agent
-from models.hashed import CPU, streams_on
-from models.registry import agent_class, family, inner_agents, named_agents
+from models.registry import agent_class, family, inner_agents
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.state import StateError, like
@@ -28,14 +25,11 @@ from models.streams import Streams
 
 
 def build_loop(settings: Settings, training: bool = True) -> Loop:
-    """The loop of a run, its environments open. SettingError where agent, environment and machine do not fit; whether
-    there is memory for it is asked where it is for ``training``."""
+    """The loop of a run, its environments open. SettingError where agent, environment and machine do not fit."""
     run, spaces = settings.run, spaces_of(settings.run.gamename)
     check_accelerator(run)
     check_spaces(run, agent_class(run.implementation), spaces)
     in_spaces(settings, spaces)
-    if training:
-        check_memory(partial(of_training, spaces, make_dynamics(run.gamename)), [run, settings.agent], run.accelerator)
     loop = _episodes(settings) if family(run.implementation).learns_from == "episodes" else _steps(settings)
     followed = loop.agents[0].commands_now()
     if unknown := ", ".join(f"command.{name}" for name in settings.command if name not in followed):
@@ -109,20 +103,16 @@ def in_spaces(settings: Settings, spaces: Spaces, more: Mapping[str, str] | None
 
 def device_of(run: RunConfig) -> torch.device:
     """The device that a run's ``accelerator`` means."""
-    return torch.device("cuda") if run.accelerator == "gpu" else CPU
+    return torch.device("cuda" if run.accelerator == "gpu" else "cpu")
 
 
 def check_accelerator(run: RunConfig) -> None:
     """SettingError where the run's agents cannot learn on its accelerator, or the machine has none."""
     if run.accelerator == "cpu":
         return
-    searches = family(run.implementation).learns_from == "evolution"
-    for name in (run.implementation, *(named_agents(run.agent) if searches else ())):
-        if run.accelerator not in family(name).accelerators:
-            raise SettingError(f"accelerator is {run.accelerator!r}; allowed for {name}: cpu", "accelerator")
-    if searches and run.num_workers > 1:
-        line = f"num_workers is {run.num_workers}; allowed with accelerator {run.accelerator!r}: 1"
-        raise SettingError(line, "num_workers")
+    if run.accelerator not in family(run.implementation).accelerators:
+        line = f"accelerator is {run.accelerator!r}; allowed for {run.implementation}: cpu"
+        raise SettingError(line, "accelerator")
     if not torch.cuda.is_available():
         line = f"accelerator is {run.accelerator!r}, but torch {torch.__version__} finds no GPU; allowed here: cpu"
         raise SettingError(line, "accelerator")
@@ -162,13 +152,8 @@ def _steps(settings: Settings) -> StepGroups:
             able = ", ".join(game.name for game in GAMES.values() if game.dynamics)
             cannot = f"gamename is {run.gamename!r}, whose states cannot be copied"
             raise SettingError(f"{cannot}; allowed for {run.implementation}: {able}", "gamename")
-        loop: StepLoop
-        if device == CPU or kind.knows_dynamics:
-            world = {"dynamics": dynamics, "device": device} if kind.knows_dynamics else {}
-            loop = StepLoop(kind(config, training.spaces, mine, **world), training, Streams.named(mine, "episodes"))
-        else:
-            agent = kind(config, training.spaces, mine, device)
-            loop = DeviceLoop(agent, training, streams_on(device, mine, "episodes"))
+        world = {"dynamics": dynamics, "device": device} if kind.knows_dynamics else {}
+        loop = StepLoop(kind(config, training.spaces, mine, **world), training, Streams.named(mine, "episodes"))
         evaluation = environment(schedule.eval_episodes, time_limit=min(limits, default=None))
         groups.append(Group(torch.tensor(positions), loop, evaluation))
     assert settings.epochs is not None  # an epoch has a number of steps

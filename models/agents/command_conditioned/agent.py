@@ -17,10 +17,10 @@ from models.agents.command_conditioned.commands import REACH, Commands
 from models.agents.command_conditioned.config import Config
 from models.agents.command_conditioned.networks import POLICIES
 from models.contract import Command, EpisodeAgent, Policy
-from models.layers import trunk, trunk_sizes
+from models.layers import trunk
 from models.losses import cross_entropy, entropy, explained_variance, exponential_weights, squared_error
 from models.memory import Episode, EpisodeMemory
-from models.mlp import MlpNetwork, parameters
+from models.mlp import MlpNetwork
 from models.optim import Adam, clip_gradients
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Draw, NoiseBlocks, Streams
@@ -61,28 +61,6 @@ class Agent(EpisodeAgent):
         if isinstance(spaces.actions, Continuous):  # networks work in the cube [-1, 1]^A
             low, high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
             self.middle, self.half_width = (high + low) / 2, (high - low) / 2
-
-    @staticmethod
-    def memory_bytes(config: Config, spaces: Spaces, members: int, steps: int | None, dynamics: Any = None) -> int:
-        actions, hidden = spaces.actions, config.hidden_sizes
-        wide = 1 + config.desire_rtg + config.desire_cum_rew + config.desire_horizon + config.desire_advantage
-        features, weights, numbers = trunk_sizes(spaces, config.conv_channels)
-        sizes = (features, *hidden, actions.n if isinstance(actions, Discrete) else actions.size)
-        if config.network == "hypernetwork":
-            weights += parameters(sizes[:2]) + wide * parameters(sizes[1:])
-            numbers += wide * sum(hidden)
-        else:
-            weights += parameters(sizes) + wide * (sum(hidden) if config.network == "gated" else hidden[0])
-            numbers += 2 * sum(hidden)
-        capacity = config.buffer_size * ((spaces.max_episode_steps or 1) if config.buffer_unit == "episodes" else 1)
-        row = spaces.obs_bytes + 36  # action, targets and slots
-        if config.desire_advantage:
-            weights += parameters((features, *config.value_hidden_sizes, 1))
-            row += spaces.obs_bytes + 60
-        kept = capacity if steps is None else min(capacity, steps)
-        batch, drawn = config.batch_size, config.num_grad_steps * config.batch_size
-        validated = config.num_val_batches * batch * numbers * (not config.desire_advantage)
-        return members * (24 * weights + 2 * kept * row + 24 * drawn + 4 * max(2 * batch * numbers, validated))
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
         """Whether the policy is uniform whatever it sees. Of continuous actions no loss tells."""

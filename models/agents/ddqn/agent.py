@@ -1,6 +1,6 @@
 """Double deep Q-learning, plain or dueling, for M members in lock-step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,12 +8,11 @@ from torch import Tensor, nn
 
 from models.agents.ddqn.config import Config
 from models.agents.ddqn.networks import Dueling
-from models.contract import Policy, TickingAgent
-from models.curiosity import curiosity_bytes, curiosity_of
+from models.contract import Policy
+from models.curiosity import curiosity_of
 from models.epsilon import Epsilon
-from models.hashed import BLOCK, CPU, streams_on
 from models.losses import explained_variance
-from models.mlp import Mlp, parameters
+from models.mlp import Mlp
 from models.optim import MemberAdam, norms
 from models.replay import ReplayBuffer
 from models.replaying import Replaying
@@ -22,7 +21,7 @@ from models.streams import NoiseBlocks, Streams, in_step, integers_below, unifor
 from models.varied import draw_all, groups
 
 
-class Agent(Replaying, TickingAgent):
+class Agent(Replaying):
     """``act / observe / learn``, one step of all members after another. E is ``config.num_envs``.
 
     Target: ``r + discount * Q_target(s', argmax_a Q(s', a))``, r alone after termination; a time limit is no
@@ -34,10 +33,10 @@ class Agent(Replaying, TickingAgent):
     action_kinds = (Discrete,)
     groups = staticmethod(groups)
 
-    def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int], device: torch.device = CPU):
+    def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
         super().__init__()
         assert isinstance(spaces.actions, Discrete)
-        self.config, self.spaces, self.seeds, self.device = config, spaces, list(seeds), device
+        self.config, self.spaces, self.seeds = config, spaces, list(seeds)
         self.own = draw_all(config, seeds)
         first = self.own[0]
         self.obs_size, self.actions = spaces.obs_shape[0], spaces.actions.n
@@ -45,46 +44,31 @@ class Agent(Replaying, TickingAgent):
         self.network: Mlp | Dueling = Mlp(sizes, config.activation)
         if config.head == "dueling":
             self.network = Dueling(config, sizes)
-        start = self.network.initial(in_step(seeds, "weights")).to(device)
+        start = self.network.initial(in_step(seeds, "weights"))
         self.online = nn.Parameter(start, requires_grad=False)
         self.target = nn.Parameter(start.clone(), requires_grad=False)
-        self.optimizer = MemberAdam(self.online, torch.tensor([own.lr for own in self.own], device=device))
+        self.optimizer = MemberAdam(self.online, torch.tensor([own.lr for own in self.own]))
         vector, number = ((self.obs_size,), torch.float32), ((), torch.float32)
         columns = {"obs": vector, "next_obs": vector, "action": number, "reward": number, "discount": number}
-        self.replay = ReplayBuffer(columns, config.buffer_size, len(seeds), device, grows=True)
-        self.curiosity = curiosity_of(config, spaces, seeds, device)
+        self.replay = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
+        self.curiosity = curiosity_of(config, spaces, seeds)
         self.envs, self.updates_per_step = config.num_envs, config.updates_per_step
         self.noise = NoiseBlocks(
-            streams_on(device, seeds, "exploration and replay"),
+            in_step(seeds, "exploration and replay"),
             [
                 (uniforms, {"explore": (self.envs,)}),
                 (integers_below(self.actions), {"action": (self.envs,)}),
                 (uniforms, {"replay": (config.updates_per_step, first.batch_size)}),
             ],
-            NoiseBlocks.STEPS if device == CPU else BLOCK,
-            device,
         )
         self.numbers: dict[str, Tensor] = {}  # of the step under way
-        self.episodes = torch.zeros(len(seeds), dtype=torch.int64, device=device)  # finished
+        self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # finished
         self.steps = 0
         # Values and goals [M, B] of the latest update and the gradient [M, D], looked at now and then.
         self._latest: dict[str, Tensor] = {}
-        self._each = torch.arange(self.actions, device=device).view(1, -1, 1)
+        self._each = torch.arange(self.actions).view(1, -1, 1)
         self._epsilon = Epsilon(config)
         self._views()
-
-    @staticmethod
-    def memory_bytes(config: Config, spaces: Spaces, members: int, steps: int | None, dynamics: Any = None) -> int:
-        assert isinstance(spaces.actions, Discrete)
-        hidden = list(config.hidden_sizes)
-        sizes, numbers, batch = [*spaces.obs_shape, *hidden, spaces.actions.n], sum(hidden), config.batch_size
-        weights = parameters(sizes)
-        if config.head == "dueling":
-            weights, numbers = Dueling(config, sizes).size, numbers + 3 * config.feature_dim
-        kept, row = config.buffer_size if steps is None else min(config.buffer_size, steps), 4 * (2 * sizes[0] + 3)
-        drawn = NoiseBlocks.STEPS * (config.updates_per_step * batch + 2 * config.num_envs)
-        curious = curiosity_bytes(config, spaces, batch)
-        return members * (28 * weights + 2 * kept * row + 8 * drawn + batch * (2 * row + 12 * numbers) + curious)
 
     def _views(self) -> None:
         self._policy = self.with_weights(self.online)
@@ -98,10 +82,7 @@ class Agent(Replaying, TickingAgent):
     def act(self, obs: Tensor) -> Tensor:
         self.numbers = self.noise.next()
         self.steps += 1
-        return self._explored(obs, self.epsilon())
-
-    def _explored(self, obs: Tensor, epsilon: Tensor) -> Tensor:
-        explore = self.numbers["explore"] < epsilon.unsqueeze(1)
+        explore = self.numbers["explore"] < self.epsilon().unsqueeze(1)
         return torch.where(explore, self.numbers["action"], self._policy.act(obs))
 
     def epsilon(self) -> Tensor:
@@ -123,20 +104,6 @@ class Agent(Replaying, TickingAgent):
         for uniform in self.numbers["replay"].unbind(1):
             loss = self.update(uniform, learning)
         return loss if learning is None else loss.masked_fill(~able, torch.nan)
-
-    @torch.no_grad()
-    def tick(self, obs: Tensor, numbers: Mapping[str, Tensor], steps: Tensor) -> Tensor:
-        self.numbers = dict(numbers)
-        return self._explored(obs, self._epsilon.now(self.episodes, steps * self.envs, self.budget))
-
-    @torch.no_grad()
-    def tock(self, done: Tensor, **row: Tensor) -> tuple[Tensor, Tensor]:
-        self.replay.put(**row)
-        self.episodes += done.sum(1)
-        able = (self.episodes >= self.config.init_episodes) & self.replay.holds(max(1, self.config.fill))
-        for uniform in self.numbers["replay"].unbind(1):
-            loss = self.update(uniform, able)
-        return loss.masked_fill(~able, torch.nan), able
 
     def update(self, uniform: Tensor, learning: Tensor | None = None) -> Tensor:
         """Loss ``[M]`` of a gradient step of the members ``learning [M]`` (None: all) on rows by ``uniform [M, B]``."""

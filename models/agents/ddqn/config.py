@@ -86,5 +86,4 @@ FAMILY = Family(
     validate=validate,
     ineffective=ineffective,
     trains_on_proxies=True,
-    accelerators=("cpu", "gpu"),
 )

@@ -20,9 +20,7 @@ from models.agents.model_generalisation.values import (
 )
 from models.contract import Policy, StepAgent
 from models.losses import entropy, explained_variance
-from models.mlp import parameters
 from models.optim import norms
-from models.replay import row_bytes
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.state import like
@@ -105,29 +103,6 @@ class Agent(StepAgent):
     @staticmethod
     def needs_dynamics(config: Config) -> bool:
         return config.model == "perfect"
-
-    @staticmethod
-    def memory_bytes(config: Config, spaces: Spaces, members: int, steps: int | None, dynamics: Any = None) -> int:
-        assert isinstance(spaces.actions, Discrete)
-        seen, actions = spaces.obs_shape[0], spaces.actions.n
-        hidden = list(config.hidden_sizes)
-        perfect = config.model == "perfect" and dynamics is not None
-        bits = _has_bits(config, spaces)
-        row = row_bytes(States.layout(dynamics) if perfect else Transitions.layout(seen, actions, bits))
-        nets, size = [], seen
-        if config.model == "latent":
-            size = config.num_features * (config.feature_width if config.latent_type == "categorical" else 1)
-            nets = [(seen, size), (size, seen)]
-        if config.model in ("simple", "latent"):
-            nets += [(size + actions, outputs) for outputs in (1, 1, size)]
-        weights = sum(parameters((first, *hidden, last)) for first, last in (*nets, (size, actions)))
-        numbers = sum(hidden) + size + actions  # of a row of a batch, in each network
-        starts = config.rollout_batch_size or config.batch_size
-        imagined = config.rollout_length * starts * (config.model != "none")
-        drawn = config.updates_per_step * (config.batch_size + imagined * actions)
-        at_work = 12 * (imagined + config.batch_size * (1 + len(nets))) * numbers
-        copied = config.buffer_size if steps is None else min(config.buffer_size, steps)
-        return members * (20 * weights + (config.buffer_size + copied) * row + 8 * drawn + at_work)
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:

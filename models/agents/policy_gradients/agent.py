@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.agents.policy_gradients.batch import CHUNK, Batch, pack, table, unpack
+from models.agents.policy_gradients.batch import Batch, pack, table, unpack
 from models.agents.policy_gradients.config import Config
 from models.contract import EpisodeAgent, Policy
-from models.layers import trunk, trunk_sizes
+from models.layers import trunk
 from models.losses import entropy_loss, explained_variance, policy_gradient, value_loss
-from models.mlp import MlpNetwork, parameters
+from models.mlp import MlpNetwork
 from models.optim import Adam, clip_gradients, gradients, norms
 from models.spaces import Discrete, Spaces
 from models.state import like
@@ -46,16 +46,6 @@ class Agent(EpisodeAgent):
             self.optimizers.append(Adam([self.network.critic.flat], config.value_lr or config.lr, eps=config.adam_eps))
         self.batch: Batch | None = None
         self.taken = torch.zeros(len(seeds), dtype=torch.int64)  # steps of every member, those of the batch not yet
-
-    @staticmethod
-    def memory_bytes(config: Config, spaces: Spaces, members: int, steps: int | None, dynamics: Any = None) -> int:
-        assert isinstance(spaces.actions, Discrete)
-        features, weights, numbers = trunk_sizes(spaces, config.conv_channels)
-        weights += parameters((features, *config.hidden_sizes, spaces.actions.n))
-        if config.baseline == "value" and not config.shared_trunk:
-            weights += parameters((features, *config.value_hidden_sizes, 1))
-        table = config.batch_episodes * (spaces.max_episode_steps or 1) * (spaces.obs_bytes + 20)
-        return members * (24 * weights + 8 * CHUNK * (numbers + sum(config.hidden_sizes)) + table)
 
     def begin(self, envs: int, streams: Streams, *, sample: bool, **_: Any) -> "SoftmaxPolicy":
         return SoftmaxPolicy(self, envs, streams, sample)

@@ -33,16 +33,16 @@ from models.agents.ppo.actions import noise_of
 from models.agents.ppo.config import Config
 from models.agents.ppo.networks import LIMIT, ActorCritic, Play
 from models.contract import InnerAgent
-from models.curiosity import curiosity_bytes, curiosity_of
+from models.curiosity import curiosity_of
 from models.layers import exp
 from models.losses import clipped_surrogate, clipped_value_error
 from models.moments import Moments
 from models.optim import LockstepAdam, clip_norm
-from models.replay import ReplayBuffer, row_bytes
+from models.replay import ReplayBuffer
 from models.replaying import rates
 from models.spaces import Continuous, Discrete, Spaces
 from models.state import like
-from models.streams import NoiseBlocks, Streams
+from models.streams import Streams
 from models.trajectory import generalised_advantages
 from models.varied import draw_all, groups
 
@@ -91,15 +91,6 @@ class Agent(InnerAgent):
         self._fixed = torch.zeros(members, self.online.shape[1] - self.network.trained)  # gradient of what is fixed
         self._drawn = torch.empty(0)  # actions of the step under way, before they were clipped
         self._view()
-
-    @staticmethod
-    def memory_bytes(config: Config, spaces: Spaces, members: int, steps: int | None, dynamics: Any = None) -> int:
-        network, rows = ActorCritic(config, config, spaces), rollout_length(config, spaces) * config.num_envs
-        kept, row = rows if steps is None else min(rows, steps), row_bytes(columns_of(config, spaces))
-        hidden = sum(config.hidden_sizes)
-        drawn = NoiseBlocks.STEPS * config.num_envs * network.actions.outputs
-        curious = curiosity_bytes(config, spaces, min(rows, config.batch_size))
-        return members * (24 * sum(network.counts) + 4 * kept * (row + hidden) + 8 * drawn + curious)
 
     def _view(self) -> None:
         self.parts = self.network.parts(self.online)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from models.agents.tabular.config import Config
 from models.contract import InnerAgent, Policy
-from models.curiosity import curiosity_bytes, curiosity_of
+from models.curiosity import curiosity_of
 from models.epsilon import Epsilon
 from models.replaying import rates
 from models.spaces import Discrete, Spaces
@@ -140,14 +140,6 @@ class Agent(InnerAgent):
     def steps(self) -> int:
         """How many have been acted in."""
         return self._now.count
-
-    @staticmethod
-    def memory_bytes(config: Config, spaces: Spaces, members: int, steps: int | None, dynamics: Any = None) -> int:
-        assert isinstance(spaces.actions, Discrete)
-        table = 4 * spaces.obs_shape[0] * spaces.actions.n
-        drawn = _BLOCK * config.num_envs * (12 + 8 * spaces.actions.n * config.random_ties)
-        curious = curiosity_bytes(config, spaces, config.num_envs)
-        return members * (table * (2 + 2 * bool(config.count_bonus)) + drawn + curious)
 
     def discounts(self) -> Tensor:
         return torch.tensor([own.discount for own in self.own])

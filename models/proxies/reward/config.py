@@ -186,5 +186,5 @@ def validate(config: Config) -> str | None:
 
 FAMILY = Family(
     config=Config, implementations={"RN": {}}, learns_from="evolution", proxy_defaults=proxy_defaults,
-    validate=validate, ineffective=ineffective, accelerators=("cpu", "gpu"),
+    validate=validate, ineffective=ineffective,
 )  # fmt: skip

@@ -339,5 +339,5 @@ def validate(config: Config) -> str | None:
 
 FAMILY = Family(
     config=Config, implementations={"SE": {}}, learns_from="evolution", proxy_defaults=proxy_defaults,
-    usual_agents=usual_agents, validate=validate, ineffective=ineffective, accelerators=("cpu", "gpu"),
+    usual_agents=usual_agents, validate=validate, ineffective=ineffective,
 )  # fmt: skip
