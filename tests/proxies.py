@@ -1,9 +1,13 @@
 """Random learned environments of every kind, and their files."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor
 
 from envs.make import make_environment
@@ -14,6 +18,7 @@ from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
+from rounding import FUNCTION, UNIT, Stack, gamma
 
 CARTPOLE = Spaces((4,), Discrete(2), max_episode_steps=500, max_return=500.0)
 PUSHED = Spaces((2,), Continuous((-1.0,), (1.0,)), max_episode_steps=999)
@@ -47,6 +52,10 @@ REWARDS: dict[str, tuple[Reward, Spaces, str]] = {
     f"reward-{mode}": (Reward(mode=mode, proxy_hidden_size=5, rn_terminal="zero", **_SCALED), TOLD, "telling")
     for mode in (0, 2, 3, 7, 101)
 } | {"reward": (Reward(proxy_hidden_size=5, test_episodes=1), CARTPOLE, "cartpole")}  # fmt: skip
+PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu, "leakyrelu": partial(F.leaky_relu, negative_slope=0.01), "tanh": torch.tanh,
+    "prelu": partial(F.leaky_relu, negative_slope=0.25), "identity": lambda x: x.clone(),
+}  # fmt: skip
 DESCRIPTION = {"settings": {"seed": 3, "vary": ["lr"]}, "scores": {"report": {"mean": 497.25}}}
 
 
@@ -63,6 +72,49 @@ def written(path: Path, kind: str = "mdp", seed: int = 0, scale: float = 1.0, **
     values = {"config": config, "spaces": spaces, "game": game, "description": DESCRIPTION} | changes
     files.save(path, parameters[0], **values)
     return parameters[0]
+
+
+def stack_of(tensors: dict[str, Tensor], config: Any, name: str, x: Tensor, error: Tensor | float = 0.0) -> Stack:
+    """Error bounds of the network ``name`` of a file for inputs ``x [B, in]``."""
+    count = sum(key.startswith(f"{name}.") and key.endswith(".weight") for key in tensors)
+    layers = [(tensors[f"{name}.{i}.weight"], tensors[f"{name}.{i}.bias"]) for i in range(count)]
+    return Stack(layers, PLAIN[config.proxy_activation_fn], x, error)
+
+
+def step_errors(path: Path | str, kind: str, state: Tensor, encoded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Error bounds of one step from ``state [B, S]`` by actions ``encoded [B, A]``: next state ``[B, S]``, reward
+    ``[B]``, done ``[B]``."""
+    (config, spaces, _), tensors = KINDS[kind], load_file(path)
+    still, sure = torch.zeros(state.shape).double(), torch.zeros(len(state)).double()
+    if config.reward_form != "free":
+        return still, _target_error(tensors, config, spaces, state, encoded), sure
+    x = torch.cat([encoded, state], 1)
+    reward = stack_of(tensors, config, "reward", x).error[:, 0]
+    if config.proxy == "bandit":
+        return still, reward, sure
+    return stack_of(tensors, config, "state", x).error, reward, stack_of(tensors, config, "done", x).error[:, 0]
+
+
+def _target_error(tensors: dict[str, Tensor], config: Any, spaces: Spaces, state: Tensor, encoded: Tensor) -> Tensor:
+    """Error bound of rewards ``[B]`` by a target."""
+    shown = (state - tensors["target.center"]) / tensors["target.spread"]
+    aim = stack_of(tensors, config, "target", shown, 2 * UNIT * shown.abs())
+    if isinstance(spaces.actions, Discrete):  # by whether actions are equal
+        difference = torch.tensor(1.0)
+        error = torch.tensor(0.0)
+        clear = aim.outputs.topk(2, 1).values
+        assert (clear[:, 0] - clear[:, 1] > 4 * aim.error.amax(1)).all(), "rounding decides the best action"
+    else:
+        low, high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
+        place = (2 * (encoded - low) / (high - low) - 1).clamp(-1, 1)
+        difference = (place - aim.outputs.clamp(-1, 1)).abs()
+        error = aim.error + 4 * UNIT + UNIT * difference
+    size = len(spaces.actions.low) if isinstance(spaces.actions, Continuous) else spaces.actions.n
+    difference, error = (each.expand(len(state), size).double() for each in (difference, error))
+    if config.reward_form == "absolute":
+        return (error + gamma(size + 1) * difference).mean(1)
+    off = (2 * difference * error + gamma(size + 2) * difference.square()).mean(1)
+    return off if config.reward_form == "squared" else 4 * off + FUNCTION * UNIT  # exp(-4 x) has a slope of at most 4
 
 
 def _usual_done(networks: Networks, parameters: Tensor) -> float:

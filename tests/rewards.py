@@ -18,6 +18,7 @@ from models.proxies import files
 from models.proxies.reward.config import Config
 from models.proxies.reward.networks import Networks
 from models.streams import Streams
+from rounding import FUNCTION, UNIT, Stack
 
 SEEN, TOLD = 3, ("speed", "cost")
 SCALED: dict[str, Any] = {"rn_input_center": (0.5, -1.0, 0.0), "rn_input_spread": (2.0, 0.5, 3.0)}
@@ -110,3 +111,20 @@ def phi_of(networks: Networks, flat: Tensor, obs: Tensor, info: Tensor | None = 
     with torch.no_grad():
         given = plain(networks, flat)(torch.cat(parts, 1))[:, 0] * float(networks.scaled(flat[None]))
     return given.sign() * (given.abs().exp() - 1) if config.rn_output == "symexp" else given
+
+
+def phi_error(networks: Networks, flat: Tensor, obs: Tensor, info: Tensor | None = None) -> Tensor:
+    """Error bound ``[N]`` of `phi_of`."""
+    config, mode = networks.config, networks.mode
+    if config.mode == 0:
+        return torch.zeros(len(obs))
+    seen = obs - torch.tensor(config.rn_input_center) if config.rn_input_center else obs
+    seen = seen / torch.tensor(config.rn_input_spread) if config.rn_input_spread else seen
+    parts = [seen] * mode.state + ([info] if mode.info and info is not None else [])
+    x = torch.cat(parts, 1)
+    linear = [layer for layer in plain(networks, flat) if isinstance(layer, nn.Linear)]
+    layers = [(layer.weight, torch.zeros(len(layer.weight)) if layer.bias is None else layer.bias) for layer in linear]
+    bounds = Stack(layers, LAYERS[config.proxy_activation_fn], x, 2 * UNIT * x.abs())
+    scale = abs(float(networks.scaled(flat[None])))
+    error, size = scale * (bounds.error[:, 0] + UNIT * bounds.outputs[:, 0].abs()), scale * bounds.outputs[:, 0].abs()
+    return size.exp() * (error + FUNCTION * UNIT) if config.rn_output == "symexp" else error

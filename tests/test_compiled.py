@@ -21,7 +21,7 @@ from models.agents.td3.config import Config as TD3
 from models.intrinsic import Intrinsic
 from models.streams import Streams
 
-pytest.importorskip("numba")
+pytest.importorskip("numba", reason="needs the extra fast")
 from control.loops import compiled  # noqa: E402
 from models.agents.tabular.compiled import _first  # noqa: E402
 from models.compiled import better  # noqa: E402

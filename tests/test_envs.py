@@ -323,7 +323,7 @@ def test_a_missing_module_or_package_is_told_in_one_line(monkeypatch):
 
 
 def test_takecover_for_real(tmp_path, monkeypatch):
-    pytest.importorskip("vizdoom")
+    pytest.importorskip("vizdoom", reason="needs the extra doom")
     monkeypatch.chdir(tmp_path)  # the engine writes its settings where it is started
     environment = make_environment("takecover", 1, 1)
     assert environment.spaces.obs_shape == (8, 32, 32) and environment.spaces.actions == our.Discrete(3)

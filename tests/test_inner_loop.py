@@ -138,7 +138,7 @@ def test_alone_as_in_company_to_the_bit(case: str, kept: list[int]) -> None:
 
 @pytest.mark.parametrize("case", ["varied", "dueling"])
 def test_threads_take_whole_groups_and_change_no_bit(case: str) -> None:
-    pytest.importorskip("numba")
+    pytest.importorskip("numba", reason="needs the extra fast")
     settings, agent = CASES[case]
     loop, seeds, found = loop_of(agent=agent, **settings), list(range(20, 26)), []
     proxies = proxies_of(loop, len(seeds))

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from models.layers import Dense, Network, convolution, dense, sigmoid
 from models.streams import Streams
+from rounding import FUNCTION, UNIT, affine, gamma, near
 
 
 @pytest.mark.parametrize("batch", [1, 2, 33])
@@ -15,7 +16,7 @@ def test_dense_is_linear_for_every_member(inputs: int, outputs: int, batch: int)
     x, weight, bias = torch.randn(3, batch, inputs), torch.randn(3, inputs, outputs), torch.randn(3, outputs)
     out = dense(x, weight, bias)
     for m in range(3):
-        torch.testing.assert_close(out[m], F.linear(x[m], weight[m].T, bias[m]))
+        near(out[m], F.linear(x[m], weight[m].T, bias[m]), affine(x[m], weight[m].T, bias[m]))
 
 
 @pytest.mark.parametrize("batch", [1, 2, 31, 768])
@@ -39,7 +40,7 @@ def test_a_member_alone_is_the_same_to_the_bit(inputs: int, outputs: int, batch:
 
 def test_sigmoid_is_the_logistic_function() -> None:
     x = torch.linspace(-200, 200, 4001)
-    torch.testing.assert_close(sigmoid(x), torch.sigmoid(x), rtol=0, atol=2e-7)
+    near(sigmoid(x), torch.sigmoid(x), 4 * UNIT)  # of (1 + tanh(x / 2)) / 2: two roundings of numbers up to 2
 
 
 @pytest.mark.parametrize(("channels", "out", "size"), [(8, 32, 32), (1, 5, 7), (3, 4, 8), (2, 1, 6)])
@@ -49,7 +50,8 @@ def test_convolution_is_conv2d_for_every_member(channels: int, out: int, size: i
     ours = convolution(x, kernel.flatten(2).transpose(1, 2), bias)
     for m in range(2):
         theirs = F.conv2d(x[m], kernel[m], bias[m], stride=2, padding=1)
-        torch.testing.assert_close(ours[m], theirs, rtol=1e-4, atol=1e-5)
+        terms = F.conv2d(x[m].abs(), kernel[m].abs(), bias[m].abs(), stride=2, padding=1)
+        near(ours[m], theirs, gamma(9 * channels + 1) * terms)
 
 
 def test_weights_are_views_in_the_order_of_the_layers() -> None:
@@ -77,4 +79,5 @@ def test_a_scale_shrinks_the_weight_and_not_the_bias() -> None:
 def test_a_gain_gives_orthogonal_weights(inputs: int, outputs: int) -> None:
     weight = Network([Dense("a", inputs, outputs, gain=1.5)], Streams([3])).named_weights()["a.weight"][0]
     product = weight @ weight.T if inputs < outputs else weight.T @ weight
-    torch.testing.assert_close(product, 1.5**2 * torch.eye(min(inputs, outputs)), rtol=0, atol=1e-5)
+    # Householder's QR: orthogonal to small multiples of gamma (Higham 2002, theorem 19.4), and the product's sum.
+    near(product, 1.5**2 * torch.eye(8), 1.5**2 * gamma(32 + 8 * FUNCTION))

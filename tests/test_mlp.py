@@ -1,5 +1,6 @@
 """The fully connected network in both layouts against torch's own layers and autograd, and each member by itself."""
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from models.agents.model_generalisation.values import network
 from models.layers import BLOCK, Dense, Truncated
 from models.mlp import Mlp, MlpNetwork
 from models.streams import Streams
+from rounding import Stack, near
 
 MODULES = {
     "relu": nn.ReLU, "leakyrelu": lambda: nn.LeakyReLU(0.01), "tanh": nn.Tanh, "prelu": nn.PReLU,
@@ -76,6 +78,27 @@ def torch_stack(mlp: Mlp, flat: Tensor, layout: str, member: int) -> nn.Sequenti
     return nn.Sequential(*modules[:-1])
 
 
+def check_member(
+    mlp: Mlp, flat: Tensor, x: Tensor, upstream: Tensor, layout: str, m: int, stack: nn.Sequential, found: list[Tensor]
+) -> None:
+    """Outputs ``[B, out]``, gradients of the parameters and of the inputs ``x [B, in]``: those of torch's ``stack``, by
+    as much as rounding may move them."""
+    theirs = x.clone().requires_grad_()
+    result = stack(theirs)
+    result.backward(upstream)
+    bounds = Stack(plain_layers(mlp, flat, layout, m), copy.deepcopy(stack[1]).double(), x)
+    layers, down, shared = bounds.backward(upstream)
+    allowed = torch.zeros(1, mlp.size)
+    for places, errors in zip(plain_layers(mlp, allowed, layout, 0), layers, strict=True):
+        for place, error in zip(places, errors, strict=True):
+            place.copy_(error)
+    if mlp.activation == "prelu" and len(layers) > 1:
+        allowed[0, slope(mlp)] = shared
+    near(found[0], result, bounds.error)
+    near(found[1], torch_gradient(mlp, stack, layout), allowed[0])
+    near(found[2], theirs.grad, down)
+
+
 def torch_gradient(mlp: Mlp, stack: nn.Sequential, layout: str) -> Tensor:
     """The gradients of `torch_stack`, in the places of `Mlp.layers`; what fills a row up has none."""
     found = torch.zeros(1, mlp.size)
@@ -102,12 +125,8 @@ def check_against_torch(mlp: Mlp, flat: Tensor, layout: str, batch: int) -> None
     parameters, down = mlp.backward(layers, mine, trace, goal, inputs=True)
     assert down is not None and torch.equal(mlp.backward(layers, mine, trace, goal)[0], parameters)
     for m in range(3):
-        stack, theirs = torch_stack(mlp, flat, layout, m), x[m].clone().requires_grad_()
-        result = stack(theirs)
-        result.backward(wanted[m])
-        torch.testing.assert_close(placed(trace[-1], layout)[m], result, rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(parameters[m], torch_gradient(mlp, stack, layout), rtol=1e-5, atol=5e-6)
-        torch.testing.assert_close(placed(down, layout)[m], theirs.grad, rtol=1e-5, atol=2e-6)
+        found = [placed(trace[-1], layout)[m], parameters[m], placed(down, layout)[m]]
+        check_member(mlp, flat, x[m], wanted[m], layout, m, torch_stack(mlp, flat, layout, m), found)
 
 
 @pytest.mark.parametrize("activation", ModelConfig.__dataclass_fields__["activation"].metadata["choices"])
@@ -131,11 +150,10 @@ def test_leakyrelu_of_another_slope() -> None:
     trace = mlp.forward(mlp.layers(flat), x)
     stack = torch_stack(mlp, flat, "columns", 0)
     stack[1] = nn.LeakyReLU(0.25)
-    result = stack(x[0].T)
-    torch.testing.assert_close(trace[-1][0].T, result, rtol=1e-6, atol=1e-6)
-    result.sum().backward()
-    gradient, _ = mlp.backward(mlp.layers(flat), x, trace, torch.ones(1, 2, 6))
-    torch.testing.assert_close(gradient[0], torch_gradient(mlp, stack, "columns"), rtol=1e-5, atol=2e-6)
+    upstream = torch.ones(1, 2, 6)
+    gradient, down = mlp.backward(mlp.layers(flat), x, trace, upstream, inputs=True)
+    assert down is not None
+    check_member(mlp, flat, x[0].T, upstream[0].T, "columns", 0, stack, [trace[-1][0].T, gradient[0], down[0].T])
 
 
 @pytest.mark.parametrize("sizes", [[4, 83, 1], [9, 40, 30, 2], [2, 6, 5]], ids=str)

@@ -8,7 +8,7 @@ import torch
 from envs.make import make_environment
 from envs.names import GAMES
 
-pytest.importorskip("mujoco")
+pytest.importorskip("mujoco", reason="needs the extra mujoco")
 GAME_IDS = {"halfcheetah": "HalfCheetah-v5", "hopper": "Hopper-v5", "swimmer": "Swimmer-v5"}
 
 

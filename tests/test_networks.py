@@ -12,6 +12,8 @@ from models.agents.command_conditioned.networks import BehaviorNetwork, GatedNet
 from models.layers import ConvolutionalTrunk
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
+from rounding import FUNCTION, STEEPEST, UNIT, Stack, gamma, near
+from rounding import affine as affine_error
 
 LANDER = Spaces((8,), Discrete(4), max_return=320.0)
 HIDDEN = (32, 128, 128, 128)
@@ -30,6 +32,33 @@ def plain(network, member: int) -> dict[str, Tensor]:
 
 def affine(weights: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
     return F.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+
+def error_of(weights: dict[str, Tensor], name: str, x: Tensor, before: Tensor | float = 0.0) -> Tensor:
+    """Error bound of `affine`, if ``x`` has an error of at most ``before``."""
+    return affine_error(x, weights[f"{name}.weight"], weights[f"{name}.bias"], before)
+
+
+def bent(error: Tensor, result: Tensor) -> Tensor:
+    """Error bound of an activation's ``result``, if its argument has ``error``."""
+    return STEEPEST * error + FUNCTION * UNIT * result.abs()
+
+
+def product_error(x: Tensor, of_x: Tensor, y: Tensor, of_y: Tensor) -> Tensor:
+    """Error bound of ``x * y``."""
+    return of_x * y.abs() + x.abs() * of_y + UNIT * (x * y).abs()
+
+
+def gated_error(
+    weights: dict[str, Tensor], activation: Callable[[Tensor], Tensor], obs: Tensor, command: Tensor
+) -> Tensor:
+    """Error bound of a behaviour network: tanh of the state times sigmoid of the command, then layers."""
+    state, gate = affine(weights, "state_fc.0", obs).tanh(), affine(weights, "command_fc.0", command).sigmoid()
+    of_state = bent(error_of(weights, "state_fc.0", obs), state)
+    of_gate = bent(error_of(weights, "command_fc.0", command, UNIT * command.abs()), gate)
+    names = sorted(name.removesuffix(".weight") for name in weights if name.startswith("output") and "weight" in name)
+    layers = [(weights[f"{name}.weight"], weights[f"{name}.bias"]) for name in names]
+    return Stack(layers, activation, state * gate, product_error(state, of_state, gate, of_gate)).error
 
 
 class PublishedBehavior(nn.Module):
@@ -76,7 +105,9 @@ def test_initial_scales_are_the_published_ones() -> None:
         weight = weights[f"{name}.weight"]
         small = min(weight.shape)
         product = weight @ weight.T if weight.shape[0] == small else weight.T @ weight
-        torch.testing.assert_close(product, gain**2 * torch.eye(small), rtol=0, atol=1e-5)
+        longer = max(weight.shape)
+        # Householder's QR: orthogonal to small multiples of gamma (Higham 2002, theorem 19.4), and the product's sum.
+        near(product, gain**2 * torch.eye(small), gain**2 * gamma(longer + small * FUNCTION))
         bias = weights[f"{name}.bias"]
         assert 0 < bias.abs().max() <= weight.shape[1] ** -0.5
     last = weights["output_fc.6.weight"]
@@ -95,7 +126,9 @@ def test_published_weights_give_the_published_outputs() -> None:
     for m in range(3):
         for grad in (True, False):  # the views that acting keeps see the new weights too
             with torch.set_grad_enabled(grad):
-                torch.testing.assert_close(agent(obs, command)[m], model(obs[m], command[m]), rtol=0, atol=1e-6)
+                scaled = command[m] * torch.tensor([0.025, 0.01])
+                error = gated_error(plain(agent.policy, m), torch.relu, obs[m], scaled)
+                near(agent(obs, command)[m], model(obs[m], command[m]), error)
 
 
 @pytest.mark.parametrize(("name", "activation"), ACTIVATIONS.items())
@@ -107,7 +140,7 @@ def test_any_activation_between_hidden_layers(name: str, activation: Callable[[T
     for i in (0, 2):
         x = activation(affine(weights, f"output_fc.{i}", x))
     out = network(obs.unsqueeze(0), command.unsqueeze(0))[0]
-    torch.testing.assert_close(out, affine(weights, "output_fc.4", x), rtol=1e-5, atol=1e-6)
+    near(out, affine(weights, "output_fc.4", x), gated_error(weights, activation, obs, command))
 
 
 # -- hypernetwork ------------------------------------------------------------------------------------------------------
@@ -122,11 +155,16 @@ def test_hypernetwork_is_a_network_with_generated_weights(name: str, activation:
         weights = plain(network, m)
         for b in range(7):
             x = affine(weights, "state_fc.0", obs[m, b]).tanh()
+            error = bent(error_of(weights, "state_fc.0", obs[m, b]), x)
             for i, (a, width) in enumerate([(6, 10), (10, 5), (5, 4)]):
                 matrix = affine(weights, f"weight_fc.{i}", command[m, b]).view(a, width)
-                x = x @ matrix + affine(weights, f"bias_fc.{i}", command[m, b])
-                x = activation(x) if i < 2 else x
-            torch.testing.assert_close(out[m, b], x, rtol=1e-5, atol=1e-5)
+                bias = affine(weights, f"bias_fc.{i}", command[m, b])
+                wrong = error_of(weights, f"weight_fc.{i}", command[m, b]).view(a, width)
+                generated = x.abs().double() @ wrong + error_of(weights, f"bias_fc.{i}", command[m, b])
+                error = affine_error(x, matrix.T, bias, error) + generated
+                x = x @ matrix + bias
+                x, error = (activation(x), bent(error, activation(x))) if i < 2 else (x, error)
+            near(out[m, b], x, error)
     assert (out < 0).any()  # logits are not cut at zero
 
 
@@ -148,11 +186,14 @@ def test_gated_network(name: str, activation: Callable[[Tensor], Tensor]) -> Non
     assert network.flat.shape[1] == 5_252
     obs, command = torch.randn(2, 7, 8), torch.randn(2, 7, 1)
     for m in range(2):
-        weights, x = plain(network, m), obs[m]
+        weights, x, error = plain(network, m), obs[m], torch.zeros(7, 8).double()
         for i in range(2):
             gate = torch.sigmoid(affine(weights, f"gate_fc.{i}", command[m]))
-            x = activation(affine(weights, f"layer_fc.{i}", x)) * gate
-        torch.testing.assert_close(network(obs, command)[m], affine(weights, "output_fc", x), rtol=1e-5, atol=1e-6)
+            of_gate = bent(error_of(weights, f"gate_fc.{i}", command[m]), gate)
+            hidden = activation(affine(weights, f"layer_fc.{i}", x))
+            error = product_error(hidden, bent(error_of(weights, f"layer_fc.{i}", x, error), hidden), gate, of_gate)
+            x = hidden * gate
+        near(network(obs, command)[m], affine(weights, "output_fc", x), error_of(weights, "output_fc", x, error))
 
 
 def test_convolutional_trunk() -> None:
@@ -161,9 +202,14 @@ def test_convolutional_trunk() -> None:
     assert trunk.features == 128 * 2 * 2
     images = torch.randint(256, (2, 3, 8, 32, 32), dtype=torch.uint8)
     for m in range(2):
-        x = images[m].float() / 255
+        x, error = images[m].float() / 255, torch.tensor(0.0)
         weights = plain(trunk, m)
         for layer in trunk.layers:
             kernel = weights[f"{layer.name}.weight"].view(layer.outputs, -1, 3, 3)
-            x = F.conv2d(x, kernel, weights[f"{layer.name}.bias"], stride=2, padding=1).relu()
-        torch.testing.assert_close(trunk(images)[m], x.flatten(1), rtol=1e-4, atol=1e-5)
+            bias = weights[f"{layer.name}.bias"]
+            terms = F.conv2d(x.abs(), kernel.abs(), bias.abs(), stride=2, padding=1)
+            error = gamma(kernel[0].numel() + 1) * terms + F.conv2d(
+                error.expand_as(x), kernel.abs(), stride=2, padding=1
+            )
+            x = F.conv2d(x, kernel, bias, stride=2, padding=1).relu()
+        near(trunk(images)[m], x.flatten(1), error.flatten(1))

@@ -41,7 +41,7 @@ def local() -> InnerLoop:
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[RayWorkers]:
-    pytest.importorskip("ray")
+    pytest.importorskip("ray", reason="needs the extra tune")
     workers = RayWorkers(CONFIG, "DDQN", AGENT, GAME, 2, None)
     yield workers
     workers.close()
@@ -234,7 +234,7 @@ except Stop:
 @pytest.mark.slow
 def test_ctrl_c_is_the_parents_and_nothing_is_printed_or_left() -> None:
     """Without `close`; Ctrl-C to the processes of Ray and the workers too, and one worker is killed meanwhile."""
-    pytest.importorskip("ray")
+    pytest.importorskip("ray", reason="needs the extra tune")
     temporary = tempfile.mkdtemp(prefix="t")  # a short path, as sockets need
     process = script(INTERRUPTED, TMPDIR=temporary)
     assert process.stdout

@@ -51,7 +51,7 @@ def test_every_picture_of_the_pages_is_understood(conf: ModuleType) -> None:
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     for needed in ("sphinx", "furo", "myst_parser"):
-        pytest.importorskip(needed)
+        pytest.importorskip(needed, reason="needs the extra docs")
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-n", "-W", "--keep-going", "-q"]
     command += ["-d", str(tmp_path / "read"), "-c", "docs", ".", str(tmp_path / "site")]
     done = subprocess.run(

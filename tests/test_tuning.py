@@ -184,7 +184,7 @@ def test_what_is_wrong_before_a_search_is_one_line(
     flags: str, missing: str, said: str, logdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
 ) -> None:
     if missing != "ray" and (missing or "ray_address" in flags):
-        pytest.importorskip("ray")
+        pytest.importorskip("ray", reason="needs the extra tune")
     if missing:
         monkeypatch.setitem(sys.modules, missing, None)
     refused(trainer.main, ["--use_tune", "--logdir", str(logdir), *flags.split()], said, capsys)
@@ -196,7 +196,7 @@ def test_what_is_wrong_before_a_search_is_one_line(
 
 def command_of(tmp_path: Path, text: str, flags: str) -> list[str]:
     """A search of the space ``text``, for the new folder ``here``."""
-    pytest.importorskip("ray")
+    pytest.importorskip("ray", reason="needs the extra tune")
     (tmp_path / "here").mkdir(parents=True)
     (space := tmp_path / "space.yaml").write_text(text)
     return ["--use_tune", "--search_space", str(space), *TINY, *flags.split()]
@@ -251,7 +251,7 @@ def test_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest
 @pytest.mark.parametrize("algorithm", ["optuna", "bohb", "pbt"])
 def test_every_algorithm_searches(algorithm: str, length: str, tmp_path: Path) -> None:
     if algorithm == "bohb":
-        pytest.importorskip("hpbandster")
+        pytest.importorskip("hpbandster", reason="needs the extra bohb")
     flags = f"--num_samples 3 {length} --max_concurrent_trials 2 --tune_algorithm {algorithm}"
     assert searched(tmp_path, SPACE, flags)[::2] == (0, "")
     statuses = [row["status"] for row in found(tmp_path)]
@@ -290,7 +290,7 @@ def test_ctrl_c_writes_what_is_known(number: int, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_search_joins_a_cluster_and_leaves_it_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = pytest.importorskip("ray")
+    ray = pytest.importorskip("ray", reason="needs the extra tune")
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_worker_niceness", "0")

@@ -2,6 +2,7 @@
 the oracle."""
 
 import importlib
+import itertools
 import pickle
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from safetensors.torch import load_file
 
 import understudy
 from conftest import ROOT
@@ -23,7 +25,9 @@ from envs.seeded import normal, uniform
 from envs.synthetic import starts_of
 from envs.tensor import TensorEnvironment
 from models.proxies import files
-from proxies import KINDS, dynamics_of, written
+from models.spaces import Discrete, Spaces
+from proxies import KINDS, dynamics_of, stack_of, step_errors, written
+from rounding import FUNCTION, UNIT, near
 from understudy import ProxyError, hashing, program
 from understudy.env import SyntheticEnv, make_synthetic
 from understudy.kinds import KINDS as READ
@@ -179,7 +183,24 @@ def test_hashes_are_the_trainers() -> None:
 def test_first_states_are_those_that_agents_see(name: str) -> None:
     seeds = torch.arange(-3, 69).view(4, 6, 3)
     starts = starts_of(make_environment(name, 6, 3))(seeds).numpy()
-    np.testing.assert_allclose(program.real_starts(name)(seeds.numpy()), starts, rtol=0, atol=1e-7)
+    near(program.real_starts(name)(seeds.numpy()), starts, UNIT * np.abs(starts))  # of float64, rounded once
+
+
+def encoded(spaces: Spaces, actions: Any) -> torch.Tensor:
+    """Actions as networks see them, float32 ``[N, A]``: one-hot, or as they are."""
+    numbers = torch.as_tensor(np.atleast_1d(actions))
+    if isinstance(spaces.actions, Discrete):
+        return torch.nn.functional.one_hot(numbers, spaces.actions.n).float()
+    return numbers.view(-1, spaces.actions.size)
+
+
+def first_error(path: str, kind: str) -> torch.Tensor:
+    """Error bound of first states ``[S]``: the largest of a thousand."""
+    tensors = load_file(path)
+    if "initial.0.weight" not in tensors:
+        return torch.zeros(1).double()
+    noise = torch.randn(1000, tensors["initial.0.weight"].shape[1])
+    return stack_of(tensors, KINDS[kind][0], "initial", noise).error.amax(0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -190,7 +211,12 @@ def test_steps_are_those_of_the_tensor_program(tmp_path: Path, kind: str) -> Non
     dynamics = dynamics_of(files.load(env.unwrapped.proxy.path))
     seeds = torch.arange(40).view(1, 40)
     firsts = torch.from_numpy(env.unwrapped.program.first_states(seeds.numpy()))
-    torch.testing.assert_close(firsts, dynamics.initial(seeds[None])[0].float(), atol=1e-6, rtol=1e-6)
+    (config, spaces, _), expected = KINDS[kind], dynamics.initial(seeds[None])[0].float()
+    error = FUNCTION * UNIT * expected[0].abs()
+    if latent := dynamics.program.networks.latent:
+        noise = normal(seeds[0], latent).float()
+        error = stack_of(load_file(env.unwrapped.proxy.path), config, "initial", noise, UNIT * noise.abs()).error
+    near(firsts[0], expected[0], error)
     tensors = TensorEnvironment(dynamics, 1, 1)
     ends = []
     for episode in range(20):
@@ -198,11 +224,13 @@ def test_steps_are_those_of_the_tensor_program(tmp_path: Path, kind: str) -> Non
         tensors.set_state(torch.from_numpy(obs)[None, None])
         done = False
         while not done:
-            action = env.action_space.sample()
+            action, before = env.action_space.sample(), torch.from_numpy(obs)[None]
             obs, reward, terminated, truncated, info = env.step(action)
             expected = tensors.step(torch.as_tensor(action)[None, None])
-            assert np.allclose(obs, expected.obs[0, 0].numpy(), 1e-5, 1e-5) and obs.dtype == np.float32 and info == {}
-            assert reward == pytest.approx(expected.reward.item(), 1e-5, 1e-5) and isinstance(reward, float)
+            of_obs, of_reward, _ = step_errors(env.unwrapped.proxy.path, kind, before, encoded(spaces, action))
+            near(obs, expected.obs[0, 0], of_obs[0])
+            near(reward, expected.reward[0, 0], of_reward[0])
+            assert obs.dtype == np.float32 and isinstance(reward, float) and info == {}
             assert terminated is expected.terminated.item()
             assert truncated == (expected.truncated.item() and not kind.startswith("bandit"))
             tensors.state = torch.from_numpy(obs)[None, None]
@@ -287,29 +315,36 @@ def test_many_equal_single_ones(tmp_path: Path, kind: str, mode: AutoresetMode) 
     assert ours.metadata["autoreset_mode"] is mode and type(ours.unwrapped).__name__ == "SyntheticVectorEnv"
     for name in ("observation_space", "action_space", "single_observation_space", "single_action_space"):
         assert getattr(ours, name) == getattr(theirs, name)
-    same(ours.reset(seed=11), theirs.reset(seed=11))
+    firsts = first_error(path, kind)
+    same(ours.reset(seed=11), theirs.reset(seed=11), firsts)
     ours.action_space.seed(0)
     ended = np.zeros(2, int)
     for step in range(120):
         if step in (60, 80):
             seed = None if step == 60 else [5, None, 6, 7, None, 8]
-            same(ours.reset(seed=seed), theirs.reset(seed=seed))
+            same(ours.reset(seed=seed), theirs.reset(seed=seed), firsts)
         actions = ours.action_space.sample()
+        before = torch.from_numpy(ours.unwrapped._state)
+        of_obs, of_reward, _ = step_errors(path, kind, before, encoded(KINDS[kind][1], actions))
         one, other = ours.step(actions), theirs.step(actions)
-        same(one, other)
+        same(one, other, torch.maximum(of_obs, firsts), of_reward)
+        for env, state in zip(theirs.envs, ours.unwrapped._state, strict=True):
+            env.unwrapped._state[:] = state  # rounding adds up from step to step else
         ended += one[2].sum(), one[3].sum()
     assert (ended[0] > 100 and ended[1] == 0) if kind.startswith("bandit") else ended.min() > 0
 
 
-def same(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> None:
-    """Observations and rewards to float rounding, ends exactly, infos with the same observations."""
+def same(ours: tuple[Any, ...], theirs: tuple[Any, ...], *errors: torch.Tensor) -> None:
+    """Observations and rewards but for rounding, of which ``errors`` are the bounds, ends exactly, infos with the same
+    observations."""
     assert len(ours) == len(theirs)
-    for one, other in zip(ours[:-1], theirs[:-1], strict=True):
+    for one, other, error in itertools.zip_longest(ours[:-1], theirs[:-1], errors, fillvalue=0.0):
         assert one.shape == other.shape and one.dtype in (np.bool_, np.float32)
-        assert np.array_equal(one, other) if one.dtype == bool else np.allclose(one, other, atol=1e-4, rtol=1e-4)
+        near(one.astype(np.float64), other.astype(np.float64), error)
     assert ours[-1].keys() == theirs[-1].keys()
     if ours[-1]:
         assert np.array_equal(ours[-1]["_final_obs"], theirs[-1]["_final_obs"])
-        for one, other in zip(ours[-1]["final_obs"], theirs[-1]["final_obs"], strict=True):
+        for one, other, error in zip(ours[-1]["final_obs"], theirs[-1]["final_obs"], errors[0], strict=True):
             assert (one is None) == (other is None)
-            assert one is None or np.allclose(one, other, atol=1e-4, rtol=1e-4)
+            if one is not None:
+                near(one, other, error)
