@@ -1,6 +1,9 @@
 """The scripts of experiments/ that measure what learned rewards and environments are worth: their calls and files."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -101,6 +104,21 @@ NOT_OURS = f"json is '{OTHER}', which holds no numbers of this script; allowed: 
 ])  # fmt: skip
 def test_a_call_that_cannot_work_is_one_line(script: ModuleType, flags: str, said: str, capsys: Shown) -> None:
     refused(script.main, flags.split(), said, capsys)
+
+
+def test_a_new_machine_reads_no_word_of_fonts(tmp_path: Path) -> None:
+    """matplotlib looks for fonts at its first import, and says so after 5 seconds; here at once."""
+    code = (
+        "import sys, threading\n"
+        "later = threading.Timer\n"
+        "threading.Timer = lambda seconds, function: later(0, function)\n"
+        "from experiments.reward_networks import figure\n"
+        "sys.exit(figure.main(['curves', 'docs/results/reward_networks.json', '--out', sys.argv[1]]))\n"
+    )
+    variables = os.environ | {"MPLCONFIGDIR": str(tmp_path)}
+    words = [sys.executable, "-c", code, str(tmp_path / "figure.png")]
+    done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

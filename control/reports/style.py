@@ -4,8 +4,12 @@ project takes them from here.
 Imports no matplotlib, which takes half a second that `--help` and flag errors must not pay.
 """
 
+import logging
 from dataclasses import dataclass
 from typing import Any
+
+# On a new machine matplotlib looks for fonts, and says so amid what we print.
+logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 FORMATS = ("png", "pdf", "svg")
 THEMES = ("light", "dark")
