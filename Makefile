@@ -34,7 +34,7 @@ export OMP_NUM_THREADS ?= 1
 # Where a shell sets it, every start compiles the sources anew: seconds each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup trainer searcher train demo test slow soak fuzz lint format types bench docs linkcheck tensorboard clean again
+.PHONY: help setup trainer searcher train demo test slow soak fuzz portability lint format types bench docs linkcheck tensorboard clean again
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -80,6 +80,9 @@ soak: setup  ## random kills and resumes, for hours
 
 fuzz: setup  ## thousands of damaged flags, files and environments, for an hour
 	@$(RUN) -m pytest -m fuzz -s $(ARGS)
+
+portability: setup  ## the quick suite under other processors' code, locales, paths and orders, for an hour
+	@$(RUN) tests/portability.py $(ARGS)
 
 lint: setup  ## style
 	@$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(VENV)/bin/shellcheck -x bash_train.sh experiments/*.sh experiments/*/*.sh .ci/run

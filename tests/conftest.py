@@ -4,6 +4,7 @@ import contextlib
 import gc
 import io
 import os
+import random
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from typing import Any
 # Before torch is imported: idle OpenMP threads spin and take the cores from the other test workers.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["SDL_VIDEODRIVER"] = "dummy"
-os.environ["MKL_CBWR"] = "AUTO"  # as trainer.py sets it
+os.environ.setdefault("MKL_CBWR", "AUTO")  # as trainer.py does
 
 import pytest
 from hypothesis import settings
@@ -27,6 +28,17 @@ ROOT = Path(__file__).resolve().parent.parent
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Shuffles the tests by the seed TEST_ORDER, if there is one; groups of one process stay in one."""
+    if order := os.environ.get("TEST_ORDER"):
+        random.Random(order).shuffle(items)
+
+
+def pytest_report_header() -> str | None:
+    order = os.environ.get("TEST_ORDER")
+    return f"random order: TEST_ORDER={order}" if order else None
 
 
 def pytest_collection_finish() -> None:

@@ -68,7 +68,8 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
 
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     # The code travels with the search, so that every node runs this very version; what it imports must be there.
-    code = {"py_modules": _PACKAGES, "env_vars": {"OMP_NUM_THREADS": "1", "MKL_CBWR": "AUTO"}}
+    variables = {"OMP_NUM_THREADS": "1", "MKL_CBWR": os.environ.get("MKL_CBWR", "AUTO")}  # rounds as this process does
+    code = {"py_modules": _PACKAGES, "env_vars": variables}
     common: dict[str, Any] = {"runtime_env": code, "log_to_driver": False, "logging_level": logging.CRITICAL}
     temporary = tempfile.mkdtemp(prefix="ray-")
     before = signal.getsignal(signal.SIGTERM)
