@@ -54,15 +54,14 @@ train_seed() { # SEED, in a bash of its own
     local seed=$1
     eval "set -- $BASH_TRAIN_FLAGS"
     set -- "$PYTHON" "$ROOT/trainer.py" "$@" --seed "$seed"
-    [ -z "$BASH_TRAIN_STOP" ] || set -- "$PYTHON" -c "$BASH_TRAIN_HEAR" "$BASH_TRAIN_STOP" "$@"
-    echo "$$" >"$BASH_TRAIN_LOGS/seed_$seed.pid" # exec keeps the number
-    exec "$@" >>"$BASH_TRAIN_LOGS/seed_$seed.log" 2>&1
+    echo "$$" >"$LOGS/seed_$seed.pid" # exec keeps the number
+    exec_job "$@" >>"$LOGS/seed_$seed.log" 2>&1
 }
 
 # shellcheck disable=SC2329  # called by name
-run_seed() { # SEED, run by GNU parallel or xargs in a bash of its own; what that does not do itself stands here
+run_seed() { # SEED, the job of `in_parallel`; what xargs does not do itself stands here
     local seed=$1 status=0 began
-    [ -z "$BASH_TRAIN_STOP" ] || [ ! -e "$BASH_TRAIN_STOP" ] || return 0
+    [ -z "$JOB_STOP" ] || [ ! -e "$JOB_STOP" ] || return 0
     [ -z "$BASH_TRAIN_SAYS" ] || echo "seed $seed begins"
     began=$(date +%s)
     # shellcheck disable=SC2016  # which the other bash expands
@@ -73,9 +72,9 @@ run_seed() { # SEED, run by GNU parallel or xargs in a bash of its own; what tha
             *) echo "seed $seed ended with status $status after $(($(date +%s) - began)) s" ;;
         esac
     fi
-    [ -n "$BASH_TRAIN_STOP" ] || return "$status"
+    [ -n "$JOB_STOP" ] || return "$status"
     printf '%s\t:\t%s\t%s\t0\t0\t%s\t0\trun_seed %s\n' "$(place_of "$seed")" "$began" \
-        "$(($(date +%s) - began))" "$status" "$seed" >>"$BASH_TRAIN_LOGS/joblog.tsv"
+        "$(($(date +%s) - began))" "$status" "$seed" >>"$LOGS/joblog.tsv"
 }
 
 # shellcheck disable=SC2329
@@ -85,31 +84,6 @@ place_of() { # SEED among all, from 1 on: the number of GNU parallel's job
         place=$((place + 1))
         [ "$seed" != "$1" ] || echo "$place"
     done
-}
-
-# What a shell starts in the background does not hear Ctrl-C. A seed does again by this, and begins only before it.
-hear='
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_DFL)
-if os.path.exists(sys.argv[1]):
-    sys.exit(130)
-os.execvp(sys.argv[2], sys.argv[2:])'
-
-# As `in_parallel`, of the seeds that have not finished.
-by_xargs() {
-    local process seed todo=()
-    interrupted=
-    [ -s "$joblog" ] ||
-        printf 'Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n' >"$joblog"
-    for seed in $(seeds_that failed); do todo+=("$seed"); done
-    [ ${#todo[@]} -gt 0 ] || return 0
-    trap 'interrupted=1; : >"$BASH_TRAIN_STOP"' INT
-    # shellcheck disable=SC2016  # expanded by the shell of the seed
-    printf '%s\n' "${todo[@]}" |
-        xargs -n 1 -P "${JOBS:-$(getconf _NPROCESSORS_ONLN)}" "$BASH" -c 'run_seed "$1"' _ &
-    process=$!
-    while kill -0 "$process" 2>/dev/null; do wait "$process" || true; done
-    rm -f "$BASH_TRAIN_STOP"
 }
 
 # seeds_that finished|failed: by the last row of each seed in the joblog; columns 7 to 9 are exit code, signal, command.
@@ -138,7 +112,7 @@ for seed in ${seeds:-none}; do
     esac
 done
 [ -z "$(echo "$seeds" | tr ' ' '\n' | sort | uniq -d)" ] || refuse "SEEDS is '$seeds'; allowed: each seed once"
-prepare or_xargs
+prepare
 
 largest=$(echo "$seeds" | tr ' ' '\n' | sort -n | tail -n 1)
 read_back=$("$PYTHON" -c "$read_flags" "$ROOT" "$@" --seed "$largest") || exit 2
@@ -149,49 +123,51 @@ identity=()
 for flag in "$@"; do
     [ "$flag" = --resume ] || identity+=("$flag")
 done
-BASH_TRAIN_LOGS=$logdir/bash_train/$(folder_name ${identity[@]+"${identity[@]}"})
-mkdir -p "$BASH_TRAIN_LOGS" 2>/dev/null || refuse "logdir is '$logdir'; no folder can be written there"
+LOGS=$logdir/bash_train/$(folder_name ${identity[@]+"${identity[@]}"})
+mkdir -p "$LOGS" 2>/dev/null || refuse "logdir is '$logdir'; no folder can be written there"
 BASH_TRAIN_FLAGS=$([ $# -eq 0 ] || printf '%q ' "$@")
-BASH_TRAIN_STOP=${xargs:+$BASH_TRAIN_LOGS/stop} BASH_TRAIN_HEAR=$hear BASH_TRAIN_SEEDS=$seeds BASH_TRAIN_SAYS=
+BASH_TRAIN_SEEDS=$seeds BASH_TRAIN_SAYS=
 [ -z "$xargs" ] && [ -t 2 ] || BASH_TRAIN_SAYS=1
-export BASH_TRAIN_LOGS BASH_TRAIN_FLAGS BASH_TRAIN_STOP BASH_TRAIN_HEAR BASH_TRAIN_SEEDS BASH_TRAIN_SAYS
+export LOGS BASH_TRAIN_FLAGS BASH_TRAIN_SEEDS BASH_TRAIN_SAYS
 export -f train_seed run_seed place_of
-[ -z "$BASH_TRAIN_STOP" ] || rm -f "$BASH_TRAIN_STOP"
 
 # Seeds outlive a GNU parallel that was killed outright; a second process on the same run would spoil it.
 for seed in $seeds; do
-    pid=$(cat "$BASH_TRAIN_LOGS/seed_$seed.pid" 2>/dev/null || true)
+    pid=$(cat "$LOGS/seed_$seed.pid" 2>/dev/null || true)
     case "$(ps -ww -p "${pid:-0}" -o args= 2>/dev/null || true) " in
         *" --seed $seed "*) refuse "seed $seed is still training, as process $pid; wait or: kill -INT $pid" ;;
     esac
 done
 
-joblog=$BASH_TRAIN_LOGS/joblog.tsv
+joblog=$LOGS/joblog.tsv
 options+=(--joblog "$joblog")
 [ -z "$resume" ] || options+=(--resume-failed) # which is --resume, and the failed ones once more
 if [ -n "$resume" ] && [ -s "$joblog" ]; then
     skipped=$(seeds_that finished | xargs)
     [ -z "$skipped" ] || echo "Finished earlier and skipped: $skipped (delete $joblog to run them again)"
 else
-    rm -f "$joblog" "$BASH_TRAIN_LOGS"/seed_*.log
+    rm -f "$joblog" "$LOGS"/seed_*.log
 fi
-echo "Seeds $seeds; follow one with: tail -f $BASH_TRAIN_LOGS/seed_${seeds%% *}.log"
+echo "Seeds $seeds; follow one with: tail -f $LOGS/seed_${seeds%% *}.log"
 
-if [ -n "$xargs" ]; then
-    echo "GNU parallel is missing (apt-get install parallel), so there is no bar and no time left; xargs starts the seeds"
-    by_xargs
+if [ -n "$xargs" ]; then # which keeps no joblog and skips nothing
+    [ -s "$joblog" ] ||
+        printf 'Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n' >"$joblog"
+    todo=$(seeds_that failed)
 else
-    [ -z "$BASH_TRAIN_SAYS" ] || options+=(--ungroup)
-    # shellcheck disable=SC2086  # one argument per seed
-    in_parallel run_seed ::: $seeds
+    todo=$seeds
 fi
+[ -z "$BASH_TRAIN_SAYS" ] || options+=(--ungroup)
+interrupted=
+# shellcheck disable=SC2086  # one argument per seed
+[ -z "$todo" ] || in_parallel run_seed $todo
 touch "$joblog"
 
 unfinished=$(seeds_that failed)
 if [ -n "$unfinished" ]; then
     echo "bash_train.sh: these seeds did not finish (--resume with the same flags continues them):" >&2
     for seed in $unfinished; do
-        log=$BASH_TRAIN_LOGS/seed_$seed.log
+        log=$LOGS/seed_$seed.log
         echo "  seed $seed: $(tail -n 1 "$log" 2>/dev/null) [$log]" >&2
     done
 fi

@@ -105,19 +105,27 @@ def _gnu_parallel() -> bool:
     return version.stdout.startswith("GNU parallel")
 
 
-GNU_PARALLEL, MISSING = _gnu_parallel(), "GNU parallel is missing (apt-get install parallel)"
+STARTERS = ["xargs", *["parallel"] * _gnu_parallel()]
+"""What scripts can start jobs with on this machine."""
 
 
 class Script:
-    """A bash script, started in ``folder`` with the interpreter above."""
+    """A bash script, started in ``folder`` with the interpreter above. With ``starter`` xargs, `parallel` is another
+    program of that name, as moreutils has one."""
 
-    def __init__(self, path: str, folder: Path, more: str = "", **variables: str):
+    def __init__(self, path: str, folder: Path, starter: str, more: str = "", **variables: str):
         self.path, self.folder = ROOT / path, folder
         python = folder / "python"
         python.write_text(INTERPRETER.format(python=sys.executable) + more)
         python.chmod(0o755)
         kept = {name: value for name, value in os.environ.items() if name not in OURS}
         self.environment = {**kept, "PYTHON": str(python), "HOME": str(folder), **variables}
+        if starter == "xargs":
+            other = folder / "bin" / "parallel"
+            other.parent.mkdir(exist_ok=True)
+            other.write_text("#!/bin/sh\nexit 0\n")
+            other.chmod(0o755)
+            self.environment["PATH"] = f"{other.parent}:{os.environ['PATH']}"
 
     def start(self, *flags: str, **variables: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(

@@ -8,7 +8,6 @@ import os
 import re
 import runpy
 import shlex
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -230,9 +229,8 @@ def test_every_slow_command_runs(page: Path, workplace: Path) -> None:
     slow = [command for command in commands(page) if any(word in command for word in SLOW)]
     reads = any(re.search(r"exp_dir/\S+/version_", command) for command in slow)  # what the quick ones have made
     for command in commands(page) if reads else slow:
-        possible = "bash_train.sh" not in command or shutil.which("parallel")
-        if "transfer.py" in command:  # of the extra `bench`
-            possible = importlib.util.find_spec("stable_baselines3") is not None
+        # transfer.py needs the extra `bench`
+        possible = "transfer.py" not in command or importlib.util.find_spec("stable_baselines3") is not None
         if possible and not command.startswith(SETUP) and (command in slow or command.startswith("python trainer.py")):
             run(scaled(command), workplace)
 

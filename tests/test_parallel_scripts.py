@@ -1,4 +1,5 @@
-"""The scripts that train with GNU parallel, with an interpreter that trains nothing: only they are under test."""
+"""The scripts that train side by side, with an interpreter that trains nothing: only they are under test. Jobs are
+started with xargs, and once more with GNU parallel where that is installed."""
 
 import os
 import shutil
@@ -9,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from fake_runs import GNU_PARALLEL, MISSING, Script
+from fake_runs import STARTERS, Script
 
-pytestmark = pytest.mark.skipif(not GNU_PARALLEL, reason=MISSING)
 SEEDS = "bash_train.sh"
 GRADIENTS = "experiments/policy_gradients/run.sh"
 CELLS = "experiments/model_generalisation/run.sh"
@@ -40,23 +40,28 @@ FEW = {
 }
 
 
-def script(path: str, folder: Path) -> Script:
-    return Script(path, folder, AFTER[path], **FEW[path])
+def script(path: str, folder: Path, starter: str) -> Script:
+    return Script(path, folder, starter, AFTER[path], **FEW[path])
+
+
+@pytest.fixture(params=STARTERS)
+def starter(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-def seeds(tmp_path: Path) -> Script:
-    return script(SEEDS, tmp_path)
+def seeds(tmp_path: Path, starter: str) -> Script:
+    return script(SEEDS, tmp_path, starter)
 
 
 @pytest.fixture
-def gradients(tmp_path: Path) -> Script:
-    return script(GRADIENTS, tmp_path)
+def gradients(tmp_path: Path, starter: str) -> Script:
+    return script(GRADIENTS, tmp_path, starter)
 
 
 @pytest.fixture
-def cells(tmp_path: Path) -> Script:
-    return script(CELLS, tmp_path)
+def cells(tmp_path: Path, starter: str) -> Script:
+    return script(CELLS, tmp_path, starter)
 
 
 def called(*words: str) -> str:
@@ -96,32 +101,35 @@ def called(*words: str) -> str:
     *((path, "", {"LOGDIR": "python/x"}, "LOGDIR is 'python/x'; no folder can be written there")
       for path in (GRADIENTS, CELLS)),
 ])  # fmt: skip
-def test_a_call_that_cannot_work_is_one_line(path: str, flags: str, variables: dict, said: str, tmp_path: Path) -> None:
-    script(path, tmp_path).refuses(said, *flags.split(), **variables)
+def test_a_call_that_cannot_work_is_one_line(
+    path: str, flags: str, variables: dict, said: str, tmp_path: Path, starter: str
+) -> None:
+    script(path, tmp_path, starter).refuses(said, *flags.split(), **variables)
 
 
 @pytest.mark.parametrize(("path", "word"), [(SEEDS, "SEEDS"), (GRADIENTS, "EPISODES"), (CELLS, "NUM_SEEDS")])
-def test_help_and_a_missing_parallel(path: str, word: str, tmp_path: Path) -> None:
-    ours, folder = script(path, tmp_path), tmp_path / "bin"
+def test_help_and_a_machine_without_both_starters(path: str, word: str, tmp_path: Path) -> None:
+    ours, folder = script(path, tmp_path, "xargs"), tmp_path / "bin"
     code, out, err = ours("--help")
     assert code == 0 and word in out and err == ""
-    folder.mkdir()
     for tool in ("bash", "tr", "sed", "sort", "uniq", "grep"):
         (folder / tool).symlink_to(str(shutil.which(tool)))
-    ours.refuses("apt-get install parallel", PATH=str(folder))
+    ours.refuses("GNU parallel and xargs are missing; apt-get install parallel", PATH=str(folder))
     assert "brew" in ours(PATH=str(folder))[2]
 
 
-@pytest.mark.parametrize("path", [SEEDS, GRADIENTS])
-def test_ctrl_c_lets_every_job_write_its_checkpoint(path: str, tmp_path: Path) -> None:
-    ours = script(path, tmp_path)
-    process, _ = ours.waiting(2, SEEDS="1 2", JOBS="2")
+@pytest.mark.parametrize(("path", "variables"), [
+    (SEEDS, {"SEEDS": "1 2 3"}), (GRADIENTS, {"SEEDS": "1 2"}), (CELLS, {})
+])  # fmt: skip
+def test_ctrl_c_lets_every_job_write_its_checkpoint(path: str, variables: dict, tmp_path: Path, starter: str) -> None:
+    ours = script(path, tmp_path, starter)
+    process, _ = ours.waiting(2, JOBS="2", **variables)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=90)
     assert process.returncode == 130 and err.count("checkpoint written") == 2 and "figure" not in out
     assert len(list(tmp_path.glob("waiting *"))) == 2, "nothing begins after Ctrl-C"
-    if path == SEEDS:
-        assert ours("--resume", SEEDS="1 2")[0] == 0 and ours.finished() == {"1": 1, "2": 1}
+    code, out, err = ours(*["--resume"] * (path != GRADIENTS), **variables)
+    assert (code, err) == (0, "") and set(ours.finished().values()) == {1}
 
 
 # -- bash_train.sh -----------------------------------------------------------------------------------------------------
@@ -165,10 +173,13 @@ def test_a_failed_seed_is_named_and_resumed_alone(seeds: Script, tmp_path: Path)
     assert seeds.finished() == {"1": 4, "2": 3, "3": 2}
 
 
-def test_after_sigkill_no_run_gets_a_second_writer(seeds: Script) -> None:
-    """Killed outright, GNU parallel leaves its jobs behind; they are named instead of joined by others."""
+def test_after_sigkill_no_run_gets_a_second_writer(seeds: Script, starter: str) -> None:
+    """Killed outright, the script leaves its jobs behind; they are named instead of joined by others."""
     process, jobs = seeds.waiting(2, SEEDS="1 2", JOBS="2")
-    os.killpg(process.pid, signal.SIGKILL)
+    if starter == "parallel":  # its jobs have process groups of their own
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
     process.wait(timeout=90)  # what is left behind may still hold its output
     try:
         code, _, err = seeds("--resume", SEEDS="1 2")
@@ -181,54 +192,23 @@ def test_after_sigkill_no_run_gets_a_second_writer(seeds: Script) -> None:
     assert seeds.finished() == {"1": 1, "2": 1}
 
 
-# -- bash_train.sh without GNU parallel --------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def alone(tmp_path: Path) -> Script:
-    """With another program of the name `parallel`, as moreutils has one."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "parallel").write_text("#!/bin/sh\nexit 0\n")
-    (folder / "parallel").chmod(0o755)
-    ours = script(SEEDS, tmp_path)
-    ours.environment["PATH"] = f"{folder}:{os.environ['PATH']}"
-    return ours
-
-
-def test_xargs_trains_where_gnu_parallel_is_missing(alone: Script, tmp_path: Path) -> None:
-    odd = "it's {} $HOME; a*b"
-    words = ["--exp_name", odd, "--gamename=cartpole"]
-    code, out, err = alone(*words, SEEDS="1 2 3", JOBS="2", RUNS="exp_dir/cartpole/x")
-    assert (code, err) == (0, "") and "GNU parallel is missing" in out
-    for seed in (1, 2, 3):
-        assert log_of(tmp_path, seed) == called(*words, "--seed", str(seed))
-        assert out.index(f"seed {seed} begins") < out.index(f"seed {seed} finished after ")
-    assert alone.finished() == {"1": 1, "2": 1, "3": 1}
+def test_xargs_says_so_and_writes_the_joblog_of_gnu_parallel(tmp_path: Path) -> None:
+    code, out, err = script(SEEDS, tmp_path, "xargs")("--gamename=cartpole", SEEDS="1 2 3", JOBS="2")
+    assert (code, err) == (0, "") and out.count("GNU parallel is missing") == 1
     (log,) = tmp_path.glob("exp_dir/bash_train/UDRL-cartpole-*/joblog.tsv")
     assert len(log.read_text().splitlines()) == 4
 
 
-def test_xargs_resumes_a_failed_seed_alone(alone: Script, seeds: Script, tmp_path: Path) -> None:
+def test_what_one_starter_has_begun_the_other_goes_on_with(tmp_path: Path) -> None:
+    alone, other = script(SEEDS, tmp_path, STARTERS[0]), script(SEEDS, tmp_path, STARTERS[-1])
     code, out, err = alone("--epochs", "3", SEEDS="1 2 3", FAIL="2", JOBS="2")
     assert code == 1 and alone.finished() == {"1": 1, "3": 1} and "seed 2 ended with status 1" in out
-    assert "seed 2: error: 2 broke [exp_dir/bash_train/" in err and "seed 1:" not in err
-    # What one has begun, the other goes on with.
-    code, out, err = seeds("--epochs", "3", "--resume", SEEDS="1 2 3", FAIL="2")
+    code, out, err = other("--epochs", "3", "--resume", SEEDS="1 2 3", FAIL="2")
     assert code == 1 and "Finished earlier and skipped: 1 3" in out and alone.finished() == {"1": 1, "3": 1}
     code, out, err = alone("--epochs", "3", "--resume", SEEDS="1 2 3")
     assert code == 0, err
     assert "Finished earlier and skipped: 1 3" in out and alone.finished() == {"1": 1, "2": 1, "3": 1}
     assert alone("--epochs", "3", "--resume", SEEDS="1 2 3")[0] == 0 and alone.finished()["2"] == 1
-
-
-def test_ctrl_c_without_gnu_parallel_lets_every_seed_write_its_checkpoint(alone: Script, tmp_path: Path) -> None:
-    process, _ = alone.waiting(2, SEEDS="1 2 3", JOBS="2")
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=90)
-    assert process.returncode == 130 and err.count("checkpoint written") == 2
-    assert len(list(tmp_path.glob("waiting *"))) == 2, "nothing begins after Ctrl-C"
-    assert alone("--resume", SEEDS="1 2 3")[0] == 0 and alone.finished() == {"1": 1, "2": 1, "3": 1}
 
 
 # -- policy gradients --------------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ set -euo pipefail
 usage() {
     cat <<'HELP'
 Trains ER, PerfectModel, SimpleModel, CategoricalLatent and GaussianLatent on ProcMaze, ButtonGrid and PanFlute, with
-much data (one update per step) and with little (ten), side by side with GNU parallel. One of these thirty cells is one
-process, whose seeds are members of one program. Then draws the figure.
+much data (one update per step) and with little (ten), side by side with GNU parallel or xargs. One of these thirty
+cells is one process, whose seeds are members of one program. Then draws the figure.
 
   experiments/model_generalisation/run.sh [--resume] [flags of trainer.py]
 
@@ -64,14 +64,15 @@ number() { # NAME DEFAULT LEAST
 }
 
 # shellcheck disable=SC2329  # called by name
-train() { # AGENT WORLD REGIME, run by GNU parallel in a bash of its own
-    local name=$1_$2_$3 steps=$NUM_STEPS
-    [ "$3" = high ] || steps=$(((NUM_STEPS + 9) / 10))
-    eval "set -- $1 $2 $3 $RUN_FLAGS"
-    set -- --implementation "$1" --preset "$2_$3" --exp_name "${EXP_NAME}_$3" --total_steps "$steps" "${@:4}"
+train() { # AGENT_WORLD_REGIME, the job of `in_parallel`
+    local name=$1 agent=${1%%_*} preset=${1#*_} steps=$NUM_STEPS
+    [ "${preset#*_}" = high ] || steps=$(((NUM_STEPS + 9) / 10))
+    eval "set -- $RUN_FLAGS"
+    set -- --implementation "$agent" --preset "$preset" --exp_name "${EXP_NAME}_${preset#*_}" --total_steps "$steps" "$@"
     [ "$(cat "$LOGS/$name.done" 2>/dev/null)" != "$*" ] || return 0
     rm -f "$LOGS/$name.done"
-    "$PYTHON" "$ROOT/trainer.py" "$@" ${RESUME:+--resume} >>"$LOGS/$name.log" 2>&1 && echo "$*" >"$LOGS/$name.done"
+    (exec_job "$PYTHON" "$ROOT/trainer.py" "$@" ${RESUME:+--resume}) >>"$LOGS/$name.log" 2>&1 &&
+        echo "$*" >"$LOGS/$name.done"
 }
 
 RESUME=
@@ -112,24 +113,24 @@ RUN_FLAGS=$(printf '%q ' --logdir "$LOGDIR" --seed "$SEED" --num_seeds "$NUM_SEE
 export LOGS NUM_STEPS EXP_NAME RUN_FLAGS RESUME
 export -f train
 
-first=${agents[0]}_${worlds[0]}_${regimes[0]}
-echo "Seeds $SEED to $((SEED + NUM_SEEDS - 1)); follow a cell with: tail -f $LOGS/$first.log"
-in_parallel train ::: "${agents[@]}" ::: "${worlds[@]}" ::: "${regimes[@]}"
+cells=()
+for agent in "${agents[@]}"; do
+    for world in "${worlds[@]}"; do
+        for regime in "${regimes[@]}"; do cells+=("${agent}_${world}_$regime"); done
+    done
+done
+echo "Seeds $SEED to $((SEED + NUM_SEEDS - 1)); follow a cell with: tail -f $LOGS/${cells[0]}.log"
+in_parallel train "${cells[@]}"
 
 status=0
 runs=()
-for agent in "${agents[@]}"; do
-    for world in "${worlds[@]}"; do
-        for regime in "${regimes[@]}"; do
-            name=${agent}_${world}_$regime
-            # Where trainer.py said that the run is: the folder of an environment has its parameters after its name.
-            runs+=("$(sed -n 's/^  run  *//p' "$LOGS/$name.log" 2>/dev/null | tail -n 1)")
-            [ ! -e "$LOGS/$name.done" ] || continue
-            [ $status = 1 ] || echo "run.sh: these did not finish (--resume with the same call goes on with them):" >&2
-            echo "  $name: $(tail -n 1 "$LOGS/$name.log" 2>/dev/null) [$LOGS/$name.log]" >&2
-            status=1
-        done
-    done
+for name in "${cells[@]}"; do
+    # Where trainer.py said that the run is: the folder of an environment has its parameters after its name.
+    runs+=("$(sed -n 's/^  run  *//p' "$LOGS/$name.log" 2>/dev/null | tail -n 1)")
+    [ ! -e "$LOGS/$name.done" ] || continue
+    [ $status = 1 ] || echo "run.sh: these did not finish (--resume with the same call goes on with them):" >&2
+    echo "  $name: $(tail -n 1 "$LOGS/$name.log" 2>/dev/null) [$LOGS/$name.log]" >&2
+    status=1
 done
 [ -z "$interrupted" ] || exit 130
 [ $status = 0 ] || exit 1

@@ -5,7 +5,7 @@ set -euo pipefail
 usage() {
     cat <<'HELP'
 Trains VPG, EPG, BPG, CPG and AAC as published, and AAC with --preset aac_tuned, on beresheet (LunarLander, 300 steps),
-side by side with GNU parallel; the seeds of one are members of one program. Then draws the figure.
+side by side with GNU parallel or xargs; the seeds of one are members of one program. Then draws the figure.
 
   experiments/policy_gradients/run.sh [flags of trainer.py]
 
@@ -33,11 +33,11 @@ ROOT=$(cd "${BASH_SOURCE[0]%run.sh}../.." && pwd)
 ARMS=(VPG/published EPG/published BPG/published CPG/published AAC/published AAC/aac_tuned)
 
 # shellcheck disable=SC2329  # called by name
-train() { # IMPLEMENTATION/PRESET, run by GNU parallel in a bash of its own
+train() { # IMPLEMENTATION/PRESET, the job of `in_parallel`
     local name=${1/\//_}
     eval "set -- $1 $RUN_FLAGS"
-    "$PYTHON" "$ROOT/trainer.py" --implementation "${1%/*}" --preset "${1#*/}" --exp_name "${1#*/}" \
-        --gamename beresheet --max_episodes "$EPISODES" --logdir "$LOGDIR" --resume "${@:2}" \
+    (exec_job "$PYTHON" "$ROOT/trainer.py" --implementation "${1%/*}" --preset "${1#*/}" --exp_name "${1#*/}" \
+        --gamename beresheet --max_episodes "$EPISODES" --logdir "$LOGDIR" --resume "${@:2}") \
         >>"$LOGS/$name.log" 2>&1 && touch "$LOGS/$name.done"
 }
 
@@ -74,7 +74,7 @@ export LOGDIR LOGS EPISODES RUN_FLAGS
 export -f train
 
 echo "Seeds ${seeds[*]}; follow one run with: tail -f $LOGS/CPG_published.log"
-in_parallel train ::: "${ARMS[@]}"
+in_parallel train "${ARMS[@]}"
 
 status=0
 for arm in "${ARMS[@]}"; do
