@@ -14,6 +14,7 @@ from torch import Tensor
 from models.machine import compiled, exact
 from models.mlp import Mlp
 from models.optim import MemberAdam
+from models.replay import NUMBERS
 from models.tiles import ACTIVATIONS, PRELU, RELU, TANH, ZERO, down, fraction, outer, slope_of, up
 from models.vectors import LANES, line, number, spread, store
 
@@ -197,6 +198,9 @@ def epsilon(a, m, t):
 
 
 @compiled
-def row_of(uniform, filled):
-    """The row of a replay buffer that a uniform number chooses (`ReplayBuffer.sample`)."""
+def row_of(uniform, before, filled):
+    """The row of a replay buffer that a uniform number and the one ``before`` it choose (`ReplayBuffer.sample`)."""
+    if filled > NUMBERS:
+        first, second = np.int64(uniform * np.float32(NUMBERS)), np.int64(before * np.float32(NUMBERS))
+        return min((first * filled + (second * filled >> 24)) >> 24, filled - 1)
     return min(np.int64(uniform * np.float32(filled)), filled - 1)

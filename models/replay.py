@@ -13,6 +13,8 @@ Columns = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape and dtype of one number or vector of a row, by name."""
 
 _FIRST_ROWS = 1024
+NUMBERS = 2**24
+"""How many uniform numbers there are: they have 24 bits."""
 
 
 class ReplayBuffer:
@@ -39,7 +41,7 @@ class ReplayBuffer:
             self._tables[dtype] = torch.empty(rows, members, sum(self._widths[dtype]), dtype=dtype, device=device)
         self.size = self.position = 0
         # Tensors, so that a captured graph of operations sees them change.
-        self._filled = torch.zeros((), device=device)
+        self._filled = torch.zeros((), dtype=torch.int64, device=device)
         self._last = torch.zeros((), dtype=torch.int64, device=device)
         self._member = torch.arange(members, device=device).unsqueeze(1)
 
@@ -87,11 +89,13 @@ class ReplayBuffer:
                 self._tables[dtype] = table
 
     def sample(self, uniform: Tensor) -> dict[str, Tensor]:
-        """Rows ``[M, B, ...]`` by ``uniform [M, B]`` in [0, 1): each is any of those filled, also more than once.
+        """Rows ``[M, B, ...]`` by ``uniform [M, B]`` float32 in [0, 1): each is any of those filled, also repeatedly.
 
         Vectors are views into whole rows, single numbers are contiguous.
         """
         index = (uniform * self._filled).to(torch.int64)
+        if self.capacity > NUMBERS:
+            index = torch.where(self._filled > NUMBERS, rows_of_two(uniform, self._filled), index)
         # Rounding may reach the number of rows itself.
         index = torch.minimum(index, self._last, out=index).mul_(self.members).add_(self._member).view(-1)
         found: dict[str, Tensor] = {}
@@ -141,6 +145,16 @@ class ReplayBuffer:
         for dtype, table in self._tables.items():
             table[: self.size] = self._side_by_side(dtype, rows)
         self.position = position
+
+
+def rows_of_two(uniform: Tensor, filled: Tensor | int) -> Tensor:
+    """Rows ``[M, B]`` int64 below ``filled``, at most 2**38, by ``uniform [M, B]`` float32 in [0, 1), two numbers each.
+
+    One number says where a row is, to one part in 2**24. The number before it in the batch (of the first, the last one)
+    says where in this part. So all rows are drawn equally often, if a batch has two rows at least.
+    """
+    first = (uniform * NUMBERS).to(torch.int64)
+    return (first * filled + (first.roll(1, -1) * filled >> 24)) >> 24
 
 
 def row_bytes(columns: Columns) -> int:

@@ -2,13 +2,14 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.replay import Columns, ReplayBuffer, row_bytes
+from models.replay import NUMBERS, Columns, ReplayBuffer, row_bytes, rows_of_two
 
 FLOAT = torch.float32
 KINDS: dict[str, Columns] = {
@@ -79,6 +80,37 @@ def test_the_first_and_the_last_number_draw_the_first_and_the_last_row(filled: i
     buffer.load_state_dict({"rows": {"row": torch.arange(filled)[:, None].expand(-1, 2)}, "position": filled % 100_000})
     ends = torch.tensor([0.0, 1 - 2**-24, 1.0]).expand(2, -1)
     assert buffer.sample(ends)["row"].tolist() == [[0, filled - 1, filled - 1]] * 2
+
+
+@pytest.mark.parametrize("filled", [2**24 + 1, 2**24 + 12_345, 10**8 + 7, 10**9])
+def test_every_row_beyond_the_numbers_of_24_bits_is_drawn(filled: int) -> None:
+    """The two numbers that choose a row are those of its first place among the 2**48 pairs; one pair less chooses the
+    row before it. So each row has its share of the pairs."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.cat([torch.tensor([0, 1, filled - 1]), torch.randint(filled, (5000,), generator=generator)]).tolist()
+    for offset in (0, -1):
+        pairs = [max(0, -(-row * 2**48 // filled) + offset) for row in rows]
+        parts = zip(*(divmod(pair, 2**24) for pair in pairs), strict=True)
+        first, second = (torch.tensor(part).div(2**24).float() for part in parts)
+        uniform = torch.stack([second, first], 1)  # a batch of two for every row
+        drawn = rows_of_two(uniform, filled)[:, 1].tolist()
+        assert drawn == [max(0, row + offset) for row in rows]
+        row_of = pytest.importorskip("models.compiled").row_of
+        assert [row_of(np.float32(one), np.float32(two), filled) for two, one in uniform.tolist()] == drawn
+
+
+def test_a_buffer_of_more_than_2_24_rows_draws_each() -> None:
+    """The same numbers draw other rows as soon as there is one row more than they can tell apart."""
+    buffer = ReplayBuffer({"row": ((), torch.uint8)}, NUMBERS + 3, 1)
+    (table,) = buffer.reserve(1)
+    table[:, 0, 0] = torch.arange(NUMBERS + 3).remainder_(251)
+    uniform = torch.tensor([[0.5, 1 - 2**-24]])
+    buffer.added(NUMBERS)
+    assert buffer.sample(uniform)["row"].tolist() == [[2**23 % 251, (NUMBERS - 1) % 251]]
+    buffer.added(3)
+    assert buffer.size == NUMBERS + 3
+    # 0.5 and 2**-24 of nearly 1 of a part, then nearly 1 and half a part: parts are of 1 + 3 / 2**24 rows
+    assert buffer.sample(uniform)["row"].tolist() == [[(2**23 + 2) % 251, (NUMBERS + 2) % 251]]
 
 
 def test_members_draw_their_own_rows() -> None:

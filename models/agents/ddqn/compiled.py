@@ -250,7 +250,7 @@ def improve(a, w, m, t):
     acted, paid, lasts, share = 2 * size, 2 * size + 1, 2 * size + 2, 2 * size + 3  # rows of the sample
     for u in range(updates):
         for j in range(batch):
-            row = row_of(a.replay[m, t, u, j], filled)
+            row = row_of(a.replay[m, t, u, j], a.replay[m, t, u, j - 1], filled)
             for k in range(share):
                 w.sample[k, j] = a.table[row, m, k]
         copy(w.sample, size, w.body[0], 0, size)

@@ -261,7 +261,7 @@ def improve(a, w, m, t):
         return
     for u in range(a.replay.shape[2]):
         for j in range(len(w.batch)):
-            w.batch[j] = row_of(a.replay[m, t, u, j], filled)
+            w.batch[j] = row_of(a.replay[m, t, u, j], a.replay[m, t, u, j - 1], filled)
         _goals(a, w, m, t, u)
         critics = a.critics.online[m]
         loss = _descend(a.first, critics, w.first, w.first_kept, w.first_back, w.critic_grad, w.goal)
