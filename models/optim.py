@@ -181,39 +181,47 @@ class AdamW:
 
 
 class LockstepAdam:
-    """Adam of one parameter ``[M, D]`` whose members all step together, each by its own learning rate ``lr [M]``.
+    """Adam of one parameter ``[M, D]`` whose members all step together, each by its own learning rate ``lr [M]``. With
+    ``apart``, some may step without the others, and ``count`` is a tensor ``[M]`` int64.
 
     D is a multiple of 64, for the fused kernel (see `AdamW`). It is one call where the rates are equal, else one a
     member. A member's numbers are those of `Adam` up to rounding.
     """
 
     def __init__(
-        self, param: Tensor, lr: Sequence[float], betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
-    ):
+        self, param: Tensor, lr: Sequence[float], betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        apart: bool = False,
+    ):  # fmt: skip
         if param.shape[1] % BLOCK:
             raise ValueError(f"{param.shape[1]} numbers a member are no multiple of {BLOCK}")
         self.param, self.lr, self.betas, self.eps = param, list(lr), betas, eps
         self.mean, self.square = torch.zeros_like(param), torch.zeros_like(param)
-        self.count = 0
+        self.count: int | Tensor = torch.zeros(len(param), dtype=torch.int64) if apart else 0
 
     @torch.no_grad()
-    def update(self, grad: Tensor, share: float = 1.0) -> None:
-        """One step by ``grad [M, D]`` and that share of the learning rates."""
+    def update(self, grad: Tensor, share: float = 1.0, moves: Tensor | None = None) -> None:
+        """One step by ``grad [M, D]`` and that share of the learning rates, of the members in ``moves [M]`` bool (None:
+        all of them; needs ``apart``)."""
         tensors = (self.param, grad, self.mean, self.square)
-        rows = [tensors] if len(set(self.lr)) == 1 else list(zip(*tensors, strict=True))
-        for lr, row in zip(self.lr, rows, strict=False):
+        together = isinstance(self.count, int)
+        rows = [tensors] if together and len(set(self.lr)) == 1 else list(zip(*tensors, strict=True))
+        counts = [self.count] * len(rows) if isinstance(self.count, int) else self.count.tolist()
+        for m, (lr, row) in enumerate(zip(self.lr, rows, strict=False)):
+            if moves is not None and not moves[m]:
+                continue
             param, own, mean, square = ([each] for each in row)
             adamw(
-                param, own, mean, square, [], [torch.tensor(float(self.count))], fused=True, amsgrad=False,
+                param, own, mean, square, [], [torch.tensor(float(counts[m]))], fused=True, amsgrad=False,
                 maximize=False, lr=share * lr, beta1=self.betas[0], beta2=self.betas[1], eps=self.eps, weight_decay=0.0,
                 capturable=False,
             )  # fmt: skip
-        self.count += 1
+        self.count = self.count + (1 if moves is None else moves)
 
     def select(self, param: Tensor, members: Tensor) -> None:
         """Keep ``members`` only; their parameters are now ``param``."""
         self.param, self.lr = param, [self.lr[m] for m in members.tolist()]
         self.mean, self.square = self.mean[members], self.square[members]
+        self.count = self.count if isinstance(self.count, int) else self.count[members]
 
     def state_dict(self) -> dict[str, Any]:
         return {"mean": self.mean, "square": self.square, "count": self.count}

@@ -192,6 +192,60 @@ def test_the_largest_norm_is_of_both_networks_and_of_each_member() -> None:
     near(bound, expected, (gamma(free.shape[1] + 8) + 1e-6 / free.norm(dim=1, keepdim=True)) * expected.abs())
 
 
+def test_passes_end_before_the_minibatch_that_is_too_far() -> None:
+    """By the update of an agent of one member: whether it goes on is asked of plain operations, minibatch by minibatch.
+    Adam corrects its bias by the updates that were made."""
+    config = dataclasses.replace(SMALL, ppo_epochs=4, lr=0.01, max_grad_norm=None, target_kl=0.004)
+    agent, plain = (lived(each, "discrete", 12, (0,)) for each in (config, dataclasses.replace(config, target_kl=None)))
+    table, made, kl = plain._judged(), 0, 0.0
+    parts = (part for _ in range(4) for part in plain._minibatches(table))
+    for part in parts:
+        logits = plain.network.actor.forward(plain.parts.actor, part[:, :4])[-1][0].T
+        log_ratio = Categorical(logits=logits).log_prob(part[0, 4]) - part[0, 5]
+        kl = float((log_ratio.exp() - 1 - log_ratio).mean())
+        if kl > 1.5 * 0.004:
+            break
+        plain.descend(part)
+        made += 1
+    assert 4 < made < 16, "in the midst of a later pass"
+    agent.learn()
+    torch.testing.assert_close(agent.online, plain.online, rtol=1e-5, atol=1e-6)
+    assert agent.updates(12, torch.ones(1, dtype=torch.int64)).tolist() == [made] == agent.optimizer.count.tolist()
+    assert kl > 0.006 and agent.updates(12, torch.ones(1, dtype=torch.int64)).tolist() == [16], "since the last call"
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_a_member_ends_its_passes_alone_as_in_company(kind: str) -> None:
+    config = dataclasses.replace(SMALL, ppo_epochs=5, lr=0.02, target_kl=0.005)
+
+    def learned(seeds: tuple[int, ...], members: list[int]) -> Agent:
+        agent, g = Agent(config, SPACES[kind], seeds), torch.Generator().manual_seed(0)
+        for _ in range(36):
+            obs, next_obs = torch.randn(2, 3, 2, 4, generator=g)[:, members]
+            reward, end = torch.randn(2, 3, 2, generator=g)[:, members]
+            agent.observe(obs, agent.act(obs), next_obs, reward, torch.ones_like(reward), end > 1)
+            agent.learn()
+        return agent
+
+    whole = learned((0, 1, 2), [0, 1, 2])
+    assert len(set(whole.optimizer.count.tolist())) > 1 and int(whole.optimizer.count.max()) < 3 * 5 * 4
+    updates = whole.updates(36, torch.ones(3, dtype=torch.int64))
+    assert torch.equal(updates, whole.optimizer.count)
+    for m in range(3):
+        alone = learned((m,), [m])
+        assert torch.equal(alone.online[0], whole.online[m]) and torch.equal(alone.loss[0], whole.loss[m])
+        assert all(torch.equal(alone.numbers[name][0], values[m]) for name, values in whole.numbers.items())
+
+
+def test_a_target_that_is_never_met_changes_nothing() -> None:
+    far, none = (lived(dataclasses.replace(SMALL, ppo_epochs=3, target_kl=kl), "continuous", 24, learns=True)
+                 for kl in (1e6, None))  # fmt: skip
+    torch.testing.assert_close(far.online, none.online, rtol=1e-6, atol=1e-7)
+    assert far.optimizer.count.tolist() == [none.optimizer.count] * 2
+    for name, values in none.numbers.items():
+        torch.testing.assert_close(far.numbers[name], values, rtol=1e-4, atol=1e-6, equal_nan=True)
+
+
 # -- the rollout -------------------------------------------------------------------------------------------------------
 
 
@@ -329,6 +383,31 @@ def test_normalised_observations_and_rewards_are_remembered() -> None:
     weights[:, trained : trained + 8] = torch.tensor([0.0] * 4 + [1.0] * 4)
     far = torch.randn(2, 40, 4) * 100
     assert not torch.equal(agent.with_weights(agent.online).act(far), agent.with_weights(weights).act(far))
+
+
+def test_the_discounted_sum_of_rewards_begins_anew_with_an_episode() -> None:
+    """Sums of rewards 1, 2, 4 and 8 with discount 1/2, whose second step ends an episode of the first environment."""
+    config = dataclasses.replace(SMALL, normalize_reward=True, discount=0.5)
+    agent, obs, sums = Agent(config, SPACES["discrete"], (0,)), torch.zeros(1, 2, 4), []
+    for reward, done in ((1.0, False), (2.0, True), (4.0, False), (8.0, False)):
+        agent.act(obs)
+        agent.observe(
+            obs, torch.zeros(1, 2), obs, torch.full((1, 2), reward), torch.ones(1, 2), torch.tensor([[done, False]])
+        )
+        sums.append(agent.going[0].tolist())
+    assert sums == [[1, 1], [0, 2.5], [4, 5.25], [10, 10.625]]
+
+
+def test_normalised_rewards_lie_between_minus_10_and_10() -> None:
+    agent = Agent(dataclasses.replace(SMALL, normalize_reward=True), SPACES["discrete"], (0,))
+    obs, none = torch.zeros(1, 2, 4), torch.zeros(1, 2, dtype=torch.bool)
+    for reward in [0.0] * 400 + [1e3, -1e3, 1.0]:
+        agent.act(obs)
+        agent.observe(obs, torch.zeros(1, 2), obs, torch.full((1, 2), reward), torch.ones(1, 2), none)
+        if abs(reward) > 1:
+            last = agent.rollout.rows()["reward"][agent.rollout.position - 2]
+            assert last.item() == (10 if reward > 0 else -10)
+    assert 0 < agent.rollout.rows()["reward"][agent.rollout.position - 1].item() < 1
 
 
 def test_a_longer_run_is_told_that_its_learning_rate_has_come_to_0(capsys: pytest.CaptureFixture[str]) -> None:

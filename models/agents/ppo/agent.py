@@ -70,7 +70,8 @@ class Agent(InnerAgent):
         members, self.envs = len(seeds), config.num_envs
         self.network = ActorCritic(config, self.own[0], spaces)
         self.online = nn.Parameter(self.network.initial(Streams.named(seeds, "weights")), requires_grad=False)
-        self.optimizer = LockstepAdam(self.online, [own.lr for own in self.own], eps=config.adam_eps)
+        rates, apart = [own.lr for own in self.own], config.target_kl is not None
+        self.optimizer = LockstepAdam(self.online, rates, eps=config.adam_eps, apart=apart)
         self.length = rollout_length(config, spaces)
         self.rows = self.length * self.envs
         self.rollout = ReplayBuffer(columns_of(config, spaces), self.rows, members)
@@ -85,6 +86,7 @@ class Agent(InnerAgent):
         if config.max_grad_norm is not None:
             self.numbers["grad_norm"] = torch.full((members,), torch.nan)
         self._norms: list[Tensor] = []  # of the gradients of the pass under way
+        self._spared = torch.zeros(members, dtype=torch.int64)  # updates that ``target_kl`` has ended, since asked for
         self.loss = torch.full((members,), torch.nan)
         self.episodes = torch.zeros(members, dtype=torch.int64)
         self.steps = 0
@@ -146,7 +148,9 @@ class Agent(InnerAgent):
 
     def updates(self, steps: int, learned: Tensor) -> Tensor:
         full = self.steps // self.length - (self.steps - steps) // self.length
-        return torch.full_like(learned, full * self.config.ppo_epochs * -(-self.rows // self._batch()))
+        made = torch.full_like(learned, full * self.config.ppo_epochs * -(-self.rows // self._batch())) - self._spared
+        self._spared = torch.zeros_like(self._spared)
+        return made
 
     def _batch(self) -> int:
         """Steps of a minibatch."""
@@ -157,17 +161,44 @@ class Agent(InnerAgent):
         if self.steps % self.length:
             return self.loss
         table = self._judged()
-        for epoch in range(self.config.ppo_epochs):
-            self._norms.clear()
-            found = [self.descend(part) for part in self._minibatches(table)]
-            if epoch == self.config.ppo_epochs - 1:
-                measured = torch.stack([self.measure(*each) for each in found], 2).mean(2)
-                self.numbers |= dict(zip(MEASURED, measured.unbind(1), strict=False))
-        if self._norms:
-            self.numbers["grad_norm"] = torch.stack(self._norms, 1).mean(1)
+        if self.config.target_kl is not None:
+            self._pass_while_near(table)
+        else:
+            for epoch in range(self.config.ppo_epochs):
+                self._norms.clear()
+                found = [self.descend(part) for part in self._minibatches(table)]
+                if epoch == self.config.ppo_epochs - 1:
+                    measured = torch.stack([self.measure(*each) for each in found], 2).mean(2)
+                    self.numbers |= dict(zip(MEASURED, measured.unbind(1), strict=False))
+            if self._norms:
+                self.numbers["grad_norm"] = torch.stack(self._norms, 1).mean(1)
         policy, value, entropy = (self.numbers[name] for name in MEASURED[:3])
         self.loss = policy + self.config.vf_coef * value - self.config.ent_coef * entropy
         return self.loss
+
+    def _pass_while_near(self, table: Tensor) -> None:
+        """The passes over ``table``, which end for a member before the minibatch in which its policy has left that of
+        the rollout by more than ``target_kl`` allows. Orders are drawn for all passes, since a member's numbers depend
+        on no other."""
+        going = torch.ones(self.members, dtype=torch.bool)
+        for _ in range(self.config.ppo_epochs):
+            begun, measured, looks = going.clone(), [], []
+            self._norms.clear()
+            for part in self._minibatches(table):
+                self._spared += ~going
+                if going.any():
+                    looks.append(going.clone())
+                    measured.append(self.measure(*self.descend(part, going)))
+                    self._spared += looks[-1] & ~going
+            if not measured:
+                continue
+            numbers = dict(zip(MEASURED, torch.stack(measured).unbind(2), strict=False))
+            if self._norms:
+                numbers["grad_norm"] = torch.stack(self._norms)
+            looked = torch.stack(looks)
+            for name, values in numbers.items():  # [B, M], of the minibatches that a member has come to
+                mean = values.T.masked_fill(~looked.T, 0.0).cumsum(1)[:, -1] / looked.sum(0)
+                self.numbers[name] = torch.where(begun, mean, self.numbers[name])
 
     @property
     def share(self) -> float:
@@ -229,8 +260,9 @@ class Agent(InnerAgent):
         order = self.shuffling.permutations(self.rows).unsqueeze(1).expand_as(table)
         yield from table.gather(2, order).split(self._batch(), 2)
 
-    def descend(self, part: Tensor) -> tuple[Tensor, ...]:
-        """A gradient step on ``[M, W, B]`` of the table; what `measure` takes."""
+    def descend(self, part: Tensor, going: Tensor | None = None) -> tuple[Tensor, ...]:
+        """A gradient step on ``[M, W, B]`` of the table; what `measure` takes. With ``target_kl`` the step is that of
+        the members in ``going [M]`` bool, from which those are removed whose policy has left the rollout's too far."""
         config, network, parts = self.config, self.network, self.parts
         obs, action, rest = part.split([network.actor.sizes[0], network.actions.width, 4], 1)
         before, advantage, goal, old_value = rest.unbind(1)
@@ -253,14 +285,16 @@ class Agent(InnerAgent):
         gradient = torch.cat([of_actor, of_critic, of_scales, self._fixed], 1)
         if config.max_grad_norm is not None:
             self._norms.append(clip_norm([gradient], config.max_grad_norm))
-        self.optimizer.update(gradient, self.share)
+        if going is not None:
+            assert config.target_kl is not None
+            going &= approximate_kl(ratio, log_ratio).mean(1) <= 1.5 * config.target_kl
+        self.optimizer.update(gradient, self.share, going)
         return surrogate, error, judged.entropy, log_ratio, ratio
 
     def measure(self, surrogate: Tensor, error: Tensor, entropy: Tensor, log_ratio: Tensor, ratio: Tensor) -> Tensor:
-        """The first five of `MEASURED` over a minibatch, ``[M, 5]``. KL is ``mean(r - 1 - log r)`` (Schulman 2020,
-        "Approximating KL divergence")."""
+        """The first five of `MEASURED` over a minibatch, ``[M, 5]``."""
         far = (ratio - 1).abs() > self.config.clip_range
-        each = (surrogate, error, entropy, ratio - 1 - log_ratio, far.float())
+        each = (surrogate, error, entropy, approximate_kl(ratio, log_ratio), far.float())
         return torch.stack([numbers.mean(1) for numbers in each], 1)
 
     def measured(self) -> dict[str, Tensor]:
@@ -289,7 +323,7 @@ class Agent(InnerAgent):
         self.seeds, self.own = [self.seeds[m] for m in chosen], [self.own[m] for m in chosen]
         self.online = nn.Parameter(self.online[members], requires_grad=False)
         self.optimizer.select(self.online, members)
-        for name in ("_fixed", "going", "unit", "loss", "episodes"):
+        for name in ("_fixed", "going", "unit", "loss", "episodes", "_spared"):
             setattr(self, name, getattr(self, name)[members])
         self.numbers = {name: values[members] for name, values in self.numbers.items()}
         for part in (self.rollout, self.noise, self.seen, self.gained, self.curiosity):
@@ -317,6 +351,12 @@ class Agent(InnerAgent):
         numbers = self.numbers | state["numbers"]  # a former file lacks some
         for name, own in self._own().items():
             setattr(self, name, like(own, numbers if name == "numbers" else state[name], name))
+
+
+def approximate_kl(ratio: Tensor, log_ratio: Tensor) -> Tensor:
+    """``r - 1 - log r``, whose mean is the KL divergence of the policy from the rollout's (Schulman 2020,
+    "Approximating KL divergence")."""
+    return ratio - 1 - log_ratio
 
 
 def rollout_length(config: Config, spaces: Spaces) -> int:

@@ -1,7 +1,7 @@
 """PPO compiled, one member after another: what `Agent` does in ``act``, ``observe`` and ``learn``, in machine code.
 
-`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. The form is ``gae``, and
-nothing is normalised but advantages (`able`). Importing this takes Numba.
+`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. The form is ``gae``,
+nothing is normalised but advantages, and all passes are made (`able`). Importing this takes Numba.
 """
 
 from typing import Any, NamedTuple
@@ -82,7 +82,8 @@ class Work(NamedTuple):
 def able(agent: Agent) -> bool:
     """Whether all of its settings are in machine code."""
     config = agent.config
-    return config.form == "gae" and not (config.normalize_obs or config.normalize_reward or config.test_noise)
+    others = config.normalize_obs or config.normalize_reward or config.test_noise or config.target_kl is not None
+    return config.form == "gae" and not others
 
 
 def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:

@@ -71,6 +71,12 @@ class Config(Intrinsic):
         None, "how far a value may move from that of the rollout, in units of the normalised reward; null: any [H]",
         above=0,
     )  # fmt: skip
+    target_kl: float | None = setting(
+        None,
+        "end the passes over a rollout before the first minibatch whose approximate KL divergence from the rollout's "
+        "policy exceeds 1.5 times this, in nats; null: never [B]",
+        above=0,
+    )
     vf_coef: float = setting(0.5, "weight of the squared error of values [B]", minimum=0)
     ent_coef: float = setting(0.0, "weight of the policy's entropy, in nats [B]", minimum=0)
     max_grad_norm: float | None = setting(
@@ -97,7 +103,7 @@ def ineffective(config: Config) -> dict[str, str]:
     whole = config.form == "published" or config.batch_size >= config.num_envs * config.rollout_steps
     if config.ppo_epochs == 1 and whole and not config.vary_hp:
         reason = "ppo_epochs is 1 and a batch holds all steps, so the policy is that of the rollout"
-        idle = idle | dict.fromkeys(("clip_range", "clip_range_vf"), reason)
+        idle = idle | dict.fromkeys(("clip_range", "clip_range_vf", "target_kl"), reason)
     if config.form == "gae":
         return idle | {"update_episodes": "form is 'gae', so rollout_steps counts"}
     names = ("batch_size", "gae_lambda", "normalize_advantage", "clip_range_vf")
