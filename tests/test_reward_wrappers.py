@@ -233,6 +233,19 @@ def test_a_proxy_in_memory_and_the_package_s_own_network(telling: str, path: Pat
     assert make_environment(telling, 1, 1).spaces.info == ("speed", "cost")
 
 
+def test_both_states_of_a_potential_are_seen_with_the_info_of_the_step(telling: str, path: Path) -> None:
+    """Mode 4: reward plus discounted phi of the state after less phi of the state before, both with this info."""
+    stages, flat = drawn(telling, mode=4, **SMALL)
+    env = RewardWrapper(gym.make("Telling-v0"), written(path, stages, flat[0]), 0.9)
+    before, _ = env.reset(seed=3)
+    for action in (1, 0, 1):
+        after, paid, *_, info = env.step(action)
+        told = torch.tensor([[info["speed"], info["cost"]]])
+        phi = [phi_of(stages.parameters, flat[0], torch.tensor(obs)[None], told).item() for obs in (before, after)]
+        assert paid == pytest.approx(info["native_reward"] + 0.9 * phi[1] - phi[0], abs=1e-5)
+        before = after
+
+
 def test_gymnasium_s_own_check_has_nothing_to_say() -> None:
     bare = gym.make("CliffWalking-v1").unwrapped
     check_env(RewardWrapper(bare, "cliff-additive-potential"), skip_render_check=True)

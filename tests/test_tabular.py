@@ -119,6 +119,25 @@ def test_sarsa_follows_the_action_that_it_draws(backup: str) -> None:
     assert same == 1 if backup == "executed" else same == pytest.approx(0.75**2 + 0.25**2, abs=0.04)
 
 
+def test_sarsa_draws_the_next_action_by_numbers_apart_from_this_one_s() -> None:
+    """All is in cell 1, whose values are 10 and 20. With epsilon 1/2 an action is the second 3/4 of the time. If both
+    were drawn by the same numbers, the one followed would be the one done; as it is, that is chance."""
+    config = Config(backup="redrawn", discount=0.5, eps_init=0.5, eps_min=0.5)
+    agent, here = made(config, range(50), Spaces((2,), Discrete(2), one_hot=True)), seen(*[1] * 50, size=2)
+    same = []
+    for _ in range(40):
+        agent.online.view(50, 2, 2)[:] = torch.tensor([[0.0, 0.0], [10, 20]])
+        action = agent.act(here)
+        zero = torch.zeros(50, 1)
+        agent.observe(here, action, here, zero, zero + 1, zero > 0)
+        agent.learn()
+        value = agent.online.view(50, 2, 2)[:, 1].gather(1, action)[:, 0]  # half of 10 or of 20
+        assert set(value.unique().tolist()) <= {5, 10}
+        same.append((value == 10) == (action[:, 0] == 1))
+    # a share of 2,000 draws has a standard deviation of 0.011
+    assert torch.stack(same).float().mean() == pytest.approx(0.75**2 + 0.25**2, abs=0.04)
+
+
 def test_no_action_is_carried_into_the_next_episode() -> None:
     agent = made(Config(backup="executed"), (0, 1))
     take(agent, seen(0, 0), (0, 0), seen(1, 1), (0.0, 0.0), (1.0, 1.0), (0, 1))
