@@ -16,7 +16,7 @@ import trainer
 from conftest import ROOT
 from control.cli import ending as module
 from control.cli.ending import SIGNALS, Ending, ending
-from control.storage.run_dir import read_metrics
+from control.storage.run_dir import read_metrics, replacing
 from fake_runs import Shown
 from helpers import STEPPED_CAR, flags, run_folder, wait_until
 
@@ -104,6 +104,25 @@ def test_nohup_is_respected() -> None:
     shell = ["sh", "-c", 'trap "" HUP; exec "$0" -c "$1"', sys.executable, code]
     done = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == (f"{signal.SIG_IGN!s}\n", "")
+
+
+def test_files_half_written_are_removed_when_nothing_is_put_in_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As by a second Ctrl-C while a film is written, or while the first one waits for ffmpeg."""
+    there: list[list[str]] = []
+
+    def leave(status: int) -> None:
+        there.append(sorted(path.name for path in tmp_path.iterdir()))
+        raise SystemExit(status)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    (tmp_path / "film.mp4").write_text("an old one")
+    with pytest.raises(SystemExit), replacing(tmp_path / "film.mp4") as temporary:
+        temporary.write_text("half")
+        ending(signal.SIGTERM, None)
+    assert there == [["film.mp4"]] and (tmp_path / "film.mp4").read_text() == "an old one"
+    assert ending.temporary == set()
 
 
 def test_the_first_signal_puts_things_in_order_and_the_next_ends_at_once(

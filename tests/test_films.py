@@ -236,6 +236,32 @@ def test_a_run_is_filmed_and_told(logdir: Path, capsys: Shown, monkeypatch: pyte
     assert error == "error: --record_episodes has no effect without --record\n"
 
 
+def test_a_game_that_cannot_be_played_is_not_said_to_need_no_film(
+    logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To leave ``record`` out helps only a game that is played without it."""
+
+    class Still(gym.Env):
+        observation_space, action_space = gym.spaces.Box(0, 1, (2,)), gym.spaces.Discrete(2)
+
+        def reset(self, **how: Any) -> tuple[Any, dict]:
+            return np.zeros(2, np.float32), {}
+
+    class Graphs(Still):
+        observation_space = gym.spaces.Graph(gym.spaces.Discrete(2), None)
+
+    for name, kind in (("Still-v0", Still), ("Graphs-v0", Graphs)):
+        monkeypatch.setitem(gym.registry, name, gym.envs.registration.EnvSpec(name, entry_point=kind))
+    shown = refused(
+        trainer.main, flags(logdir, "--record", gamename="gymnasium:Still-v0"), "record is true, but", capsys
+    )
+    assert shown.endswith("; leave it out\n")
+    shown = refused(
+        trainer.main, flags(logdir, "--record", gamename="gymnasium:Graphs-v0"), "observation space", capsys
+    )
+    assert shown.startswith("error: gamename is 'gymnasium:Graphs-v0'") and "leave it out" not in shown
+
+
 def test_of_several_seeds_the_filmed_one_is_named(logdir: Path, capsys: Shown, brief: None) -> None:
     one = ("--record", "--record_episodes", "1")
     folder = trained(logdir, *one, implementation="DDQN", num_seeds=2, epochs=1, steps_per_epoch=7, time_limit=5)

@@ -18,6 +18,7 @@ class Ending:
     (``orderly``); otherwise, and a second time, it ends the process at once, with ``status``."""
 
     def __init__(self) -> None:
+        self.temporary = set[str]()  # files to be removed, also where nothing is put in order
         self.reset()
 
     def reset(self) -> None:
@@ -32,6 +33,9 @@ class Ending:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         self.say()
+        for path in list(self.temporary):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
         os._exit(self.status)
 
     def say(self) -> None:

@@ -52,6 +52,8 @@ def check_film(game: str, time_limit: int | None, setting: str, before: str = ""
             environment.frame(0, 0)
         encoder()
     except UserError as error:
+        # What is wrong with the game without a film too is raised as it is.
+        make_environment(game, 1, 1, time_limit=time_limit).close()
         line = f"{before}{str(error).removeprefix('record: ')}{after}"
         raise SettingError(f"{setting} is {line}" if before else f"{setting}: {line}", setting) from error
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from control.cli.ending import ending
 from control.cli.errors import DISK, absent, one_line
 from control.cli.files import read_text
 from control.cli.settings import RunConfig
@@ -130,6 +131,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """A temporary file beside ``path`` that takes its place once the block has ended well. Whatever happens (an
     exception, SIGKILL, a full disk), ``path`` is the whole old file or the whole new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    ending.temporary.add(str(temporary))
     try:
         yield temporary
         with open(temporary, "rb") as file:
@@ -137,6 +139,7 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+        ending.temporary.discard(str(temporary))
 
 
 def atomic_write_text(path: Path, text: str) -> None:
