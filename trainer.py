@@ -72,8 +72,8 @@ def module(**settings: Any) -> "RunModule":
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the flags ask and return the exit status: 0; 2 for what the user can put right; 130 after Ctrl-C, SIGTERM
-    or SIGHUP."""
+    """Do what the flags ask and return the exit status: 0; 2 for what the user can put right; 1 for a helper process
+    that died; 130 after Ctrl-C, SIGTERM or SIGHUP."""
     ending.reset()
     if not (sys.argv[1:] if argv is None else argv):
         print(config.about_the_bare_command(), flush=True)
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif lines is None:
             raise
         else:
-            ending.status = 2
+            ending.status = getattr(error, "status", 2)
             for line in lines:
                 errors.show(line)
     return ending.status

@@ -20,7 +20,7 @@ from torch import Tensor
 from envs.base import EnvironmentFault, Replayed, Step
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.names import Game, first_line
-from models.settings import UserError
+from models.settings import ProcessDied, UserError
 from models.spaces import Spaces
 
 _JOIN_SECONDS = 5.0
@@ -31,7 +31,8 @@ class ParallelEnvironment(Replayed):
     """``members * envs`` environments over ``num_workers`` processes; see `envs.base.Environment`.
 
     A worker that dies, whose environment faults, or that does not answer for ``step_timeout`` seconds raises
-    EnvironmentFault; after a death all workers are gone, and one that does not answer is killed.
+    EnvironmentFault; after a death all workers are gone, and one that does not answer is killed. ProcessDied is raised
+    if the server that starts the workers dies at that.
     Workers end with `close`, and with this process however it ends. Scripts that make one need the usual
     ``if __name__ == "__main__"`` guard.
     """
@@ -62,7 +63,12 @@ class ParallelEnvironment(Replayed):
             ours, theirs = context.Pipe()
             part = {key: tensor.tensor_split(count)[i] for key, tensor in self._shared.items()}
             process = context.Process(target=_serve, args=(theirs, game, part, self.spaces), daemon=True)
-            process.start()
+            try:
+                process.start()
+            except (EOFError, OSError) as error:
+                self.close()
+                line = f"worker {i + 1} of {count} cannot start: the process that starts it died"
+                raise ProcessDied(f"environment {game.name}: {line}") from error
             theirs.close()
             self._workers.append((process, ours))
 

@@ -34,6 +34,14 @@ LONGEST = 16
 class UserError(Exception):
     """An error that the user can put right. ``str(e)`` is one clear line, shown without a traceback."""
 
+    status = 2  # the exit status of a command that ends by it
+
+
+class ProcessDied(UserError):
+    """A helper process of the command was killed or crashed. The same command may succeed the next time."""
+
+    status = 1
+
 
 class StopNow(BaseException):
     """The second signal. Lightning would answer a KeyboardInterrupt with exit status 1."""

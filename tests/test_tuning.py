@@ -271,6 +271,12 @@ def test_a_failed_trial_stops_no_other_and_all_failed_is_one_line(tmp_path: Path
     assert err.count("\n") == 1 and err.startswith("error: all 1 trials failed; the first: desire_rtg and")
 
 
+def children_of(parent: int, name: str) -> list[int]:
+    """Process ids of the children whose command has ``name``."""
+    found = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(pid) for pid in found if name in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode()]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_writes_what_is_known(number: int, tmp_path: Path) -> None:
@@ -286,6 +292,25 @@ def test_ctrl_c_writes_what_is_known(number: int, tmp_path: Path) -> None:
         process.kill()
     assert (process.returncode, err) == (130, "") and time.monotonic() - before < 30
     assert "interrupted: 1 trials" in out and found(tmp_path)[0]["status"] == "interrupted"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("server", ["raylet/raylet", "gcs/gcs_server"])
+@pytest.mark.parametrize("begun", [False, True], ids=["starting", "searching"])
+def test_a_server_of_ray_that_dies_is_one_line_and_status_1(server: str, begun: bool, tmp_path: Path) -> None:
+    process = start(tmp_path, SPACE, "--num_samples 3 --epochs 100000 --max_concurrent_trials 1")
+    assert process.stdout
+    try:
+        while begun and "best so far" not in process.stdout.readline():
+            assert process.poll() is None
+        while not (pids := children_of(process.pid, server)):
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.kill(pids[0], signal.SIGKILL)
+        _, err = process.communicate(timeout=150)
+    finally:
+        process.kill()
+    assert process.returncode == 1 and err.startswith("error: ") and err.count("\n") == 1 and "Ray" in err
 
 
 @pytest.mark.slow

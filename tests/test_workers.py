@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import forkserver, reduction
 from pathlib import Path
 
 import gymnasium as gym
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import trainer
 from conftest import ROOT
 from envs.base import EnvironmentFault
 from envs.gymnasium_adapter import GymnasiumEnvironment
@@ -124,6 +126,31 @@ def test_settings_that_are_wrong_start_no_process():
     with pytest.raises(SettingError, match="cannot be made"):
         ParallelEnvironment(Game("cartpole", "CartPole-v1", None, {"no_such": 1}), 1, 2, 2)
     assert set(multiprocessing.active_children()) <= set(before)
+
+
+@pytest.mark.parametrize("moment", ["before it is asked", "before it answers"])
+def test_a_server_that_dies_as_it_starts_a_worker_is_one_line_and_status_1(moment, monkeypatch, capsys, tmp_path):
+    def kill():
+        pid = forkserver._forkserver._forkserver_pid
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+    send, read = reduction.sendfds, forkserver.read_signed
+    if moment == "before it is asked":
+        monkeypatch.setattr(reduction, "sendfds", lambda *what: (kill(), send(*what)))
+    else:
+        stop = signal.SIGSTOP  # so that it does not answer first
+        monkeypatch.setattr(
+            reduction, "sendfds", lambda *what: (os.kill(forkserver._forkserver._forkserver_pid, stop), send(*what))
+        )
+        monkeypatch.setattr(forkserver, "read_signed", lambda pipe: (kill(), read(pipe))[1])
+    flags = "--gamename gymnasium.envs.classic_control:MountainCar-v0 --num_workers 2 --epochs 1 --logdir"
+    assert trainer.main([*flags.split(), str(tmp_path)]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert (
+        len(lines) == 1 and lines[0].startswith("error: environment ") and "the process that starts it died" in lines[0]
+    )
+    assert multiprocessing.active_children() == []
 
 
 PARENT = """

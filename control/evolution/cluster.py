@@ -22,11 +22,12 @@ from typing import Any
 
 from torch import Tensor
 
+from control.cli.errors import show
 from control.cli.progress import Watch
 from control.evolution.inner_loop import InnerLoop, Outcome
 from envs.names import import_module
 from models.proxies.search import SearchConfig
-from models.settings import SettingError, UserError
+from models.settings import ProcessDied, SettingError, UserError
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = [str(_ROOT / name) for name in ("understudy", "models", "envs", "control")]
@@ -49,9 +50,10 @@ _ENVIRONMENT = {
 }
 # As on systems where it knows no clusters, all servers of a local Ray then listen on 127.0.0.1 alone.
 _ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+_SERVERS = ("raylet", "gcs_server")
 _LOCAL_STORE_BYTES = 100 * 2**20
 _DEATHS = 3  # of workers over the same agents, before it is no accident
-_NOTICE_SECONDS, _GRACE_SECONDS = 60.0, 1.0
+_NOTICE_SECONDS, _GRACE_SECONDS, _LOOK_SECONDS = 60.0, 1.0, 1.0
 
 
 @contextlib.contextmanager
@@ -78,22 +80,73 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
             # Ray makes sockets some 60 characters further down, and the path of a socket ends at 107.
             common["_temp_dir"] = temporary if len(temporary) < 40 else None
             common |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": _LOCAL_STORE_BYTES}
-        try:
-            ray.init(address=address or "local", **common)
-        # Ray raises ConnectionError, RuntimeError, ValueError, its own or a plain Exception, by what went wrong.
-        except Exception as error:
-            line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            if address is not None:
-                raise _unreachable(address, line) from error
-            raise UserError(
-                f"Ray cannot start on this machine, which may be too busy or out of memory: {line}"
-            ) from error
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)  # Ray's own would end the process with status 1
-        yield
+        with _watched(temporary) if address is None else contextlib.nullcontext():
+            try:
+                with _outlived():
+                    ray.init(address=address or "local", **common)
+            # Ray raises ConnectionError, RuntimeError, ValueError, its own or a plain Exception, by what went wrong.
+            except Exception as error:
+                line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                if address is not None:
+                    raise _unreachable(address, line) from error
+                raise ProcessDied(
+                    f"Ray cannot start on this machine, which may be too busy or out of memory: {line}"
+                ) from error
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, before)  # Ray's own would end the process with status 1
+            yield
     finally:
         ray.shutdown()
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _outlived() -> Iterator[None]:
+    """Another process, which says in one line that this one is gone if it ends in the block. Ray ends it with status 1
+    when a server dies as it starts, and lets no thread of Python run until then. What Ray prints on stderr meanwhile,
+    lines of its log, is left out."""
+    say = "import sys; sys.stdin.read(1) or print(sys.argv[1], file=sys.stderr)"
+    line = "error: a server of Ray died while it started; it was killed, or memory ran out"
+    heir = subprocess.Popen([sys.executable, "-SEc", say, line], stdin=subprocess.PIPE, start_new_session=True)
+    stderr = os.dup(2)
+    try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        heir.communicate(b"1")
+
+
+@contextlib.contextmanager
+def _watched(temporary: str) -> Iterator[None]:
+    """A look every second at the servers of the local Ray, for the length of the block. When one dies, the process ends
+    at once with an error of one line and status 1: calls of Ray return no more then, and Ray itself would end the
+    process within a minute without a word."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        from ray._private import worker
+
+        while not ended.wait(_LOOK_SECONDS):
+            node: Any = worker._global_node
+            dead = [name for name, _ in node.dead_processes() if name in _SERVERS] if node else list[str]()
+            if dead and not ended.is_set():
+                show(f"{dead[0]}, a server of Ray on this machine, died; it was killed, or memory ran out")
+                with contextlib.suppress(Exception):
+                    sys.stdout.flush()
+                    node.kill_all_processes(check_alive=False)
+                shutil.rmtree(temporary, ignore_errors=True)
+                os._exit(ProcessDied.status)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def _reach(address: str) -> None:
