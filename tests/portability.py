@@ -92,7 +92,7 @@ def run(condition: Condition, variables: dict[str, str], folder: Path) -> "subpr
         variables["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     numeric = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("tests/test_*.py"))]
     numeric = [path for path in numeric if _NUMERIC.search((ROOT / path).read_text(encoding="utf-8"))]
-    processes = ["-n", str(min(4, len(os.sched_getaffinity(0))))]
+    processes = ["-n", "auto", "--maxprocesses", "4"]
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rfE", "--disable-warnings", *processes]
     return subprocess.run(
         [*words, *(numeric if condition.numeric else [])],
