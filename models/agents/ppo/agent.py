@@ -146,9 +146,13 @@ class Agent(InnerAgent):
     def learning(self) -> Tensor:
         return torch.full((self.members,), self.steps >= self.length)
 
-    def updates(self, steps: int, learned: Tensor) -> Tensor:
+    def _owed(self, steps: int) -> int:
+        """Minibatches of all passes over the rollouts that ended in the latest ``steps``."""
         full = self.steps // self.length - (self.steps - steps) // self.length
-        made = torch.full_like(learned, full * self.config.ppo_epochs * -(-self.rows // self._batch())) - self._spared
+        return full * self.config.ppo_epochs * -(-self.rows // self._batch())
+
+    def updates(self, steps: int, learned: Tensor) -> Tensor:
+        made = torch.full_like(learned, self._owed(steps)) - self._spared
         self._spared = torch.zeros_like(self._spared)
         return made
 
@@ -314,7 +318,7 @@ class Agent(InnerAgent):
         """Compiled code has made so many steps, with the updates that they owe, and written their rows."""
         self.steps += steps
         self.rollout.added(steps * self.envs)
-        self.optimizer.count += int(self.updates(steps, torch.zeros(1, dtype=torch.int64)))
+        self.optimizer.count += self._owed(steps)
 
     # -- members and state ---------------------------------------------------------------------------------------------
 
