@@ -4,7 +4,7 @@ A step of them is a dozen operations on a few hundred numbers. NumPy takes a mic
 they are NumPy's, in torch's memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from models.epsilon import Epsilon
 from models.replaying import rates
 from models.spaces import Discrete, Spaces
 from models.state import demand, like
-from models.streams import NoiseBlocks, Streams, in_step, integers_below
+from models.streams import NoiseBlocks, Streams, in_step, integers_below, uniforms
 from models.varied import sampled
 
 Array = np.ndarray[Any, Any]
@@ -71,6 +71,15 @@ def best(values: Array, ties: Array | None = None) -> Array:
     return np.where(values == values.max(1, keepdims=True), ties, -1.0).argmax(1)
 
 
+def _exploring(epsilon: float | None) -> Callable[[Streams, int, int], Tensor]:
+    """A draw of `NoiseBlocks`: whether steps explore, by a constant ``epsilon``. None means that epsilon changes: then
+    the draw is the uniform numbers that are later compared with it."""
+    # No method of the agent: a reference back to it would keep it, with its table, until Python next collects garbage.
+    if epsilon is None:
+        return uniforms
+    return lambda streams, steps, count: streams.uniform(steps, count) < epsilon
+
+
 class Now:
     """The step under way. These are no attributes of the agent, for a module looks long at what it is given."""
 
@@ -116,7 +125,7 @@ class Agent(InnerAgent):
         self._epsilon = Epsilon(config)
         forms = ("", "next ") if config.backup != "max" else ("",)
         draws: list[Any] = [
-            (self._explores, {f"{form}explore": (self.envs,) for form in forms}),
+            (_exploring(self._epsilon.constant), {f"{form}explore": (self.envs,) for form in forms}),
             (integers_below(self.actions), {f"{form}action": (self.envs,) for form in forms}),
         ]
         if config.random_ties:
@@ -147,11 +156,6 @@ class Agent(InnerAgent):
     def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
         """Greedy play, which draws nothing."""
         return self.with_weights(self.online)
-
-    def _explores(self, streams: Streams, steps: int, count: int) -> Tensor:
-        """Whether steps explore, where epsilon never moves; else the numbers that say so once it is known."""
-        uniform, constant = streams.uniform(steps, count), self._epsilon.constant
-        return uniform if constant is None else uniform < constant
 
     def epsilon(self) -> Tensor:
         """Probability of a random action now, ``[M]``."""
