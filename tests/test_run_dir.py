@@ -2,6 +2,7 @@ import math
 import multiprocessing
 import os
 import signal
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from control.storage.run_dir import (
     missing_epochs,
     newest,
     parent,
+    read_columns,
     read_metrics,
     replacing,
     safe_name,
@@ -144,6 +146,8 @@ HEAD, ROWS = "epoch,env_steps,seed,loss\n", ("1,100,25,0.5\n", "1,100,26,\n", "2
     (HEAD + "1,100,25,good\n", "line 2: .*'good'"),
     (HEAD + "1.5,100,25,\n", "line 2: .*'1.5'"),
     (HEAD + "".join(ROWS) + "the end\n", "line 6: 1 cells"),
+    (HEAD + f"1,100,{2**63},0.5\n", "numbers: line 2: .* too "),
+    ((HEAD + 5000 * ROWS[0]).encode() + b"1,\xff\n", f"numbers: 'utf-8' .* 0xff in position {26 + 5000 * 13 + 2}:"),
     (None, "Is a directory"),
 ])  # fmt: skip
 def test_a_file_that_is_no_table_of_numbers_is_one_line(tmp_path: Path, content: str | bytes | None, said: str) -> None:
@@ -157,6 +161,23 @@ def test_a_file_that_is_no_table_of_numbers_is_one_line(tmp_path: Path, content:
             read(path)
         assert "\n" not in str(error.value) and str(path) in str(error.value)
     assert content is None or path.read_bytes() == (content if isinstance(content, bytes) else content.encode())
+
+
+def test_reading_a_long_table_takes_ten_bytes_a_number(tmp_path: Path) -> None:
+    """An array has 8, and up to an eighth more to grow into; while it grows, one of the columns is there twice. The
+    rest is the text under way, of 8 KB."""
+    path, names = tmp_path / "metrics.csv", [f"tag/{i}" for i in range(17)]
+    row = ",".join(f"{i}.25" for i in range(17))
+    path.write_text(f"epoch,env_steps,seed,{','.join(names)}\n" + f"1,100,25,{row}\n" * 5000)
+    read_columns(path)  # what is imported and cached by the way
+    tracemalloc.start()
+    try:
+        table = read_columns(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert list(table) == ["epoch", "env_steps", "seed", *names] and table["tag/16"][-1] == 16.25
+    assert peak < 10 * 20 * 5000 + 60_000
 
 
 @pytest.mark.parametrize(("rows", "lost"), [

@@ -19,14 +19,18 @@ LARGEST = 100_000  # bytes, some fifty times a run's config.yaml
 DEEPEST = 5  # name: {choice: [[64, 64], ...]} of a search space has four levels
 
 
-def read_text(path: str | os.PathLike[str], most: int, encoding: str = "utf-8") -> str:
-    """The text of a regular file of at most ``most`` bytes. Raises OSError with a ``strerror`` for a pipe, a device or
-    a larger file, before it is opened."""
+def check_regular(path: str | os.PathLike[str], most: int) -> None:
+    """Raise OSError with a ``strerror`` for a pipe, a device or a file of more than ``most`` bytes. Opens nothing."""
     about = os.stat(path)
     if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     if about.st_size > most:
         raise OSError(errno.EINVAL, f"too large; allowed: at most {most // 1000:,} kB", str(path))
+
+
+def read_text(path: str | os.PathLike[str], most: int, encoding: str = "utf-8") -> str:
+    """The text of a regular file of at most ``most`` bytes. Raises OSError as `check_regular` does."""
+    check_regular(path, most)
     with open(path, "rb") as file:
         return file.read(most).decode(encoding)
 

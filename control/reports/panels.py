@@ -42,8 +42,9 @@ def smooth(values: Array) -> Array:
     half = round(len(values) * SMOOTH / 2)
     if half == 0:
         return values
-    window = np.ones(2 * half + 1)
-    return np.convolve(values, window, "same") / np.convolve(np.ones(len(values)), window, "same")
+    places = np.arange(len(values))
+    counts = np.minimum(places, half) + np.minimum(places[::-1], half) + 1
+    return np.convolve(values, np.ones(2 * half + 1), "same") / counts
 
 
 def draw_aggregate(axis: Any, x: Array, curves: Array, colour: str, label: str, with_seeds: bool = False) -> None:

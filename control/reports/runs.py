@@ -12,7 +12,7 @@ import numpy as np
 
 from control.reports.statistics import Array
 from control.reports.tags import RUNNING_MEAN, TAGS, renamed, tags
-from control.storage.run_dir import home, read_metrics
+from control.storage.run_dir import home, read_columns
 from models.settings import SettingError
 
 LAST = 0.1  # share of the epochs, at the end, that `Run.last` averages over
@@ -62,14 +62,16 @@ def read_runs(path: Path) -> list[Run]:
 
     Raises SettingError for a file that cannot be read or is no table of numbers.
     """
-    columns = {name: np.array(values, dtype=np.float64) for name, values in read_metrics(path, renamed).items()}
+    columns = read_columns(path, renamed)
     if not columns:
         raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: it is empty")
-    seeds = columns["seed"]
-    return [
-        Run(int(seed), path, {name: values[seeds == seed] for name, values in columns.items()})
-        for seed in np.unique(seeds)
-    ]
+    seeds = np.array(columns["seed"], dtype=np.float64)
+    rows = [(Run(int(seed), path, {}), seeds == seed) for seed in np.unique(seeds)]
+    for name in list(columns):
+        values = np.asarray(columns.pop(name), dtype=np.float64)  # long tables are not held twice
+        for run, chosen in rows:
+            run.columns[name] = values[chosen]
+    return [run for run, _ in rows]
 
 
 def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
