@@ -131,6 +131,8 @@ class Replayed(Environment):
         like({"seeds": at, "began": at}, {name: state[name] for name in ("seeds", "began")}, "environment")
         demand(int(state["began"].max()) <= len(taken), "environment", "began after its last action", "before it")
         self.reset(state["seeds"])
+        active = state.get("active", at[:0])
         for i, action in enumerate(taken):
-            self.step(action, state["active"][i] & (state["began"] <= i))
-        self._began = state["began"]
+            self.step(action, active[i] & (state["began"] <= i))
+        # As before the snapshot, so that the next one is that of a run which was not stopped.
+        self._began, self._actions = state["began"], list(zip(taken, active, strict=True))

@@ -19,7 +19,18 @@ from control.storage import checkpoints
 from control.storage.checkpoints import OURS
 from control.storage.run_dir import locked, read_metrics
 from fake_runs import Shown, refused
-from helpers import different, flags, forged, lasting, learned, run_folder, same_runs, trained
+from helpers import (
+    SMALL_POLICY_RUN,
+    SMALL_RUN,
+    different,
+    flags,
+    forged,
+    lasting,
+    learned,
+    run_folder,
+    same_runs,
+    trained,
+)
 
 Finished = Callable[..., tuple[Path, str]]
 UDRL: dict[str, Any] = {"implementation": "UDRL"}
@@ -34,6 +45,19 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "replayed": {"implementation": "DDQN", "gamename": "lunarlander", "steps_per_epoch": 130, "num_envs": 2},
 }  # fmt: skip
+
+_STEPS = {"hidden_sizes": 8, "steps_per_epoch": 100, "num_envs": 4, "eval_every": 2, "eval_episodes": 1,
+          "checkpoint_every": 2, "epochs": 5}  # fmt: skip
+_REPLAY = _STEPS | {"batch_size": 9, "buffer_size": 1000}
+ON_GYMNASIUM: dict[str, dict[str, Any]] = {
+    "PPO": _STEPS | {"gamename": "lunarlander", "rollout_steps": 20},
+    "A2C": _STEPS | {"gamename": "lunarlander"},
+    "DDQN": _REPLAY | {"gamename": "lunarlander"},
+    "TD3": _REPLAY | {"gamename": "LunarLanderContinuous-v3"},
+    "SAC": _REPLAY | {"gamename": "Pendulum-v1"},
+    "UDRL": SMALL_RUN | {"gamename": "lunarlander"},
+    "CPG": SMALL_POLICY_RUN | {"gamename": "lunarlander"},
+}
 
 
 def epochs_of(logdir: Path) -> int:
@@ -115,6 +139,37 @@ def test_rows_after_the_last_checkpoint_are_learned_again(
     resumed = trained(logdir, "--resume", **changes)
     assert read_metrics(resumed / "metrics.csv")["epoch"][::rows] == [1, 2, 3, 4, 5]
     same_runs(finished(**changes)[0], resumed)
+
+
+@pytest.mark.parametrize("name", ON_GYMNASIUM)
+def test_all_of_a_last_checkpoint_is_that_of_a_run_that_was_not_stopped(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run dies after epoch 5 was logged, with the checkpoint of epoch 4. Environments that are played anew have
+    begun their episodes at different steps by then."""
+    log, contents = RunLog.on_train_epoch_end, []
+
+    def dies(self: Any, lightning: Any, module: Any) -> None:
+        log(self, lightning, module)
+        if module.epoch == 5:
+            raise ArithmeticError
+
+    for logdir, stops in ((tmp_path / "whole", False), (tmp_path / "stopped", True)):
+        values = ON_GYMNASIUM[name] | {"implementation": name, "seed": 3, "logdir": logdir}
+        words = [word for key, value in values.items() for word in (f"--{key}", str(value))]
+        if stops:
+            with monkeypatch.context() as patched, pytest.raises(ArithmeticError):
+                patched.setattr(RunLog, "on_train_epoch_end", dies)
+                trainer.main(words)
+            state = checkpoints.load(run_folder(logdir) / "checkpoints" / "last.ckpt", resume=True).run_state
+            assert state["epoch"] == 4
+            if "lunar" in values["gamename"].lower() and "num_envs" in values:
+                assert state["loop"]["groups"][0]["environment"]["began"].unique().numel() > 1
+            words.append("--resume")
+        assert trainer.main(words) == 0
+        contents.append(torch.load(run_folder(logdir) / "checkpoints" / "last.ckpt", weights_only=True))
+    named = {"/hyper_parameters/logdir", f"/{OURS}/settings/logdir", f"/{OURS}/digest"}  # the last is of the first two
+    assert set(different(*contents)) == named
 
 
 def test_resume_starts_a_run_where_there_is_none_and_says_so(logdir: Path, capsys: Shown, finished: Finished) -> None:

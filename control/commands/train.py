@@ -129,6 +129,10 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, after: Callbacks 
     for counter in (epochs.epoch_progress, steps.batch_progress, steps.manual_optimization.optim_step_progress):
         counter.increment_by(done)
     steps._batches_that_stepped = done
+    if done >= module.validate_every:  # what the last validation left
+        validated = steps.val_loop.batch_progress
+        validated.current.increment_by(1)
+        validated.is_last_batch = True
     for callback in callbacks:
         if callback.state_key in module.callback_states:
             callback.load_state_dict(module.callback_states[callback.state_key])

@@ -121,7 +121,7 @@ def _outlived() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watched(temporary: str) -> Iterator[None]:
-    """Looks five times a second at the servers of the local Ray, for the length of the block. When one dies, the process
+    """Look five times a second at the servers of the local Ray, for the length of the block. When one dies, the process
     ends at once with an error of one line and status 1: calls of Ray return no more then, and Ray itself would end the
     process within a minute without a word."""
     ended = threading.Event()
