@@ -59,7 +59,7 @@ def refused(main: Callable[[list[str]], int], argv: Sequence[str], said: str, sh
     shown.readouterr()
     assert main(list(argv)) == 2
     output = shown.readouterr()
-    assert said in output.err and output.err.startswith("error: ") and output.err.count("\n") == 1
+    assert said in output.err and output.err.startswith("error: ") and output.err.count("\n") == 1, output.err
     assert begun or output.out == ""
     return output.err
 

@@ -1,4 +1,4 @@
-"""What may import what, read from the syntax tree; and a feeling for size."""
+"""What may import what, read from the syntax tree."""
 
 import ast
 import functools
@@ -230,7 +230,7 @@ def test_evaluations_and_workers_start_without_lightning() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_files_are_short_and_nothing_is_left_unfinished_or_tied_to_one_machine() -> None:
+def test_nothing_is_left_unfinished_or_tied_to_one_machine() -> None:
     unfinished = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|(?<![\w.\"'])/(home|root|work|Users)/\w")
     found = []
     for path in PYTHON:
@@ -238,5 +238,4 @@ def test_files_are_short_and_nothing_is_left_unfinished_or_tied_to_one_machine()
         found += [
             f"{relative(path)}:{number}: {line}" for number, line in enumerate(lines, 1) if unfinished.search(line)
         ]
-        found += [f"{relative(path)} has {len(lines)} lines"] * (len(lines) > 400)
     assert not found

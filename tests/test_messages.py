@@ -234,7 +234,7 @@ FILES = [
     ("gamma: " + 3000 * "[" + 3000 * "]", "", "config is '@': nested more than 5 deep"),
     ('{"gamma": ' + 3000 * "[" + 3000 * "]" + "}", "", "config is '@': nested more than 5 deep"),
     ('{"gamma": [[[[[1]]]]]}', "", "config is '@': nested more than 5 deep"),
-    ("#" * 100_001, "", "config is '@': too large; allowed: at most 100 kB of settings"),
+    ("#" * 100_001, "", "config is '@': too large; allowed: at most 100 kB"),
     ("- lr", "", "config is '@': allowed: a mapping, one 'name: value' a line"),
     ("a: b: c", "", "config is '@': not valid YAML, line 1: mapping values are not allowed here"),
     ("? [a]\n: b", "", "config is '@': not valid YAML, line 1: found unhashable key"),
