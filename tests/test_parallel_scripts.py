@@ -126,7 +126,8 @@ def test_ctrl_c_lets_every_job_write_its_checkpoint(path: str, variables: dict, 
     process, _ = ours.waiting(2, JOBS="2", **variables)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=90)
-    assert process.returncode == 130 and err.count("checkpoint written") == 2 and "figure" not in out
+    assert process.returncode == 130, (out, err)
+    assert err.count("checkpoint written") == 2 and "figure" not in out
     assert len(list(tmp_path.glob("waiting *"))) == 2, "nothing begins after Ctrl-C"
     code, out, err = ours(*["--resume"] * (path != GRADIENTS), **variables)
     assert (code, err) == (0, "") and set(ours.finished().values()) == {1}

@@ -126,7 +126,7 @@ status=0
 runs=()
 for name in "${cells[@]}"; do
     # Where trainer.py said that the run is: the folder of an environment has its parameters after its name.
-    runs+=("$(sed -n 's/^  run  *//p' "$LOGS/$name.log" 2>/dev/null | tail -n 1)")
+    [ ! -e "$LOGS/$name.log" ] || runs+=("$(sed -n 's/^  run  *//p' "$LOGS/$name.log" | tail -n 1)")
     [ ! -e "$LOGS/$name.done" ] || continue
     [ $status = 1 ] || echo "run.sh: these did not finish (--resume with the same call goes on with them):" >&2
     echo "  $name: $(tail -n 1 "$LOGS/$name.log" 2>/dev/null) [$LOGS/$name.log]" >&2
