@@ -70,6 +70,12 @@ HINTS = {"device": "accelerator",
     "target_update_interval": "tau",
 }  # fmt: skip
 """Words that nothing accepts, but that say which setting was meant."""
+ORIGINAL_GAMES = ("ProcMaze", "OpenGrid", "ButtonGrid", "PanFlute")
+ORIGINAL_AGENTS = {
+    "ER": "ER", "perfect_model": "PerfectModel", "simple_model": "SimpleModel", "categorical": "CategoricalLatent",
+    "gaussian": "GaussianLatent", "tanh_gaussian": "GaussianLatent",
+}  # fmt: skip
+"""[Y]'s names of environments in its files, and its scripts (the last by ``latent_type``) with what they are here."""
 WIDTHS = ("width", "hidden_size", "num_hidden_units", "hidden_dim")
 DEPTHS = ("depth", "hidden_layer", "num_hidden_layers", "num_layers")
 """Names for one number of ``hidden_sizes``: the units of every hidden layer, and how many layers there are."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from fake_runs import Shown, load_script, refused
 from models.agents.model_generalisation.config import FAMILY, PRESETS
 from models.registry import default_config
 
-script = load_script("model_generalisation/convert")
-converted, convert = script.converted, script.main
+convert = load_script("model_generalisation/convert").main
+Converted = Callable[[dict[str, Any]], Settings]
 NAMES = ["ER", "PerfectModel", "SimpleModel", "CategoricalLatent", "GaussianLatent"]
-FIXTURES = ROOT / "tests" / "fixtures" / "model_generalisation"
-FILES = dict(zip(["ER", "perfect_model", "simple_model", "categorical", "gaussian"], NAMES, strict=True))
+CONFIGS = ROOT / "experiments" / "model_generalisation" / "configs"
+GAUSSIAN = "gaussian_latent_model"
+FILES = dict(zip(["ER", "perfect_model", "simple_model", "categorical_latent_model", GAUSSIAN], NAMES, strict=True))
 
 # Learning rate in 1e-6 and temperature, of high data and then of low data, in the order of NAMES.
 CELLS = {
@@ -37,8 +39,19 @@ def given(words: str) -> Settings:
     return parse(words.split())
 
 
-def fixture(name: str) -> dict[str, Any]:
-    return json.loads((FIXTURES / f"{name}.json").read_text())
+def published(name: str) -> dict[str, Any]:
+    return json.loads((CONFIGS / f"{name}.json").read_text())
+
+
+@pytest.fixture
+def converted(tmp_path: Path) -> Callable[[dict[str, Any]], Settings]:
+    """The settings that `--config` makes of a file with this content."""
+
+    def settings_of(content: dict[str, Any]) -> Settings:
+        (tmp_path / "theirs.json").write_text(json.dumps(content))
+        return given(f"--config {tmp_path / 'theirs.json'}")
+
+    return settings_of
 
 
 @pytest.mark.parametrize("regime", ["high", "low"])
@@ -91,19 +104,19 @@ def test_periods_are_rounded_up() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_published_files_are_the_defaults(name: str) -> None:
-    settings, wanted = converted(fixture(name)), default_config(FILES[name], "procmaze")
+def test_published_files_are_the_defaults(name: str, converted: Converted) -> None:
+    settings, wanted = converted(published(name)), default_config(FILES[name], "procmaze")
     bits = True if wanted.model in ("simple", "latent") else None
     assert settings.agent == dataclasses.replace(wanted, binary_obs=bits)
     usual = given(f"--implementation {FILES[name]} --gamename procmaze,grid_size=4").run
     assert settings.run == dataclasses.replace(usual, num_seeds=30, checkpoint_every=20)
 
 
-def test_the_converted_file_is_read_and_flags_win(tmp_path: Path, capsys: Shown) -> None:
-    assert convert([str(FIXTURES / "ER.json")]) == 0
+def test_the_converted_file_is_read_and_flags_win(tmp_path: Path, capsys: Shown, converted: Converted) -> None:
+    assert convert([str(CONFIGS / "ER.json")]) == 0
     (tmp_path / "er.yaml").write_text(capsys.readouterr().out)
     settings = given(f"--config {tmp_path / 'er.yaml'} --total_steps 2000 --num_seeds 2")
-    assert as_dict(settings.replace(total_steps=1_000_000, num_seeds=30)) == as_dict(converted(fixture("ER")))
+    assert as_dict(settings.replace(total_steps=1_000_000, num_seeds=30)) == as_dict(converted(published("ER")))
     assert (settings.agent.epochs, settings.run.gamename) == (4, "procmaze")
 
 
@@ -119,7 +132,8 @@ MEANINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (FLUTE | {"latent_type": "tanh_gaussian", "seed": 7}, {"implementation": "GaussianLatent", "seed": 7}),
     # What changes in the categorical fixture.
     ({"save_frequency": 1200}, {"checkpoint_every": 3, "no_checkpoint": False}),
-    ({"save_params": False, "save_final_params": False}, {"no_checkpoint": True}),
+    ({"save_params": False}, {"no_checkpoint": True}),
+    ({"save_final_params": False}, {"no_checkpoint": False}),
     ({"seperate_rollout_batch_size": True, "rollout_batch_size": 64}, {"rollout_batch_size": 64}),
     ({"seperate_rollout_batch_size": False, "rollout_batch_size": 64}, {"rollout_batch_size": None}),
     ({"environment": "ButtonGrid", "env_config": {"grid_size": 5, "num_buttons": 2}},
@@ -129,32 +143,33 @@ MEANINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("content", "values"), MEANINGS)
-def test_what_keys_mean(content: dict[str, Any], values: dict[str, Any]) -> None:
+def test_what_keys_mean(content: dict[str, Any], values: dict[str, Any], converted: Converted) -> None:
     whole = "environment" in content and "env_config" not in content
-    found = as_dict(converted(content if whole else fixture("categorical") | content))
+    found = as_dict(converted(content if whole else published("categorical_latent_model") | content))
     assert {key: found[key] for key in values} == values
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("ER", {"softmax_tmp": 1}, "softmax_tmp is unknown; did you mean 'softmax_temp'?"),
-    ("ER", {"gamename": "procmaze"}, "gamename is unknown"),
+    ("ER", {"gamename": "procmaze"}, "gamename is unknown beside environment"),
     ("ER", {"KL_prior_weight": 1}, "KL_prior_weight has no effect with ER"),
-    ("simple_model", {"alpha_adam": 3}, "alpha_adam has no effect with SimpleModel; did you mean 'Q_alpha'?"),
-    ("ER", {"Q_alpha": 1, "agent_type": "ER"}, "Q_alpha has no effect with ER; did you mean 'alpha_adam'?"),
-    ("gaussian", {"rollout_batch_size": 3}, "rollout_batch_size has no effect without 'seperate_rollout_batch_s"),
-    ("gaussian", {"seperate_rollout_batch_size": True}, "rollout_batch_size is missing; seperate_rollout_batch_"),
-    ("gaussian", {"latent_type": "gausian"}, "latent_type is 'gausian'; allowed: categorical, gaussian, tanh_"),
+    ("simple_model", {"alpha_adam": 3}, "Q_alpha and alpha_adam are one setting; give lr"),
+    ("ER", {"Q_alpha": 1, "agent_type": "ER"}, "alpha_adam and Q_alpha are one setting; give lr"),
+    ("ER", {"agent_type": "ER", "rollout_length": 3}, "rollout_length has no effect with ER"),
+    ("ER", {"env_config": {"grid_sise": 4}}, "env_config: grid_sise is unknown; did you mean 'grid_size'? Allowed for"),
+    (GAUSSIAN, {"rollout_batch_size": 3}, "rollout_batch_size has no effect without seperate_roll"),
+    (GAUSSIAN, {"seperate_rollout_batch_size": True}, "rollout_batch_size is missing; seperate_roll"),
+    (GAUSSIAN, {"latent_type": "gausian"}, "latent_type is 'gausian'; did you mean 'gaussian'? Allowed: "),
     ("ER", {"agent_type": "DQN"}, "agent_type is 'DQN'; allowed: ER, perfect_model, simple_model, latent_model"),
-    ("ER", {"environment": "ProcMase"}, "environment is 'ProcMase'; allowed: ProcMaze, OpenGrid, ButtonGrid"),
+    ("ER", {"environment": "ProcMase"}, "environment is 'ProcMase'; did you mean 'ProcMaze'? Allowed: "),
     ("ER", {"env_config": {"total_steps": 4}}, "env_config: total_steps is unknown; allowed for ProcMaze: grid_size"),
-    ("ER", {"env_config": 4}, "env_config is 4; allowed: a mapping"),
-    ("ER", {"gamma": {"value": 1}}, "discount is {'value': 1}; allowed: number, at least 0, at most 1"),
-    ("ER", {"save_final_params": False}, "save_final_params is not what save_params is; allowed: the same"),
+    ("ER", {"env_config": 4}, "env_config is '4'; allowed: a mapping"),
+    ("ER", {"gamma": {"value": 1}}, "gamma is a mapping; settings are flat"),
     ("ER", {"save_frequency": 0}, "save_frequency is 0, eval_frequency 500; allowed: integers, at least 1"),
 ]
 
 
 @pytest.mark.parametrize(("name", "change", "line"), WRONG)
 def test_wrong_published_files(tmp_path: Path, capsys: Shown, name: str, change: dict[str, Any], line: str) -> None:
-    (tmp_path / "ER.json").write_text(json.dumps(fixture(name) | change))
+    (tmp_path / "ER.json").write_text(json.dumps(published(name) | change))
     refused(convert, [str(tmp_path / "ER.json")], f"error: {tmp_path / 'ER.json'}: {line}", capsys)

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from control.cli.errors import absent
+from control.cli.originals import from_original, is_original
 from control.cli.settings import COMMANDS
 from control.cli.words import NULL, Pair, readable, word
 from models.settings import SettingError, shown
@@ -45,7 +46,12 @@ def read_json(path: str | os.PathLike[str], most: int = 10**7) -> Any:
 
 def read_config(path: str) -> list[Pair]:
     """The settings in a YAML or JSON file, ``command: {return: 250}`` as ``command.return``. Raises SettingError."""
-    return readable(list(_flatten(read_mapping("config", path, "name: value", empty=True), path)), f"{path}: ")
+    content = read_mapping("config", path, "name: value", empty=True)
+    try:
+        content = from_original(content) if is_original(content) else content
+    except SettingError as error:
+        raise SettingError(f"{path}: {error}") from error
+    return readable(list(_flatten(content, path)), f"{path}: ")
 
 
 def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dict[str, Any]:

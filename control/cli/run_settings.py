@@ -52,6 +52,11 @@ class RunConfig:
         above=0,
     )
     logdir: str = _run("exp_dir", "folder under which everything is written")
+    output: str | None = _run(
+        None,
+        "also write the evaluations to OUTPUT.out and, unless no_checkpoint, the last weights to OUTPUT.params, as the "
+        "code of Young et al. 2023 does",
+    )
     logger: str = _run(
         "tensorboard", "what shows the run beside its metrics.csv", choices=("tensorboard", "wandb", "mlflow", "none")
     )
@@ -137,15 +142,16 @@ class RunConfig:
 OWN = ("total_steps", "steps_per_epoch", "eval_every", "eval_episodes")
 """What a family may declare too, with a default of its own, which then takes the place of that of the run."""
 BY_FLAG = {
-    "logdir", "ray_address", "eval_agent", "plot", "plot_out", "plot_format", "plot_theme", "plot_log", "film",
-    "film_out", "report", "report_out",
+    "logdir", "output", "ray_address", "eval_agent", "plot", "plot_out", "plot_format", "plot_theme", "plot_log",
+    "film", "film_out", "report", "report_out",
 }  # fmt: skip
 """What is written, and whom this machine joins: flags and keywords say so. A file may come from elsewhere."""
 
 # Settings of a run that another way of learning has no use for, and what it has instead.
 REPLACED: dict[str, dict[str, str]] = {
     "evolution": {"epochs": "generations", "steps_per_epoch": "inner_steps", "eval_episodes": "test_episodes",
-                  "reload": "", "time_limit": "test_limit", "step_timeout": "", "recording_epoch_interval": "record"},
+                  "reload": "", "output": "", "time_limit": "test_limit", "step_timeout": "",
+                  "recording_epoch_interval": "record"},
     "episodes": {"steps_per_epoch": "", "agent": "implementation"},
     "steps": {"agent": "implementation"},
 }  # fmt: skip

@@ -12,7 +12,7 @@ from control.cli.words import WORDS
 from models.settings import SettingError, nearest, raise_all
 
 MODES = ("eval_agent", "use_tune", "plot", "film", "report")  # what is done instead of training one run
-CONFLICTS = [*combinations(MODES, 2), ("resume", "reload"),
+CONFLICTS = [*combinations(MODES, 2), ("resume", "reload"), ("use_tune", "output"),
              *product(("eval_agent", "use_tune", "film", "report"), ("resume", "reload"))]  # fmt: skip
 # A flag of these sections does nothing unless the one named here is given too.
 SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot", "films": "film", "reports": "report"}
@@ -23,7 +23,7 @@ HEARD = {
     "plot": ("plot_out", "plot_format", "plot_theme", "plot_log"),
 }
 # What of a run's settings --eval_agent does not hear: it writes beside what it evaluates.
-UNHEARD = ("exp_name", "logdir", "logger", "num_seeds")
+UNHEARD = ("exp_name", "logdir", "output", "logger", "num_seeds")
 FOR_EVALUATION = ("run", "evaluation")
 PER_CORE = 4  # threads or processes; more only get in each other's way
 MUST_EXIST = ("eval_agent", "reload", "search_space", "plot", "film", "report")

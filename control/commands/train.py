@@ -29,6 +29,7 @@ from control.lightning.population import build as build_search
 from control.loops.build import check_accelerator
 from control.reports.figures import learning_curve
 from control.reports.folders import say_version_of
+from control.reports.outputs import check_outputs, write_outputs
 from control.reports.style import look_of
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
@@ -55,6 +56,7 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
     """Train as `settings` say. Returns the folder of the run, and whether it came to its end: False where Ctrl-C ended
     it. ``verbose`` is all that is printed but warnings."""
     prepare(settings.run)
+    check_outputs(settings.run)
     older = run_dir.versions(run_dir.parent(settings.run)) if settings.run.resume else []
     for folder in older[-1:]:  # an older one is another run
         with run_dir.locked(folder):  # before reading, so that no other run writes to it meanwhile
@@ -280,6 +282,9 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
     if (folder / "metrics.csv").exists():
         say_if(verbose, "drawing the learning curve")
         yield "figure", learning_curve(folder, look_of(module.settings.run))
+    if module.is_over():  # before the best weights take the place of the last
+        for line in write_outputs(module.settings, module.agents, folder):
+            yield "output", line
     if module.settings.run.record:
         video, best = folder / "videos" / "final.mp4", folder / "checkpoints" / "best.ckpt"
         if best.exists():

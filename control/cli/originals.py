@@ -1,0 +1,73 @@
+"""Configuration files of the training scripts of Young et al. 2023 (arXiv 2211.02222), for ``--config``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from control.cli.options import parameters
+from models.agents.model_generalisation.config import OF_LATENT, OF_LEARNED
+from models.settings import SettingError, allowing, nearest, no_choice, shown
+from models.vocabulary import ORIGINAL_AGENTS, ORIGINAL_GAMES
+
+_UNREAD = {"SimpleModel": {*OF_LATENT, "rollout_batch_size", "seperate_rollout_batch_size"}}
+_UNREAD["PerfectModel"] = {*_UNREAD["SimpleModel"], *OF_LEARNED, "model_alpha"}
+_UNREAD["ER"] = {*_UNREAD["PerfectModel"], "rollout_length"}
+_LATENT_DEFAULTS = {"min_std": "0.0", "std_act": "softplus"}  # of the script; GaussianLatent has others
+
+
+def is_original(content: Mapping[str, Any]) -> bool:
+    """Whether a file is one of the original's: it nests the environment's settings, or names no implementation."""
+    return "env_config" in content or (content.get("environment") in ORIGINAL_GAMES and "implementation" not in content)
+
+
+def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that such a file means; values stay as they are. A key that its script does not read is a
+    SettingError, and one that it lacks has the script's default."""
+    keys = dict(content)
+    game, env_config = keys.pop("environment", None), keys.pop("env_config", {})
+    if game not in ORIGINAL_GAMES:
+        raise no_choice("environment", game, ORIGINAL_GAMES)
+    if not isinstance(env_config, dict):
+        raise SettingError(f"env_config is {shown(env_config)}; allowed: a mapping")
+    for key in env_config.keys() - (known := parameters(game.lower())).keys():
+        words = allowing(nearest(key, known), ", ".join(known), f" for {game}")
+        raise SettingError(f"env_config: {key} is unknown{words}")
+    settings = {"gamename": game.lower()} | ({"grid_size": "10"} if game == "ProcMaze" else {}) | env_config
+    settings |= {"implementation": _implementation(keys), "episodic_env": "false"}
+    settings |= _LATENT_DEFAULTS if "Latent" in settings["implementation"] else {}
+    for key in keys.keys() & {"gamename", "implementation"}:
+        raise SettingError(f"{key} is unknown beside environment")
+    for key in keys.keys() & _UNREAD.get(settings["implementation"], set()):
+        raise SettingError(f"{key} has no effect with {settings['implementation']}")
+    separate = str(keys.pop("seperate_rollout_batch_size", "")).lower()
+    if not separate and "rollout_batch_size" in keys:
+        raise SettingError("rollout_batch_size has no effect without seperate_rollout_batch_size")
+    if separate == "true" and "rollout_batch_size" not in keys:
+        raise SettingError("rollout_batch_size is missing; seperate_rollout_batch_size is true")
+    if separate != "true":
+        keys.pop("rollout_batch_size", None)
+    keys.pop("save_final_params", None)  # which no script looks at
+    if "save_params" in keys:
+        settings["no_checkpoint"] = str(keys.pop("save_params")).lower() == "false"
+    if "save_frequency" in keys:
+        every, period = str(keys.pop("save_frequency")), str(keys.get("eval_frequency", 500))
+        if not (every.isdecimal() and period.isdecimal() and int(every) and int(period)):
+            raise SettingError(f"save_frequency is {every}, eval_frequency {period}; allowed: integers, at least 1")
+        settings["checkpoint_every"] = str(-(-int(every) // int(period)))
+    return settings | keys
+
+
+def _implementation(keys: dict[str, Any]) -> str:
+    """The agent of the script that a file is for: of its ``agent_type``, else of the script that needs its keys."""
+    by_keys = {
+        "latent_model": {"latent_type"},
+        "simple_model": {"Q_alpha", "model_alpha"},
+        "perfect_model": {"rollout_length"},
+    }
+    script = keys.pop("agent_type", next((name for name, needed in by_keys.items() if keys.keys() & needed), "ER"))
+    *scripts, first, second, third = ORIGINAL_AGENTS
+    if script not in (scripts := [*scripts, "latent_model"]):
+        raise no_choice("agent_type", script, scripts)
+    latent = keys.get("latent_type", first)
+    if script == "latent_model" and latent not in (first, second, third):
+        raise no_choice("latent_type", latent, (first, second, third))
+    return ORIGINAL_AGENTS[latent if script == "latent_model" else script]

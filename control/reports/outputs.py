@@ -1,0 +1,81 @@
+"""The two files that the scripts of Young et al. 2023 leave behind, for ``--output NAME``.
+
+``NAME.out`` is a pickle of dicts, lists, numbers and text alone: ``config``, and ``metrics`` with ``reward_rates``
+(a list of T evaluations, each a list of M seeds) and ``eval_times`` (T environment steps before each epoch's steps, as
+the original counts them). ``NAME.params`` is a safetensors file with the last weights of all M seeds.
+"""
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from control.cli.errors import absent
+from control.cli.settings import RunConfig, Settings, acting
+from control.reports.tags import GREEDY, REWARD_RATE, renamed
+from control.storage.run_dir import read_metrics
+from models.mlp import MlpNetwork
+from models.settings import SettingError
+
+_NETWORKS = {
+    "agents.0.values.online": "Q", "agents.0.model.reward": "model.reward",
+    "agents.0.model.termination": "model.termination", "agents.0.model.encoder": "model.phi",
+    "agents.0.model.following": "model.next", "agents.0.model.decoder": "model.obs",
+}  # fmt: skip
+"""Names of networks here and in ``NAME.params``, which are the original's."""
+
+
+def paths(run: RunConfig) -> list[Path]:
+    """The files that a run with ``output`` writes."""
+    suffixes = [] if run.output is None else [".out"] if run.no_checkpoint else [".out", ".params"]
+    return [Path(f"{run.output}{suffix}") for suffix in suffixes]
+
+
+def check_outputs(run: RunConfig) -> None:
+    """Before a run, SettingError if one of its files exists already, unless it is resumed, or their folder does not."""
+    for path in paths(run):
+        if not path.parent.is_dir():
+            raise SettingError(f"output is {run.output!r}: {str(path.parent)!r} is {absent(path.parent)}", "output")
+        if path.exists() and not run.resume:
+            raise SettingError(f"output is {run.output!r}: {str(path)!r} exists; allowed: a new name", "output")
+
+
+def write_outputs(settings: Settings, agents: nn.Module, folder: Path) -> Iterator[str]:
+    """Write the files of the run in ``folder`` and give a line for each. A file that exists stays as it is."""
+    for path in paths(settings.run):
+        content = pickle.dumps(_metrics(settings, folder)) if path.suffix == ".out" else save(_weights(agents))
+        try:
+            with open(path, "xb") as file:
+                file.write(content)
+            yield str(path)
+        except FileExistsError:
+            yield f"{path} existed already and stays as it was"
+
+
+def _metrics(settings: Settings, folder: Path) -> dict[str, Any]:
+    table = read_metrics(folder / "metrics.csv", renamed)
+    score = table[REWARD_RATE if REWARD_RATE in table else GREEDY]
+    rates: dict[int, list[float]] = {}
+    steps = {0: 0}
+    for epoch, count, value in zip(table["epoch"], table["env_steps"], score, strict=True):
+        steps[int(epoch)] = int(count)
+        rates.setdefault(int(epoch), []).append(value)
+    rates = {epoch: values for epoch, values in rates.items() if any(value == value for value in values)}
+    metrics = {"reward_rates": list(rates.values()), "eval_times": [steps.get(epoch - 1, 0) for epoch in rates]}
+    return {"config": acting(settings), "metrics": metrics}
+
+
+def _weights(agents: nn.Module) -> dict[str, Tensor]:
+    """``NETWORK.LAYER.weight [M, out, in]`` and ``NETWORK.LAYER.bias [M, out]``; other parameters as they are."""
+    state = agents.state_dict(prefix="agents.")
+    found = {name: value.clone() for name, value in state.items() if "target" not in name}
+    for name, network in agents.named_modules(prefix="agents"):
+        if isinstance(network, MlpNetwork):
+            del found[f"{name}.flat"]
+            for number, (weight, bias) in enumerate(network.layers()[: network.mlp.depth]):
+                layer = f"{_NETWORKS.get(name, name)}.{number}"
+                found |= {f"{layer}.weight": weight.transpose(1, 2).contiguous(), f"{layer}.bias": bias.contiguous()}
+    return found
