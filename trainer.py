@@ -127,6 +127,10 @@ def _work(settings: config.Settings) -> Callable[[], int]:
         from control.commands.films import film_beside
 
         return lambda: film_beside(settings)
+    if settings.run.import_proxy:
+        from control.commands.import_proxy import import_proxy
+
+        return lambda: import_proxy(settings)
     if settings.run.eval_agent:
         from control.commands.evaluate import evaluate as evaluate_here
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from models.registry import as_named
-from models.settings import LONGEST, SettingError, shown
+from models.settings import LONGEST, SettingError, no_choice, shown
 
 # Sources: [Y] Young et al. 2023, [F] Ferreira et al. 2022 and [C] the command-conditioned family's original, each the
 # public code; SB3 is stable-baselines3, CleanRL that library, RLlib Ray's.
@@ -85,8 +85,25 @@ _SUPERSEDED = {
 }  # fmt: skip
 """Names that had no effect beside another in what earlier versions wrote, which was every setting of a run."""
 _COMPLETE = {"implementation", "gamename", "epochs", "steps_per_epoch", "eval_every", "display"}
+MODE_NAMES = {
+    "icm": -1, "native": 0, "exclusive_potential": 1, "additive_potential": 2, "exclusive_potential_with_info": 3,
+    "additive_potential_with_info": 4, "exclusive": 5, "additive": 6, "exclusive_with_info": 7, "additive_with_info": 8,
+    "exclusive_weighted_info": 101, "additive_weighted_info": 102,
+}  # fmt: skip
+"""Names of ``--mode`` with [F]'s numbers: -1 has no network, others are `understudy.kinds.MODES`."""
+
+
+def _mode(text: str) -> int | str:
+    """The number of a named mode; a number as it is. SettingError for an unknown name."""
+    name = text.lower().replace("-", "_").replace(" ", "_")
+    if name not in MODE_NAMES and not text.lstrip("+-")[:1].isdigit():
+        raise no_choice("mode", text, MODE_NAMES, meant=name)
+    return MODE_NAMES.get(name, text)
+
+
 # Values that have another name now, and names in another spelling.
-_VALUES: dict[str, Callable[[str], str]] = {
+_VALUES: dict[str, Callable[[str], int | str]] = {
+    "mode": _mode,
     "vary": lambda text: ",".join({"hidden_size": "width", "hidden_layer": "depth"}.get(p, p) for p in text.split(",")),
     "accelerator": lambda text: "gpu" if text.lower() in ("cuda", "cuda:0") else text,
     "implementation": as_named,
@@ -138,10 +155,10 @@ def translate(
     return found, renamed
 
 
-def _renamed(name: Callable[[str], str], value: Any) -> Any:
-    """``value`` with its words called as now."""
+def _renamed(name: Callable[[str], int | str], value: Any) -> Any:
+    """``value`` with its words called as now; items of a list stay words."""
     if isinstance(value, list | tuple):
-        return type(value)(_renamed(name, each) for each in value)
+        return type(value)(str(name(item)) if isinstance(item, str) else item for item in value)
     return name(value) if isinstance(value, str) else value
 
 

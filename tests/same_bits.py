@@ -119,6 +119,7 @@ def digest(name: str) -> dict[str, str]:
             found["scores"] = _hash((metrics.parent / "scores.json").read_text(encoding="utf-8"))
         else:
             words = ["--eval_agent", str(metrics.parent), "--num_eval_episodes", "3", "--import", _CAR.split(":")[0]]
+            words.append("--no_record")
             found["evaluation"] = _hash(_numbers(run(words)))
         return found
 

@@ -121,7 +121,7 @@ train -> 'train' is not a flag; flags start with --
     -> --double_DQN has no effect: use_target is off, so there is only one network of values
 --implementation RN --gamename cliff --agent QLearning --vary lr -> --vary has no effect: vary_hp is off
 --implementation RN --gamename cliff --agent QLearning --mode two
-    -> mode is 'two'; allowed: 0, 1, 2, 3, 4, 5, 6, 7, 8, 101, 102
+    -> mode is 'two'; allowed: icm, native, exclusive_potential,
 --implementation RN --gamename cliff --agent QLearning --mode 0 --rn_output symexp
     -> --rn_output has no effect: mode is 0, the task's own reward
 --implementation RN --gamename hopper --agent TD3 --mode 101 --proxy_hidden_size 5

@@ -70,9 +70,10 @@ def test_weights_are_those_of_the_last_checkpoint(tmp_path: Path) -> None:
 def test_files_that_exist_are_kept(tmp_path: Path, capsys: Shown) -> None:
     (tmp_path / "ER.out").write_text("precious")
     words = [f"--config={CONFIGS / 'ER.json'}", f"--logdir={tmp_path}"]
-    taken = f"output is '{tmp_path}/ER': '{tmp_path}/ER.out' exists; allowed: a new name"
+    taken = f"output is '{tmp_path}/ER': '{tmp_path}/ER.out' exists; allowed: a new name in a folder"
     refused(trainer.main, [*words, f"--output={tmp_path}/ER"], taken, capsys)
     refused(trainer.main, [*words, f"--output={tmp_path}/no/ER"], f"'{tmp_path}/no' is no such", capsys)
+    refused(trainer.main, [*words, f"--output={'x' * 300}"], "File name too long; allowed: a new name", capsys)
     train(tmp_path, "ER", "--resume", "--no_checkpoint")  # the same line finishes a run and repeats one that is over
-    assert "ER.out existed already and stays as it was" in capsys.readouterr().out
+    assert "ER.out was not written (File exists)" in capsys.readouterr().out
     assert (tmp_path / "ER.out").read_text() == "precious" and not (tmp_path / "ER.params").exists()

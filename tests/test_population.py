@@ -195,16 +195,25 @@ def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) 
             pass
 
 
-def test_more_workers_than_cores_are_refused(two: RayWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a search too, whose Ray this one stands for."""
+def test_more_workers_than_a_trial_has_cores_are_refused(two: RayWorkers) -> None:
+    """This Ray stands for that of a search."""
     with pytest.raises(SettingError, match="^num_workers is 3; allowed: at most 2, the cores of the search's Ray$"):
         make_workers(CONFIG, "DDQN", AGENT, GAME, 3)
-    import ray
 
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    error = f"^num_workers is 999; allowed: at most {os.cpu_count()}, the cores of this machine$"
-    with pytest.raises(SettingError, match=error):
-        make_workers(CONFIG, "DDQN", AGENT, GAME, 999)
+
+@pytest.mark.slow
+def test_more_workers_than_cores_give_the_same_numbers(local: InnerLoop, proxies: torch.Tensor) -> None:
+    script = f"""
+import torch
+from control.evolution.cluster import RayWorkers
+from test_population import AGENT, CONFIG, GAME, SEEDS
+workers = RayWorkers(CONFIG, "DDQN", AGENT, GAME, {(os.cpu_count() or 1) + 1}, None)
+proxies = torch.tensor({proxies.tolist()})
+print(workers.run(proxies, SEEDS).returns.tolist())
+"""
+    path = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+    done = subprocess.run([sys.executable, "-c", script], env=os.environ | path, capture_output=True, text=True)
+    assert done.stdout.strip() == str(local.run(proxies, SEEDS).returns.tolist()), done.stderr
 
 
 INTERRUPTED = """

@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import trainer
 from control.cli import parse as config
-from control.commands.train import TRAINER, show_next
+from control.commands.summary import TRAINER, show_next
 from control.lightning.agent import AgentModule
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
@@ -141,7 +141,7 @@ def test_a_second_run_overwrites_nothing_and_is_the_newest_of_the_folder(logdir:
     assert before == {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
     for folder in (newest, newest / "checkpoints", newest.parent):
         assert checkpoints.load(folder).path == newest / "checkpoints" / "best.ckpt"
-    with pytest.raises(UserError, match="holds no checkpoint"):
+    with pytest.raises(UserError, match="is no run, but has 2 below it; allowed: one of .*/version_0, .*/version_1$"):
         checkpoints.load(logdir)
 
 
@@ -334,6 +334,23 @@ def test_the_next_commands_are_for_a_shell(tmp_path: Path, capsys: Shown, monkey
     monkeypatch.setattr("shutil.which", lambda name: str(python))
     show_next([], [("-m", "a.b")])
     assert capsys.readouterr().out.endswith("  python -m a.b\n")
+
+
+def test_what_to_type_next_imports_what_the_run_needed(
+    logdir: Path, tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module that a flag imports, and the one that an environment's name begins with; also after --resume."""
+    (tmp_path / "registers_cart.py").write_text(
+        "import gymnasium as gym\ngym.register('Cart-v0', 'gymnasium.envs.classic_control:CartPoleEnv')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("--import", "json", "--gamename", "registers_cart:Cart-v0")
+    trained(logdir, *words, implementation="DDQN", epochs=1, steps_per_epoch=20, time_limit=9)
+    first = [line for line in capsys.readouterr().out.splitlines() if "trainer.py" in line]
+    trained(logdir, *words, "--resume", implementation="DDQN", epochs=1, steps_per_epoch=20, time_limit=9)
+    again = [line for line in capsys.readouterr().out.splitlines() if "trainer.py" in line]
+    assert len(first) == 2 and again == first
+    assert all("trainer.py --import json,registers_cart --" in line for line in first)
 
 
 # -- signals ---------------------------------------------------------------------------------------------------------

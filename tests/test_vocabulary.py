@@ -19,7 +19,8 @@ from helpers import same_runs
 from models.registry import agent_class, implementations
 from models.settings import SettingError
 from models.spaces import Discrete
-from models.vocabulary import DEPTHS, WIDTHS, others
+from models.vocabulary import DEPTHS, MODE_NAMES, WIDTHS, others
+from understudy.kinds import MODES
 
 WORDS = "--env CartPole-v1 --total_steps 60 --lr 1e-3 --discount 0.9 --hidden_sizes 8,8 --activation tanh --seed 3"
 
@@ -214,6 +215,44 @@ def test_total_steps_end_any_run_its_config_repeats_it_and_resume_goes_on(kind: 
     )
     assert trainer.main(["--config", str(whole / "config.yaml"), "--logdir", str(tmp_path / "again")]) == 0
     same_runs(whole, folder_of(tmp_path / "again"))
+
+
+def test_modes_have_names() -> None:
+    assert {number: name.replace("_", " ") for name, number in MODE_NAMES.items() if number >= 0} == {
+        number: mode.name for number, mode in MODES.items()
+    }
+    for name in ("additive_potential", "Additive-Potential"):
+        assert parse(["--implementation", "RN", "--gamename", "cliff", "--mode", name]).proxy.mode == 2
+        assert settings_from(implementation="RN", gamename="cliff", mode=name).proxy.mode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "means"),
+    [
+        ("--gamename cartpole --mode -1", "--implementation DDQN --gamename cartpole --intrinsic icm"),
+        ("--gamename pendulum --mode ICM --agent TD3 --icm_eta 0.1",
+         "--implementation TD3 --gamename pendulum --intrinsic icm --icm_eta 0.1"),
+        ("--gamename cartpole --mode icm --intrinsic rnd", "--implementation DDQN --gamename cartpole --intrinsic rnd"),
+        ("--gamename cliff --mode -1 --agent SARSA", "--implementation SARSA --gamename cliff --count_bonus 0.1"),
+    ],
+)  # fmt: skip
+def test_mode_minus_one_is_the_agent_with_a_bonus_for_novelty(
+    words: str, means: str, tmp_path: Path, capsys: Shown
+) -> None:
+    wanted = as_dict(parse(means.split()))
+    assert as_dict(parse(["--implementation", "RN", *words.split()])) == wanted
+    assert capsys.readouterr().err.startswith("--mode -1 of RN is --implementation ")
+    values = dict(pair.split() for pair in words.removeprefix("--").split(" --"))
+    numbers = {name: float(value) for name, value in values.items() if name == "icm_eta"}
+    assert as_dict(settings_from(implementation="RN", **values | numbers)) == wanted
+    (tmp_path / "mode.yaml").write_text(yaml.safe_dump({"implementation": "RN"} | values))
+    assert as_dict(parse(["--config", str(tmp_path / "mode.yaml")])) == wanted
+
+
+def test_unknown_modes_are_one_line(capsys: Shown) -> None:
+    for value, line in (("aditive", "mode is 'aditive'; did you mean 'additive'? Allowed: icm, native, "),
+                        ("-2", "mode is -2; allowed: 0, 1, 2, 3")):  # fmt: skip
+        refused(trainer.main, ["--implementation", "RN", "--gamename", "cliff", "--mode", value], line, capsys)
 
 
 def test_the_bare_command_says_what_it_does(capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,8 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         from control.cli.files import read_config  # with PyYAML, which most command lines need not load
 
         written = read_config(file)
-    _import([word for name, words in typed if name == "import" for word in words or [""]], ())
+    modules = [word for name, words in typed if name == "import" for word in words or [""]]
+    _import(modules, ())
     asked, _ = translate(asked, (), FIRST, _no_value)
     with _naming(file, dict(written), ()):
         in_file, _ = translate(dict(written), (), FIRST, _no_value)
@@ -49,6 +50,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
             raise SettingError(f"{file}: {name} {line}", name)
     in_file = {name: words for name, words in in_file.items() if name not in BY_FLAG}
     _import((), asked.get("gamename", ()))
+    in_file, asked = _baseline(in_file, asked)
     with _naming(file, in_file, asked):
         choice = _choose(in_file | asked, asked)
     for name in ("implementation", "preset"):  # what a file holds is meant for those that it names
@@ -87,7 +89,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
             wrong.append(error)
     raise_all(wrong)
     with _naming(file, words, from_flags):
-        return _settings(values, choice, from_flags)
+        return dataclasses.replace(_settings(values, choice, from_flags), imports=tuple(modules))
 
 
 def about_the_bare_command() -> str:
@@ -107,7 +109,8 @@ def settings_from(**values: Any) -> Settings:
     values, _ = translate(values, (), FIRST, _no_value)
     words = {name: [word(value)] for name, value in values.items() if value is not None}
     _import((), words.get("gamename", ()))
-    choice = _choose(words, values)
+    _, values = _baseline({}, values)
+    choice = _choose({name: [word(value)] for name, value in values.items() if value is not None}, values)
     values, _ = _by_our_names(values, choice, {})
     for name in values:
         if name not in choice.known:
@@ -124,6 +127,22 @@ def training_from(**values: Any) -> Settings:
             value = shown(getattr(settings.run, mode))
             raise SettingError(f"{mode} is {value}; allowed: null, as only the command does that", mode)
     return settings
+
+
+def _baseline(in_file: dict[str, Any], asked: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``--implementation RN --mode -1`` as the run that it means: the agent on the task's own reward and one for
+    novelty, ICM or, for tables, a bonus for rare actions (Ferreira et al. 2022). Other settings stay as they are."""
+    both = {name: word(value) for name, value in (in_file | asked).items()}
+    if both.get("implementation") != "RN" or both.get("mode") != "-1":
+        return in_file, asked
+    agent = agents_of("RN", both.get("gamename", ""), {"agent": both["agent"]} if "agent" in both else {})
+    bonus = {"count_bonus": 0.1} if family(agent).package.endswith(".tabular") else {"intrinsic": "icm"}
+    run = {"implementation": agent} | {name: value for name, value in bonus.items() if name not in both}
+    print(f"--mode -1 of RN is {' '.join(f'--{name} {value}' for name, value in run.items())} here", file=sys.stderr)
+    in_words = any(isinstance(value, list) for value in (in_file | asked).values())
+    asked = asked | {name: [word(value)] if in_words else value for name, value in run.items()}
+    in_file = {name: value for name, value in in_file.items() if name not in ("implementation", "mode", "agent")}
+    return in_file, {name: value for name, value in asked.items() if name not in ("mode", "agent")}
 
 
 def _by_our_names(

@@ -12,6 +12,7 @@ _evaluation = functools.partial(setting, section="evaluation")
 _tuning = functools.partial(setting, section="tuning")
 _figure = functools.partial(setting, section="figures")
 _films = functools.partial(setting, section="films")
+_imported = functools.partial(setting, section="files of other projects")
 _report = functools.partial(setting, section="reports")
 _drawn = functools.partial(setting, section="how figures look")
 
@@ -61,7 +62,9 @@ class RunConfig:
         "tensorboard", "what shows the run beside its metrics.csv", choices=("tensorboard", "wandb", "mlflow", "none")
     )
     print_statements: int = _run(0, "above 0 prints more while training", minimum=0)
-    record: bool = _run(False, "write a video at the end, of the trained agent or of the one that --eval_agent names")
+    record: bool = _run(
+        False, "write a video and a GIF of the trained agent at the end. --eval_agent writes a video unless --no_record"
+    )
     record_episodes: int = _run(3, "episodes in that video, and in that of --film", minimum=1, maximum=100)
     display: bool = _run(False, "accepted for old scripts and without effect: nothing needs a display")
 
@@ -138,12 +141,16 @@ class RunConfig:
     )
     report_out: str | None = _report(None, "that file (.html), or its folder; null is beside the runs")
 
+    import_proxy: str | None = _imported(
+        None, "make a proxy.safetensors of this file of learning_environments (.pt) or synthetic-gymnax (.pkl), and end"
+    )
+
 
 OWN = ("total_steps", "steps_per_epoch", "eval_every", "eval_episodes")
 """What a family may declare too, with a default of its own, which then takes the place of that of the run."""
 BY_FLAG = {
     "logdir", "output", "ray_address", "eval_agent", "plot", "plot_out", "plot_format", "plot_theme", "plot_log",
-    "film", "film_out", "report", "report_out",
+    "film", "film_out", "report", "report_out", "import_proxy",
 }  # fmt: skip
 """What is written, and whom this machine joins: flags and keywords say so. A file may come from elsewhere."""
 
@@ -155,5 +162,5 @@ REPLACED: dict[str, dict[str, str]] = {
     "episodes": {"steps_per_epoch": "", "agent": "implementation"},
     "steps": {"agent": "implementation"},
 }  # fmt: skip
-WITHOUT_EFFECT = ("evaluation", "tuning", "figures", "films", "reports")
+WITHOUT_EFFECT = ("evaluation", "tuning", "figures", "films", "reports", "files of other projects")
 """Sections of settings that do nothing in a training run."""

@@ -34,7 +34,8 @@ class Settings:
     of several families (`models.mixture`). ``changed`` holds, with ``--eval_agent``, hyperparameters of agents that
     train on a proxy, and parameters of the environment. ``command`` holds only what was overridden, such as
     ``{"return": 250.0}``. ``given`` names what a flag or file set (``"command"`` for any command). ``lacks``
-    is what the environment, where it is known, has not (`models.family.PARTS`).
+    is what the environment, where it is known, has not (`models.family.PARTS`). ``imports`` are those of
+    ``--import``.
     """
 
     run: RunConfig
@@ -44,6 +45,7 @@ class Settings:
     proxy: Any = None
     changed: dict[str, Any] = dataclasses.field(default_factory=dict)
     lacks: frozenset[str] = frozenset()
+    imports: tuple[str, ...] = ()
 
     def value(self, name: str) -> Any:
         """The setting of that name that counts: the proxy's, the agent's or the run's."""
@@ -90,7 +92,7 @@ class Settings:
         agent = _with_own(self.agent, changes, OWN)
         run = _with_own(self.run, changes)
         agent = build(agent, changes) if changes else agent
-        return Settings(run, agent, command, self.given, proxy, self.changed, self.lacks)
+        return Settings(run, agent, command, self.given, proxy, self.changed, self.lacks, self.imports)
 
 
 def _with_own(config: Any, values: dict[str, Any], names: Collection[str] | None = None) -> Any:

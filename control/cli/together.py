@@ -11,7 +11,7 @@ from control.cli.settings import Settings, ineffective, replaced_in
 from control.cli.words import WORDS
 from models.settings import SettingError, nearest, raise_all
 
-MODES = ("eval_agent", "use_tune", "plot", "film", "report")  # what is done instead of training one run
+MODES = ("eval_agent", "use_tune", "plot", "film", "report", "import_proxy")  # what is done instead of training one run
 CONFLICTS = [*combinations(MODES, 2), ("resume", "reload"), ("use_tune", "output"),
              *product(("eval_agent", "use_tune", "film", "report"), ("resume", "reload"))]  # fmt: skip
 # A flag of these sections does nothing unless the one named here is given too.
@@ -20,13 +20,14 @@ SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot",
 HEARD = {
     "film": ("film_out", "agent", "record_episodes", "seed", "time_limit", "logdir", "num_threads"),
     "report": ("report_out",),
+    "import_proxy": ("gamename", "logdir"),
     "plot": ("plot_out", "plot_format", "plot_theme", "plot_log"),
 }
 # What of a run's settings --eval_agent does not hear: it writes beside what it evaluates.
 UNHEARD = ("exp_name", "logdir", "output", "logger", "num_seeds")
 FOR_EVALUATION = ("run", "evaluation")
-PER_CORE = 4  # threads or processes; more only get in each other's way
-MUST_EXIST = ("eval_agent", "reload", "search_space", "plot", "film", "report")
+PER_CORE = 4  # threads or trials; more only get in each other's way
+MUST_EXIST = ("eval_agent", "reload", "search_space", "plot", "film", "report", "import_proxy")
 
 
 def check_together(settings: Settings, typed: Collection[str], known: Mapping[str, Flag]) -> None:
@@ -37,7 +38,7 @@ def check_together(settings: Settings, typed: Collection[str], known: Mapping[st
             f"seed is {run.seed}; allowed with num_seeds {run.num_seeds}: at most {2**63 - run.num_seeds}"
         )
     most = max(8, PER_CORE * (os.cpu_count() or 1))
-    for name in ("num_threads",) if run.ray_address else ("num_threads", "num_workers", "max_concurrent_trials"):
+    for name in ("num_threads",) if run.ray_address else ("num_threads", "max_concurrent_trials"):
         if (value := getattr(run, name) or 0) > most:
             here = f"on this machine, which has {os.cpu_count()} cores"
             raise SettingError(f"{name} is {value}; allowed: at most {most} {here}", name)
@@ -70,7 +71,7 @@ def _idle(settings: Settings, typed: Collection[str], known: Mapping[str, Flag])
     idle = ineffective(settings) if trains else {}
     for name in typed:
         switch = SWITCHES.get(known[name].section)
-        if name == "record_episodes" and not (run.record or run.film):
+        if name == "record_episodes" and not (run.record or run.film or run.eval_agent):
             yield name, " without --record"
         elif name == "ray_address" and run.ray_address and run.num_workers == 1 and not run.use_tune:
             yield name, " without --num_workers or --use_tune"

@@ -4,7 +4,6 @@ environment, beside agents that trained there."""
 
 import contextlib
 import dataclasses
-import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from control.commands.process import prepare
 from control.commands.run import elsewhere, to_play, with_weights
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import by_kind, fresh_seeds
-from control.films.recording import check_recording, film, filmed_seed, returns_text
+from control.films.recording import film_evaluation, is_filmed
 from control.loops.build import aware_of, check_spaces, spaces_of
 from control.loops.loop import Loop
 from control.loops.rollout import Episodes
@@ -76,8 +75,8 @@ def evaluate(settings: Settings) -> int:
 
 
 def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
-    """Play `num_eval_episodes` episodes for each member of the checkpoint and print a table; with ``--record`` also a
-    video of some episodes. Episode seeds come from ``--seed`` (25 by default), not from the run's."""
+    """Play `num_eval_episodes` episodes for each member of the checkpoint, print a table and write a video, except with
+    ``--no_record``. Episode seeds come from ``--seed`` (25 by default), not from the run's."""
     now, then = settings.run, checkpoint.settings
     of_proxies = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.given
     for name in sorted(of_proxies | settings.changed.keys() & for_fresh_agents()):
@@ -110,8 +109,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
                 f"evaluation is {now.evaluation!r}, which has no effect with {then.run.implementation}; allowed: "
                 f"{', '.join(able)}"
             )
-        if now.record:
-            check_recording(here.run)
+        filmed = not now.obedience and is_filmed(here.run, settings.given)
         epoch = checkpoint.run_state["epoch"]
         where = game if game == trained_on else f"{game} (trained on {trained_on})"
         print(f"{then.run.implementation} on {where}, epoch {epoch}: {checkpoint.path}")
@@ -125,17 +123,10 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         for mode in modes:
             table += _rows(mode, loop.seeds, loop.evaluate(episodes, sample=mode == "sampled"))
         print("\n".join(aligned(table)))
-        if now.record:
-            own, beside = run_dir.home(checkpoint.path), checkpoint.path.parent
-            folder = beside if own == beside else own / "videos"
+        if filmed:
             stem = "_".join([checkpoint.path.stem, *([run_dir.safe_name(game)] if game != trained_on else [])])
-            paths = (folder / f"eval_{stem}_{number}.mp4" for number in itertools.count())
-            path = next(path for path in paths if not path.exists())
-            sample, name = modes == ("sampled",), f"video {now.seed}"
-            with progress("filming") as watch:
-                returns = film(loop, here.run, path, name, sample, now.record_episodes, True, watch)
-            acting = ", ".join(filter(None, [filmed_seed(loop.seeds), "drawn actions" if sample else "greedy"]))
-            print(f"\nvideo: {path} ({acting}: {returns_text(returns)})\nGIF:   {path.with_suffix('.gif')}")
+            named, sample = f"video {now.seed}", modes == ("sampled",)
+            print(f"\n{film_evaluation(loop, here.run, checkpoint.path, stem, named, sample, settings.given)}")
 
 
 def _game(settings: Settings, trained_on: str) -> str:

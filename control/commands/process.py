@@ -1,9 +1,11 @@
 """Settings of the process of a command, before anything is computed in it. Imports no Lightning."""
 
 import logging
+import os
 import threading
 import warnings
 
+from control.cli.colour import note
 from control.cli.errors import DISK
 from control.cli.settings import RunConfig
 from control.loops.process import configure_torch
@@ -12,6 +14,8 @@ from control.loops.process import configure_torch
 def prepare(run: RunConfig) -> None:
     """Settings of this process, before anything is computed in it."""
     configure_torch(run.num_threads, run.matmul_precision)
+    if run.num_workers > (cores := os.cpu_count() or 1) and run.ray_address is None:
+        note(f"num_workers is {run.num_workers}, and this machine has {cores} cores: the processes share them")
     # Lightning's advice is about data loaders and loggers that are as they are on purpose.
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning")

@@ -116,8 +116,9 @@ class Run:
         gamename = named.get("gamename", gamename)
         if type(episodes) is not int or episodes < 1:
             raise SettingError(f"episodes is {episodes!r}; allowed: integer, at least 1", "episodes")
-        prepare(self.settings.run)
-        settings = to_play(self.settings.replace(num_workers=1), episodes)
+        here = self.settings.replace(num_workers=1)
+        prepare(here.run)
+        settings = to_play(here, episodes)
         settings = elsewhere(settings, resolve(gamename).name) if gamename else settings
         with contextlib.closing(with_weights(self._checkpoint, settings, seed)) as loop:
             if sample and "sampled" not in loop.evaluation_modes:

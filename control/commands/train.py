@@ -1,8 +1,8 @@
 """A training run from start to summary: folder, module, Lightning's trainer, and what is said at the end."""
 
+import dataclasses
 import importlib
 import math
-import shlex
 import shutil
 import sys
 import time
@@ -19,6 +19,7 @@ from control.cli.progress import progress
 from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, end_of, to_yaml
 from control.commands.choose_proxy import conclude, say_if
 from control.commands.process import prepare
+from control.commands.summary import Command, command, show_next
 from control.films.recording import check_recording, film, filmed_seed, returns_text
 from control.lightning.agent import AgentModule
 from control.lightning.board import show_film
@@ -39,8 +40,6 @@ from models.settings import SettingError, StopNow, UserError
 from understudy.files import IN_RUN
 
 Callbacks = Sequence[pl.Callback]
-Command = Sequence[object]  # the words after the interpreter
-TRAINER = Path(__file__).parents[2] / "trainer.py"
 
 # What a resumed run may change: how long, how often, and what is shown; never what is learned.
 # Families add their own (`changeable`).
@@ -202,7 +201,7 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     end = end_of(checkpoint.settings.run.implementation)
     if now["total_steps"] is not None and "total_steps" in settings.given and end != "total_steps":
         changes[end] = now[end]  # null unless given
-    return checkpoint.settings.replace(**changes | {"resume": False})
+    return dataclasses.replace(checkpoint.settings.replace(**changes | {"resume": False}), imports=settings.imports)
 
 
 def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) -> bool:
@@ -239,9 +238,10 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     if kept := checkpoints.kept(folder / "checkpoints"):
         lines.append(("checkpoint", kept))
     if isinstance(module, AgentModule) and kept:
-        commands += [(TRAINER, "--eval_agent", kept, "--record"), (TRAINER, "--report", folder)]
+        commands += [command(module.settings, "--eval_agent", kept), command(module.settings, "--report", folder)]
     elif proxy.exists():
-        evaluation = (TRAINER, "--eval_agent", proxy, "--agent", module.settings.run.agent, "--num_agents", 10)
+        words = ("--eval_agent", proxy, "--agent", module.settings.run.agent, "--num_agents", 10)
+        evaluation = command(module.settings, *words)
         commands += [evaluation, (*evaluation, "--vary_hp")]
     show_next(lines, commands)
     if not module.is_over():
@@ -249,28 +249,6 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     elif not finished:
         print("  the same command with --resume does what is left after training")
     return finished
-
-
-def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command]) -> None:
-    """Print the last lines of a summary, and commands that a shell in this folder takes as they are: ``tensorboard``
-    with its flags, or the words after ``python``."""
-    width = max(12, *(len(name) + 2 for name, _ in lines)) if lines else 12
-    said = (f"  {painted(f'{name:<{width}}', 'cyan', sys.stdout)}{value}" for name, value in lines)
-    print(*said, painted("next:", "bold", sys.stdout), sep="\n")
-    here = Path.cwd()
-    for command in commands:
-        name, *words = command if command[0] == "tensorboard" else ("python", *command)
-        near = [
-            word.relative_to(here) if isinstance(word, Path) and word.is_relative_to(here) else word
-            for word in (_program(str(name)), *words)
-        ]
-        print(f"  {shlex.join(map(str, near))}", flush=True)
-
-
-def _program(name: str) -> str | Path:
-    """``name`` where a shell finds that of this environment by it, else its path."""
-    own = Path(sys.executable) if name == "python" else Path(sys.executable).with_name(name)
-    return name if shutil.which(name) == str(own) else own
 
 
 def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[str, object]]:

@@ -19,7 +19,8 @@ from control.cli import errors
 from control.cli.settings import Settings, to_yaml
 from control.commands.process import prepare
 from control.commands.search_space import Space, trial_settings
-from control.commands.train import TRAINER, build_module, fit, show_next
+from control.commands.summary import command, show_next
+from control.commands.train import build_module, fit
 from control.lightning.callbacks import Progress
 from control.lightning.module import RunModule
 from control.reports.tables import aligned
@@ -155,7 +156,7 @@ class Search:
             found["checkpoint"] = ("--eval_agent", best[0].checkpoint)
         lines = [("search", self.folder), ("table", self.folder / "results.csv")]
         lines += [(name, path) for name, (_, path, *_) in found.items()]
-        commands = [(TRAINER, *words) for words in found.values()]
+        commands = [command(self.settings, *words) for words in found.values()]
         show_next(lines, [*commands, ("tensorboard", "--logdir", self.folder)])
         return 130 if interrupted else 0
 

@@ -181,32 +181,26 @@ def _unreachable(address: str, reason: str) -> UserError:
 
 @contextlib.contextmanager
 def _cores_for(num_workers: int, address: str | None) -> Iterator[int]:
-    """Ray for the length of the block; gives the cores that each task is to ask it for. SettingError for too few."""
-
-    def check(cores: int, where: str) -> None:
-        if num_workers > cores:
-            line = f"num_workers is {num_workers}; allowed: at most {cores}, the cores of {where}"
-            raise SettingError(line, "num_workers")
-
+    """Ray for the length of the block; gives the cores that each task is to ask it for. Tasks beyond the cores of a
+    cluster wait for free ones. SettingError for more workers than the cores that a search's trial has reserved."""
     in_search = "ray" in sys.modules and sys.modules["ray"].is_initialized()
-    if not in_search and address is None:
-        check(os.cpu_count() or 1, "this machine")
     with contextlib.nullcontext() if in_search else connected(address, num_workers):
         import ray
 
-        if in_search or address:
-            where = "the search's Ray" if in_search else f"the cluster at {address}"
-            check(int(ray.cluster_resources().get("CPU", 0)), where)
+        cores = int(ray.cluster_resources().get("CPU", 0))
+        if in_search and num_workers > cores:
+            line = f"num_workers is {num_workers}; allowed: at most {cores}, the cores of the search's Ray"
+            raise SettingError(line, "num_workers")
         yield 0 if in_search else 1  # a trial has reserved them
 
 
 class RayWorkers:
-    """`InnerLoop` in ``num_workers`` processes, each with one thread on a core of its own.
+    """`InnerLoop` in ``num_workers`` processes of one thread.
 
     Their Ray is started here, or is the cluster at ``ray_address``; in a trial of a search it is the search's, with the
     cores that the trial has reserved. Where a process dies, another starts its agents over with the same result; nodes
     with other processors may round otherwise. Workers ignore Ctrl-C: what a signal handler raises comes out of `run` at
-    once. Raises SettingError for more workers than cores, and UserError (one line) where the cluster cannot be joined
+    once. Raises UserError (one line) where the cluster cannot be joined
     or a worker cannot start.
     """
 

@@ -2,7 +2,8 @@
 the environment, and on wish a GIF beside it."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from control.cli.progress import Watch, part
+from control.cli.colour import note
+from control.cli.progress import Watch, part, progress
 from control.cli.settings import RunConfig
 from control.films.encoding import encoder, gif, mp4
 from control.films.pictures import GAP, Frame, beside, captioned, card, enlarged, fitted, letters
 from control.loops.loop import Loop
+from control.storage.run_dir import home
 from envs.make import make_environment
 from models.contract import Policy
 from models.settings import SettingError, UserError
@@ -56,6 +59,43 @@ def check_film(game: str, time_limit: int | None, setting: str, before: str = ""
         make_environment(game, 1, 1, time_limit=time_limit).close()
         line = f"{before}{str(error).removeprefix('record: ')}{after}"
         raise SettingError(f"{setting} is {line}" if before else f"{setting}: {line}", setting) from error
+
+
+def is_filmed(run: RunConfig, given: Container[str]) -> bool:
+    """Whether to film an evaluation: always, unless ``record`` is given as false. If the environment has no pictures,
+    that is a SettingError if ``record`` is true, and else a note."""
+    if run.record:
+        check_recording(run)
+    if run.record or "record" in given:
+        return run.record
+    try:
+        check_film(run.gamename, run.time_limit, "film")
+    except SettingError as error:
+        note(f"no {error}")
+        return False
+    return True
+
+
+def film_evaluation(
+    loop: Loop, run: RunConfig, checkpoint: Path, stem: str, name: str, sample: bool, given: Container[str]
+) -> str:
+    """Film the first member of an evaluated ``checkpoint``, and say where the film is: a new file in the run's folder.
+    It has one episode, or with ``record`` as many as ``record_episodes`` and a GIF beside it. Its episodes follow from
+    ``name``, as those of `film`."""
+    folder = checkpoint.parent if home(checkpoint) == checkpoint.parent else home(checkpoint) / "videos"
+    paths = (folder / f"eval_{stem}_{number}.mp4" for number in itertools.count())
+    path = next(path for path in paths if not path.exists())
+    episodes = run.record_episodes if run.record or "record_episodes" in given else 1
+    try:
+        with progress("filming") as watch:
+            returns = film(loop, run, path, name, sample, episodes, run.record, watch)
+    except (UserError, OSError) as error:
+        if run.record:
+            raise
+        return f"no film: {error}"
+    acting = ", ".join(filter(None, [filmed_seed(loop.seeds), "drawn actions" if sample else "greedy"]))
+    also = f"\nGIF:   {path.with_suffix('.gif')}" if run.record else ""
+    return f"video: {path} ({acting}: {returns_text(returns)}){also}"
 
 
 def film_seconds(run: RunConfig, length: float | None) -> float:

@@ -5,6 +5,7 @@
 the original counts them). ``NAME.params`` is a safetensors file with the last weights of all M seeds.
 """
 
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from control.cli.settings import RunConfig, Settings, acting
 from control.reports.tags import GREEDY, REWARD_RATE, renamed
 from control.storage.run_dir import read_metrics
 from models.mlp import MlpNetwork
-from models.settings import SettingError
+from models.settings import SettingError, shown
 
 _NETWORKS = {
     "agents.0.values.online": "Q", "agents.0.model.reward": "model.reward",
@@ -35,12 +36,16 @@ def paths(run: RunConfig) -> list[Path]:
 
 
 def check_outputs(run: RunConfig) -> None:
-    """Before a run, SettingError if one of its files exists already, unless it is resumed, or their folder does not."""
+    """Before a run, SettingError if one of its files exists, unless it is resumed, or cannot be written."""
     for path in paths(run):
-        if not path.parent.is_dir():
-            raise SettingError(f"output is {run.output!r}: {str(path.parent)!r} is {absent(path.parent)}", "output")
-        if path.exists() and not run.resume:
-            raise SettingError(f"output is {run.output!r}: {str(path)!r} exists; allowed: a new name", "output")
+        try:
+            problem = "" if path.parent.is_dir() else f"{str(path.parent)!r} is {absent(path.parent)}"
+            problem = f"{str(path)!r} exists" if path.exists() and not run.resume else problem
+        except OSError as error:  # of a name that is too long
+            problem = str(error.strerror)
+        if problem or not os.access(path.parent, os.W_OK):
+            problem = problem or f"{str(path.parent)!r} cannot be written"
+            raise SettingError(f"output is {shown(run.output)}: {problem}; allowed: a new name in a folder", "output")
 
 
 def write_outputs(settings: Settings, agents: nn.Module, folder: Path) -> Iterator[str]:
@@ -51,8 +56,8 @@ def write_outputs(settings: Settings, agents: nn.Module, folder: Path) -> Iterat
             with open(path, "xb") as file:
                 file.write(content)
             yield str(path)
-        except FileExistsError:
-            yield f"{path} existed already and stays as it was"
+        except OSError as error:
+            yield f"{path} was not written ({error.strerror})"
 
 
 def _metrics(settings: Settings, folder: Path) -> dict[str, Any]:

@@ -12,12 +12,13 @@ import torch
 from control.cli.errors import absent
 from control.cli.settings import Settings, from_dict
 from control.storage.archive import read_archive
-from control.storage.run_dir import replacing, versions
+from control.storage.run_dir import replacing, versions, winner
 from models.settings import UserError
 
 OURS = "understudy"
 FORMAT = 3  # the only one that is read
 _ALLOWED = "a .ckpt file that trainer.py wrote"
+_SHOWN = 12  # runs that a line names
 _WRITER_SIGNS = ("inline_container", "iostream", "PytorchStreamWriter", "failed writing")
 
 
@@ -108,6 +109,11 @@ def _file(path: Path) -> Path:
     """The checkpoint that a file or folder stands for."""
     if path.is_dir():
         found = kept(path, *(run / "checkpoints" for run in (path, *reversed(versions(path)))))
+        if found is None and (runs := _runs_below(path)):
+            shown = ", ".join(runs[:_SHOWN]) + (f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else "")
+            raise CheckpointError(
+                f"folder {str(path)!r} is no run, but has {len(runs)} below it; allowed: one of {shown}"
+            )
         if found is None:
             raise CheckpointError(f"folder {str(path)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder")
         return found
@@ -116,6 +122,12 @@ def _file(path: Path) -> Path:
         what = "is no file" if path.exists() else f"does not exist ({absent(path)})"
         raise _error(path, what + (f"; there is {near[0].name!r} beside it" if near else ""))
     return path
+
+
+def _runs_below(folder: Path) -> list[str]:
+    """The runs with a checkpoint or a proxy in the folder of an experiment, an environment or all, as paths in it."""
+    found = (run for depth in range(1, 5) for run in folder.glob("*/" * depth + "version_*"))
+    return sorted(str(run.relative_to(folder)) for run in found if kept(run / "checkpoints") or winner(run))
 
 
 def _error(path: Any, what: str) -> CheckpointError:

@@ -52,6 +52,13 @@ def networks_of(config: SearchConfig, spaces: Spaces) -> Any:
     return importlib.import_module(f"{package}.networks").Networks(config, spaces)
 
 
+def empty(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[str, Tensor]]:
+    """Parameters ``[D]`` of zeros, and views of them by the names in a file."""
+    networks = networks_of(config, spaces)
+    parameters = torch.zeros(networks.size)
+    return parameters, networks.named(parameters)
+
+
 def searching(kind: str) -> str:
     """The implementation that learns proxies of a kind (`understudy.kinds.KINDS`)."""
     for name, own in implementations().items():
@@ -112,11 +119,10 @@ def load(name_or_path: str | Path) -> Proxy:
         check(config)
         if problem := own.validate(config):
             raise SettingError(problem)
-        networks = networks_of(config, spaces)
+        parameters, views = empty(config, spaces)
     except SettingError as error:
         raise ProxyError(f"proxy {str(file.path)!r}: its setting {error}") from error
-    parameters = torch.zeros(networks.size)
-    for name, view in networks.named(parameters).items():
+    for name, view in views.items():
         view.copy_(torch.from_numpy(file.tensors[name]))
     return Proxy(file.path, config, spaces, file.game, parameters, file.description)
 

@@ -41,7 +41,7 @@ class SoundRun:
         (folder / "damaged.ckpt").write_bytes(data)
         if mode == "reload":
             return [*self._flags(), "--reload", "damaged.ckpt"]
-        few = ["--num_agents", "1", "--no_real_baseline"] if self.name == "SE" else []
+        few = ["--num_agents", "1", "--no_real_baseline"] if self.name == "SE" else ["--no_record"]
         return ["--eval_agent", "damaged.ckpt", "--num_eval_episodes", "3", *few]
 
     def _flags(self, **more: object) -> list[str]:

@@ -27,7 +27,7 @@ class Reward:
         2,
         "the reward paid [F]. 0: r; 1: g phi(x') - phi(x), g the agent's discount; 2: r + the same; 5: phi(x'); "
         "6: r + the same; 3, 4, 7, 8: as 1, 2, 5, 6, phi also of the numbers in the step's info; 101: w * info; "
-        "102: r + the same",
+        "102: r + the same. Names such as additive_potential do too; -1 or icm trains the agent without a network",
         choices=(0, 1, 2, 3, 4, 5, 6, 7, 8, 101, 102),  # `understudy.kinds.MODES`, which is slow to import
     )
     preset: str = _reward(

@@ -1,0 +1,42 @@
+"""The end of what a command prints: where things are, and what to type next."""
+
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from control.cli.colour import painted
+from control.cli.settings import Settings
+
+Command = Sequence[object]  # the words after the interpreter
+TRAINER = Path(__file__).parents[2] / "trainer.py"
+
+
+def command(settings: Settings, *words: object) -> Command:
+    """The words of a command of ours, which imports the modules that the run needed."""
+    modules = dict.fromkeys([*settings.imports, settings.run.gamename.rpartition(":")[0]])
+    imports = ",".join(filter(None, modules))
+    return (TRAINER, *(("--import", imports) if imports else ()), *words)
+
+
+def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command]) -> None:
+    """Print the last lines of a summary, and commands that a shell in this folder takes as they are: ``tensorboard``
+    with its flags, or the words after ``python``."""
+    width = max(12, *(len(name) + 2 for name, _ in lines)) if lines else 12
+    said = (f"  {painted(f'{name:<{width}}', 'cyan', sys.stdout)}{value}" for name, value in lines)
+    print(*said, painted("next:", "bold", sys.stdout), sep="\n")
+    here = Path.cwd()
+    for each in commands:
+        name, *words = each if each[0] == "tensorboard" else ("python", *each)
+        near = [
+            word.relative_to(here) if isinstance(word, Path) and word.is_relative_to(here) else word
+            for word in (_program(str(name)), *words)
+        ]
+        print(f"  {shlex.join(map(str, near))}", flush=True)
+
+
+def _program(name: str) -> str | Path:
+    """``name`` where a shell finds that of this environment by it, else its path."""
+    own = Path(sys.executable) if name == "python" else Path(sys.executable).with_name(name)
+    return name if shutil.which(name) == str(own) else own

@@ -1,0 +1,258 @@
+"""`--import_proxy`: files as other projects write them, read without running what they say."""
+
+import os
+import pickle
+import struct
+import sys
+import types
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import trainer
+import understudy
+from fake_runs import Shown, refused
+from models.proxies.search import SearchConfig
+from understudy.env import SyntheticEnv
+
+HIDDEN = 5
+ENVIRONMENT = {"solved_reward": 195, "max_steps": 200, "activation_fn": "leakyrelu", "reward_env_type": 0}
+
+
+def networks(seed: int, **sizes: tuple[int, int]) -> "OrderedDict[str, torch.Tensor]":
+    """A state_dict as theirs: ``env.<name>_net.<place in a Sequential>.weight``, with a PReLU between two layers."""
+    torch.manual_seed(seed)
+    found: OrderedDict[str, torch.Tensor] = OrderedDict()
+    for name, (inputs, outputs) in sizes.items():
+        layers = nn.Sequential(nn.Linear(inputs, HIDDEN), nn.PReLU(), nn.Linear(HIDDEN, outputs))
+        found |= {f"env.{name}_net.{key}": value for key, value in layers.state_dict().items()}
+    return found
+
+
+def saved(
+    path: Path, model: Any, legacy: bool = False, game: str = "CartPole-v0", kind: int = 0, **changes: Any
+) -> Path:
+    """A file as their search saves it."""
+    agents = {"gtn": {"synthetic_env_type": kind, "agent_name": "DDQN_vary"}, "ddqn": {"gamma": 0.97, "lr": 1e-3}}
+    config = {"env_name": game, "envs": {game: ENVIRONMENT | changes}, "agents": agents}
+    torch.save({"model": model, "config": config}, path, _use_new_zipfile_serialization=not legacy)
+    return path
+
+
+def imported(path: Path, logdir: Path, *flags: str) -> understudy.Proxy:
+    assert trainer.main(["--import_proxy", str(path), "--logdir", str(logdir), *flags]) == 0
+    (made,) = logdir.glob(f"*/imported/{path.stem}/proxy.safetensors")
+    return understudy.load(made)
+
+
+def by_hand(model: dict[str, torch.Tensor], name: str, x: np.ndarray, slope: float) -> np.ndarray:
+    """What a network of a state_dict gives for rows of ``x``."""
+    first, bias, last, end = (
+        model[f"env.{name}_net.{i}.{part}"].numpy() for i in (0, 2) for part in ("weight", "bias")
+    )
+    hidden = x @ first.T + bias
+    return np.where(hidden > 0, hidden, slope * hidden) @ last.T + end
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_synthetic_environment_of_theirs_makes_the_same_step(tmp_path: Path, legacy: bool) -> None:
+    model = networks(0, state=(6, 4), reward=(6, 1), done=(6, 1))
+    plain = OrderedDict((key, value) for key, value in model.items() if ".1." not in key)  # LeakyReLU has no slope
+    proxy = imported(saved(tmp_path / "CartPole-v0_CW9CSH.pt", plain, legacy), tmp_path)
+    assert (proxy.game, proxy.kind, proxy.time_limit) == ("cartpole-200", "mdp", 200)
+    assert proxy.description["settings"] == {"agent": "DDQN", "discount": 0.97}
+    env = SyntheticEnv(proxy)
+    state, _ = env.reset(seed=3)
+    for action in (0, 1, 1):
+        x = np.concatenate((np.eye(2)[action], state))[None]
+        following, reward, ended, _, _ = env.step(action)
+        np.testing.assert_allclose(following, by_hand(model, "state", x, 0.01)[0], rtol=1e-5, atol=1e-6)
+        assert reward == pytest.approx(by_hand(model, "reward", x, 0.01).item(), abs=1e-6)
+        assert ended == (by_hand(model, "done", x, 0.01).item() > 0.5)
+        state = following
+
+
+def test_agents_train_on_an_imported_file(tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SearchConfig, "steps_in_use", 300)
+    model = networks(0, state=(6, 4), reward=(6, 1), done=(6, 1))
+    proxy = imported(saved(tmp_path / "theirs.pt", model, activation_fn="prelu"), tmp_path)
+    words = ["--num_agents", "1", "--no_real_baseline", "--num_eval_episodes", "1"]
+    capsys.readouterr()
+    assert trainer.main(["--eval_agent", str(proxy.path), *words]) == 0
+    assert "1 fresh DDQN agents" in capsys.readouterr().out
+
+
+def test_a_reward_of_theirs_pays_the_same(tmp_path: Path) -> None:
+    model = networks(1, reward=(4, 1))
+    path = saved(tmp_path / "rn.pt", model, kind=1, reward_env_type=2, activation_fn="prelu")
+    proxy = imported(path, tmp_path)
+    assert (proxy.kind, proxy.config["mode"]) == ("reward", 2)
+    import gymnasium
+
+    env = understudy.RewardWrapper(gymnasium.make("CartPole-v1"), proxy.path, discount=0.9)
+    before, _ = env.reset(seed=0)
+    after, reward, *_ = env.step(1)
+    phi = by_hand(model, "reward", np.stack((before, after)), 0.25)[:, 0]
+    assert reward == pytest.approx(1 + 0.9 * phi[1] - phi[0], abs=1e-5)
+
+
+# Pickles of synthetic-gymnax ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def flax(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Modules named as Flax's and JAX's, whose dict and arrays are pickled as theirs are."""
+    frozen, arrays = types.ModuleType("flax.core.frozen_dict"), types.ModuleType("jax._src.array")
+
+    class FrozenDict:
+        def __init__(self, content: dict[str, Any]):
+            self._dict, self._hash = content, None
+
+    class Array:
+        def __init__(self, value: np.ndarray):
+            self.value = value
+
+        def __reduce__(self) -> Any:
+            make, arguments, state = self.value.__reduce__()
+            return arrays._reconstruct_array, (make, arguments, state, {"weak_type": False, "named_shape": {}})
+
+    def _reconstruct_array(*parts: Any) -> None:
+        raise AssertionError
+
+    for module, thing in ((frozen, FrozenDict), (arrays, _reconstruct_array)):
+        thing.__module__, thing.__qualname__ = module.__name__, thing.__name__
+        setattr(module, thing.__name__, thing)
+    for name in ("flax", "flax.core", "jax", "jax._src"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, "flax.core.frozen_dict", frozen)
+    monkeypatch.setitem(sys.modules, "jax._src.array", arrays)
+    return types.SimpleNamespace(FrozenDict=FrozenDict, Array=Array)
+
+
+def weights(array: Any, size: int = 4, actions: int = 2) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+
+    def dense(inputs: int, outputs: int) -> dict[str, Any]:
+        kernel, bias = rng.normal(size=(inputs, outputs)), rng.normal(size=outputs)
+        return {"kernel": array(kernel.astype(np.float32)), "bias": array(bias.astype(np.float32))}
+
+    return {
+        "initial_state": {"Dense_0": dense(size, 32), "Dense_1": dense(32, size)},
+        "reward": {"Dense_0": dense(size + actions, 32), "Dense_1": dense(32, 1)},
+    }
+
+
+@pytest.mark.parametrize("protocol", [3, 4, 5])
+@pytest.mark.parametrize("form", ["frozen", "nested", "plain"])
+def test_a_bandit_of_theirs_pays_the_same(tmp_path: Path, flax: Any, form: str, protocol: int) -> None:
+    content: Any = weights(flax.Array)
+    content = flax.FrozenDict({"params": content}) if form == "frozen" else content
+    content = {"params": flax.FrozenDict(content)} if form == "nested" else content
+    path = tmp_path / "cartpole" / "checkpoint.pkl"
+    path.parent.mkdir()
+    path.write_bytes(pickle.dumps(content, protocol))
+    proxy = imported(path, tmp_path)
+    assert (proxy.game, proxy.kind) == ("cartpole", "bandit")
+    layers = weights(lambda value: value)
+    env = SyntheticEnv(proxy)
+    state, _ = env.reset(seed=0)
+    _, reward, ended, _, _ = env.step(1)
+    first, last = layers["reward"]["Dense_0"], layers["reward"]["Dense_1"]
+    hidden = np.maximum(np.concatenate((state, [0, 1])) @ first["kernel"] + first["bias"], 0)
+    assert ended and reward == pytest.approx((hidden @ last["kernel"] + last["bias"]).item(), rel=1e-5)
+    first, last = (proxy.tensors[f"initial.{i}.weight"] for i in (0, 1))
+    assert first.shape == (32, 4) and np.array_equal(last.T, layers["initial_state"]["Dense_1"]["kernel"])
+
+
+def test_an_environment_without_a_name_is_asked_for(tmp_path: Path, flax: Any, capsys: Shown) -> None:
+    path = tmp_path / "theirs.pkl"
+    path.write_bytes(pickle.dumps(weights(flax.Array)))
+    words = ["--import_proxy", str(path), "--logdir", str(tmp_path)]
+    refused(trainer.main, words, "import_proxy: gamename is 'theirs'", capsys)
+    refused(trainer.main, [*words, "--gamename", "acrobot"], "with acrobot", capsys)
+    assert imported(path, tmp_path, "--gamename", "cartpole").game == "cartpole"
+    refused(trainer.main, [*words, "--gamename", "cartpole"], "proxy.safetensors' exists; move it away", capsys)
+
+
+# What a file could do -----------------------------------------------------------------------------------------------
+
+
+class Harm:
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.path}",)
+
+
+def hostile(folder: Path) -> Iterator[tuple[str, bytes, str]]:
+    """Name, content and what is said of it."""
+    mark = folder / "harmed"
+    for protocol in (0, 2, 4):
+        yield "system", pickle.dumps({"params": Harm(mark)}, protocol), "it names posix.system"
+    yield "builtin", b"cbuiltins\neval\n(S'1'\ntR.", "it names builtins.eval"
+    yield "bytes", b"\x80\x04B" + struct.pack("<I", 2**32 - 1) + b"x.", "expected 4294967295 bytes"
+    yield "bytes8", b"\x80\x04\x8e" + struct.pack("<Q", 2**60) + b"x.", "expected 1152921504606846976 bytes"
+    yield "memo", b"\x80\x02N" + b"r" + struct.pack("<I", 2**32 - 1) + b".", "its memo has 4,294,967,295 places"
+    yield "shared", b"\x80\x02]q\x00" + b"".join(
+        b"]q" + bytes([i + 1]) + (b"h" + bytes([i]) + b"a") * 2 for i in range(60)
+    ) + b".", "not such a file"  # fmt: skip
+    yield "empty", b"", "not such a file"
+    yield "list", pickle.dumps([1, 2]), "not such a file"
+    yield "huge array", pickle.dumps({"params": {"initial_state": 1, "reward": 2}}), "not such a file"
+    yield "zip.pt", archive(pickle.dumps({"model": Harm(mark)}, 2)), "it names posix.system"
+    yield "bomb.pt", archive(bytes(10**7), zipfile.ZIP_DEFLATED), "its archive is compressed"
+
+
+def archive(content: bytes, compression: int = zipfile.ZIP_STORED) -> bytes:
+    """An archive as torch.save writes it, with any pickle."""
+    import io
+
+    memory = io.BytesIO()
+    with zipfile.ZipFile(memory, "w", compression) as file:
+        file.writestr("archive/data.pkl", content)
+        file.writestr("archive/version", "3\n")
+        file.writestr("archive/byteorder", "little")
+    return memory.getvalue()
+
+
+def test_hostile_files_are_refused_and_not_run(tmp_path: Path, capsys: Shown) -> None:
+    for number, (name, content, said) in enumerate(hostile(tmp_path)):
+        path = tmp_path / f"{number}-{name}"
+        path.write_bytes(content)
+        words = ["--import_proxy", str(path), "--gamename", "cartpole", "--logdir", str(tmp_path / "exp")]
+        line = refused(trainer.main, words, said, capsys)
+        assert line.startswith(f"error: proxy '{path}': not such a file"), line
+    assert not (tmp_path / "harmed").exists() and not (tmp_path / "exp").exists()
+
+
+def test_a_legacy_file_is_not_run_either(tmp_path: Path, capsys: Shown) -> None:
+    path = saved(tmp_path / "theirs.pt", Harm(tmp_path / "harmed"), legacy=True)
+    refused(trainer.main, ["--import_proxy", str(path)], "it names posix.system", capsys)
+    assert not (tmp_path / "harmed").exists()
+
+
+WRONG = [
+    ({"activation_fn": "swish"}, {}, "its setting proxy_activation_fn is 'swish'"),
+    ({}, {"env.state_net.1.weight": torch.tensor([0.5])}, "has slope 0.5, not 0.25"),
+    ({}, {"env.other.0.weight": torch.zeros(2, 2)}, "'env.other.0.weight' is not of such a network"),
+    ({}, {"env.state_net.0.weight": torch.zeros(1).expand(10**5, 10**5)}, "is not of such a network"),
+    ({}, {"env.state_net.0.weight": torch.zeros(HIDDEN, 7)}, "its tensor state.0.weight is [5, 7]; allowed: [5, 6]"),
+    ({"max_steps": 0}, {}, "its setting max_steps is 0"),
+]
+
+
+@pytest.mark.parametrize(("environment", "model", "said"), WRONG)
+def test_files_that_are_not_such_networks(
+    environment: dict[str, Any], model: dict[str, Any], said: str, tmp_path: Path, capsys: Shown
+) -> None:
+    whole = networks(0, state=(6, 4), reward=(6, 1), done=(6, 1)) | model
+    path = saved(tmp_path / "theirs.pt", whole, **environment)
+    refused(trainer.main, ["--import_proxy", str(path), "--logdir", str(tmp_path)], said, capsys)
