@@ -24,6 +24,7 @@ from helpers import on_policy
 from models.agents.model_generalisation.config import PRESETS
 from models.proxies.search import SearchConfig
 from models.registry import family
+from test_import_proxy import networks, saved
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "AGENTS.md", *sorted(ROOT.glob("docs/**/*.md"))]
 PAGES += sorted(ROOT.glob("experiments/**/*.md")) + sorted(ROOT.glob("understudy/**/*.md"))
@@ -51,7 +52,8 @@ FILM = " --record_episodes 1 --time_limit 20"
 SETUP = ("source ", "sudo apt-get install ", "pip install ", "uv ", "git clone ", "cd ", "ray start ", ".ci/run")
 SLOW = (
     "takecover", "--gamename halfcheetah", "bash_train.sh", "--use_tune", "/tune/", "benchmarks/", "transfer.py",
-    "exam.py", "clones.sh", "physics.py", "tuning.py", "compare.py", "experiments/policy_gradients/",
+    "exam.py", "clones.sh", "physics.py", "tuning.py", "compare.py", "experiments/policy_gradients/run.sh",
+    "experiments/policy_gradients/figure.py",
     *(f"experiments/model_generalisation/{name}" for name in ("run.sh", "figure.py", "parity.py", "small.yaml")),
 )  # fmt: skip
 
@@ -69,8 +71,10 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def commands(page: Path) -> list[str]:
-    """The lines of a page's bash blocks, continued lines joined, comments gone."""
+    """The lines of a page's bash blocks, continued lines joined, comments gone; and commands in the last column of its
+    tables."""
     lines = "".join(blocks(page, "bash")).replace("\\\n", " ").splitlines()
+    lines += re.findall(r"^\|.*\| `((?:python|tensorboard|experiments/|\./)[^`]+)` \|$", page.read_text(), re.MULTILINE)
     return [line for line in (re.sub(r"\s+#\s.*", "", line).strip() for line in lines) if line and line[0] != "#"]
 
 
@@ -82,7 +86,7 @@ def scaled(command: str) -> str:
         return command.replace("tensorboard", "python -m tensorboard.main --inspect", 1)
     if "ray_address" in command:
         return "true"
-    if re.search(r"--(plot|report|help)\b", command):  # not --report_agents
+    if re.search(r"--(plot|report|help|import_proxy)\b", command):  # not --report_agents
         return command
     if "--film" in command:
         return command + FILM
@@ -104,6 +108,8 @@ def scaled(command: str) -> str:
     if command.endswith("model_generalisation/run.sh") or "model_generalisation/run.sh --resume" in command:
         few = "AGENTS=ER WORLDS=procmaze REGIMES=low NUM_SEEDS=2 NUM_STEPS=200"
         return f"{few} {command} {MODELS.replace('--total_steps 20 ', '')}"
+    if "baseline.py" in command:
+        return f"{command} --batches 2 --episodes 1"
     if "parity.py" in command:  # of the other fixtures no step that is compared comes soon
         few = "--hidden_sizes 8,8,8 --num_seeds 2 --eval_steps 5 --eval_episodes 2 --buffer_size 50"
         return f"{command} --fixture untrained {few}"
@@ -152,6 +158,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in ROOT.iterdir():
         if path.name not in (".git", ".venv", "exp_dir", ".lock"):
             (folder / path.name).symlink_to(path)
+    model = networks(0, state=(6, 4), reward=(6, 1), done=(6, 1))
+    saved(folder / "CartPole-v0_CW9CSH.pt", model, activation_fn="prelu")
     return folder
 
 

@@ -72,8 +72,13 @@ def test_files_that_exist_are_kept(tmp_path: Path, capsys: Shown) -> None:
     words = [f"--config={CONFIGS / 'ER.json'}", f"--logdir={tmp_path}"]
     taken = f"output is '{tmp_path}/ER': '{tmp_path}/ER.out' exists; allowed: a new name in a folder"
     refused(trainer.main, [*words, f"--output={tmp_path}/ER"], taken, capsys)
-    refused(trainer.main, [*words, f"--output={tmp_path}/no/ER"], f"'{tmp_path}/no' is no such", capsys)
-    refused(trainer.main, [*words, f"--output={'x' * 300}"], "File name too long; allowed: a new name", capsys)
+    refused(
+        trainer.main,
+        [*words, f"--output={tmp_path}/no/ER"],
+        f"'{tmp_path}/no' is no folder that can be written",
+        capsys,
+    )
+    refused(trainer.main, [*words, f"--output={'x' * 300}"], "allowed: text, at most 200 bytes", capsys)
     train(tmp_path, "ER", "--resume", "--no_checkpoint")  # the same line finishes a run and repeats one that is over
     assert "ER.out was not written (File exists)" in capsys.readouterr().out
     assert (tmp_path / "ER.out").read_text() == "precious" and not (tmp_path / "ER.params").exists()

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,6 +22,7 @@ from control.cli.parse import parse
 from control.evolution import cluster
 from control.evolution.cluster import RayWorkers, connected, make_workers
 from control.evolution.inner_loop import InnerLoop, Outcome
+from helpers import learned
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.synthetic.config import Config
 from models.settings import SettingError, UserError
@@ -264,3 +266,49 @@ def test_ctrl_c_is_the_parents_and_nothing_is_printed_or_left() -> None:
     finally:
         process.kill()
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+SEARCH = (
+    "--implementation SE --gamename cartpole --population 4 --generations 5 --inner_steps 300 --hidden_sizes 8 "
+    "--batch_size 8 --test_episodes 1 --test_limit 20 --center_agents 1 --retest_agents 1 --report_agents 1 "
+    "--initial_draws 1 --deploy_steps 40 --max_steps 20 --no_compiled --logger none"
+)
+
+
+def search(logdir: Path, *flags: str) -> subprocess.Popen[str]:
+    words = [sys.executable, "-u", str(ROOT / "trainer.py"), *SEARCH.split(), "--logdir", str(logdir), *flags]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.mark.slow
+def test_a_search_on_two_nodes_of_which_one_dies_gives_the_numbers_of_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second node is killed after the first generation; its agents start over on the first."""
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    alone = search(tmp_path / "alone")
+    said = alone.communicate(timeout=600)[0]
+    assert alone.returncode == 0, said
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    session = cluster.head_node.get_session_dir_path()
+    try:
+        second = cluster.add_node(num_cpus=1)
+        process = search(tmp_path / "cluster", "--num_workers", "2", "--ray_address", cluster.address)
+        assert process.stdout
+        said = ""
+        while "generation 1/5" not in said:
+            said += (line := process.stdout.readline())
+            assert line, said
+        cluster.remove_node(second, allow_graceful=False)
+        said += process.communicate(timeout=600)[0]
+        assert process.returncode == 0 and "generation 5/5" in said, said
+    finally:
+        cluster.shutdown()
+        shutil.rmtree(session, ignore_errors=True)
+    one, other = (next((tmp_path / name).rglob("metrics.csv")).parent for name in ("alone", "cluster"))
+    np.testing.assert_equal(learned(other), learned(one))
+    assert (other / "proxy.safetensors").read_bytes() == (one / "proxy.safetensors").read_bytes()

@@ -57,6 +57,7 @@ class RunConfig:
         None,
         "also write the evaluations to OUTPUT.out and, unless no_checkpoint, the last weights to OUTPUT.params, as the "
         "code of Young et al. 2023 does",
+        maximum=200,
     )
     logger: str = _run(
         "tensorboard", "what shows the run beside its metrics.csv", choices=("tensorboard", "wandb", "mlflow", "none")

@@ -1,5 +1,6 @@
 """Runs as Python sees them: what `trainer.train` gives back, and what `trainer.load` finds."""
 
+import base64
 import contextlib
 import dataclasses
 import os
@@ -14,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from control.cli.settings import Settings
 from control.commands.process import prepare
+from control.films.recording import check_film, film, new_film
 from control.loops.build import build_loop, spaces_of, take_weights
 from control.loops.loop import Loop, as_observations, first_acts
 from control.reports.tags import renamed
@@ -65,6 +67,18 @@ class Player:
     def advance(self, reward: float) -> None:
         """Tell what the action brought. Only agents with commands count it."""
         self._policy.advance(torch.full((self._policy.members, 1), float(reward)))
+
+
+@dataclass(frozen=True)
+class Film:
+    """A film on disk: its ``path`` (mp4) and the return of each episode. A notebook shows it with controls."""
+
+    path: Path
+    returns: tuple[float, ...]
+
+    def _repr_html_(self) -> str:
+        film = base64.b64encode(self.path.read_bytes()).decode()
+        return f'<video controls autoplay loop muted width="480" src="data:video/mp4;base64,{film}"></video>'
 
 
 class Run:
@@ -126,6 +140,16 @@ class Run:
                 raise SettingError(f"sample is True, but evaluations of {name} are greedy", "sample")
             played = loop.evaluate(episodes, sample)
         return Evaluation(played.returns.double().numpy(), played.lengths.numpy())
+
+    def film(self, episodes: int = 1, sample: bool = False, seed: int = 25) -> Film:
+        """Film ``episodes`` of the first seed's agent in a new file of the run's ``videos``, with greedy or with drawn
+        (``sample``) actions. ``seed`` chooses the episodes. Raises UserError if the environment has no pictures."""
+        settings = to_play(self.settings.replace(num_workers=1), 1)
+        prepare(settings.run)
+        check_film(settings.run.gamename, settings.run.time_limit, "film")
+        with contextlib.closing(with_weights(self._checkpoint, settings, seed)) as loop:
+            path = new_film(self._checkpoint.path, "film")
+            return Film(path, tuple(film(loop, settings.run, path, f"video {seed}", sample, episodes)))
 
     def policy(self, sample: bool = False, seed: int = 25) -> Player:
         """A player for one episode: ``action = player.act(obs)``, and ``player.advance(reward)`` after each step."""

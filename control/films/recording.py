@@ -82,9 +82,7 @@ def film_evaluation(
     """Film the first member of an evaluated ``checkpoint``, and say where the film is: a new file in the run's folder.
     It has one episode, or with ``record`` as many as ``record_episodes`` and a GIF beside it. Its episodes follow from
     ``name``, as those of `film`."""
-    folder = checkpoint.parent if home(checkpoint) == checkpoint.parent else home(checkpoint) / "videos"
-    paths = (folder / f"eval_{stem}_{number}.mp4" for number in itertools.count())
-    path = next(path for path in paths if not path.exists())
+    path = new_film(checkpoint, f"eval_{stem}")
     episodes = run.record_episodes if run.record or "record_episodes" in given else 1
     try:
         with progress("filming") as watch:
@@ -96,6 +94,12 @@ def film_evaluation(
     acting = ", ".join(filter(None, [filmed_seed(loop.seeds), "drawn actions" if sample else "greedy"]))
     also = f"\nGIF:   {path.with_suffix('.gif')}" if run.record else ""
     return f"video: {path} ({acting}: {returns_text(returns)}){also}"
+
+
+def new_film(checkpoint: Path, stem: str) -> Path:
+    """The next ``STEM_N.mp4`` in the videos of the run, or beside a ``checkpoint`` that was moved elsewhere."""
+    folder = checkpoint.parent if home(checkpoint) == checkpoint.parent else home(checkpoint) / "videos"
+    return next(path for number in itertools.count() if not (path := folder / f"{stem}_{number}.mp4").exists())
 
 
 def film_seconds(run: RunConfig, length: float | None) -> float:

@@ -5,6 +5,7 @@
 the original counts them). ``NAME.params`` is a safetensors file with the last weights of all M seeds.
 """
 
+import math
 import os
 import pickle
 from collections.abc import Iterator
@@ -14,7 +15,6 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from control.cli.errors import absent
 from control.cli.settings import RunConfig, Settings, acting
 from control.reports.tags import GREEDY, REWARD_RATE, renamed
 from control.storage.run_dir import read_metrics
@@ -31,20 +31,16 @@ _NETWORKS = {
 
 def paths(run: RunConfig) -> list[Path]:
     """The files that a run with ``output`` writes."""
-    suffixes = [] if run.output is None else [".out"] if run.no_checkpoint else [".out", ".params"]
+    suffixes = () if run.output is None else (".out",) if run.no_checkpoint else (".out", ".params")
     return [Path(f"{run.output}{suffix}") for suffix in suffixes]
 
 
 def check_outputs(run: RunConfig) -> None:
-    """Before a run, SettingError if one of its files exists, unless it is resumed, or cannot be written."""
+    """Before a run, SettingError if one of its files exists, unless it is resumed, or their folder cannot be used."""
     for path in paths(run):
-        try:
-            problem = "" if path.parent.is_dir() else f"{str(path.parent)!r} is {absent(path.parent)}"
-            problem = f"{str(path)!r} exists" if path.exists() and not run.resume else problem
-        except OSError as error:  # of a name that is too long
-            problem = str(error.strerror)
+        problem = f"{str(path)!r} exists" if path.exists() and not run.resume else ""
         if problem or not os.access(path.parent, os.W_OK):
-            problem = problem or f"{str(path.parent)!r} cannot be written"
+            problem = problem or f"{str(path.parent)!r} is no folder that can be written"
             raise SettingError(f"output is {shown(run.output)}: {problem}; allowed: a new name in a folder", "output")
 
 
@@ -62,13 +58,12 @@ def write_outputs(settings: Settings, agents: nn.Module, folder: Path) -> Iterat
 
 def _metrics(settings: Settings, folder: Path) -> dict[str, Any]:
     table = read_metrics(folder / "metrics.csv", renamed)
-    score = table[REWARD_RATE if REWARD_RATE in table else GREEDY]
+    score, steps = table[REWARD_RATE if REWARD_RATE in table else GREEDY], {0: 0}
     rates: dict[int, list[float]] = {}
-    steps = {0: 0}
     for epoch, count, value in zip(table["epoch"], table["env_steps"], score, strict=True):
         steps[int(epoch)] = int(count)
-        rates.setdefault(int(epoch), []).append(value)
-    rates = {epoch: values for epoch, values in rates.items() if any(value == value for value in values)}
+        if not math.isnan(value):
+            rates.setdefault(int(epoch), []).append(value)
     metrics = {"reward_rates": list(rates.values()), "eval_times": [steps.get(epoch - 1, 0) for epoch in rates]}
     return {"config": acting(settings), "metrics": metrics}
 

@@ -1,0 +1,129 @@
+"""How much less a policy gradient varies with a baseline, and whether a critic fitted to q-values learns v.
+
+    python experiments/policy_gradients/baseline.py --game beresheet --batches 100
+
+One policy stays as it was drawn. It plays many batches of episodes, and each batch gives an estimate of the same
+gradient for each weight of an action: the reward-to-go q, q minus the batch's mean, and q minus v(s) of a critic that
+was fitted to q of other episodes. The spread of these estimates is the variance that a step of training has to bear.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from envs.names import resolve  # noqa: E402
+from experiments.comparison import run_script  # noqa: E402
+from models.settings import SettingError  # noqa: E402
+
+DISCOUNT = 0.99
+CRITIC_EPISODES, CRITIC_STEPS = 200, 500
+
+
+class Batch(NamedTuple):
+    """Experiences of whole episodes: ``states [N, O]``, ``actions [N]``, ``q [N]`` and ``first [N]``, true for the
+    first of each episode."""
+
+    states: Tensor
+    actions: Tensor
+    q: Tensor
+    first: Tensor
+
+
+def network(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, outputs))
+
+
+def play(env: gym.Env, policy: nn.Module, episodes: int) -> Batch:
+    """Play episodes with drawn actions."""
+    states, actions, q_values, first = [], [], [], []
+    for _ in range(episodes):
+        state, done, rewards = env.reset()[0], False, []
+        while not done:
+            with torch.no_grad():
+                action = int(torch.distributions.Categorical(logits=policy(torch.as_tensor(state))).sample())
+            states.append(torch.as_tensor(state))
+            actions.append(action)
+            first.append(not rewards)
+            state, reward, terminated, truncated, _ = env.step(action)
+            rewards.append(float(reward))
+            done = terminated or truncated
+        q = torch.zeros(len(rewards) + 1)
+        for t in reversed(range(len(rewards))):
+            q[t] = rewards[t] + DISCOUNT * q[t + 1]
+        q_values.append(q[:-1])
+    return Batch(torch.stack(states), torch.tensor(actions), torch.cat(q_values), torch.tensor(first))
+
+
+def gradient(policy: nn.Module, batch: Batch, weights: Tensor) -> Tensor:
+    """The gradient of ``-mean(weights * log pi(a|s))``, all of its numbers in a row."""
+    log_pi = torch.distributions.Categorical(logits=policy(batch.states)).log_prob(batch.actions)
+    loss = -(weights * log_pi).mean()
+    return torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(policy.parameters()))])
+
+
+def fitted_critic(batch: Batch) -> nn.Module:
+    """A network fitted to q by least squares, whose best answer is the mean of q in a state: v(s)."""
+    critic = network(batch.states.shape[1], 1)
+    optimizer = torch.optim.Adam(critic.parameters(), lr=1e-2)
+    for _ in range(CRITIC_STEPS):
+        loss = (critic(batch.states)[:, 0] - batch.q).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return critic
+
+
+def measure(game: str, batches: int, episodes: int, seed: int) -> None:
+    """Print the table."""
+    known = resolve(game)
+    env = gym.make(
+        known.gym_id, **{name: known.kwargs[name] for name in ("max_episode_steps",) if name in known.kwargs}
+    )
+    torch.manual_seed(seed)
+    env.reset(seed=seed)
+    policy = network(env.observation_space.shape[0], int(env.action_space.n))
+    critic = fitted_critic(play(env, policy, CRITIC_EPISODES))
+    found: dict[str, list[Tensor]] = {"q": [], "q - mean(q)": [], "q - v(s)": []}
+    firsts = []
+    for _ in range(batches):
+        batch = play(env, policy, episodes)
+        with torch.no_grad():
+            v = critic(batch.states)[:, 0]
+        for name, weights in zip(found, (batch.q, batch.q - batch.q.mean(), batch.q - v), strict=True):
+            found[name].append(gradient(policy, batch, weights))
+        firsts.append(torch.stack((batch.q[batch.first].mean(), v[batch.first].mean())))
+    print(f"{game}, {batches} batches of {episodes} episodes, one policy, seed {seed}\n")
+    print(f"{'weight':<12} {'length of the mean':>18} {'standard deviation':>18} {'variance, q is 1':>16}")
+    usual = torch.stack(found["q"]).var(0).sum()
+    for name, gradients in found.items():
+        each = torch.stack(gradients)
+        variance = each.var(0).sum()
+        print(f"{name:<12} {each.mean(0).norm():>18.3f} {variance.sqrt():>18.3f} {variance / usual:>16.3f}")
+    q, v = torch.stack(firsts).mean(0)
+    print(f"\nin first states: mean q {q:.1f}, mean v {v:.1f}")
+    env.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--game", default="cartpole", help="an environment with vectors and discrete actions")
+    parser.add_argument("--batches", type=int, default=100)
+    parser.add_argument("--episodes", type=int, default=8, help="episodes of a batch")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    if asked.batches < 2 or asked.episodes < 1:
+        raise SettingError(f"batches is {asked.batches}, episodes {asked.episodes}; allowed: 2 and 1 at least")
+    measure(asked.game, asked.batches, asked.episodes, asked.seed)
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))
