@@ -138,10 +138,13 @@ def tiny(command: str) -> str:
     name = (re.findall(r"--implementation (\S+)", command) or ["UDRL"])[-1]
     if name == "QLearning":
         return "--total_steps 10 --steps_per_epoch 5 --eval_every 1 --eval_episodes 1"
+    if name == "RN" and "--mode -1" in command:
+        return STEPS
     if name == "RN":
         return REWARDS.replace("--test_every 20 --average_from 0", "") if "paper" in command else REWARDS
     if family(name).learns_from == "evolution":
         few = SEARCH if "--proxy bandit" in command else f"{SEARCH} --max_steps 20"
+        few = few.replace("--hidden_sizes 8 --batch_size 8 ", "") if "QLearning" in command else few
         few += " --table_size 50" if re.search("two_stage|clone", command) else ""
         return few.replace("--inner_steps 60", "--inner_steps 300") if "paper" in command else few
     if name in PRESETS["procmaze_high"] or "model_generalisation" in command:

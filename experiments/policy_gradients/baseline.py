@@ -10,7 +10,7 @@ was fitted to q of other episodes. The spread of these estimates is the variance
 import argparse
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import torch
@@ -85,7 +85,7 @@ def fitted_critic(batch: Batch) -> nn.Module:
 def measure(game: str, batches: int, episodes: int, seed: int) -> None:
     """Print the table."""
     known = resolve(game)
-    env = gym.make(
+    env: Any = gym.make(
         known.gym_id, **{name: known.kwargs[name] for name in ("max_episode_steps",) if name in known.kwargs}
     )
     torch.manual_seed(seed)
