@@ -42,7 +42,7 @@ ROOMS = ("cli", "storage", "loops", "films", "evolution", "reports", "lightning"
 # Module -> beginnings of the only paths that may import it; of ray, only inside functions.
 HOMES = {
     "ray": ("control/commands/tune.py", "control/evolution/cluster.py"),
-    "optuna": ("control/commands/tune.py",),
+    "optuna": ("control/commands/tune.py", "control/reports/importance.py"),
     "gymnasium": (
         "envs/gymnasium_adapter.py",
         "envs/lunarlander.py",

@@ -37,7 +37,7 @@ train -> 'train' is not a flag; flags start with --
 --lr x -> lr is 'x'; allowed: number, greater than 0
 --lr nan -> lr is 'nan'; allowed: number, greater than 0
 --lr --= -> lr is '--='; allowed: number, greater than 0
---use_tune --tune_algorithm ash -> tune_algorithm is 'ash'; did you mean 'asha'? Allowed: asha, optuna, bohb, pbt
+--use_tune --tune_algorithm ash -> tune_algorithm is 'ash'; did you mean 'asha'? Allowed: asha, optuna, optuna_asha, ...
 --display maybe -> display is 'maybe'; allowed: true or false
 --command.horizon 0 -> command.horizon is 0.0; allowed: number, greater than 0; or null
 --logdir= -> logdir is ''; allowed: text, not empty

@@ -236,7 +236,8 @@ def test_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest
     out, err = capfd.readouterr()
     assert err == "" and len(out.splitlines()) < 25 and os.listdir(here) == ["exp_dir"]
     folder = here / "exp_dir" / "cartpole" / "debug" / "UDRL" / "tune" / "version_0"
-    assert sorted(os.listdir(folder)) == ["best.yaml", "results.csv", "trial_1"]
+    ours = [".lock", "best.yaml", "results.csv", "search.yaml", "space.yaml", "trial_1", "trials.json"]
+    assert sorted(os.listdir(folder)) == ours
     (first,) = found(tmp_path)
     assert first["status"] == "finished" and int(first["env_steps"]) >= 300
     assert (here / first["checkpoint"]).exists()

@@ -3,6 +3,7 @@ defaults, the implementation's, what the game needs, a file (``--config``), flag
 
 import contextlib
 import dataclasses
+import os
 import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,13 +19,14 @@ from models.vocabulary import DEPTHS, WIDTHS, translate, vocabulary
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml", "training_from"]
 
+RESUMED = ("num_samples", "max_concurrent_trials", "ray_address")  # what a resumed search may change
 FIRST = ("implementation", "gamename")  # which settings there are depends on them
 
 
 def parse(argv: Sequence[str] | None = None) -> Settings:
     """The settings that ``argv`` (the process's own by default) asks for. Raises SettingError, a line for each name and
     value that is wrong, and SystemExit(0) after ``--help`` or ``--version``."""
-    typed = split(sys.argv[1:] if argv is None else argv)
+    typed = _of_search(split(sys.argv[1:] if argv is None else argv))
     asked = dict(typed)
     if "version" in asked:
         from control.cli.help import version
@@ -90,6 +92,26 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     raise_all(wrong)
     with _naming(file, words, from_flags):
         return dataclasses.replace(_settings(values, choice, from_flags), imports=tuple(modules))
+
+
+def _of_search(typed: list[Pair]) -> list[Pair]:
+    """Expand ``--use_tune --resume FOLDER`` to the settings of the search in that folder. Raises SettingError for a
+    folder without a search, and for flags that would change the search."""
+    asked = dict(typed)
+    words = asked.get("resume_search") or asked.get("resume", [])
+    folder = " ".join(words)
+    if asked.get("use_tune") not in ([], ["true"]) or folder.lower() in (*NULL, "true", "false"):
+        return typed
+    file = os.path.join(folder, "search.yaml")
+    if not os.path.isfile(file):
+        line = f"resume is {folder!r}, which has no search.yaml; allowed with --use_tune: the folder of a search"
+        raise SettingError(line, "resume")
+    for name in asked:
+        if name not in (*RESUMED, "use_tune", "resume", "resume_search"):
+            allowed = f"allowed with --resume FOLDER: {', '.join(RESUMED)}"
+            raise SettingError(f"--{name} is a setting that the search in {folder!r} has already; {allowed}", name)
+    others = [pair for pair in typed if pair[0] not in ("resume", "resume_search")]
+    return [("config", [file]), ("resume_search", [folder]), *others]
 
 
 def about_the_bare_command() -> str:

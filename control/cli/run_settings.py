@@ -113,7 +113,19 @@ class RunConfig:
 
     use_tune: bool = _tuning(False, "search hyperparameters with Ray Tune instead of one run")
     search_space: str | None = _tuning(None, "YAML file of the search space; null is the published one")
-    tune_algorithm: str = _tuning("asha", "chooses and stops trials", choices=("asha", "optuna", "bohb", "pbt"))
+    tune_algorithm: str = _tuning(
+        "asha",
+        "chooses and stops trials; SE, RN: optuna_asha unless given",
+        choices=("asha", "optuna", "optuna_asha", "bohb", "pbt"),
+    )
+    tune_objective: str | None = _tuning(
+        None,
+        "what trials of SE and RN are judged by, as a mean over searches of num_seeds seeds (3 unless given). "
+        "generations: those until solved_reward is reached, with a minus; steps: those of all agents; score: "
+        "tests of fresh agents that train on the best mean. null: generations for SE with a solved_reward, else score",
+        choices=("generations", "steps", "score"),
+    )
+    resume_search: str | None = _tuning(None, "folder of a search to go on with, as --use_tune --resume FOLDER does")
     num_samples: int = _tuning(16, "trials", minimum=1, maximum=100_000)
     max_concurrent_trials: int | None = _tuning(
         None, "trials at the same time; null is one per core", minimum=1, maximum=4096
@@ -151,7 +163,7 @@ OWN = ("total_steps", "steps_per_epoch", "eval_every", "eval_episodes")
 """What a family may declare too, with a default of its own, which then takes the place of that of the run."""
 BY_FLAG = {
     "logdir", "output", "ray_address", "eval_agent", "plot", "plot_out", "plot_format", "plot_theme", "plot_log",
-    "film", "film_out", "report", "report_out", "import_proxy",
+    "film", "film_out", "report", "report_out", "import_proxy", "resume_search",
 }  # fmt: skip
 """What is written, and whom this machine joins: flags and keywords say so. A file may come from elsewhere."""
 

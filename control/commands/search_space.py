@@ -3,13 +3,13 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from control.cli.files import read_mapping
 from control.cli.options import Flag, flags
-from control.cli.settings import RunConfig, Settings, as_dict, from_dict
+from control.cli.settings import CHOOSING, RunConfig, Settings, as_dict, from_dict
 from control.cli.words import named, read_value, word
 from envs.names import games_with
 from models.registry import families_of, family
@@ -23,11 +23,16 @@ KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "randint": ("[low, high], whole numbers, both included", (int, int)),
     "lograndint": ("[low, high], whole numbers above 0, both included", (int, int)),
     "logspace": ("[exponent, exponent, count]: powers of ten on a grid", (float, float, int)),
+    "log1m": ("[low, high] of 1 minus the value, both above 0", (float, float)),
 }
 """What may be said of a hyperparameter: what follows in words, and the types of a range's numbers."""
 
 # A published space is found by its file: experiments/FAMILY/search_IMPLEMENTATION.yaml, where "RCP-R" may share "rcp".
+# Searches for a proxy may have one for a kind of proxy or of agent: search_se-bandit.yaml, search_rn-td3.yaml.
 _EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
+_FOLDERS = {"synthetic": "synthetic_environments", "reward": "reward_networks"}
+_MEASURES = ("generations", "solved_reward", "quit_when_solved", "report_agents", "deploy_steps", "proxy", "preset")
+"""Settings of a search for a proxy that decide how trials are compared, or only choose defaults of other settings."""
 
 
 SHAPE = {
@@ -57,6 +62,8 @@ class Dimension:
         if self.kind == "choice":
             return self.values[self.labels.index(raw)]
         value = self.clamp(raw)
+        if self.kind == "log1m":
+            return float(f"{1 - value:.6g}")
         if not self.count:
             return value
         first, last = map(math.log10, self.values)
@@ -77,6 +84,7 @@ class Space:
 
     dimensions: dict[str, Dimension]
     source: str
+    entries: Mapping[str, Any] = field(default_factory=dict)  # of its file, by the names of the settings
 
     def decode(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """The settings that a searcher's suggestion stands for."""
@@ -91,11 +99,12 @@ def search_space(settings: Settings) -> Space:
     """The space of ``--search_space``, or the published one without what flags or ``--config`` have fixed. Raises
     SettingError: one line with file, hyperparameter, value and what is allowed."""
     given = settings.run.search_space
-    path = given or str(_published(settings.run.implementation))
-    known = flags(settings.run.implementation, settings.run.gamename)
+    path = given or str(_published(settings))
+    chosen = {name: str(value) for name, value in as_dict(settings).items() if settings.proxy and name in CHOOSING}
+    known = flags(settings.run.implementation, settings.run.gamename, chosen)
     if "hidden_sizes" in known:
         whole = known["hidden_sizes"].section
-        known |= {name: Flag(name, INTEGER, field.metadata, None, whole) for name, field in SHAPE.items()}
+        known |= {name: Flag(name, INTEGER, part.metadata, None, whole) for name, part in SHAPE.items()}
     entries = read_mapping("search_space", path, "name: choices or range")
     try:
         entries = _by_our_names(entries, settings, known)
@@ -108,15 +117,16 @@ def search_space(settings: Settings) -> Space:
         raise SettingError(f"{path}: {error}") from None
     if not dimensions:
         raise SettingError(f"{path}: nothing is left to search{'' if given else '; flags or --config set all of it'}")
-    return Space(dimensions, path)
+    return Space(dimensions, path, {name: entries[name] for name in dimensions})
 
 
 def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
     """The settings of one ordinary run with these hyperparameters and nothing of the search. Raises SettingError where
     the values do not go together."""
     fields = dataclasses.fields(RunConfig)
-    tuning = {field.name: field.default for field in fields if field.metadata["section"] == "tuning"}
-    trial = from_dict(as_dict(settings) | tuning | _whole(values, settings))
+    plain = {each.name: each.default for each in fields if each.metadata["section"] == "tuning"}
+    plain |= {} if settings.proxy is None else {"num_seeds": 1}
+    trial = from_dict(as_dict(settings) | plain | _whole(values, settings))
     return dataclasses.replace(trial, lacks=settings.lacks)
 
 
@@ -133,11 +143,13 @@ def _by_our_names(entries: Mapping[str, Any], settings: Settings, known: Mapping
     return found
 
 
-def _published(implementation: str) -> Path:
-    folder = _EXPERIMENTS / family(implementation).package.rpartition(".")[2]
-    name = implementation.lower()
-    for path in (folder / f"search_{name}.yaml", folder / f"search_{name.split('-')[0]}.yaml"):
-        if path.exists():
+def _published(settings: Settings) -> Path:
+    implementation, agent, proxy = settings.run.implementation, settings.run.agent, settings.proxy
+    package = family(implementation).package.rpartition(".")[2]
+    folder, name = _EXPERIMENTS / _FOLDERS.get(package, package), implementation.lower()
+    special = [] if proxy is None else [f"{name}-{proxy.proxy}", f"{name}-{agent.lower()}"]
+    for each in (*special, name, name.split("-")[0]):
+        if (path := folder / f"search_{each}.yaml").exists():
             return path
     raise SettingError(f"search_space: none is published for {implementation}; give a file with --search_space")
 
@@ -151,7 +163,8 @@ def _dimension(name: str, entry: Any, settings: Settings, known: Mapping[str, Fl
     raise_all(wrong)
     if name not in found:
         raise SettingError(f"{name} is no setting; write {name.removeprefix('no_')}: [true, false]")
-    if not known[name].section.startswith("hyperparameters") and name != "seed":
+    of_search = settings.proxy is not None and name in kinds(type(settings.proxy)).keys() - {*_MEASURES}
+    if not (of_search or known[name].section.startswith("hyperparameters") or name == "seed"):
         raise SettingError(f"{name} is no hyperparameter of {implementation}; give it as a flag")
     ranges = [kind for kind in KINDS if kind != "choice"]
     entry = {"choice": entry} if isinstance(entry, list) else entry
@@ -164,9 +177,11 @@ def _dimension(name: str, entry: Any, settings: Settings, known: Mapping[str, Fl
     if not isinstance(arguments, list):
         raise SettingError(f"{name}: {kind} is {arguments!r}; allowed: {KINDS[kind][0]}")
     values, count = (_choices(known[name], arguments), 0) if kind == "choice" else _range(known[name], kind, arguments)
-    trials = [settings.replace(**_whole({name: value}, settings)) for value in values]
-    own = [trial.run if name == "seed" else trial.agent for trial in trials]
-    checked = dict.fromkeys(values if name in SHAPE else [getattr(config, name) for config in own])
+    ends = [1 - value for value in values] if kind == "log1m" else values
+    trials = [settings.replace(**_whole({name: value}, settings)) for value in ends]
+    checked = dict.fromkeys(values if name in SHAPE else [trial.value(name) for trial in trials])
+    if kind == "log1m":
+        checked = dict.fromkeys(values)
     return Dimension(name, "loguniform" if kind == "logspace" else kind, tuple(checked), count)
 
 

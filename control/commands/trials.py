@@ -1,28 +1,32 @@
 """Trials of a search: ordinary training runs that report their evaluations, and what has been found so far: lines on
-trials, ``results.csv``, ``best.yaml``, and the summary. Knows no Ray."""
+trials, ``results.csv``, ``best.yaml``, the files of a resumed search, and the summary. Knows no Ray."""
 
 import contextlib
 import csv
 import io
+import json
 import math
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import yaml
 from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 
 from control.cli import errors
-from control.cli.settings import Settings, to_yaml
+from control.cli.settings import RunConfig, Settings, to_yaml
 from control.commands.process import prepare
 from control.commands.search_space import Space, trial_settings
 from control.commands.summary import command, show_next
 from control.commands.train import build_module, fit
 from control.lightning.callbacks import Progress
 from control.lightning.module import RunModule
+from control.reports.importance import FEWEST, TRIALS, importance_figure
+from control.reports.style import look_of
 from control.reports.tables import aligned
 from control.reports.tags import GREEDY, SAMPLED, TAGS
 from control.storage import checkpoints
@@ -32,24 +36,35 @@ from models.settings import UserError
 
 METRIC = "score"  # what a run is judged by: greedy evaluation, or the running mean of training returns
 EVALUATED = (GREEDY, SAMPLED)
+SEARCHES, REACHED = "searches", "solved"  # of a trial that searches for proxies: how many it has made, the share solved
+SETTINGS, SPACE = "search.yaml", "space.yaml"  # in the folder of a search, beside its trials
+ENDED = ("finished", "stopped early", "failed")
 _SHOWN = 5
 Reporter = Callable[[dict[str, float]], None]
 
 
 @dataclass
 class Trial:
-    """One trial: its last evaluation, and its best one with the hyperparameters of that moment."""
+    """One trial: its last evaluation, and its best one with the hyperparameters at that time. ``raw`` has these in the
+    form of the search algorithm. ``course`` has a row [length, score] per evaluation, see `course_of`."""
 
     number: int
     folder: Path
     values: dict[str, Any]
+    raw: Mapping[str, Any]
     status: str = "running"
     last: Mapping[str, float] = field(default_factory=dict)
     best: Mapping[str, float] = field(default_factory=dict)
+    course: list[list[float]] = field(default_factory=list)
 
     @property
     def score(self) -> float:
         return self.best.get(METRIC, -math.inf)
+
+    @property
+    def rank(self) -> tuple[float, float, int]:
+        """Sort key, the best trial first. Trials with more searches come before those with fewer."""
+        return -self.best.get(SEARCHES, 0), -self.score, self.number
 
     @property
     def checkpoint(self) -> Path | None:
@@ -64,13 +79,36 @@ class Search:
     def __init__(self, settings: Settings, space: Space, folder: Path):
         self.settings, self.space, self.folder = settings, space, folder
         self.trials: dict[int, Trial] = {}
+        self.evaluated = EVALUATED if settings.proxy is None else (SEARCHES, REACHED)
         self.problems: list[str] = []
         self.started = time.monotonic()
+
+    def begin(self) -> None:
+        """Write the files from which a search can be resumed, or read the trials of the resumed search."""
+        if not self.settings.run.resume_search:
+            run = self.settings.run
+            kept = ("tune_algorithm", "tune_objective", "num_samples", "max_concurrent_trials", "num_seeds", "seed")
+            tuning = {"use_tune": True} | {name: getattr(run, name) for name in kept}
+            plain = yaml.safe_load(to_yaml(self.settings)) | tuning
+            atomic_write_text(self.folder / SETTINGS, yaml.safe_dump(plain, sort_keys=False))
+            atomic_write_text(self.folder / SPACE, yaml.safe_dump(dict(self.space.entries), sort_keys=False))
+            self.write()
+            return
+        for saved in json.loads((self.folder / TRIALS).read_text(encoding="utf-8"))["trials"]:
+            trial = self.start(saved["number"], saved["raw"])
+            for name in ("status", "last", "best", "course"):
+                setattr(trial, name, saved[name])
+            trial.status = trial.status if trial.status in ENDED else "interrupted"
 
     @property
     def ranked(self) -> list[Trial]:
         """Trials by their best score, the best first."""
-        return sorted(self.trials.values(), key=lambda trial: (-trial.score, trial.number))
+        return sorted(self.trials.values(), key=lambda trial: trial.rank)
+
+    @property
+    def interrupted(self) -> list[Trial]:
+        """Trials of a resumed search that had not ended."""
+        return [trial for trial in self.trials.values() if trial.status == "interrupted"]
 
     @property
     def scored(self) -> list[Trial]:
@@ -80,20 +118,23 @@ class Search:
     def start(self, number: int, raw: Mapping[str, Any]) -> Trial:
         """A trial begins, or goes on after a pause."""
         if number not in self.trials:
-            self.trials[number] = Trial(number, self.folder / f"trial_{number}", self.space.decode(raw))
+            self.trials[number] = Trial(number, self.folder / f"trial_{number}", self.space.decode(raw), dict(raw))
+            self.write()
+        self.trials[number].status = "running"
         return self.trials[number]
 
     def report(self, number: int, raw: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """An evaluation of a trial whose hyperparameters are ``raw`` now."""
         trial, before = self.start(number, raw), self.scored
         trial.last = dict(metrics)
-        if not metrics[METRIC] > trial.score:
+        trial.course.append([metrics[course_of(self.settings)[0]], metrics[METRIC]])
+        if not metrics[METRIC] > trial.score and SEARCHES not in metrics:
             return
-        trial.best, trial.values = trial.last, self.space.decode(raw)
-        if not before or before[0] is trial or trial.score > before[0].score:
-            found = f"best so far, score {trial.score:.1f} at epoch {trial.best['epoch']}"
+        trial.best, trial.values, trial.raw = trial.last, self.space.decode(raw), dict(raw)
+        if not before or self.scored[0] is trial:
+            found = f"best so far, score {trial.score:.1f} {_when(trial.best)}"
             self._say(f"trial {number}: {found}  ({self._text(trial)})")
-            self.write()
+        self.write()
 
     def end(self, number: int, problem: str = "") -> None:
         """A trial has ended, by itself or by its scheduler; with ``problem`` it has failed."""
@@ -102,28 +143,36 @@ class Search:
             trial.status, text = "failed", f"failed: {problem}"
             self.problems.append(problem)
         else:
-            last = trial_settings(self.settings, trial.values).epochs or 0
-            epoch = trial.last.get("epoch", 0)
-            trial.status = "finished" if epoch + self.settings.schedule.eval_every > last else "stopped early"
-            text = f"{trial.status} at epoch {epoch}, best score {trial.score:.1f}"
-        over = sum(each.status != "running" for each in self.trials.values())
-        self._say(f"trial {number}: {text}  [{over} of {self.settings.run.num_samples} done]")
+            if self.settings.proxy is not None:
+                over = trial.last.get(SEARCHES, 0) >= self.settings.run.num_seeds
+            else:
+                last = trial_settings(self.settings, trial.values).epochs or 0
+                over = trial.last.get("epoch", 0) + self.settings.schedule.eval_every > last
+            trial.status = "finished" if over else "stopped early"
+            text = f"{trial.status} {_when(trial.last)}, best score {trial.score:.1f}"
+        ended = sum(each.status in ENDED for each in self.trials.values())
+        self._say(f"trial {number}: {text}  [{ended} of {self.settings.run.num_samples} done]")
         self.write()
 
     def write(self) -> None:
-        """``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
+        """``trials.json``, ``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
+        space = {name: {"kind": each.kind, "values": each.labels} for name, each in self.space.dimensions.items()}
+        keep = ("number", "status", "raw", "last", "best", "course")
+        trials = [{name: asdict(trial)[name] for name in keep} for trial in self.trials.values()]
+        atomic_write_text(self.folder / TRIALS, json.dumps({"space": space, "trials": trials}) + "\n")
         text, names = io.StringIO(), list(self.space.dimensions)
         rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(["trial", "status", "epoch", "env_steps", METRIC, *EVALUATED, "best_epoch", *names, "checkpoint"])
+        columns = (METRIC, *self.evaluated, "epoch")
+        rows.writerow(["trial", "status", "epoch", "env_steps", *columns[:-1], "best_epoch", *names, "checkpoint"])
         for trial in self.ranked:
-            seen = [trial.best.get(name, math.nan) if trial.best else "" for name in (METRIC, *EVALUATED, "epoch")]
+            seen = [trial.best.get(name, math.nan) if trial.best else "" for name in columns]
             far = [trial.last.get(name, 0) for name in ("epoch", "env_steps")]
             values = [_word(trial.values[name]) for name in names]
             rows.writerow([trial.number, trial.status, *far, *seen, *values, trial.checkpoint or ""])
         atomic_write_text(self.folder / "results.csv", text.getvalue())
         if self.scored:
             best = self.scored[0]
-            head = f"# trial {best.number} of {self.folder}: score {best.score:.1f} at epoch {best.best['epoch']}\n"
+            head = f"# trial {best.number} of {self.folder}: score {best.score:.1f} {_when(best.best)}\n"
             settings = trial_settings(self.settings, best.values)
             atomic_write_text(self.folder / "best.yaml", head + to_yaml(settings))
 
@@ -132,7 +181,7 @@ class Search:
         for trial in self.trials.values():
             trial.status = "interrupted" if trial.status == "running" else trial.status
         self.write()
-        best = self.scored[:_SHOWN]
+        run, best = self.settings.run, self.scored[:_SHOWN]
         if not best and not interrupted:
             count = f"all {len(self.problems)} trials failed" if self.problems else "no trial was evaluated"
             first = f"; the first: {self.problems[0]}" if self.problems else ""
@@ -143,21 +192,26 @@ class Search:
         minutes, said = (time.monotonic() - self.started) / 60, "interrupted: " if interrupted else ""
         trials = "1 trial" if len(statuses) == 1 else f"{len(statuses)} trials"
         print(f"\n{said}{trials} in {minutes:.1f} minutes ({counts})")
-        rows = [["  best", METRIC, *(TAGS[name].short for name in EVALUATED), "epoch"]]
+        short = [TAGS[name].short if name in TAGS else name for name in self.evaluated]
+        rows = [["  best", METRIC, *short, "epoch" if self.settings.proxy is None else "generations"]]
         for trial in best:
-            scores = (f"{trial.best[name]:.1f}" if name in trial.best else "-" for name in (METRIC, *EVALUATED))
-            rows.append([f"  trial {trial.number}", *scores, str(trial.best["epoch"])])
+            scores = (f"{trial.best[name]:.1f}" if name in trial.best else "-" for name in (METRIC, *self.evaluated))
+            rows.append([f"  trial {trial.number}", *scores, f"{trial.best['epoch']:g}"])
         for line, values in zip(aligned(rows), ["", *map(self._text, best)], strict=True):
             print(f"{line}  {values}".rstrip())
-        run, given = self.settings.run, self.settings.given
+        given = self.settings.given
         elsewhere = ("--logdir", run.logdir) if "logdir" in given else ()
         found = {"settings": ("--config", self.folder / "best.yaml", *elsewhere)} if best else {}
         if best and best[0].checkpoint:
             found["checkpoint"] = ("--eval_agent", best[0].checkpoint)
         lines = [("search", self.folder), ("table", self.folder / "results.csv")]
+        if len(self.scored) >= FEWEST and not interrupted:
+            lines.append(("figure", importance_figure(self.folder, look_of(run))))
         lines += [(name, path) for name, (_, path, *_) in found.items()]
         commands = [command(self.settings, *words) for words in found.values()]
         show_next(lines, [*commands, ("tensorboard", "--logdir", self.folder)])
+        if len(self.trials) < run.num_samples or self.interrupted:
+            print(f"  --use_tune --resume {self.folder} goes on with the search")
         return 130 if interrupted else 0
 
     def _text(self, trial: Trial) -> str:
@@ -167,6 +221,22 @@ class Search:
     def _say(self, line: str) -> None:
         minutes, seconds = divmod(round(time.monotonic() - self.started), 60)
         print(f"{minutes:3d}:{seconds:02d}  {line}", flush=True)
+
+
+def course_of(settings: Settings) -> tuple[str, int]:
+    """The measure of a trial's length, as reports name it, and the length of a whole trial."""
+    if settings.proxy is not None:
+        return SEARCHES, settings.run.num_seeds
+    if settings.epochs is not None:
+        return "epoch", settings.epochs
+    assert settings.total_steps is not None  # `from_dict`
+    return "env_steps", settings.total_steps
+
+
+def _when(metrics: Mapping[str, float]) -> str:
+    if SEARCHES in metrics:
+        return f"after {metrics[SEARCHES]} search{'es' * (metrics[SEARCHES] > 1)}"
+    return f"at epoch {metrics.get('epoch', 0)}"
 
 
 def _word(value: Any) -> str:
@@ -196,8 +266,17 @@ class Report(CheckpointCallback):
 
 
 def run_trial(settings: Settings, folder: Path, start_from: Path | None, report: Reporter) -> None:
-    """Train in ``folder``, going on from the checkpoint ``start_from`` where there is one. What the run prints is in
-    ``log.txt`` there. Raises TrialFailed."""
+    """Train in ``folder``, going on from the checkpoint ``start_from`` where there is one. Raises TrialFailed."""
+    with logged(folder, settings.run), contextlib.closing(build_module(settings)) as module:
+        atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
+        if start_from:
+            _take_over(checkpoints.load(start_from), module, folder / "checkpoints" / "best.ckpt")
+        fit(module, folder, [Progress()], [Report(report)])
+
+
+@contextlib.contextmanager
+def logged(folder: Path, run: RunConfig) -> Iterator[None]:
+    """Append the output of a trial to ``log.txt`` in its ``folder``, and raise its errors as TrialFailed."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     with (
         open(folder / "log.txt", "a", encoding="utf-8", buffering=1) as log,
@@ -205,12 +284,8 @@ def run_trial(settings: Settings, folder: Path, start_from: Path | None, report:
         contextlib.redirect_stderr(log),
     ):
         try:
-            prepare(settings.run)
-            with contextlib.closing(build_module(settings)) as module:
-                atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
-                if start_from:
-                    _take_over(checkpoints.load(start_from), module, folder / "checkpoints" / "best.ckpt")
-                fit(module, folder, [Progress()], [Report(report)])
+            prepare(run)
+            yield
         except Exception as error:
             traceback.print_exc()
             line = errors.one_line(error) or f"{type(error).__name__}: {error}".splitlines()[0]

@@ -10,11 +10,13 @@ import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from control.cli.settings import Settings
 from control.commands.search_space import Dimension, Space, search_space, trial_settings
-from control.commands.trials import METRIC, Search, TrialFailed, run_trial
+from control.commands.search_trials import for_trials, run_searches
+from control.commands.trials import METRIC, SPACE, Search, TrialFailed, course_of, run_trial
 from control.evolution.cluster import connected
 from control.films.recording import check_recording
 from control.loops.build import in_spaces, spaces_of
@@ -23,7 +25,7 @@ from envs.names import import_module
 from models.settings import SettingError
 
 REDUCTION = 4  # of so many trials one goes on after each rung; the published search's
-_NEEDS = {"optuna": ("optuna",), "bohb": ("hpbandster", "ConfigSpace")}  # modules beside Ray
+_NEEDS = {"bohb": ("hpbandster", "ConfigSpace")} | dict.fromkeys(("optuna", "optuna_asha"), ("optuna",))  # beside Ray
 _FROM_CHECKPOINTS = ("bohb", "pbt")  # trials of these are paused, or go on from another's state
 # What PBT may change while training goes on: nothing that the shapes of networks, the replay buffer or the meaning of
 # its contents depend on.
@@ -37,8 +39,11 @@ PERTURBED = (
 def tune(settings: Settings) -> int:
     """Search as ``settings`` say. Returns 0, or 130 where Ctrl-C ended it. Raises UserError, one line, where the search
     space or the cluster is wrong or every trial failed."""
-    run = settings.run
-    space = search_space(settings)
+    resumed = settings.run.resume_search
+    if resumed:
+        settings = settings.replace(search_space=str(Path(resumed, SPACE)))
+    settings = for_trials(settings)
+    run, space = settings.run, search_space(settings)
     _check(settings, space)
     settings = in_spaces(settings, spaces_of(run.gamename))
     for module in ("ray", *_NEEDS.get(run.tune_algorithm, ())):
@@ -46,14 +51,20 @@ def tune(settings: Settings) -> int:
     at_once = run.max_concurrent_trials or os.cpu_count() or 1
     search, interrupted = None, False
     try:
-        with connected(run.ray_address, at_once * run.num_workers):
-            search = Search(settings, space, run_dir.create(run))
+        with connected(run.ray_address, at_once * run.num_workers), contextlib.ExitStack() as locks:
+            folder = Path(resumed) if resumed else run_dir.create(run)
+            locks.enter_context(run_dir.locked(folder, new=not resumed))
+            search = Search(settings, space, folder)
+            search.begin()
             where = f"on {run.ray_address}" if run.ray_address else f"{at_once} at a time"
-            course, end = _course(settings)
-            length = f"{end:,} {'steps' if course == 'env_steps' else 'epochs'}"
+            course, end = course_of(settings)
+            length = f"{end:,} {dict(env_steps='steps', epoch='epochs').get(course, course)}"
             trials = f"{run.num_samples} trials of {length} with {run.tune_algorithm}, {where}"
+            if search.trials:
+                trials = f"{trials}; {len(search.trials) - len(search.interrupted)} are kept"
             print(f"searching {', '.join(space.dimensions)} ({space.source})\n{trials}: {search.folder}", flush=True)
-            _search(search)
+            if len(search.trials) - len(search.interrupted) < run.num_samples:
+                _search(search)
     except KeyboardInterrupt:
         if search is None:
             raise
@@ -66,6 +77,12 @@ def _check(settings: Settings, space: Space) -> None:
     """SettingError for what is wrong only in a search."""
     run = settings.run
     check_recording(run)
+    if run.resume_search and run.tune_algorithm in _FROM_CHECKPOINTS:
+        line = f"resume is {run.resume_search!r}, a search with {run.tune_algorithm}, whose trials depend on each other"
+        raise SettingError(f"{line}; allowed: a search with asha, optuna or optuna_asha", "resume")
+    if settings.proxy is not None and run.tune_algorithm == "pbt":
+        line = f"tune_algorithm is 'pbt', but trials of {run.implementation} are whole searches"
+        raise SettingError(f"{line}; allowed: asha, optuna, optuna_asha, bohb", "tune_algorithm")
     if run.tune_algorithm in _FROM_CHECKPOINTS and run.no_checkpoint:
         raise SettingError(
             f"--no_checkpoint and --tune_algorithm {run.tune_algorithm} exclude each other: it pauses trials"
@@ -81,18 +98,24 @@ def _search(search: Search) -> None:
     from ray import tune as ray_tune
 
     settings, space, known = search.settings, search.space, dict[str, int]()
-    run, (searcher, scheduler) = settings.run, _algorithm(settings, space)
+    run, (searcher, scheduler) = settings.run, _algorithm(search)
+    interrupted = [trial.number for trial in search.interrupted]  # the first suggestions
+    numbers = iter([*interrupted, *range(max(search.trials, default=0) + 1, run.num_samples + 1)])
 
     # A function, since Ray deep-copies all else that it is given for every trial.
     def name(trial: Any) -> str:
-        return f"trial_{known.setdefault(trial.trial_id, len(known) + 1)}"
+        if trial.trial_id not in known:
+            known[trial.trial_id] = next(numbers)
+        return f"trial_{known[trial.trial_id]}"
 
     trainable = ray_tune.with_parameters(_trainable, settings=settings, space=space, folder=search.folder.absolute())
     tuner = ray_tune.Tuner(
         ray_tune.with_resources(trainable, {"cpu": run.num_workers}),
-        param_space={name: _domain(dimension) for name, dimension in space.dimensions.items()},
+        param_space={} if "optuna" in run.tune_algorithm else _domains(space),
         tune_config=ray_tune.TuneConfig(
-            metric=METRIC, mode="max", num_samples=run.num_samples, max_concurrent_trials=run.max_concurrent_trials,
+            num_samples=run.num_samples - len(search.trials) + len(interrupted),
+            # Trials of searches stop between two searches, so their process can run the next trial.
+            max_concurrent_trials=run.max_concurrent_trials, reuse_actors=settings.proxy is not None,
             search_alg=searcher, scheduler=scheduler, trial_name_creator=name, trial_dirname_creator=name,
         ),
         run_config=ray_tune.RunConfig(
@@ -106,24 +129,16 @@ def _search(search: Search) -> None:
     tuner.fit()
 
 
-def _course(settings: Settings) -> tuple[str, int]:
-    """What trials are compared by, as `Report` calls it, and how much of it makes a whole trial."""
-    if settings.epochs is not None:
-        return "epoch", settings.epochs
-    assert settings.total_steps is not None  # `from_dict`
-    return "env_steps", settings.total_steps
-
-
 def _perturbed_every(settings: Settings) -> int:
     """Epochs or steps between PBT's perturbations, of which there are about ten in a run."""
-    course, end = _course(settings)
+    course, end = course_of(settings)
     every = settings.schedule.eval_every if course == "epoch" else 1
     return every * max(1, round(end / 10 / every))
 
 
 def _kept(settings: Settings) -> int | None:
     """Checkpoints that a trial must keep; None for all, where nobody knows how many evaluations its steps make."""
-    course, _ = _course(settings)
+    course, _ = course_of(settings)
     return _perturbed_every(settings) // settings.schedule.eval_every + 3 if course == "epoch" else None
 
 
@@ -135,9 +150,9 @@ def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder:
     if not folder.is_dir():
         raise TrialFailed(f"{folder} is not on node {os.uname().nodename}; logdir must be a folder all nodes share")
     own = folder / ray_tune.get_context().get_trial_name()
-    from_checkpoints = settings.run.tune_algorithm in _FROM_CHECKPOINTS
+    run, from_checkpoints = settings.run, settings.run.tune_algorithm in _FROM_CHECKPOINTS
     try:
-        import_module("gamename", settings.run.gamename)
+        import_module("gamename", run.gamename)
         settings = trial_settings(settings, space.decode(config))
     except SettingError as error:
         raise TrialFailed(str(error)) from None
@@ -149,12 +164,17 @@ def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder:
             ray_tune.report(metrics)
             return
         with tempfile.TemporaryDirectory(prefix=".", dir=own) as alone:  # Ray takes a whole folder for a checkpoint
-            os.link(own / run_dir.LAST, Path(alone, "last.ckpt"))
+            newest = max(own.rglob("last.ckpt"), key=lambda path: path.stat().st_mtime)
+            os.link(newest, Path(alone, "last.ckpt"))
             ray_tune.report(metrics, checkpoint=ray_tune.Checkpoint.from_directory(alone))
 
+    if settings.proxy is not None:
+        run_searches(settings, run.num_seeds, str(run.tune_objective), own, report)
+        return
     start = ray_tune.get_checkpoint()
+    interrupted = own / run_dir.LAST if (own / run_dir.LAST).exists() else None
     with start.as_directory() if start else contextlib.nullcontext() as where:
-        run_trial(settings, own, Path(where, "last.ckpt") if where else None, report)
+        run_trial(settings, own, Path(where, "last.ckpt") if where else interrupted, report)
 
 
 def _domain(dimension: Dimension) -> Any:
@@ -164,35 +184,66 @@ def _domain(dimension: Dimension) -> Any:
         return ray_tune.choice(dimension.labels)
     low, high = dimension.values
     # Ray leaves out the upper end of whole numbers.
-    return getattr(ray_tune, dimension.kind)(low, high + dimension.kind.endswith("randint"))
+    kind = "loguniform" if dimension.kind == "log1m" else dimension.kind
+    return getattr(ray_tune, kind)(low, high + dimension.kind.endswith("randint"))
 
 
-def _algorithm(settings: Settings, space: Space) -> tuple[Any, Any]:
-    """Ray's search algorithm and its scheduler."""
-    from ray.tune import schedulers, search
+def _domains(space: Space) -> dict[str, Any]:
+    return {name: _domain(dimension) for name, dimension in space.dimensions.items()}
 
-    run, (course, end) = settings.run, _course(settings)
-    if run.tune_algorithm == "optuna":
+
+def _algorithm(search: Search) -> tuple[Any, Any]:
+    """Ray's search algorithm and scheduler. They start with the results of a resumed search, and with its interrupted
+    trials as first suggestions."""
+    from ray.tune import schedulers
+    from ray.tune.search import BasicVariantGenerator
+
+    settings, space = search.settings, search.space
+    run, (course, end) = settings.run, course_of(settings)
+    points = [dict(trial.raw) for trial in search.interrupted]
+    finished = [trial for trial in search.scored if trial not in search.interrupted]
+    seed = run.seed + len(finished)  # a resumed search does not repeat its first suggestions
+    metric = (course, METRIC, "max")
+    controller: Any = None
+    searcher: Any
+    if "optuna" in run.tune_algorithm:
         import optuna
         from ray.tune.search.optuna import OptunaSearch
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        return OptunaSearch(seed=run.seed), schedulers.FIFOScheduler()
-    if run.tune_algorithm == "bohb":
+        domains = OptunaSearch.convert_search_space(_domains(space))
+        searcher = OptunaSearch(domains, METRIC, "max", points_to_evaluate=points, seed=seed)
+        for trial in finished:
+            searcher.add_evaluated_point(dict(trial.raw), trial.score)
+    elif run.tune_algorithm == "bohb":
         from ray.tune.search.bohb import TuneBOHB
 
-        return TuneBOHB(seed=run.seed), schedulers.HyperBandForBOHB(course, max_t=end, reduction_factor=REDUCTION)
-    random.seed(run.seed)  # PBT draws from Python's own generator
-    searcher = search.BasicVariantGenerator(random_state=run.seed, max_concurrent=run.max_concurrent_trials or 0)
-    if run.tune_algorithm == "asha":
+        searcher = TuneBOHB(metric=METRIC, mode="max", seed=run.seed)
+    else:
+        random.seed(run.seed)  # PBT draws from Python's own generator
+        at_once = run.max_concurrent_trials or 0
+        searcher = BasicVariantGenerator(points_to_evaluate=points, random_state=seed, max_concurrent=at_once)
+    if run.tune_algorithm == "optuna":
+        return searcher, schedulers.FIFOScheduler()
+    # A third of the trials of searches go on after the first of these, as published.
+    halving = REDUCTION if settings.proxy is None else 3
+    if run.tune_algorithm == "bohb":
+        return searcher, schedulers.HyperBandForBOHB(*metric, max_t=end, reduction_factor=halving)
+    if "asha" in run.tune_algorithm:
         first = max(end // 8, min(end, settings.schedule.eval_every) if course == "epoch" else 1)
         # Its end is above the last one, so that a trial which gets there ends by itself and writes its files.
-        return searcher, schedulers.AsyncHyperBandScheduler(
-            course, max_t=end + 1, grace_period=first, reduction_factor=REDUCTION
+        scheduler = schedulers.AsyncHyperBandScheduler(
+            *metric, max_t=end + 1, grace_period=first, reduction_factor=halving
         )
+        for trial in finished:
+            stand_in: Any = SimpleNamespace(trial_id=f"kept {trial.number}")
+            scheduler.on_trial_add(controller, stand_in)
+            for length, score in trial.course:
+                scheduler.on_trial_result(controller, stand_in, {course: length, METRIC: score})
+        return searcher, scheduler
     perturbed = [dimension for name, dimension in space.dimensions.items() if name in PERTURBED]
     return searcher, schedulers.PopulationBasedTraining(
-        course, perturbation_interval=_perturbed_every(settings), custom_explore_fn=space.clamp,
+        *metric, perturbation_interval=_perturbed_every(settings), custom_explore_fn=space.clamp,
         hyperparam_mutations={each.name: each.labels if each.kind == "choice" else _domain(each) for each in perturbed},
         log_config=False,
     )  # fmt: skip

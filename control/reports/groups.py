@@ -12,6 +12,7 @@ from control.reports import panels, scores
 from control.reports.arms import Arm, arm_of, default_name, has_numbers, labelled, name_rows, read_numbers
 from control.reports.files import check_kind, check_writable, figure_files, figure_marks, numbers_text, write_numbers
 from control.reports.folders import say_versions_of
+from control.reports.importance import TRIALS, importance_figure
 from control.reports.levels import (
     RETURN_LABEL,
     Level,
@@ -37,13 +38,17 @@ ON_PAGE = 4  # rows of panels
 def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) -> int:
     """Draw and tabulate runs: mean with its 95 % bootstrap band and IQM over seeds, groups overlaid.
 
-    Takes run folders or any folder above them, or one JSON that it wrote earlier. Writes the figure to ``out`` (.png,
+    Takes run folders or any folder above them, or one JSON that it wrote earlier. Of the folder of a hyperparameter
+    search it draws the importance of each hyperparameter. Writes the figure to ``out`` (.png,
     .pdf, .svg, or a folder), by default under a name of its own into the folder common to the runs, and the table's
     numbers as JSON beside it. Several environments have rows of panels each, on as many pages as it takes; algorithms
     of three seeds and more are also compared by their scores. Returns the exit code 0. Raises SettingError where there
     is nothing to draw or the figure cannot be written, the latter before anything is printed.
     """
     out = None if out is None else Path(out)
+    if len(run_dirs) == 1 and (run_dirs[0] / TRIALS).is_file():
+        print(f"Figure:  {importance_figure(run_dirs[0], look, out)}")
+        return 0
     if out is not None:
         figure_files(out, look)  # its suffix is refused before anything is read
     redrawn = Path(run_dirs[0]) if len(run_dirs) == 1 and Path(run_dirs[0]).suffix == ".json" else None

@@ -1,0 +1,103 @@
+"""Trials that are searches for a proxy: three levels, in which hyperparameters are searched for searches, and these
+train agents. Source: Ferreira et al. 2022, arXiv 2202.02790, whose trials were judged by the generations of three
+searches until the task was solved."""
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from control.cli.settings import Settings, to_yaml
+from control.commands.train import build_module, fit
+from control.commands.trials import METRIC, REACHED, SEARCHES, Reporter, TrialFailed, logged
+from control.lightning.callbacks import Progress
+from control.lightning.population import PopulationModule
+from control.storage import checkpoints
+from control.storage.run_dir import LAST, atomic_write_text
+from models.settings import SettingError, UserError
+
+REPEATS = 3  # searches of a trial, as published
+
+
+def for_trials(settings: Settings) -> Settings:
+    """Return ``settings`` with the defaults of trials that search for a proxy. Raises SettingError if the objective
+    lacks a setting that it needs."""
+    run, proxy = settings.run, settings.proxy
+    if proxy is None:
+        if run.tune_objective is not None:
+            line = f"tune_objective is {run.tune_objective!r}, but {run.implementation} trains agents, whose trials"
+            raise SettingError(f"{line} are judged by their returns; allowed: null", "tune_objective")
+        return settings
+    defaults = {"num_seeds": REPEATS, "tune_algorithm": "optuna_asha"}
+    changes = {name: value for name, value in defaults.items() if name not in settings.given}
+    counts = run.implementation == "SE" and proxy.solved_reward is not None and proxy.generations is not None
+    objective = run.tune_objective or ("generations" if counts else "score")
+    if objective != "score":  # the search must end there, and see each generation
+        end = "generations" if objective == "generations" else "total_steps"
+        for name in ("solved_reward", end):
+            if settings.value(name) is None:
+                line = f"tune_objective is {objective!r}, but {name} is null; allowed: a {name}, or score"
+                raise SettingError(line, "tune_objective")
+        changes |= {"quit_when_solved": True} | ({} if "eval_every" in settings.given else {"eval_every": 1})
+    return settings.replace(**changes, tune_objective=objective)
+
+
+def run_searches(settings: Settings, repeats: int, objective: str, folder: Path, report: Reporter) -> None:
+    """Run one search after another, with ``repeats`` seeds. Each has a subfolder of ``folder``, and continues from the
+    checkpoint there. After each search, ``report`` receives the means over all searches so far. Raises TrialFailed."""
+    outcomes: list[Mapping[str, float]] = []
+    with logged(folder, settings.run):
+        for seed in range(settings.run.seed, settings.run.seed + repeats):
+            outcomes.append(_outcome(settings.replace(seed=seed), objective, folder / f"seed_{seed}"))
+            means = {name: sum(outcome[name] for outcome in outcomes) / len(outcomes) for name in outcomes[0]}
+            report({**means, SEARCHES: len(outcomes)})
+
+
+def _outcome(settings: Settings, objective: str, folder: Path) -> dict[str, float]:
+    """Run a search and return its measurements. A search that stops with a UserError counts as unsolved: its fitness
+    was flat, or its mean diverged."""
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    with contextlib.closing(build_module(settings)) as module:
+        assert isinstance(module, PopulationModule)
+        atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
+        if (folder / LAST).exists():
+            module.restore(checkpoints.load(folder / LAST, resume=True))
+        try:
+            fit(module, folder, [Progress()])
+        except SettingError:
+            raise
+        except UserError as error:
+            print(f"this search ends unsolved: {error}")
+        aim, steps = module.config.solved_reward, int(module.env_steps.sum())
+        solved = aim is not None and module.reached >= aim
+        if objective == "score":
+            score = held_out(module)
+        else:
+            spent, most = module.epoch, module.config.generations
+            if objective == "steps":
+                spent, most = steps, settings.total_steps
+            assert most is not None and aim is not None  # `for_trials`
+            score = -until_solved(spent, most, module.reached, aim)
+        return {METRIC: score, REACHED: float(solved), "epoch": module.epoch, "env_steps": steps}
+
+
+def until_solved(spent: int, most: int, reached: float, aim: float) -> float:
+    """Compute the cost of a search in generations or steps. If its mean ``reached`` the return ``aim``, this is the
+    number ``spent``. Otherwise it is ``most * (1 + d / (1 + d))`` with ``d = (aim - reached) / max(1, abs(aim))``, so
+    between one and two times the maximum, and monotone in ``reached``."""
+    missing = (aim - reached) / max(1.0, abs(aim))
+    return spent if reached >= aim else most * (2 - 1 / (1 + missing))
+
+
+def held_out(module: PopulationModule) -> float:
+    """Compute the mean return of fresh agents that train on the best mean of a search. With ``test_every`` it is the
+    mean over all tests during training, else over the tests at its end. Diverged agents count as the worst finite one.
+    Raises TrialFailed if all diverged."""
+    config, count = module.config, module.config.report_agents
+    mean = module.archive.entries[0][2] if module.archive.entries else module.mean.detach()[0]
+    seeds = module.seeds_of("report", count)
+    outcome = module.workers.run(mean.expand(count, -1), seeds, inner_steps=config.steps_in_use)
+    scores = outcome.curve.mean(1) if config.test_every else outcome.scores
+    finite = scores[scores.isfinite()]
+    if not len(finite):
+        raise TrialFailed("the weights of all agents that judge the search are no longer finite: a smaller lr may help")
+    return float(scores.nan_to_num(float(finite.min())).mean())

@@ -1,0 +1,97 @@
+"""How much each hyperparameter of a search mattered: PED-ANOVA (Watanabe, Bansal & Hutter 2023, arXiv 2304.10255), by
+Optuna. It compares the values in the best trials with those in all."""
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from control.reports.files import check_kind, check_writable, figure_files, figure_marks
+from control.reports.sheets import WIDTH, sheet
+from control.reports.style import COLOURS, GREY, PLAIN, Look
+from models.settings import SettingError
+
+TRIALS = "trials.json"  # in the folder of a search
+FEWEST = 10  # trials of which anything can be said
+_BEST = 0.2  # share of the trials that count as the best
+_RESAMPLES = 100
+_SHOWN = 4  # hyperparameters whose values are shown beside the scores
+
+
+def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the importance of each hyperparameter, in [0, 1] with sum 1, the largest first. ``space`` and ``trials``
+    are those of `TRIALS`: kind and values of each hyperparameter; its value (``raw``) and the score (``best``) of each
+    trial."""
+    import optuna
+    from optuna import distributions as of
+
+    dimensions: dict[str, Any] = {}
+    for name, entry in space.items():
+        kind, values = entry["kind"], entry["values"]
+        if kind == "choice":
+            dimensions[name] = of.CategoricalDistribution(values)
+        else:
+            whole, log = kind.endswith("randint"), kind.startswith("log")
+            dimensions[name] = (of.IntDistribution if whole else of.FloatDistribution)(values[0], values[1], log=log)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(direction="maximize")
+    for trial in trials:
+        raw = {name: trial["raw"][name] for name in dimensions}
+        study.add_trial(optuna.trial.create_trial(params=raw, distributions=dimensions, value=trial["best"]["score"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the evaluator is experimental
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=_BEST)
+        return optuna.importance.get_param_importances(study, evaluator=evaluator)
+
+
+def importance_figure(folder: Path, look: Look = PLAIN, out: Path | None = None) -> Path:
+    """Draw the importance of hyperparameters in the search of ``folder``, with intervals over resampled trials, and the
+    scores over the values of the most important ones: ``importance.png``, or ``out``. Raises SettingError for fewer
+    than `FEWEST` trials with a score."""
+    content = json.loads((folder / TRIALS).read_text(encoding="utf-8"))
+    space = {name: entry for name, entry in content["space"].items() if len(entry["values"]) > 1}
+    trials = [trial for trial in content["trials"] if trial["best"]]
+    if len(trials) < FEWEST:
+        raise SettingError(f"{folder} has {len(trials)} trials with a score; allowed: at least {FEWEST}", "plot")
+    target, _ = figure_files(out or folder / "importance.png", look)
+    check_kind("plot_out", target, "figure", figure_marks(target, look))
+    check_writable("plot_out", target)
+    shares, generator = importances(space, trials), np.random.default_rng(0)
+    resampled = [importances(space, generator.choice(trials, len(trials)).tolist()) for _ in range(_RESAMPLES)]
+    bounds = {name: np.percentile([row[name] for row in resampled], [2.5, 97.5]) for name in shares}
+    top = list(shares)[:_SHOWN]
+    note = f"{len(trials)} trials; importance: PED-ANOVA of the best fifth against all; lines: 95 % of resampled trials"
+    cells = [[0, *range(1 + row, len(top) + 1, 2)] for row in range(min(2, len(top)))]
+    width = max(map(len, cells))
+    cells = [[*row, *[-1] * (width - len(row))] for row in cells]
+    with sheet(target, cells, (WIDTH, max(2.9, 0.17 * len(shares) + 1.2)), look, note=note) as (bars, *panels):
+        for place, (name, share) in enumerate(shares.items()):
+            bars.barh(place, share, color=COLOURS[0] if name in top else GREY, alpha=0.7)
+            bars.plot(bounds[name], [place, place], color="C6", linewidth=1)
+        bars.set(yticks=range(len(shares)), yticklabels=list(shares), xlabel="importance")
+        bars.invert_yaxis()
+        bars.grid(axis="y", visible=False)
+        for axis, name in zip(panels, top, strict=True):
+            _values(axis, name, space[name], trials)
+    return target
+
+
+def _values(axis: Any, name: str, entry: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
+    """Scores over the values of one hyperparameter; the best fifth of the trials is coloured."""
+    kind, values = entry["kind"], [trial["raw"][name] for trial in trials]
+    scores = np.array([trial["best"]["score"] for trial in trials])
+    label = f"1 - {name}" if kind == "log1m" else name
+    if kind == "choice":
+        choices = list(map(str, entry["values"]))
+        spread = np.random.default_rng(0).uniform(-0.2, 0.2, len(values))
+        values = [choices.index(str(value)) + shift for value, shift in zip(values, spread, strict=True)]
+        axis.set(xticks=range(len(choices)), xticklabels=choices)
+    elif kind.startswith("log"):
+        axis.set_xscale("log")
+    best = scores >= np.quantile(scores, 1 - _BEST)
+    axis.scatter(np.array(values)[~best], scores[~best], s=6, color=GREY)
+    axis.scatter(np.array(values)[best], scores[best], s=8, color=COLOURS[1])
+    axis.set(xlabel=label, ylabel="score")

@@ -1,0 +1,249 @@
+"""Hyperparameters of searches for a proxy: what a trial is worth, the spaces, a search that is resumed, and what
+mattered."""
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trainer
+from control.cli.parse import Settings, parse
+from control.commands.search_space import Space, search_space, trial_settings
+from control.commands.search_trials import for_trials, run_searches, until_solved
+from control.commands.trials import METRIC, REACHED, SEARCHES, Search
+from control.reports.importance import importance_figure, importances
+from control.reports.style import Look
+from control.storage.run_dir import read_metrics
+from fake_runs import Shown, refused
+from models.settings import SettingError
+
+SEARCH = "--use_tune --implementation SE --gamename cartpole --proxy bandit"
+TINY = (
+    "--population 4 --initial_draws 1 --inner_steps 60 --hidden_sizes 8 --batch_size 8 --fill 20 --test_episodes 1 "
+    "--test_limit 20 --center_agents 2 --report_agents 2 --deploy_steps 40 --generations 3 --no_compiled --num_seeds 2"
+)
+SPACE = "noise_std: {loguniform: [0.01, 1]}\nlr: {logspace: [-4, -2, 11]}\n"
+
+
+def settings(flags: str = "") -> Settings:
+    return for_trials(parse(f"{SEARCH} {flags}".split()))
+
+
+def space_of(tmp_path: Path, text: str, flags: str = SEARCH) -> Space:
+    (file := tmp_path / "space.yaml").write_text(text)
+    return search_space(parse([*flags.split(), "--search_space", str(file)]))
+
+
+# -- what a trial is worth -----------------------------------------------------------------------------------------
+
+
+def test_generations_until_solved_by_hand() -> None:
+    assert until_solved(7, 30, 480.0, 475.0) == 7
+    # It lacks 380 of 475, which is 0.8: 30 (1 + 0.8 / 1.8).
+    assert until_solved(30, 30, 95.0, 475.0) == pytest.approx(43.0 + 1 / 3)
+    assert until_solved(50, 50, -50.0, -12.0) == pytest.approx(50 * (1 + 38 / 50))
+    assert until_solved(3, 30, -math.inf, 475.0) == 60
+    reached = [-math.inf, -1e9, 0.0, 400.0, 474.9]
+    losses = [until_solved(30, 30, each, 475.0) for each in reached]
+    assert losses == sorted(losses, reverse=True) and min(losses) > 30
+
+
+def test_a_trial_is_the_mean_of_its_searches_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    """No mean reaches 475 within 20 steps: it counts as three generations and the share that is missing."""
+    ours, reports = trial_settings(settings(TINY), {"lr": 1e-3}), list[dict[str, float]]()
+    run_searches(ours, 2, "generations", tmp_path / "trial", reports.append)
+    assert [report[SEARCHES] for report in reports] == [1, 2]
+    losses = []
+    for seed in (25, 26):
+        table = read_metrics(tmp_path / "trial" / f"seed_{seed}" / "metrics.csv")
+        assert table["epoch"] == [1, 2, 3]  # every generation is scored, to see which of them solves
+        missing = (475 - table["search/center_return"][-1]) / 475
+        losses.append(3 * (1 + missing / (1 + missing)))
+    assert [report[METRIC] for report in reports] == pytest.approx([-losses[0], -np.mean(losses)])
+    assert reports[-1][REACHED] == 0 and reports[-1]["epoch"] == 3
+
+    again = list[dict[str, float]]()
+    run_searches(ours, 1, "generations", tmp_path / "cut short", again.append)
+    run_searches(ours, 2, "generations", tmp_path / "cut short", again.append)  # the first has its last.ckpt
+    assert again == [reports[0], *reports]
+    run_searches(ours, 2, "generations", tmp_path / "trial", again.append)
+    assert again[3:] == reports
+    table = read_metrics(tmp_path / "trial" / "seed_25" / "metrics.csv")
+    assert table["epoch"] == [1, 2, 3]
+
+
+def test_a_search_that_solves_ends_there_and_the_score_is_of_other_agents(tmp_path: Path) -> None:
+    """Each episode is some steps long, so the first mean has a return of 1."""
+    easy, reports = settings(f"{TINY} --solved_reward 1"), list[dict[str, float]]()
+    run_searches(trial_settings(easy, {}), 1, "generations", tmp_path / "generations", reports.append)
+    assert [(each[METRIC], each[REACHED], each["epoch"]) for each in reports] == [(-1, 1, 1)]
+    steps = settings(f"{TINY} --solved_reward 1 --tune_objective steps --total_steps 10000")
+    run_searches(trial_settings(steps, {}), 1, "steps", tmp_path / "steps", reports.append)
+    assert reports[1][METRIC] == -reports[1]["env_steps"] < 0
+    scored = settings(f"{TINY} --tune_objective score")
+    run_searches(trial_settings(scored, {}), 1, "score", tmp_path / "score", reports.append)
+    assert reports[2]["epoch"] == 3 and 8 <= reports[2][METRIC] <= 20
+
+
+def test_what_trials_of_searches_have_where_nothing_is_said() -> None:
+    run = settings().run
+    assert (run.num_seeds, run.tune_algorithm, run.tune_objective) == (3, "optuna_asha", "generations")
+    assert settings().proxy.quit_when_solved and settings().proxy.eval_every == 1
+    given = settings("--num_seeds 1 --tune_algorithm asha --tune_objective score --eval_every 2")
+    assert (given.run.num_seeds, given.run.tune_algorithm, given.proxy.eval_every) == (1, "asha", 2)
+    reward = for_trials(parse("--use_tune --implementation RN --gamename cliff --agent QLearning".split()))
+    assert reward.run.tune_objective == "score" and not reward.proxy.quit_when_solved
+    one = trial_settings(settings(), {"noise_std": 0.2})
+    assert (one.run.num_seeds, one.run.use_tune, one.run.tune_objective, one.proxy.noise_std) == (1, False, None, 0.2)
+
+
+# -- spaces --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("flags", "file", "ranges"), [
+    ("SE --gamename acrobot --preset paper", "search_se.yaml",
+     {"score_transform": (0, 7), "noise_std": (0.01, 1), "discount": (0.001, 0.1), "width": (48, 192)}),
+    ("SE --gamename cartpole --proxy bandit", "search_se-bandit.yaml", {"eps_fraction": (0.1, 1)}),
+    ("RN --gamename cliff --agent QLearning", "search_rn-qlearning.yaml", {"step_size": (0.02, 1)}),
+    ("RN --gamename cartpole-200 --mode 1", "search_rn.yaml", {"eps_decay": (0.01, 0.2), "noise_std": (0.001, 1)}),
+    ("RN --gamename mountaincar-continuous --agent TD3", "search_rn-td3.yaml", {"policy_delay": (1, 3)}),
+])  # fmt: skip
+def test_published_spaces_of_searches(flags: str, file: str, ranges: dict[str, Any]) -> None:
+    ours = for_trials(parse(f"--use_tune --implementation {flags}".split()))
+    space = search_space(ours)
+    assert Path(space.source).name == file
+    assert {name: space.dimensions[name].values for name in ranges} == ranges
+    for end in (0, -1):  # both ends of every range are settings that go together
+        values = {name: each.labels[end] for name, each in space.dimensions.items()}
+        trial_settings(ours, space.decode(values))
+
+
+def test_one_minus_a_value(tmp_path: Path) -> None:
+    (discount,) = space_of(tmp_path, "discount: {log1m: [0.001, 0.1]}").dimensions.values()
+    assert (discount.decode(0.001), discount.decode(0.1), discount.decode(0.0316228)) == (0.999, 0.9, 0.968377)
+
+
+@pytest.mark.parametrize(("text", "error"), [
+    ("noise_sdt: [1]", "noise_sdt is unknown; did you mean 'noise_std'?"),
+    ("strategy: [snse]", "strategy is 'snse'; did you mean 'snes'?"),
+    ("generations: [1, 2]", "generations is no hyperparameter of SE; give it as a flag"),
+    ("preset: [paper]", "preset is no hyperparameter of SE; give it as a flag"),
+    ("discount: {log1m: [0, 1]}", "discount: log1m is [0, 1]; allowed: [low, high] of 1 minus the value, both above 0"),
+    ("discount: {log1m: [0.1, 2]}", "discount is -1.0; allowed: number, at least 0"),
+])  # fmt: skip
+def test_a_bad_space_of_a_search_is_one_line(tmp_path: Path, text: str, error: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        space_of(tmp_path, text)
+    assert error in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("flags", "said"), [
+    (f"{SEARCH} --tune_algorithm pbt", "tune_algorithm is 'pbt', but trials of SE are whole searches; allowed: asha,"),
+    (f"{SEARCH} --tune_objective steps", "tune_objective is 'steps', but total_steps is null; allowed: a total_steps"),
+    ("--use_tune --implementation SE --gamename pendulum --proxy bandit --tune_objective generations",
+     "tune_objective is 'generations', but solved_reward is null; allowed: a solved_reward, or score"),
+    (f"{SEARCH} --tune_objective generation", "did you mean 'generations'?"),
+    ("--use_tune --gamename cartpole --tune_objective score", "UDRL trains agents, whose trials are judged by their"),
+    ("--use_tune --resume here", "resume is 'here', which has no search.yaml; allowed with --use_tune: the folder of"),
+    ("--use_tune --resume", "--use_tune and --resume exclude each other"),
+])  # fmt: skip
+def test_what_is_wrong_before_it_starts_is_one_line(flags: str, said: str, logdir: Path, capsys: Shown) -> None:
+    refused(
+        trainer.main, [*flags.split(), "--logdir", str(logdir)][: None if "resume" not in flags else -2], said, capsys
+    )
+    assert not logdir.exists()
+
+
+# -- a search that is resumed --------------------------------------------------------------------------------------
+
+
+def begun(tmp_path: Path) -> Search:
+    """A search of which two trials have ended and one was interrupted."""
+    space = space_of(tmp_path, SPACE)
+    ours = settings(f"{TINY} --num_samples 4 --logdir {tmp_path} --search_space {tmp_path / 'space.yaml'}")
+    (folder := tmp_path / "version_0").mkdir()
+    search = Search(ours, space, folder)
+    search.begin()
+    for number, raw in enumerate([{"noise_std": 0.1, "lr": 1e-3}, {"noise_std": 0.5, "lr": 1e-4}], 1):
+        search.report(number, raw, {METRIC: -1.0 * number, REACHED: 0.0, "epoch": 3, "env_steps": 9, SEARCHES: 2})
+        search.end(number)
+    search.start(3, {"noise_std": 0.05, "lr": 1e-2})
+    return search
+
+
+def test_a_resumed_search_keeps_what_has_ended(tmp_path: Path, capsys: Shown) -> None:
+    search = begun(tmp_path)
+    asked = parse(["--use_tune", "--resume", str(search.folder), "--num_samples", "5"])
+    assert (asked.run.num_samples, asked.run.resume_search) == (5, str(search.folder))
+    assert asked.proxy == search.settings.proxy
+    again = Search(for_trials(asked), search.space, search.folder)
+    again.begin()
+    assert [(trial.number, trial.status) for trial in again.trials.values()] == [
+        (1, "finished"), (2, "finished"), (3, "interrupted")]  # fmt: skip
+    assert [trial.number for trial in again.interrupted] == [3]
+    assert again.trials[1] == search.trials[1] and again.ranked[0].number == 1
+    line = f"--num_seeds is a setting that the search in '{search.folder}' has already; allowed with --resume FOLDER: "
+    refused(trainer.main, ["--use_tune", "--resume", str(search.folder), "--num_seeds", "1"], line, capsys)
+
+
+def test_a_search_goes_on_with_interrupted_trials_and_new_ones(tmp_path: Path, capfd: Shown) -> None:
+    pytest.importorskip("ray")
+    search = begun(tmp_path)
+    kept = [search.trials[1], search.trials[2]]
+    command = f"--use_tune --resume {search.folder} --max_concurrent_trials 1"
+    assert trainer.main(command.split()) == 0
+    out, err = capfd.readouterr()
+    assert err == "" and "2 are kept" in out
+    trials = json.loads((search.folder / "trials.json").read_text())["trials"]
+    assert [trial["number"] for trial in trials] == [1, 2, 3, 4]
+    assert [trial["best"] for trial in trials[:2]] == [trial.best for trial in kept]
+    assert trials[2]["raw"] == {"noise_std": 0.05, "lr": 1e-2} and trials[2]["course"][0][0] == 1
+    assert {trial["status"] for trial in trials} <= {"finished", "stopped early"}
+    assert not (search.folder / "trial_1").exists()  # nobody has trained it again
+    with open(search.folder / "results.csv") as lines:
+        (third,) = [row for row in csv.DictReader(lines) if row["trial"] == "3"]
+    assert float(third["noise_std"]) == 0.05 and float(third["lr"]) == 0.01
+    best = parse(["--config", str(search.folder / "best.yaml")])
+    assert best.proxy.noise_std == 0.1 and best.run.num_seeds == 1 and not best.run.use_tune
+
+
+# -- what mattered -------------------------------------------------------------------------------------------------
+
+
+def written(folder: Path, count: int = 60) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Trials whose score follows from noise_std and, a little, from strategy."""
+    space = {"noise_std": {"kind": "loguniform", "values": [0.01, 1.0]},
+             "strategy": {"kind": "choice", "values": ["nes", "snes"]},
+             "population": {"kind": "randint", "values": [2, 64]},
+             "mirrored": {"kind": "choice", "values": [True]}}  # fmt: skip
+    generator, trials = np.random.default_rng(1), []
+    for number in range(count):
+        noise, snes = float(10 ** generator.uniform(-2, 0)), bool(generator.integers(2))
+        raw = {"noise_std": noise, "strategy": "snes" if snes else "nes", "population": int(generator.integers(2, 65)),
+               "mirrored": True}  # fmt: skip
+        score = -abs(math.log10(noise) + 1) - 0.1 * snes
+        trials.append({"number": number, "status": "finished", "raw": raw, "best": {"score": score}})
+    (folder / "trials.json").write_text(json.dumps({"space": space, "trials": trials}))
+    return space, trials
+
+
+@pytest.mark.draws
+def test_the_setting_that_decides_is_the_most_important(tmp_path: Path, capsys: Shown) -> None:
+    pytest.importorskip("optuna")
+    space, trials = written(tmp_path)
+    varied = {name: entry for name, entry in space.items() if name != "mirrored"}
+    shares = importances(varied, trials)
+    assert list(shares)[0] == "noise_std" and shares["noise_std"] > 0.5 and sum(shares.values()) == pytest.approx(1)
+    assert trainer.main(["--plot", str(tmp_path)]) == 0
+    assert str(tmp_path / "importance.png") in capsys.readouterr().out
+    dark = importance_figure(tmp_path, Look("dark"), tmp_path / "dark.png")
+    assert dark.read_bytes() != (tmp_path / "importance.png").read_bytes()
+
+
+def test_too_few_trials_say_nothing(tmp_path: Path, capsys: Shown) -> None:
+    written(tmp_path, 9)
+    refused(trainer.main, ["--plot", str(tmp_path)], "has 9 trials with a score; allowed: at least 10", capsys)
