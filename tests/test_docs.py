@@ -86,6 +86,8 @@ def scaled(command: str) -> str:
         return command.replace("tensorboard", "python -m tensorboard.main --inspect", 1)
     if "ray_address" in command:
         return "true"
+    if "--use_tune --resume" in command:
+        return f"{command} --num_samples 10"  # as many as --plot needs
     if re.search(r"--(plot|report|help|import_proxy)\b", command):  # not --report_agents
         return command
     if "--film" in command:

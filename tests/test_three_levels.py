@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import trainer
-from control.cli.parse import Settings, parse
+from control.cli.parse import Settings, parse, to_yaml
 from control.commands.search_space import Space, search_space, trial_settings
 from control.commands.search_trials import for_trials, run_searches, until_solved
 from control.commands.trials import METRIC, REACHED, SEARCHES, Search
-from control.reports.importance import importance_figure, importances
+from control.reports.importance import importances, plot_search
 from control.reports.style import Look
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
@@ -120,6 +120,14 @@ def test_published_spaces_of_searches(flags: str, file: str, ranges: dict[str, A
     for end in (0, -1):  # both ends of every range are settings that go together
         values = {name: each.labels[end] for name, each in space.dimensions.items()}
         trial_settings(ours, space.decode(values))
+
+
+def test_the_settings_of_a_reward_search_are_read_back(tmp_path: Path) -> None:
+    """Their lists are empty, as in the best.yaml of such a search."""
+    ours = parse("--implementation RN --gamename cliff --agent QLearning".split())
+    (tmp_path / "best.yaml").write_text(to_yaml(ours))
+    again = parse(["--config", str(tmp_path / "best.yaml")])
+    assert again.proxy == ours.proxy and ours.proxy.rn_input_center == ()
 
 
 def test_one_minus_a_value(tmp_path: Path) -> None:
@@ -240,7 +248,7 @@ def test_the_setting_that_decides_is_the_most_important(tmp_path: Path, capsys: 
     assert list(shares)[0] == "noise_std" and shares["noise_std"] > 0.5 and sum(shares.values()) == pytest.approx(1)
     assert trainer.main(["--plot", str(tmp_path)]) == 0
     assert str(tmp_path / "importance.png") in capsys.readouterr().out
-    dark = importance_figure(tmp_path, Look("dark"), tmp_path / "dark.png")
+    dark = plot_search(tmp_path, Look("dark"), tmp_path / "dark.png")
     assert dark.read_bytes() != (tmp_path / "importance.png").read_bytes()
 
 

@@ -119,4 +119,4 @@ def _flatten(mapping: Mapping[str, Any], path: str) -> Iterator[Pair]:
         elif isinstance(value, dict):
             raise SettingError(f"{path}: {name} is a mapping; settings are flat, one 'name: value' a line")
         elif name != "command":
-            yield name, [word(item) for item in value] if isinstance(value, list) else [word(value)]
+            yield name, [word(item) for item in value] or ["[]"] if isinstance(value, list) else [word(value)]

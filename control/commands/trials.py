@@ -25,7 +25,7 @@ from control.commands.summary import command, show_next
 from control.commands.train import build_module, fit
 from control.lightning.callbacks import Progress
 from control.lightning.module import RunModule
-from control.reports.importance import FEWEST, TRIALS, importance_figure
+from control.reports.importance import FEWEST, TRIALS, plot_search
 from control.reports.style import look_of
 from control.reports.tables import aligned
 from control.reports.tags import GREEDY, SAMPLED, TAGS
@@ -136,11 +136,11 @@ class Search:
             self._say(f"trial {number}: {found}  ({self._text(trial)})")
         self.write()
 
-    def end(self, number: int, problem: str = "") -> None:
-        """A trial has ended, by itself or by its scheduler; with ``problem`` it has failed."""
+    def end(self, number: int, problem: str = "", status: str = "failed") -> None:
+        """A trial has ended, by itself or by its scheduler; with ``problem`` it has this ``status``."""
         trial = self.trials[number]
         if problem:
-            trial.status, text = "failed", f"failed: {problem}"
+            trial.status, text = status, f"{status}: {problem}"
             self.problems.append(problem)
         else:
             if self.settings.proxy is not None:
@@ -206,7 +206,7 @@ class Search:
             found["checkpoint"] = ("--eval_agent", best[0].checkpoint)
         lines = [("search", self.folder), ("table", self.folder / "results.csv")]
         if len(self.scored) >= FEWEST and not interrupted:
-            lines.append(("figure", importance_figure(self.folder, look_of(run))))
+            lines.append(("figure", plot_search(self.folder, look_of(run))))
         lines += [(name, path) for name, (_, path, *_) in found.items()]
         commands = [command(self.settings, *words) for words in found.values()]
         show_next(lines, [*commands, ("tensorboard", "--logdir", self.folder)])

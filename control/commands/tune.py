@@ -271,7 +271,9 @@ def _listener(search: Search) -> Any:
             text = Path(trial.error_file).read_text(encoding="utf-8")  # where Ray keeps the error
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             _, own, problem = lines[-1].partition("TrialFailed: ")
-            search.end(_number(trial), problem if own else ": ".join(["its process ended", *lines[1:2]]))
+            # A process that was killed may succeed at the next attempt (--resume).
+            died = ": ".join(["its process ended", *lines[1:2]])
+            search.end(_number(trial), *((problem,) if own else (died, "interrupted")))
 
     return Listener()
 

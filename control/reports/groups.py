@@ -12,7 +12,7 @@ from control.reports import panels, scores
 from control.reports.arms import Arm, arm_of, default_name, has_numbers, labelled, name_rows, read_numbers
 from control.reports.files import check_kind, check_writable, figure_files, figure_marks, numbers_text, write_numbers
 from control.reports.folders import say_versions_of
-from control.reports.importance import TRIALS, importance_figure
+from control.reports.importance import TRIALS, plot_search
 from control.reports.levels import (
     RETURN_LABEL,
     Level,
@@ -47,7 +47,7 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
     """
     out = None if out is None else Path(out)
     if len(run_dirs) == 1 and (run_dirs[0] / TRIALS).is_file():
-        print(f"Figure:  {importance_figure(run_dirs[0], look, out)}")
+        print(f"Figure:  {plot_search(run_dirs[0], look, out)}")
         return 0
     if out is not None:
         figure_files(out, look)  # its suffix is refused before anything is read

@@ -47,18 +47,26 @@ def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -
         return optuna.importance.get_param_importances(study, evaluator=evaluator)
 
 
-def importance_figure(folder: Path, look: Look = PLAIN, out: Path | None = None) -> Path:
-    """Draw the importance of hyperparameters in the search of ``folder``, with intervals over resampled trials, and the
-    scores over the values of the most important ones: ``importance.png``, or ``out``. Raises SettingError for fewer
-    than `FEWEST` trials with a score."""
+def plot_search(folder: Path, look: Look = PLAIN, out: Path | None = None) -> Path:
+    """Draw `importance_figure` of the search in ``folder``: ``importance.png`` there, or ``out``. Raises SettingError
+    for fewer than `FEWEST` trials with a score, and for a file that is no figure."""
     content = json.loads((folder / TRIALS).read_text(encoding="utf-8"))
-    space = {name: entry for name, entry in content["space"].items() if len(entry["values"]) > 1}
-    trials = [trial for trial in content["trials"] if trial["best"]]
-    if len(trials) < FEWEST:
-        raise SettingError(f"{folder} has {len(trials)} trials with a score; allowed: at least {FEWEST}", "plot")
+    if (count := sum(bool(trial["best"]) for trial in content["trials"])) < FEWEST:
+        raise SettingError(f"{folder} has {count} trials with a score; allowed: at least {FEWEST}", "plot")
     target, _ = figure_files(out or folder / "importance.png", look)
     check_kind("plot_out", target, "figure", figure_marks(target, look))
     check_writable("plot_out", target)
+    importance_figure(content, target, look)
+    return target
+
+
+def importance_figure(
+    content: Mapping[str, Any], target: Path, look: Look = PLAIN, numbers: Path | None = None
+) -> None:
+    """Draw the importance of hyperparameters, with intervals over resampled trials, and the scores over the values of
+    the most important ones. ``content`` is that of `TRIALS`, and ``numbers`` the file that it is from."""
+    space = {name: entry for name, entry in content["space"].items() if len(entry["values"]) > 1}
+    trials = [trial for trial in content["trials"] if trial["best"]]
     shares, generator = importances(space, trials), np.random.default_rng(0)
     resampled = [importances(space, generator.choice(trials, len(trials)).tolist()) for _ in range(_RESAMPLES)]
     bounds = {name: np.percentile([row[name] for row in resampled], [2.5, 97.5]) for name in shares}
@@ -67,7 +75,7 @@ def importance_figure(folder: Path, look: Look = PLAIN, out: Path | None = None)
     cells = [[0, *range(1 + row, len(top) + 1, 2)] for row in range(min(2, len(top)))]
     width = max(map(len, cells))
     cells = [[*row, *[-1] * (width - len(row))] for row in cells]
-    with sheet(target, cells, (WIDTH, max(2.9, 0.17 * len(shares) + 1.2)), look, note=note) as (bars, *panels):
+    with sheet(target, cells, (WIDTH, max(2.9, 0.17 * len(shares) + 1.2)), look, numbers, note=note) as (bars, *panels):
         for place, (name, share) in enumerate(shares.items()):
             bars.barh(place, share, color=COLOURS[0] if name in top else GREY, alpha=0.7)
             bars.plot(bounds[name], [place, place], color="C6", linewidth=1)
@@ -76,7 +84,6 @@ def importance_figure(folder: Path, look: Look = PLAIN, out: Path | None = None)
         bars.grid(axis="y", visible=False)
         for axis, name in zip(panels, top, strict=True):
             _values(axis, name, space[name], trials)
-    return target
 
 
 def _values(axis: Any, name: str, entry: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
@@ -91,6 +98,10 @@ def _values(axis: Any, name: str, entry: Mapping[str, Any], trials: Sequence[Map
         axis.set(xticks=range(len(choices)), xticklabels=choices)
     elif kind.startswith("log"):
         axis.set_xscale("log")
+        axis.minorticks_off()
+        ticks = np.geomspace(*entry["values"], 3)
+        axis.set(xticks=ticks, xticklabels=[f"{float(f'{tick:.2g}'):g}" for tick in ticks])
+        axis.set_xlim(ticks[0] / 1.1, ticks[-1] * 1.1)
     best = scores >= np.quantile(scores, 1 - _BEST)
     axis.scatter(np.array(values)[~best], scores[~best], s=6, color=GREY)
     axis.scatter(np.array(values)[best], scores[best], s=8, color=COLOURS[1])

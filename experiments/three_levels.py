@@ -1,0 +1,86 @@
+"""Hyperparameters of searches for synthetic environments and reward networks: what was found, beside the recipe.
+
+    python experiments/three_levels.py docs/results/three_levels.json --out exp_dir/three_levels
+    python experiments/three_levels.py levels.json --collect cliff=exp_dir/cliff/debug/RN/tune/version_0 --seeds 10
+
+With --collect, the trials of finished searches (--use_tune) are written to the file. The best trial and the recipe then
+search again with --seeds fresh seeds, under the same budget. Without it, the figure of each search is drawn.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from control.lightning import lean  # noqa: E402
+
+lean.load()
+
+from control.cli.parse import Settings, parse  # noqa: E402
+from control.commands.search_space import search_space, trial_settings  # noqa: E402
+from control.commands.search_trials import for_trials, run_searches  # noqa: E402
+from control.commands.trials import METRIC, SPACE, TRIALS  # noqa: E402
+from control.reports.files import write_numbers  # noqa: E402
+from control.reports.importance import importance_figure  # noqa: E402
+from control.reports.style import THEMES, Look  # noqa: E402
+from experiments.comparison import run_script  # noqa: E402
+
+FIRST_SEED = 1000  # of the comparison; searches of trials have lower ones
+
+
+def collected(folder: Path, seeds: int) -> dict[str, Any]:
+    """Trials of the search in ``folder``, its settings, and the scores of its best trial and of the recipe."""
+    settings = for_trials(parse(["--use_tune", "--resume", str(folder)])).replace(search_space=str(folder / SPACE))
+    content: dict[str, Any] = json.loads((folder / TRIALS).read_text(encoding="utf-8"))
+    scored = [trial for trial in content["trials"] if trial["best"]]
+    best = max(scored, key=lambda trial: (trial["best"]["searches"], trial["best"][METRIC]))
+    values = search_space(settings).decode(best["raw"])
+    arms = {"found": values, "recipe": {}}
+    beside = {name: _scores(settings, arm, seeds) for name, arm in arms.items()} if seeds else {}
+    return content | {"found": values, "beside": beside}
+
+
+def _scores(settings: Settings, values: dict[str, Any], seeds: int) -> list[float]:
+    """Score of one search per fresh seed."""
+    trial, means = trial_settings(settings, values).replace(seed=FIRST_SEED), list[float]()
+    with tempfile.TemporaryDirectory() as scratch:
+        objective = str(settings.run.tune_objective)
+        run_searches(trial, seeds, objective, Path(scratch), lambda metrics: means.append(metrics[METRIC]))
+    sums = [0.0, *(mean * count for count, mean in enumerate(means, 1))]
+    return [after - before for before, after in zip(sums, sums[1:], strict=False)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("json", type=Path, help="the numbers of all searches")
+    flags.add_argument("--collect", nargs="*", default=[], metavar="NAME=FOLDER")
+    flags.add_argument("--seeds", type=int, default=0, help="of the comparison; 0: none")
+    flags.add_argument("--out", type=Path, help="where figures begin, such as exp_dir/three_levels")
+    given = flags.parse_args(argv)
+
+    def run() -> None:
+        searches = json.loads(given.json.read_text(encoding="utf-8")) if given.json.exists() else {}
+        for entry in given.collect:
+            name, _, folder = entry.partition("=")
+            searches[name] = collected(Path(folder), given.seeds)
+            write_numbers(given.json, searches)
+        for name, content in searches.items() if given.out else ():
+            for theme in THEMES:
+                end = "_dark" if theme == "dark" else ""
+                target = given.out.with_name(f"{given.out.name}_{name}{end}.png")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                importance_figure(content, target, Look(theme), given.json)
+                print(target)
+
+    return run_script(run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
