@@ -9,7 +9,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ METRIC = "score"  # what a run is judged by: greedy evaluation, or the running m
 EVALUATED = (GREEDY, SAMPLED)
 SEARCHES, REACHED = "searches", "solved"  # of a trial that searches for proxies: how many it has made, the share solved
 SETTINGS, SPACE = "search.yaml", "space.yaml"  # in the folder of a search, beside its trials
+DEPENDENT = ("bohb", "pbt")  # algorithms whose trials are paused, or go on from another's state
 ENDED = ("finished", "stopped early", "failed")
 _SHOWN = 5
 Reporter = Callable[[dict[str, float]], None]
@@ -60,11 +61,6 @@ class Trial:
     @property
     def score(self) -> float:
         return self.best.get(METRIC, -math.inf)
-
-    @property
-    def rank(self) -> tuple[float, float, int]:
-        """Sort key, the best trial first. Trials with more searches come before those with fewer."""
-        return -self.best.get(SEARCHES, 0), -self.score, self.number
 
     @property
     def checkpoint(self) -> Path | None:
@@ -102,8 +98,8 @@ class Search:
 
     @property
     def ranked(self) -> list[Trial]:
-        """Trials by their best score, the best first."""
-        return sorted(self.trials.values(), key=lambda trial: trial.rank)
+        """Trials by their best score, the best first. Trials with more searches come before those with fewer."""
+        return sorted(self.trials.values(), key=lambda t: (-t.best.get(SEARCHES, 0), -t.score, t.number))
 
     @property
     def interrupted(self) -> list[Trial]:
@@ -143,11 +139,10 @@ class Search:
             trial.status, text = status, f"{status}: {problem}"
             self.problems.append(problem)
         else:
+            last, every = trial_settings(self.settings, trial.values).epochs or 0, self.settings.schedule.eval_every
+            over = trial.last.get("epoch", 0) + every > last
             if self.settings.proxy is not None:
                 over = trial.last.get(SEARCHES, 0) >= self.settings.run.num_seeds
-            else:
-                last = trial_settings(self.settings, trial.values).epochs or 0
-                over = trial.last.get("epoch", 0) + self.settings.schedule.eval_every > last
             trial.status = "finished" if over else "stopped early"
             text = f"{trial.status} {_when(trial.last)}, best score {trial.score:.1f}"
         ended = sum(each.status in ENDED for each in self.trials.values())
@@ -158,7 +153,7 @@ class Search:
         """``trials.json``, ``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
         space = {name: {"kind": each.kind, "values": each.labels} for name, each in self.space.dimensions.items()}
         keep = ("number", "status", "raw", "last", "best", "course")
-        trials = [{name: asdict(trial)[name] for name in keep} for trial in self.trials.values()]
+        trials = [{name: getattr(trial, name) for name in keep} for trial in self.trials.values()]
         atomic_write_text(self.folder / TRIALS, json.dumps({"space": space, "trials": trials}) + "\n")
         text, names = io.StringIO(), list(self.space.dimensions)
         rows = csv.writer(text, lineterminator="\n")
@@ -199,8 +194,7 @@ class Search:
             rows.append([f"  trial {trial.number}", *scores, f"{trial.best['epoch']:g}"])
         for line, values in zip(aligned(rows), ["", *map(self._text, best)], strict=True):
             print(f"{line}  {values}".rstrip())
-        given = self.settings.given
-        elsewhere = ("--logdir", run.logdir) if "logdir" in given else ()
+        elsewhere = ("--logdir", run.logdir) if "logdir" in self.settings.given else ()
         found = {"settings": ("--config", self.folder / "best.yaml", *elsewhere)} if best else {}
         if best and best[0].checkpoint:
             found["checkpoint"] = ("--eval_agent", best[0].checkpoint)
@@ -210,7 +204,7 @@ class Search:
         lines += [(name, path) for name, (_, path, *_) in found.items()]
         commands = [command(self.settings, *words) for words in found.values()]
         show_next(lines, [*commands, ("tensorboard", "--logdir", self.folder)])
-        if len(self.trials) < run.num_samples or self.interrupted:
+        if run.tune_algorithm not in DEPENDENT and (len(self.trials) < run.num_samples or self.interrupted):
             print(f"  --use_tune --resume {self.folder} goes on with the search")
         return 130 if interrupted else 0
 

@@ -16,7 +16,7 @@ from typing import Any
 from control.cli.settings import Settings
 from control.commands.search_space import Dimension, Space, search_space, trial_settings
 from control.commands.search_trials import for_trials, run_searches
-from control.commands.trials import METRIC, SPACE, Search, TrialFailed, course_of, run_trial
+from control.commands.trials import DEPENDENT, METRIC, SPACE, Search, TrialFailed, course_of, run_trial
 from control.evolution.cluster import connected
 from control.films.recording import check_recording
 from control.loops.build import in_spaces, spaces_of
@@ -26,7 +26,6 @@ from models.settings import SettingError
 
 REDUCTION = 4  # of so many trials one goes on after each rung; the published search's
 _NEEDS = {"bohb": ("hpbandster", "ConfigSpace")} | dict.fromkeys(("optuna", "optuna_asha"), ("optuna",))  # beside Ray
-_FROM_CHECKPOINTS = ("bohb", "pbt")  # trials of these are paused, or go on from another's state
 # What PBT may change while training goes on: nothing that the shapes of networks, the replay buffer or the meaning of
 # its contents depend on.
 PERTURBED = (
@@ -77,13 +76,13 @@ def _check(settings: Settings, space: Space) -> None:
     """SettingError for what is wrong only in a search."""
     run = settings.run
     check_recording(run)
-    if run.resume_search and run.tune_algorithm in _FROM_CHECKPOINTS:
+    if run.resume_search and run.tune_algorithm in DEPENDENT:
         line = f"resume is {run.resume_search!r}, a search with {run.tune_algorithm}, whose trials depend on each other"
         raise SettingError(f"{line}; allowed: a search with asha, optuna or optuna_asha", "resume")
     if settings.proxy is not None and run.tune_algorithm == "pbt":
         line = f"tune_algorithm is 'pbt', but trials of {run.implementation} are whole searches"
         raise SettingError(f"{line}; allowed: asha, optuna, optuna_asha, bohb", "tune_algorithm")
-    if run.tune_algorithm in _FROM_CHECKPOINTS and run.no_checkpoint:
+    if run.tune_algorithm in DEPENDENT and run.no_checkpoint:
         raise SettingError(
             f"--no_checkpoint and --tune_algorithm {run.tune_algorithm} exclude each other: it pauses trials"
         )
@@ -150,7 +149,7 @@ def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder:
     if not folder.is_dir():
         raise TrialFailed(f"{folder} is not on node {os.uname().nodename}; logdir must be a folder all nodes share")
     own = folder / ray_tune.get_context().get_trial_name()
-    run, from_checkpoints = settings.run, settings.run.tune_algorithm in _FROM_CHECKPOINTS
+    run, from_checkpoints = settings.run, settings.run.tune_algorithm in DEPENDENT
     try:
         import_module("gamename", run.gamename)
         settings = trial_settings(settings, space.decode(config))

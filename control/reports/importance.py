@@ -99,7 +99,8 @@ def _values(axis: Any, name: str, entry: Mapping[str, Any], trials: Sequence[Map
     elif kind.startswith("log"):
         axis.set_xscale("log")
         axis.minorticks_off()
-        ticks = np.geomspace(*entry["values"], 3)
+        low, high = entry["values"]
+        ticks = np.geomspace(low, high, 3)
         axis.set(xticks=ticks, xticklabels=[f"{float(f'{tick:.2g}'):g}" for tick in ticks])
         axis.set_xlim(ticks[0] / 1.1, ticks[-1] * 1.1)
     best = scores >= np.quantile(scores, 1 - _BEST)
