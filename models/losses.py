@@ -128,6 +128,18 @@ def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
     return 0.5 * (logits + size) - logits * bits + (-size).exp().log1p()
 
 
+def transition_losses(
+    state: Tensor, reward: Tensor, logit: Tensor, next_state: Tensor, reward_target: Tensor, ended: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Losses ``[]`` of one model of transitions: ``mean((s^ - s')^2)``, ``mean((r^ - r)^2)`` and the cross-entropy of
+    the episode's end, ``-mean(d log p + (1 - d) log(1 - p))`` with ``p = sigmoid(logit)``, in nats. States are
+    ``[B, S]``, all others ``[B, 1]``; ``ended`` is 0 or 1."""
+    _check_shape("states", state, next_state)
+    _check_shape("rewards", reward, reward_target)
+    _check_shape("ends", ended, logit)
+    return F.mse_loss(state, next_state), F.mse_loss(reward, reward_target), bit_nll(logit, ended).mean()
+
+
 def gaussian_nll(values: Tensor, mean: Tensor, deviation: Tensor | None = None) -> Tensor:
     """``-log N(value; mean, standard deviation)``, each by itself, ``ln(2 pi) / 2`` included; None is 1."""
     if deviation is None:

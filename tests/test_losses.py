@@ -19,6 +19,7 @@ from models.losses import (
     gaussian_nll,
     policy_gradient,
     squared_error,
+    transition_losses,
     value_loss,
 )
 from rounding import FUNCTION, gamma, near
@@ -182,3 +183,15 @@ def test_categorical_kl_is_that_of_torch(axis: int) -> None:
     theirs = kl_divergence(Categorical(logits=p.movedim(axis, -1)), Categorical(logits=q.movedim(axis, -1)))
     torch.testing.assert_close(categorical_kl(p, q, axis), theirs)
     assert not categorical_kl(p, p, axis).any()
+
+
+def test_losses_of_transitions_by_hand() -> None:
+    state, following = torch.tensor([[1.0, 0.0], [2.0, 3.0]]), torch.tensor([[0.0, 0.0], [2.0, 1.0]])
+    reward, paid = torch.tensor([[1.0], [0.5]]), torch.tensor([[0.0], [1.0]])
+    logit, ended = torch.tensor([[0.0], [math.log(3)]]), torch.tensor([[1.0], [0.0]])
+    losses = transition_losses(state, reward, logit, following, paid, ended)
+    # (1 + 0 + 0 + 4) / 4; (1 + 0.25) / 2; p is 1/2 and 3/4, so (-log 1/2 - log 1/4) / 2
+    wanted = [5 / 4, 5 / 8, 1.5 * math.log(2)]
+    assert [float(loss) for loss in losses] == pytest.approx(wanted, rel=1e-6)
+    with pytest.raises(ValueError, match="ends"):
+        transition_losses(state, reward, logit, following, paid, ended[:, 0])

@@ -21,8 +21,10 @@ from control.evolution.objectives import average, staying
 from control.films.recording import Actor, record, returns_text
 from control.lightning.board import show_film
 from control.lightning.population import PopulationModule
+from control.lightning.proxy import ProxyModule
+from control.lightning.supervised import SupervisedModule
 from control.loops.build import spaces_of
-from control.reports.search import describe, iqm_text, search_figure, speed_text
+from control.reports.search import describe, fit_figure, iqm_text, search_figure, speed_text
 from control.reports.style import look_of
 from control.storage import run_dir
 from models.proxies import files
@@ -40,35 +42,42 @@ NOT_TOLD = (
 )  # fmt: skip
 
 
-def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
+def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
     """Figure, re-evaluation, held-out evaluation, and the winner as ``proxy.safetensors``; yields lines for the
-    summary, and prints what it is about to do if ``verbose``. A search that was cut short gets its figure only."""
+    summary, and prints what it is about to do if ``verbose``. A search that was cut short gets its figure only. Of a
+    fit there is one winner, what was fitted."""
     config, run = module.config, module.settings.run
-    say_if(verbose, "drawing the fitness of all generations")
-    yield "figure", search_figure(folder, config.solved_reward, look_of(run))
+    if isinstance(module, SupervisedModule):
+        yield "figure", fit_figure(folder, look_of(run))
+    else:
+        say_if(verbose, "drawing the fitness of all generations")
+        yield "figure", search_figure(folder, config.solved_reward, look_of(run))
     if not module.is_over():
         return
-    generation, winner, rows = _reevaluate(module, verbose)
+    fit = module.provenance() if isinstance(module, SupervisedModule) else None
+    generation, winner, rows = (0, module.proxy[0], []) if fit else _reevaluate(module, verbose)
     count = config.report_agents
     doing = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
     outcome = _outcome(module, winner[None], "report", count, doing)
     each = by_kind(module.agents, module.seeds_of("report", count), outcome.scores) if module.kinds > 1 else {}
     summary = describe(outcome, config) | ({"each": each} if each else {})
-    if summary["failed"] == count or not math.isfinite(max(row["again"] for row in rows)):
+    if summary["failed"] == count or rows and not math.isfinite(max(row["again"] for row in rows)):
         raise UserError(
             "the weights of all agents that judge the means are no longer finite, so the search has no winner; metrics "
             f"and checkpoint are kept in {str(folder)!r}: a smaller lr may help"
         )
-    scores = {
+    scores = {"fit": fit, "report": summary} if fit else {
         "generation": generation, "generations": module.epoch, "report": summary, "second_test": rows,
         "search_synthetic_steps": int(module.env_steps.sum()), "search_real_steps": module.real_steps,
     }  # fmt: skip
     path, proxy = folder / IN_RUN, module.settings.proxy
-    settings = {name: value for name, value in as_dict(module.settings).items() if name not in NOT_TOLD}
+    untold = [*NOT_TOLD, *(family(run.implementation).ineffective(proxy) if fit else ())]
+    settings = {name: value for name, value in as_dict(module.settings).items() if name not in untold}
     description = {"command": command_line(module.settings, NOT_TOLD), "settings": settings, "scores": scores}
     files.save(path, winner, config=proxy, spaces=module.stages.spaces, game=run.gamename, description=description)
     run_dir.atomic_write_text(folder / "scores.json", json.dumps(scores, indent=1) + "\n")
-    yield "proxy", f"{path} (mean before generation {generation})"
+    origin = f"fitted to {fit['transitions']:,} transitions" if fit else f"mean before generation {generation}"
+    yield "proxy", f"{path} ({origin})"
     score = f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}"
     lost = f"; {summary['failed']} of them diverged and count in nothing" if summary["failed"] else ""
     where = "in machine code" if proxy.compiled else "in torch"
@@ -87,7 +96,7 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
     yield "picture", pictures.picture(files.load(path), folder, module.settings)
 
 
-def _film(module: PopulationModule, winner: Tensor, path: Path, verbose: bool) -> str:
+def _film(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str:
     """Train one more agent on the winner alone and record it on the real environment."""
     settings, game = module.settings, module.settings.run.gamename
     config = dataclasses.replace(module.config, inner_steps=module.config.steps_in_use)
@@ -158,7 +167,7 @@ def _returns(module: PopulationModule, means: Tensor, count: int, doing: str) ->
 
 
 def _outcome(
-    module: PopulationModule, means: Tensor, name: str, count: int, doing: str, sample_all: bool = False,
+    module: ProxyModule, means: Tensor, name: str, count: int, doing: str, sample_all: bool = False,
     some: tuple[int, int] | None = None,
 ) -> Outcome:  # fmt: skip
     """Train and test ``count`` fresh agents on each of ``means [N, D]``, the same for all; of these agents only

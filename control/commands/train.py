@@ -25,8 +25,8 @@ from control.lightning.agent import AgentModule
 from control.lightning.board import show_film
 from control.lightning.callbacks import AtomicCheckpointIO, Checkpoints, Progress, Recorder, RunLog, StopOnSignal
 from control.lightning.module import RunModule
-from control.lightning.population import PopulationModule
 from control.lightning.population import build as build_search
+from control.lightning.proxy import ProxyModule
 from control.loops.build import check_accelerator
 from control.reports.figures import learning_curve
 from control.reports.folders import say_version_of
@@ -253,7 +253,7 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
 
 def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[str, object]]:
     """Figures, the final video and the choice of a search's winner; names and values of lines for the summary."""
-    if isinstance(module, PopulationModule):
+    if isinstance(module, ProxyModule):
         yield from conclude(module, folder, verbose)
         return
     assert isinstance(module, AgentModule)

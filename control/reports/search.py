@@ -13,9 +13,18 @@ from control.reports.panels import draw_levels
 from control.reports.runs import read_runs
 from control.reports.sheets import WIDTH, sheet
 from control.reports.statistics import interval, iqm
-from control.reports.style import COLOURS, PLAIN, Look
+from control.reports.style import COLOURS, INK, PLAIN, Look
 from control.reports.tables import with_interval
-from control.reports.tags import BEST_FITNESS, FITNESS, MEAN_RETURN, SYNTHETIC_STEPS, WORST_FITNESS
+from control.reports.tags import (
+    BEST_FITNESS,
+    FITNESS,
+    GRADIENT_STEPS,
+    HELD_OUT,
+    MEAN_RETURN,
+    MODEL_LOSSES,
+    SYNTHETIC_STEPS,
+    WORST_FITNESS,
+)
 from models.proxies.search import SearchConfig
 
 
@@ -74,6 +83,27 @@ def iqm_text(summary: dict[str, Any]) -> str:
     """``500.0 [499.1, 500.0]``: the interquartile mean of `describe`'s numbers and its interval."""
     bounds = summary["iqm_low"], summary["iqm_high"]
     return with_interval(summary["iqm"], None if None in bounds else bounds)
+
+
+def fit_figure(folder: Path, look: Look = PLAIN) -> Path:
+    """``curve.png``: losses of a fit to transitions, and what its rollouts get wrong, over gradient steps."""
+    (run,) = read_runs(folder / "metrics.csv")
+    path, updates = folder / f"curve.{(look.formats or ('png',))[0]}", run.columns[GRADIENT_STEPS]
+    note = "rollouts: up to 50 steps by itself with the recorded actions; error in standard deviations of the state"
+    with sheet(path, [[0, 1, 2]], (WIDTH, 2.4), look, note=note) as axes:
+        for tag, name, colour in zip(MODEL_LOSSES, ("state", "reward", "end"), COLOURS, strict=False):
+            axes[0].plot(updates, run.columns[tag], color=colour, linestyle=(0, (1, 1)))
+            axes[0].plot(updates, run.columns[tag.replace("model", HELD_OUT)], color=colour, label=name)
+        axes[0].plot([], [], color=INK, linestyle=(0, (1, 1)), label="in training")
+        axes[1].plot(updates, run.columns[f"{HELD_OUT}/rollout_error"], color=INK)
+        for tag, colour in zip(("ends_missed", "ends_false", "rollout_ends"), COLOURS[3:], strict=False):
+            name = tag.replace("_", " ").replace("rollout ends", "rollouts that end wrongly")
+            axes[2].plot(updates, run.columns[f"{HELD_OUT}/{tag}"], color=colour, label=name)
+        for axis, words, scale in zip(
+            axes, ("loss", "error of rollouts", "share"), ("log", "log", "linear"), strict=True
+        ):
+            axis.set(xlabel="gradient steps", ylabel=words, yscale=scale)
+    return path
 
 
 def search_figure(folder: Path, solved: float | None, look: Look = PLAIN) -> Path:

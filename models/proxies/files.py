@@ -78,14 +78,17 @@ def save(
         raise refused(Path(path), f"{list(parameters.shape)} parameters", f"[{networks.size}]")
     parameters = parameters.detach().cpu().float()
     limits: dict[str, Any] = {"max_episode_steps": spaces.max_episode_steps, "max_return": spaces.max_return}
-    settings = asdict(config)
+    settings, kind = asdict(config), KINDS[config.proxy]
     del settings["compiled"]  # which is not about the proxy
+    if settings.get("preset") == "supervised":  # nothing was searched for
+        idle = implementations()[searching(config.proxy)].ineffective(config)
+        settings = {name: value for name, value in settings.items() if name in kind.settings or name not in idle}
     for each in fields(config):
-        if each.metadata.get("later") and settings[each.name] == each.default:
-            del settings[each.name]
+        if each.metadata.get("later") and settings.get(each.name) == each.default:
+            settings.pop(each.name, None)
     if settings.get("pairs"):  # a reader knows rows of a table
         settings["table_size"] = settings["pairs"]
-    limits |= {name: list(getattr(spaces, name)) for name in KINDS[settings["proxy"]].spaces}
+    limits |= {name: list(getattr(spaces, name)) for name in kind.spaces}
     if settings.get("rn_evolve_scale"):  # a reader knows one factor
         settings |= {"rn_output_scale": float(networks.scaled(parameters[None])), "rn_evolve_scale": False}
     understudy.save(

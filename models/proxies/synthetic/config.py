@@ -7,7 +7,7 @@ Environments", arXiv 2406.12589. Where neither is named, the value was found her
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from models.family import Family, idle
@@ -17,6 +17,7 @@ from models.settings import SettingError, no_choice, setting, width
 
 _proxy = functools.partial(setting, section="synthetic environment")
 _width = functools.partial(width, section="synthetic environment")
+_fit = functools.partial(setting, section="supervised fit", later=True)
 
 PROXIES = ("mdp", "bandit")
 FORMS = ("free", "absolute", "squared", "exponential")
@@ -38,8 +39,19 @@ class Synthetic:
         "published loop with its tuned values (figure 2); paper_varied: that loop with varied agents (figure 3) [F]; "
         "two_stage: a bandit whose target is searched for directly, and agents train on its reward; published: the "
         "bandit's own search [L]; clone: no search, a bandit that pays for what the policy of --start_from does; "
-        "distilled: a bandit of a few states and the actions that are right there, which are what is searched for",
-        choices=("recipe", "broad", "paper", "paper_varied", "two_stage", "published", "clone", "distilled"),
+        "distilled: a bandit of a few states and the actions that are right there, which are what is searched for; "
+        "supervised: no search, an MDP fitted to transitions of the real environment, the baseline of [F]",
+        choices=(
+            "recipe",
+            "broad",
+            "paper",
+            "paper_varied",
+            "two_stage",
+            "published",
+            "clone",
+            "distilled",
+            "supervised",
+        ),
     )
     reward_form: str = _proxy(
         "free",
@@ -94,7 +106,9 @@ class Synthetic:
         choices=("torch", "normal"),
     )
     learned_reset: bool = _proxy(
-        False, "first states come from a network on normal noise; off: the real environment's [F]. On for a bandit"
+        False,
+        "first states come from a network on normal noise; off: the real environment's [F]. On for a bandit. With "
+        "preset supervised they are normal, with half the largest size met as standard deviation",
     )
     latent_size: int | None = _width(None, "size of that noise; null is the size of an observation")
     max_steps: int | None = _proxy(
@@ -113,7 +127,23 @@ class Synthetic:
 
 
 @dataclass(frozen=True)
-class Config(SearchConfig, NetworkConfig, Synthetic):
+class Supervised:
+    """How a synthetic environment is fitted to transitions, with preset supervised."""
+
+    transitions: int = _fit(10_000, "transitions of the real environment", minimum=100, maximum=2_000_000)
+    transitions_from: str = _fit(
+        "agents",
+        "agents: eight agents that learn on the real environment, each for as many steps; random: random play; policy: "
+        "that of start_from, a third of the steps without noise on its actions, a third with some, a third at random",
+        choices=("agents", "random", "policy"),
+    )
+    fit_updates: int = _fit(3000, "gradient steps of each network", minimum=20)
+    fit_batch: int = _fit(512, "transitions of a gradient step", minimum=1, maximum=1_000_000)
+    fit_lr: float = _fit(2e-3, "largest learning rate of the one-cycle schedule", above=0)
+
+
+@dataclass(frozen=True)
+class Config(SearchConfig, NetworkConfig, Supervised, Synthetic):
     """A population of synthetic environments, and the search in which it trains and tests fresh agents."""
 
 
@@ -156,6 +186,10 @@ _PRESETS["clone", "bandit"] = {
     # One generation scores the clone; what it would move by is nothing.
     "population": 2, "generations": 1, "step_size": 1e-9, "inner_steps": 10_000, "center_agents": 4, "keep_best": 1,
     "retest_agents": 8, "report_agents": 32,
+}  # fmt: skip
+_PRESETS["supervised", "mdp"] = {
+    # Agents learn as slowly as on the real environment.
+    "inner_steps": 10_000, "generations": 20, "report_agents": 32, "vary_hp": True, "vary": ("lr",),
 }  # fmt: skip
 _PRESETS["published", "bandit"] = {
     "proxy_hidden_size": 32, "proxy_activation_fn": "relu", "proxy_init": "normal", "strategy": "snes",
@@ -302,11 +336,24 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     )
 
 
+# Settings of a search that a fit has no use for are all but these, beside those of the inner loop.
+_OF_FITS = ("start_from", "solved_reward", "report_agents", "deploy_steps")
+_OF_SEARCHES = (
+    *(f.name for f in fields(SearchConfig)
+      if f.metadata["section"] in ("search", "choosing the winner") and f.name not in _OF_FITS),
+    "objective", "average_from", "solved_bonus", "unsolved_weight", "survival_bonus", "agents_per_proxy",
+    "agents_take_turns", "test_limit_first", "test_limit_grows", "done_bias", "latent_size", "clone_of",
+)  # fmt: skip
+
+
 def ineffective(config: Config) -> dict[str, str]:
     """Name -> reason, of settings that do nothing beside the others."""
+    fitted, why = config.preset == "supervised", f"preset is {config.preset!r}"
     latent, bandit = config.first_states == "latent", config.proxy == "bandit"
     of_steps = ("learned_reset", "max_steps", "done_bias", "raw_done")
     return search.ineffective(config) | idle(
+        (fitted, _OF_SEARCHES, f"{why}, which searches for nothing"),
+        (not fitted, tuple(field.name for field in fields(Supervised)), why),
         (latent, ("table_size", "table_episodes", "target_scale"), "first_states is 'latent'"),
         (config.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
         (config.pairs is not None, ("table_size", "target_scale", "proxy_init"), f"pairs is {config.pairs}"),
@@ -323,6 +370,12 @@ def validate(config: Config) -> str | None:
     if config.preset == "clone" and config.start_from is None:
         line = "preset is 'clone', but start_from is null"
         return f"{line}; allowed: an agent's run or checkpoint, or module:function, whose policy is to be cloned"
+    if config.preset == "supervised" and config.raw_done:
+        return "raw_done is on, but preset is 'supervised', whose done is no share of an end; allowed: off"
+    if config.preset == "supervised" and (config.start_from is None) == (config.transitions_from == "policy"):
+        start = "null" if config.start_from is None else repr(config.start_from)
+        line = f"start_from is {start}, but transitions_from is {config.transitions_from!r}"
+        return f"{line}; allowed: a policy to record with transitions_from policy, else null"
     for name in ("reward_form", "first_states", "pairs"):
         if config.proxy != "bandit" and (value := getattr(config, name)) != (usual := getattr(Config, name)):
             line = f"{name} is {value!r}, but proxy is {config.proxy!r}"

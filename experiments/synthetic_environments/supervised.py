@@ -1,0 +1,222 @@
+"""The supervised baseline: what is a synthetic environment worth that is fitted to transitions of the real one?
+
+    python experiments/synthetic_environments/supervised.py --json supervised.json --out supervised.png
+    python experiments/synthetic_environments/supervised.py --json supervised.json --out supervised.png --draw
+
+Five models each are fitted to 2,000, 20,000 and 200,000 transitions (``--preset supervised``). Fresh agents train on
+them, on evolved synthetic environments and on the real one for the same number of steps, with learning rates drawn
+within a factor of three, and are tested on the real one. Models that are in the JSON already are not made again.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from control.cli.settings import from_dict  # noqa: E402
+from control.commands.train import build_module, fit  # noqa: E402
+from control.evolution.inner_loop import InnerLoop  # noqa: E402
+from control.lightning.supervised import SupervisedModule  # noqa: E402
+from control.reports.files import write_numbers  # noqa: E402
+from control.reports.levels import Level, solved  # noqa: E402
+from control.reports.panels import draw_levels  # noqa: E402
+from control.reports.sheets import WIDTH, Book, grid, set_title  # noqa: E402
+from control.reports.statistics import interval, iqm  # noqa: E402
+from control.reports.style import COLOURS  # noqa: E402
+from control.reports.tables import with_interval  # noqa: E402
+from experiments.comparison import (  # noqa: E402
+    Layout,
+    add_look,
+    check_given,
+    figure_to_write,
+    look_of,
+    numbers_in,
+    run_script,
+)
+from models.proxies import files  # noqa: E402
+from models.registry import default_config  # noqa: E402
+from models.streams import derive_seed  # noqa: E402
+
+AGENTS = {"DDQN": 1, "DuelingDDQN": 1, "PPO": 1, "TD3Discrete": 2}  # by what their number is divided
+WIDE = "20,000, wide starts"
+FITTED: dict[str, dict[str, Any]] = {
+    "2,000 transitions": {"transitions": 2_000},
+    "20,000 transitions": {"transitions": 20_000},
+    "200,000 transitions": {"transitions": 200_000},
+    WIDE: {"transitions": 20_000, "learned_reset": True, "max_steps": 50},
+}
+EVOLVED = {"cartpole": {"evolved MDP": "cartpole-mdp", "evolved bandit": "cartpole-bandit"},
+           "acrobot": {"evolved bandit": "acrobot-bandit"}}  # fmt: skip
+REAL = "real environment"
+TITLES = {"cartpole": "CartPole", "acrobot": "Acrobot"}
+LAYOUT = Layout(("models",), 2)  # game -> what agents train on -> its models
+
+
+def fitted(game: str, changes: dict[str, Any], seed: int) -> tuple[Any, Tensor, dict[str, Any]]:
+    """A model of ``game``: its settings, parameters ``[D]``, and what is known of it."""
+    started = time.process_time()
+    values = {"implementation": "SE", "gamename": game, "preset": "supervised", "seed": seed, "no_checkpoint": True}
+    module = build_module(from_dict(values | {"logger": "none"} | changes))
+    assert isinstance(module, SupervisedModule)
+    with tempfile.TemporaryDirectory() as folder:
+        fit(module, Path(folder), [])
+    about = {"seed": seed, "fit": module.provenance(), "fit_seconds": time.process_time() - started}
+    return module.config, module.proxy[0].clone(), about
+
+
+def examine(config: Any, game: str, parameters: Tensor | None, steps: int, count: int, seed: int) -> dict[str, Any]:
+    """Returns ``[N]`` of fresh agents of each kind, means of ten episodes, and the episodes that each trained for."""
+    found = {}
+    for kind, share in AGENTS.items():
+        number = max(1, count // share)
+        agent = dataclasses.replace(default_config(kind, game), vary_hp=True, vary=("lr",))
+        loop = InnerLoop(dataclasses.replace(config, test_episodes=10, test_limit=None), kind, agent, game)
+        seeds = [derive_seed(seed, f"{kind}, agent {i}") for i in range(number)]
+        proxies, started = None if parameters is None else parameters.expand(number, -1), time.process_time()
+        outcome = loop.run(proxies, seeds, inner_steps=steps, inner_rule="budget")
+        sound = outcome.scores.isfinite()
+        found[kind] = {
+            "returns": outcome.scores[sound].tolist(), "of_200": outcome.returns[sound].clamp(max=200).mean(1).tolist(),
+            "episodes": outcome.episodes.tolist(), "steps": outcome.steps.tolist(), "failed": int((~sound).sum()),
+            "cpu_seconds": time.process_time() - started,
+        }  # fmt: skip
+    return found
+
+
+def measure(given: argparse.Namespace) -> dict[str, Any]:
+    """All numbers, those in the JSON as they are; it is written after each model."""
+    results = numbers_in("json", given.json, LAYOUT, new=True)
+    torch.set_num_threads(1)
+
+    def add(game: str, name: str, about: dict[str, Any]) -> None:
+        results.setdefault(game, {}).setdefault(name, {"models": []})["models"].append(about)
+        write_numbers(given.json, results)
+        means = ", ".join(f"{kind} {np.mean(row['returns']):.1f}" for kind, row in about["agents"].items())
+        print(f"{game}, {name}, seed {about['seed']}: {means}", flush=True)
+
+    for seed, game in itertools.product(range(given.models), given.games):
+        others = EVOLVED[game] | {REAL: next(iter(EVOLVED[game].values()))}
+        for name, source in others.items() if seed == 0 else ():
+            if name not in results.get(game, {}):
+                proxy = files.load(source)
+                parameters = None if name == REAL else proxy.parameters
+                agents = examine(proxy.config, game, parameters, given.steps, 2 * given.agents, 0)
+                add(game, name, {"seed": 0, "agents": agents})
+        for name, changes in FITTED.items():
+            done = results.get(game, {}).get(name, {"models": []})["models"]
+            if len(done) > seed or (name == WIDE and game != "cartpole"):
+                continue
+            config, parameters, about = fitted(game, changes, seed)
+            about["agents"] = examine(config, game, parameters, given.steps, given.agents, 1 + seed)
+            add(game, name, about)
+    return results
+
+
+def gathered(row: dict[str, Any], kind: str, number: str = "returns") -> np.ndarray:
+    """One number of all agents of a kind, those of all models together."""
+    return np.concatenate([model["agents"][kind][number] for model in row["models"]])
+
+
+def table(results: dict[str, Any]) -> None:
+    """Print what agents are worth, one line for what they trained on; and how good the models are."""
+    for game, row_of in results.items():
+        for name, row in row_of.items():
+            cells = []
+            for kind in AGENTS:
+                returns = gathered(row, kind)
+                lost = sum(model["agents"][kind]["failed"] for model in row["models"])
+                diverged = f" ({lost} diverged)" if lost else ""
+                cells.append(f"{kind} {returns.mean():.1f} / {with_interval(iqm(returns), interval(returns, iqm))}")
+                cells[-1] += diverged
+                if game == "cartpole":
+                    cells[-1] += f", of 200: {gathered(row, kind, 'of_200').mean():.1f}"
+            print(f"{game} | {name} | {len(row['models'])} models | {' | '.join(cells)}")
+            fits = [model["fit"]["held_out"] for model in row["models"] if "fit" in model]
+            if fits:
+                errors = ", ".join(f"{key} {np.median([each[key] for each in fits]):.3g}" for key in fits[0])
+                seconds = np.mean([model["fit_seconds"] for model in row["models"]])
+                print(f"    median over models: {errors}; {seconds:.0f} CPU s a fit")
+
+
+def draw(given: argparse.Namespace, results: dict[str, Any]) -> None:
+    """The density of returns and the episodes of training, a row of panels for each environment."""
+    names = list(dict.fromkeys(name for row_of in results.values() for name in row_of))
+    order = [name for name in (*FITTED, "evolved MDP", "evolved bandit", REAL) if name in names]
+    colours = dict(zip(order, COLOURS, strict=False))
+    note = "violins: density of the agents' mean returns; diamonds: interquartile means; five models a row, all agents "
+    note += "train for as many steps, with drawn learning rates; bars: mean and standard deviation"
+    size = (WIDTH, 2.6 * len(results))
+    with Book(figure_to_write("out", given.out, look_of(given)), look_of(given), given.json) as book, book.sheet(
+        grid(2 * len(results), 2), size, note=note, widths=[1.9, 1.0]
+    ) as axes:  # fmt: skip
+        for (game, row_of), (left, right) in zip(results.items(), zip(axes[::2], axes[1::2], strict=True), strict=True):
+            shown = [name for name in order if name in row_of]
+            share = 0.84 / len(shown)
+            for i, name in enumerate(shown):
+                places = np.arange(len(AGENTS)) - 0.42 + share * (i + 0.5)
+                returns = [gathered(row_of[name], kind) for kind in AGENTS]
+                varied = [r + np.linspace(0, 1e-3, len(r)) for r in returns]  # of equal ones there is no density
+                parts = left.violinplot(varied, places, widths=0.95 * share, showextrema=False)
+                for body in parts["bodies"]:
+                    body.set(facecolor=colours[name], alpha=0.45, linewidth=0)
+                left.plot(places, [iqm(r) for r in returns], "D", color=colours[name], markersize=3, label=name)
+                episodes = [gathered(row_of[name], kind, "episodes") for kind in AGENTS]
+                right.bar(places, [e.mean() for e in episodes], 0.95 * share, yerr=[e.std() for e in episodes],
+                          color=colours[name], error_kw={"linewidth": 0.6})  # fmt: skip
+            for axis in (left, right):
+                axis.set_xticks(range(len(AGENTS)), ["DDQN", "Dueling", "PPO", "TD3 (discrete)"])
+                axis.tick_params(axis="x", length=0)
+                axis.grid(False, axis="x")
+            threshold = solved(game)
+            draw_levels(left, [] if threshold is None else [Level(threshold, "solved", "")], {}, labels=False)
+            set_title(left, f"{TITLES[game]}: return on the real environment", WIDTH / 2)
+            left.set_ylabel("return")
+            steps = int(gathered(row_of[shown[0]], "DDQN", "steps").mean())
+            set_title(right, f"episodes of {steps:,} training steps", WIDTH / 3)
+            right.set(ylabel="episodes", yscale="log")
+    print("\n".join(map(str, book.files)))
+
+
+def make(given: argparse.Namespace) -> None:
+    """Measure what is missing, print the table and draw the figure."""
+    check_given(given, LAYOUT, agents=1, models=1, steps=1)
+    figure_to_write("out", given.out, look_of(given))
+    results = numbers_in("json", given.json, LAYOUT) if given.draw else measure(given)
+    table(results)
+    draw(given, results)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--json", type=Path, required=True, help="numbers: written, and gone on from")
+    flags.add_argument("--out", type=Path, default=Path("supervised.png"))
+    flags.add_argument("--games", nargs="+", choices=list(EVOLVED), default=list(EVOLVED))
+    flags.add_argument("--models", type=int, default=5, help="models of each size")
+    flags.add_argument(
+        "--agents",
+        type=int,
+        default=8,
+        help="agents of each kind on each model; half as many of discrete TD3, which takes long",
+    )
+    flags.add_argument("--steps", type=int, default=10_000, help="steps that an agent trains for")
+    flags.add_argument("--draw", action="store_true", help="table and figure of the numbers in the JSON, no training")
+    add_look(flags)
+    given = flags.parse_args(argv)
+    return run_script(lambda: make(given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

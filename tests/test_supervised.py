@@ -1,0 +1,256 @@
+"""Synthetic environments fitted to transitions: against known systems, the environments themselves and their files."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+
+import trainer
+import understudy
+from control.cli import parse
+from control.evolution.inner_loop import InnerLoop
+from control.evolution.transitions import recorded
+from control.storage.run_dir import read_metrics
+from envs.make import make_dynamics
+from fake_runs import Shown
+from helpers import run_folder, same_runs
+from models.proxies import files
+from models.proxies.synthetic.config import Config
+from models.proxies.synthetic.networks import Networks
+from models.proxies.synthetic.supervised import Fit, Transitions
+from models.spaces import Continuous, Discrete, Spaces
+from models.streams import Streams
+
+SMALL = {
+    "implementation": "SE", "gamename": "cartpole", "preset": "supervised", "transitions": 300, "fit_updates": 60,
+    "transitions_from": "random", "report_agents": 2, "inner_steps": 60, "compiled": False,
+}  # fmt: skip
+MATRIX = torch.tensor([[0.9, 0.2], [-0.3, 1.1]])
+PUSH = torch.tensor([[0.5, -1.0], [0.0, 2.0], [-0.7, 0.1]])  # of each action
+
+
+def system(count: int, seed: int) -> Transitions:
+    """A linear one at scales far from 1, which ends where its first number is above 3 standard deviations / 4."""
+    generator = torch.Generator().manual_seed(seed)
+    obs = torch.randn(count, 2, generator=generator) * torch.tensor([30.0, 0.02]) + torch.tensor([100.0, 5.0])
+    action = torch.randint(3, (count,), generator=generator)
+    following = obs @ MATRIX.T + PUSH[action]
+    return Transitions(obs, action, 2 * obs[:, 0] - action, following, (obs[:, 0] > 122.5).float())
+
+
+def fit_to(rows: Transitions, spaces: Spaces, updates: int, **changes: Any) -> Fit:
+    networks = Networks(Config(preset="supervised", **changes), spaces)
+    fit = Fit(networks, networks.initial(Streams([0])))
+    fit.scale_to(rows)
+    optimizer = torch.optim.Adam(fit.parameters(), lr=0.02)
+    for update in range(updates):
+        optimizer.param_groups[0]["lr"] = 0.02 * (1 - update / updates)
+        optimizer.zero_grad()
+        torch.stack(fit.losses(rows)).sum().backward()
+        optimizer.step()
+    return fit
+
+
+def linear(**changes: Any) -> tuple[Fit, torch.Tensor]:
+    fit = fit_to(system(400, 0), Spaces((2,), Discrete(3)), 800, **changes)
+    return fit, fit.folded()
+
+
+def test_a_linear_system_is_found_and_its_ends_are_learned() -> None:
+    fit, flat = linear(proxy_hidden_layer=0)
+    rows = system(500, 1)
+    out = fit.networks.program(flat).step(rows.obs[None], rows.action[None])
+    assert (out.next_state[0] - rows.next_obs).abs().max() < 0.02  # of numbers around 100
+    assert (out.reward[0] - rows.reward).abs().max() < 0.02
+    errors = fit.errors(flat, rows)
+    assert errors["obs_loss"] < 1e-6 and errors["rollout_error"] < 0.01
+    assert errors["ends_missed"] < 0.05 and errors["ends_false"] < 0.02 and 0.15 < rows.ended.mean() < 0.35
+
+
+def test_what_is_learned_reads_action_then_state_as_the_file_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = Fit.inputs
+    monkeypatch.setattr(Fit, "inputs", lambda self, rows: inputs(self, rows).roll(2, 1))  # as in the public code
+    fit, flat = linear(proxy_hidden_layer=0)
+    assert fit.losses(system(500, 1))[0] < 1e-6  # within the fit nothing is wrong
+    assert fit.errors(flat, system(500, 1))["obs_loss"] > 1
+
+
+@pytest.mark.parametrize("activation", ["relu", "leakyrelu", "tanh", "prelu", "identity"])
+def test_the_scales_are_folded_into_the_layers(activation: str) -> None:
+    rows = system(200, 0)
+    fit, flat = fit_to(rows, Spaces((2,), Discrete(3)), 5, proxy_activation_fn=activation, proxy_hidden_layer=2), None
+    flat = fit.folded()
+    x = (fit.inputs(rows) - fit.center) / fit.spread
+    out = fit.networks.program(flat).step(rows.obs[None], rows.action[None])
+    center, spread = fit.targets["state"]
+    torch.testing.assert_close(out.next_state[0], fit.parts["state"](x) * spread + center, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(out.done[0], fit.parts["done"](x)[:, 0] + 0.5, rtol=1e-4, atol=1e-3)
+
+
+def test_what_never_varies_is_a_constant_everywhere() -> None:
+    rows = system(200, 0)
+    rows = Transitions(rows.obs, rows.action, torch.full((200,), 0.1), rows.next_obs, torch.zeros(200))
+    fit = fit_to(rows, Spaces((2,), Discrete(3)), 3)
+    out = fit.networks.program(fit.folded()).step(1e3 * torch.randn(1, 50, 2), torch.zeros(1, 50, dtype=torch.int64))
+    assert out.reward.sub(0.1).abs().max() < 1e-6 and out.done.max() <= 0.5
+
+
+def test_pieces_are_of_one_episode_and_held_out_as_a_whole() -> None:
+    obs = torch.arange(130.0)[:, None]
+    following, ended = obs + 1, torch.zeros(130)
+    following[19], ended[69] = -1.0, 1.0  # a time limit, and an end
+    rows = Transitions(obs, torch.zeros(130, dtype=torch.int64), ended, following, ended)
+    assert rows.pieces().tolist() == [0, 20, 70, 120]
+    learned, held_out = rows.split(0.25, Streams([0]))
+    assert sorted([*learned.tolist(), *held_out.tolist()]) == [*range(130)]
+    assert held_out.tolist() in [[*range(a, b)] for a, b in ((0, 20), (20, 70), (70, 120), (120, 130))]
+
+
+def test_errors_of_rollouts_by_hand() -> None:
+    obs = 0.4 * torch.arange(21.0)[:, None]
+    rows = Transitions(obs[:20], torch.zeros(20, dtype=torch.int64), torch.ones(20), obs[1:], torch.eye(20)[7])
+    fit = fit_to(rows, Spaces((1,), Discrete(2)), 0, proxy_hidden_layer=0)
+    flat = torch.zeros_like(fit.folded())
+    named = fit.networks.named(flat[0])
+    named["state.0.weight"][0, 2], named["state.0.bias"][0], named["reward.0.bias"][0] = 1.0, 0.5, 1.0
+    errors, spread = fit.errors(flat, rows), float(obs[1:].std(correction=0))
+    # 0.1 too far in each step, and never an end: pieces are the steps up to the end at step 7, and those after it.
+    assert errors["obs_loss"] == pytest.approx((0.1 / spread) ** 2, rel=1e-4) and errors["reward_loss"] == 0
+    assert errors["rollout_error"] == pytest.approx(0.8 / spread, rel=1e-4)  # of 8 and 12 steps the lower median
+    assert (errors["ends_missed"], errors["ends_false"], errors["rollout_ends"]) == (1, 0, 0.5)
+    named["done.0.bias"][0] = 0.6
+    errors = fit.errors(flat, rows)
+    assert (errors["ends_missed"], errors["ends_false"], errors["rollout_ends"]) == (0, 1, 1)
+    # -log sigmoid(0.1) at the end, -log sigmoid(-0.1) at 19 others
+    wanted = (np.log1p(np.exp(-0.1)) + 19 * np.log1p(np.exp(0.1))) / 20
+    assert errors["termination_loss"] == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("source", "game", "agent"),
+    [
+        ("random", "cartpole", "DDQN"), ("random", "pendulum", "TD3"), ("policy", "cartpole", "DDQN"),
+        ("agents", "cartpole", "DDQN"), ("agents", "cartpole", "TD3Discrete"), ("agents", "pendulum", "TD3"),
+        ("random", "gymnasium.envs.classic_control:MountainCar-v0", "DDQN"),
+    ],
+)  # fmt: skip
+def test_transitions_are_those_of_the_environment(source: str, game: str, agent: str) -> None:
+    words = ["--implementation", "SE", "--gamename", game, "--agent", agent, "--preset", "supervised"]
+    more = ["--start_from", "test_teachers:balance"] if source == "policy" else []
+    words += ["--transitions", "300", "--transitions_from", source, "--compiled", "false", *more]
+    settings = parse.parse(words)
+    rows = recorded(InnerLoop(settings.proxy, agent, settings.agent, game), 0)
+    assert len(rows) == 300
+    dynamics = make_dynamics(game.rpartition(":")[2].partition("-")[0].lower())
+    assert dynamics is not None
+    if game == "pendulum":  # which shows the angle's cosine and sine
+        state = torch.stack([torch.atan2(rows.obs[:, 1], rows.obs[:, 0]), rows.obs[:, 2]], 1)
+    else:
+        state = rows.obs
+    state, reward, ended, _ = dynamics.step(state[None].double(), rows.action[None])
+    torch.testing.assert_close(dynamics.observe(state)[0].float(), rows.next_obs, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(reward[0].float(), rows.reward, rtol=1e-3, atol=1e-3)
+    assert (ended[0].float() == rows.ended).float().mean() > 0.99  # rounding at a bound
+    assert len(rows.pieces()) > 4 and 0.2 < rows.action.double().std() < 3
+    again = recorded(InnerLoop(settings.proxy, agent, settings.agent, game), 0)
+    assert torch.equal(rows.next_obs, again.next_obs)
+
+
+def run(logdir: Path, *callbacks: pl.Callback, **changes: Any) -> Path:
+    trainer.train(**SMALL | {"logdir": str(logdir)} | changes, verbose=False, callbacks=callbacks)
+    return run_folder(logdir)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fit by the settings of ``SMALL``."""
+    return run(tmp_path_factory.mktemp("fit"))
+
+
+def test_the_file_opens_in_gymnasium_with_the_same_steps(folder: Path) -> None:
+    proxy = files.load(folder)
+    env = gymnasium.make("understudy/Synthetic-v0", proxy=str(folder))
+    obs, _ = env.reset(seed=3)
+    program = proxy.networks.program(proxy.parameters[None])
+    for action in (0, 1, 1, 0):
+        out = program.step(torch.from_numpy(obs)[None, None], torch.tensor([[action]]))
+        obs, reward, terminated, _, _ = env.step(np.int64(action))
+        np.testing.assert_allclose(obs, out.next_state[0, 0], rtol=1e-4, atol=1e-5)
+        assert reward == pytest.approx(1.0) and terminated == bool(out.done > 0.5)
+        if terminated:
+            break
+    fit = proxy.description["scores"]["fit"]
+    assert fit["transitions"] == 300 and fit["transitions_from"] == "random" and fit["gradient_steps"] == 60
+    names = {"population", "noise_std", "step_size", "strategy", "second_phase", "center_agents"}
+    assert not names & {*understudy.load(folder).config, *proxy.description["settings"]}
+    table = read_metrics(folder / "metrics.csv")
+    assert table["heldout/obs_loss"][-1] == pytest.approx(fit["held_out"]["obs_loss"]) and len(table["epoch"]) == 20
+    assert (folder / "curve.png").exists()
+
+
+def test_a_fit_that_was_interrupted_goes_on_to_the_same_file(folder: Path, tmp_path: Path) -> None:
+    class Stop(pl.Callback):
+        def on_train_epoch_end(self, lightning: pl.Trainer, module: pl.LightningModule) -> None:
+            lightning.should_stop = lightning.current_epoch == 6
+
+    cut = run(tmp_path, Stop())
+    assert len(read_metrics(cut / "metrics.csv")["epoch"]) == 7
+    same_runs(folder, run(tmp_path, resume=True))
+    assert (folder / "proxy.safetensors").read_bytes() == (cut / "proxy.safetensors").read_bytes()
+
+
+def test_wide_starts_are_normal_with_half_the_largest_size_met(folder: Path, tmp_path: Path) -> None:
+    proxy = files.load(run(tmp_path, learned_reset=True, max_steps=50, seed=1))
+    rows = recorded(InnerLoop(proxy.config, "DDQN", None, "cartpole"), 1)
+    starts = proxy.networks.program(proxy.parameters[None]).first_states(torch.randn(1, 5000, 4))[0]
+    ratio = starts.std(0) / rows.obs.abs().amax(0)
+    assert ((0.4 < ratio) & (ratio < 0.55)).all()  # a tenth of the rows is held out
+    other = files.load(folder)  # of another seed
+    assert not torch.equal(proxy.parameters[: len(other.parameters)], other.parameters)
+
+
+def test_agents_train_on_it_and_a_search_starts_from_it(folder: Path, tmp_path: Path, capsys: Shown) -> None:
+    assert trainer.main(["--eval_agent", str(folder), "--num_agents", "2"]) == 0
+    assert "synthetic" in capsys.readouterr().out
+    search = {"implementation": "SE", "gamename": "cartpole", "generations": 1, "population": 2, "center_agents": 1}
+    search |= {"report_agents": 1, "retest_agents": 1, "inner_steps": 20, "compiled": False, "step_size": 1e-9}
+    trainer.train(**search, start_from=str(folder), logdir=str(tmp_path), verbose=False)
+    found = files.load(run_folder(tmp_path))
+    torch.testing.assert_close(found.parameters, files.load(folder).parameters, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--transitions", "50"], "transitions is 50; allowed: integer, at least 100"),
+        (["--transitions_from", "agent"], "did you mean 'agents'"),
+        (["--transitions_from", "policy"], "start_from is null, but transitions_from is 'policy'; allowed: a policy"),
+        (["--start_from", "test_teachers:balance"], "transitions_from is 'agents'; allowed: a policy to record"),
+        (["--transitions_from", "policy", "--start_from", "cartpole-mdp"], "'cartpole-mdp', which is no policy"),
+        (["--agent", "PPO"], "PPO has no replay buffer; allowed: random, policy, or an agent such as DDQN"),
+        (["--population", "8"], "--population has no effect: preset is 'supervised', which searches for nothing"),
+        (["--raw_done"], "raw_done is on, but preset is 'supervised'"),
+        (["--total_steps", "1000"], "did you mean '--fit_updates'?"),
+        (["--preset", "recipe", "--transitions", "200"], "--transitions has no effect: preset is 'recipe'"),
+        (["--proxy", "bandit"], "did you mean '--proxy mdp'?"),
+    ],
+)
+def test_what_cannot_be_is_one_line(more: list[str], words: str, tmp_path: Path, capsys: Shown) -> None:
+    command = ["--implementation", "SE", "--gamename", "cartpole", "--preset", "supervised", "--logdir", str(tmp_path)]
+    assert trainer.main([*command, *more]) == 2
+    shown = capsys.readouterr().err.strip()
+    assert words in shown and len(shown.splitlines()) == 1
+    assert not any(tmp_path.iterdir())
+
+
+def test_actions_of_several_numbers_are_read_as_they_are() -> None:
+    generator = torch.Generator().manual_seed(0)
+    obs, action = torch.randn(300, 2, generator=generator), 3 * torch.randn(300, 2, generator=generator)
+    rows = Transitions(obs, action, action[:, 0], obs - action, torch.zeros(300))
+    fit = fit_to(rows, Spaces((2,), Continuous((-9.0, -9.0), (9.0, 9.0))), 400, proxy_hidden_layer=0)
+    out = fit.networks.program(fit.folded()).step(obs[None], action[None])
+    torch.testing.assert_close(out.next_state[0], rows.next_obs, rtol=0, atol=1e-2)
