@@ -117,6 +117,7 @@ def scaled(command: str) -> str:
         return f"{command} --fixture untrained {few}"
     for word, few in (
         ("transfer.py", "--steps 400 --seeds 1 --episodes 1"), ("physics.py", "--agents 1 --real_steps 200"),
+        ("supervised.py", "--games cartpole --rows '2,000 transitions' --models 1 --agents 1 --steps 60 --kinds DDQN"),
         ("tuning.py", "--agents 1 --settings 2 --real_steps 200"),
         ("benchmarks/", "--quick"),
         ("--real_steps 50000", "--num_agents 1 --real_steps 50"),
@@ -144,6 +145,8 @@ def tiny(command: str) -> str:
         return STEPS
     if name == "RN":
         return REWARDS.replace("--test_every 20 --average_from 0", "") if "paper" in command else REWARDS
+    if "--preset supervised" in command:
+        return "--transitions 200 --fit_updates 40 --report_agents 2 --inner_steps 60"
     if family(name).learns_from == "evolution":
         few = SEARCH if "--proxy bandit" in command else f"{SEARCH} --max_steps 20"
         few = few.replace("--hidden_sizes 8 --batch_size 8 ", "") if "QLearning" in command else few

@@ -188,7 +188,9 @@ def test_the_file_opens_in_gymnasium_with_the_same_steps(folder: Path) -> None:
     names = {"population", "noise_std", "step_size", "strategy", "second_phase", "center_agents"}
     assert not names & {*understudy.load(folder).config, *proxy.description["settings"]}
     table = read_metrics(folder / "metrics.csv")
-    assert table["heldout/obs_loss"][-1] == pytest.approx(fit["held_out"]["obs_loss"]) and len(table["epoch"]) == 20
+    assert (
+        table["model/heldout_obs_loss"][-1] == pytest.approx(fit["held_out"]["obs_loss"]) and len(table["epoch"]) == 20
+    )
     assert (folder / "curve.png").exists()
 
 

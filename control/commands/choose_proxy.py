@@ -54,8 +54,11 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
         yield "figure", search_figure(folder, config.solved_reward, look_of(run))
     if not module.is_over():
         return
-    fit = module.provenance() if isinstance(module, SupervisedModule) else None
-    generation, winner, rows = (0, module.proxy[0], []) if fit else _reevaluate(module, verbose)
+    fit: dict[str, Any] = {}
+    if isinstance(module, SupervisedModule):
+        fit, winner, rows = module.provenance(), module.proxy[0], []
+    elif isinstance(module, PopulationModule):
+        generation, winner, rows = _reevaluate(module, verbose)
     count = config.report_agents
     doing = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
     outcome = _outcome(module, winner[None], "report", count, doing)

@@ -31,7 +31,8 @@ def check_agents(agent: str) -> None:
 def recorded(loop: InnerLoop, seed: int) -> Transitions:
     """``transitions`` of the real environment as the settings of ``loop`` say where from. Raises SettingError for a
     policy that cannot be used."""
-    config, spaces = loop.config, loop.stages.spaces
+    config: Any = loop.config
+    spaces = loop.stages.spaces
     source, count = config.transitions_from, config.transitions
     if source == "agents":
         return _of_agents(loop.alone(loop.kinds[0]), count, seed)
@@ -63,7 +64,7 @@ def _of_policy(act: Teacher, game: str, ladder: tuple[float, ...], count: int, s
 def _of_agents(loop: InnerLoop, count: int, seed: int) -> Transitions:
     """What the replay buffers of eight agents hold that learn on the real environment, each for as many steps."""
     each = -(-count // _AGENTS)
-    limits = {"inner_rule": "budget", "inner_steps": each, "train_episodes": None, "test_every": None}
+    limits: dict[str, Any] = {"inner_rule": "budget", "inner_steps": each, "train_episodes": None, "test_every": None}
     loop.config = dataclasses.replace(loop.config, **limits)
     agents: Any = loop.agent_config
     size = max(agents.buffer_size, each + agents.num_envs)

@@ -33,13 +33,16 @@ class SupervisedModule(ProxyModule):
     """
 
     steps_on = "replayed"
+    proxy: Tensor
+    lowest: Tensor  # held-out loss of each network
 
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
         super().__init__(settings, workers, stages)
         initial = stages.initial(Streams([derive_seed(settings.run.seed, "initial stand-in 0")]))
         self.register_buffer("proxy", initial.clone())
-        self.register_buffer("lowest", torch.full((len(PARTS),), math.inf))  # held-out loss of each network
-        self.fitted = Fit(stages.parameters, initial)
+        self.register_buffer("lowest", torch.full((len(PARTS),), math.inf))
+        self.networks: Any = stages.parameters
+        self.fitted = Fit(self.networks, initial)
         self.optimizer = torch.optim.Adam(self.fitted.parameters(), lr=settings.proxy.fit_lr, fused=True)
         self.updates = -(-settings.proxy.fit_updates // settings.epochs)  # of an epoch
         self.errors: dict[str, float] = {}  # of `proxy` on held-out transitions
@@ -81,14 +84,14 @@ class SupervisedModule(ProxyModule):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         if self.trainer.sanity_checking:
             return
-        networks, now = self.stages.parameters, self.fitted.folded()
+        networks, now = self.networks, self.fitted.folded()
         losses = list(self.fitted.errors(now, self.held_out).values())[: len(PARTS)]
         for i, name in enumerate(PARTS):
             if losses[i] < self.lowest[i]:
                 self.lowest[i] = losses[i]
                 networks.split(self.proxy)[name].copy_(networks.split(now)[name])
         self.errors = self.fitted.errors(self.proxy, self.held_out)
-        self.row |= {f"{HELD_OUT}/{name}": torch.tensor([error]) for name, error in self.errors.items()}
+        self.row |= {f"{HELD_OUT}_{name}": torch.tensor([error]) for name, error in self.errors.items()}
         if self.epoch == self.epochs:
             starts = Streams.named([self.settings.run.seed], "wide first states")
             self.proxy.copy_(self.fitted.with_starts(self.proxy, starts))

@@ -93,12 +93,12 @@ def fit_figure(folder: Path, look: Look = PLAIN) -> Path:
     with sheet(path, [[0, 1, 2]], (WIDTH, 2.4), look, note=note) as axes:
         for tag, name, colour in zip(MODEL_LOSSES, ("state", "reward", "end"), COLOURS, strict=False):
             axes[0].plot(updates, run.columns[tag], color=colour, linestyle=(0, (1, 1)))
-            axes[0].plot(updates, run.columns[tag.replace("model", HELD_OUT)], color=colour, label=name)
+            axes[0].plot(updates, run.columns[tag.replace("model/", f"{HELD_OUT}_")], color=colour, label=name)
         axes[0].plot([], [], color=INK, linestyle=(0, (1, 1)), label="in training")
-        axes[1].plot(updates, run.columns[f"{HELD_OUT}/rollout_error"], color=INK)
+        axes[1].plot(updates, run.columns[f"{HELD_OUT}_rollout_error"], color=INK)
         for tag, colour in zip(("ends_missed", "ends_false", "rollout_ends"), COLOURS[3:], strict=False):
             name = tag.replace("_", " ").replace("rollout ends", "rollouts that end wrongly")
-            axes[2].plot(updates, run.columns[f"{HELD_OUT}/{tag}"], color=colour, label=name)
+            axes[2].plot(updates, run.columns[f"{HELD_OUT}_{tag}"], color=colour, label=name)
         for axis, words, scale in zip(
             axes, ("loss", "error of rollouts", "share"), ("log", "log", "linear"), strict=True
         ):

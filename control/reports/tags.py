@@ -30,7 +30,7 @@ COMMAND = "command/return"
 SMALLEST_SEEN = "command/return_seen_min"
 LARGEST_SEEN = "command/return_seen_max"
 MODEL_LOSSES = ("model/obs_loss", "model/reward_loss", "model/termination_loss")
-HELD_OUT = "heldout"  # group of a fit's errors
+HELD_OUT = "model/heldout"  # how errors of a fit begin
 LEARNING_RATE = "train/learning_rate"
 GRADIENT_STEPS = "train/gradient_steps"
 SPEED = "time/steps_per_second"
@@ -142,18 +142,19 @@ TAGS = {
             "Loss of the model's next latent states, mean over the epoch.", "loss"),
         Tag("model/kl_base_loss", "Model loss: prior", "loss",
             "Divergence of the model's latent states from the fixed prior, mean over the epoch."),
-        Tag("heldout/obs_loss", "Held-out loss: observation", "loss",
+        Tag("model/heldout_obs_loss", "Held-out loss: observation", "loss",
             "Of a fitted synthetic environment, on transitions held out: squared error of the next observation in "
             "standard deviations, mean over its numbers."),
-        Tag("heldout/reward_loss", "Held-out loss: reward", "loss", "The same of the reward."),
-        Tag("heldout/termination_loss", "Held-out loss: end of the episode", "nats",
+        Tag("model/heldout_reward_loss", "Held-out loss: reward", "loss", "The same of the reward."),
+        Tag("model/heldout_termination_loss", "Held-out loss: end of the episode", "nats",
             "Cross-entropy of the episode's end on transitions held out."),
-        Tag("heldout/ends_missed", "Missed ends", "share", "Share of the ends held out after which it goes on."),
-        Tag("heldout/ends_false", "False ends", "share", "Share of the other steps held out that it ends."),
-        Tag("heldout/rollout_error", "Error of rollouts", "standard deviations",
+        Tag("model/heldout_ends_missed", "Missed ends", "share", "Share of the ends held out after which it goes on."),
+        Tag("model/heldout_ends_false", "False ends", "share", "Share of the other steps held out that it ends."),
+        Tag("model/heldout_rollout_error", "Error of rollouts", "standard deviations",
             "Error of its state where it has gone on by itself for 50 steps or to the end of an episode, with the "
             "recorded actions: root mean square over the numbers of the state, median over pieces of episodes."),
-        Tag("heldout/rollout_ends", "Wrong ends of rollouts", "share", "Share of these pieces that it ends elsewhere."),
+        Tag("model/heldout_rollout_ends", "Wrong ends of rollouts", "share",
+            "Share of these pieces that it ends elsewhere."),
         Tag(COMMAND, "Obtained against commanded return", "reward",
             "Mean return that training episodes are commanded to get.", "command"),
         Tag(SMALLEST_SEEN, "Smallest return learned from", "reward",

@@ -5,7 +5,8 @@
 
 Five models each are fitted to 2,000, 20,000 and 200,000 transitions (``--preset supervised``). Fresh agents train on
 them, on evolved synthetic environments and on the real one for the same number of steps, with learning rates drawn
-within a factor of three, and are tested on the real one. Models that are in the JSON already are not made again.
+within a factor of three, and are tested on the real one. What the JSON has is not done again; a folder of its name
+holds the models.
 """
 
 import argparse
@@ -23,13 +24,11 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
 
-from control.cli.settings import from_dict  # noqa: E402
+from control.cli.settings import RunConfig, from_dict  # noqa: E402
+from control.commands.process import prepare  # noqa: E402
 from control.commands.train import build_module, fit  # noqa: E402
 from control.evolution.inner_loop import InnerLoop  # noqa: E402
-from control.lightning.supervised import SupervisedModule  # noqa: E402
 from control.reports.files import write_numbers  # noqa: E402
 from control.reports.levels import Level, solved  # noqa: E402
 from control.reports.panels import draw_levels  # noqa: E402
@@ -47,10 +46,17 @@ from experiments.comparison import (  # noqa: E402
     run_script,
 )
 from models.proxies import files  # noqa: E402
+from models.proxies.files import Proxy  # noqa: E402
 from models.registry import default_config  # noqa: E402
 from models.streams import derive_seed  # noqa: E402
 
-AGENTS = {"DDQN": 1, "DuelingDDQN": 1, "PPO": 1, "TD3Discrete": 2}  # by what their number is divided
+# Agents by what they change of CartPole's defaults: the widest networks and batches would take most of the time.
+AGENTS: dict[str, dict[str, Any]] = {
+    "DDQN": {},
+    "DuelingDDQN": {"feature_dim": 64},
+    "PPO": {},
+    "TD3Discrete": {"hidden_sizes": (64,), "batch_size": 32},
+}
 WIDE = "20,000, wide starts"
 FITTED: dict[str, dict[str, Any]] = {
     "2,000 transitions": {"transitions": 2_000},
@@ -65,69 +71,71 @@ TITLES = {"cartpole": "CartPole", "acrobot": "Acrobot"}
 LAYOUT = Layout(("models",), 2)  # game -> what agents train on -> its models
 
 
-def fitted(game: str, changes: dict[str, Any], seed: int) -> tuple[Any, Tensor, dict[str, Any]]:
-    """A model of ``game``: its settings, parameters ``[D]``, and what is known of it."""
+def fitted(game: str, changes: dict[str, Any], seed: int, path: Path) -> dict[str, Any]:
+    """Fit a model of ``game``, write it to ``path``, and say what is known of it."""
     started = time.process_time()
     values = {"implementation": "SE", "gamename": game, "preset": "supervised", "seed": seed, "no_checkpoint": True}
-    module = build_module(from_dict(values | {"logger": "none"} | changes))
-    assert isinstance(module, SupervisedModule)
+    module: Any = build_module(from_dict(values | {"logger": "none"} | changes))
     with tempfile.TemporaryDirectory() as folder:
         fit(module, Path(folder), [])
-    about = {"seed": seed, "fit": module.provenance(), "fit_seconds": time.process_time() - started}
-    return module.config, module.proxy[0].clone(), about
+    about = {"seed": seed, "fit": module.provenance(), "fit_seconds": time.process_time() - started, "agents": {}}
+    path.parent.mkdir(exist_ok=True)
+    spaces, scores = module.stages.spaces, {"scores": {"fit": about["fit"]}}
+    files.save(path, module.proxy[0], config=module.config, spaces=spaces, game=game, description=scores)
+    return about
 
 
-def examine(config: Any, game: str, parameters: Tensor | None, steps: int, count: int, seed: int) -> dict[str, Any]:
-    """Returns ``[N]`` of fresh agents of each kind, means of ten episodes, and the episodes that each trained for."""
-    found = {}
-    for kind, share in AGENTS.items():
-        number = max(1, count // share)
-        agent = dataclasses.replace(default_config(kind, game), vary_hp=True, vary=("lr",))
-        loop = InnerLoop(dataclasses.replace(config, test_episodes=10, test_limit=None), kind, agent, game)
-        seeds = [derive_seed(seed, f"{kind}, agent {i}") for i in range(number)]
-        proxies, started = None if parameters is None else parameters.expand(number, -1), time.process_time()
-        outcome = loop.run(proxies, seeds, inner_steps=steps, inner_rule="budget")
-        sound = outcome.scores.isfinite()
-        found[kind] = {
-            "returns": outcome.scores[sound].tolist(), "of_200": outcome.returns[sound].clamp(max=200).mean(1).tolist(),
-            "episodes": outcome.episodes.tolist(), "steps": outcome.steps.tolist(), "failed": int((~sound).sum()),
-            "cpu_seconds": time.process_time() - started,
-        }  # fmt: skip
-    return found
+def examine(proxy: Proxy, kind: str, real: bool, steps: int, count: int, seed: int) -> dict[str, Any]:
+    """Returns ``[N]`` of fresh agents, means of ten episodes, and the episodes that each trained for."""
+    agent = dataclasses.replace(default_config(kind, "cartpole"), vary_hp=True, vary=("lr",), **AGENTS[kind])
+    loop = InnerLoop(dataclasses.replace(proxy.config, test_episodes=10, test_limit=None), kind, agent, proxy.game)
+    seeds = [derive_seed(seed, f"{kind}, agent {i}") for i in range(count)]
+    proxies, started = None if real else proxy.parameters.expand(count, -1), time.process_time()
+    outcome = loop.run(proxies, seeds, inner_steps=steps, inner_rule="budget")
+    sound = outcome.scores.isfinite()
+    return {
+        "returns": outcome.scores[sound].tolist(), "of_200": outcome.returns[sound].clamp(max=200).mean(1).tolist(),
+        "episodes": outcome.episodes.tolist(), "steps": outcome.steps.tolist(), "failed": int((~sound).sum()),
+        "cpu_seconds": time.process_time() - started,
+    }  # fmt: skip
 
 
 def measure(given: argparse.Namespace) -> dict[str, Any]:
-    """All numbers, those in the JSON as they are; it is written after each model."""
+    """All numbers, those in the JSON as they are; it is written after each model and each exam of one."""
     results = numbers_in("json", given.json, LAYOUT, new=True)
-    torch.set_num_threads(1)
+    prepare(RunConfig())
 
-    def add(game: str, name: str, about: dict[str, Any]) -> None:
-        results.setdefault(game, {}).setdefault(name, {"models": []})["models"].append(about)
-        write_numbers(given.json, results)
-        means = ", ".join(f"{kind} {np.mean(row['returns']):.1f}" for kind, row in about["agents"].items())
-        print(f"{game}, {name}, seed {about['seed']}: {means}", flush=True)
+    def exams(game: str, name: str, seed: int, source: Path | str, count: int) -> None:
+        model = results[game][name]["models"][seed]
+        for kind in given.kinds:
+            if kind not in model["agents"]:
+                row = examine(files.load(source), kind, name == REAL, given.steps, count, seed)
+                model["agents"][kind] = row
+                write_numbers(given.json, results)
+                print(f"{game}, {name}, model {seed}: {kind} {np.mean(row['returns']):.1f}", flush=True)
 
     for seed, game in itertools.product(range(given.models), given.games):
-        others = EVOLVED[game] | {REAL: next(iter(EVOLVED[game].values()))}
-        for name, source in others.items() if seed == 0 else ():
-            if name not in results.get(game, {}):
-                proxy = files.load(source)
-                parameters = None if name == REAL else proxy.parameters
-                agents = examine(proxy.config, game, parameters, given.steps, 2 * given.agents, 0)
-                add(game, name, {"seed": 0, "agents": agents})
-        for name, changes in FITTED.items():
-            done = results.get(game, {}).get(name, {"models": []})["models"]
-            if len(done) > seed or (name == WIDE and game != "cartpole"):
+        row_of = results.setdefault(game, {})
+        for name in given.rows:
+            if name == WIDE and game != "cartpole":
                 continue
-            config, parameters, about = fitted(game, changes, seed)
-            about["agents"] = examine(config, game, parameters, given.steps, given.agents, 1 + seed)
-            add(game, name, about)
+            path = given.json.with_suffix("") / f"{game}, {name}, {seed}.safetensors"
+            models = row_of.setdefault(name, {"models": []})["models"]
+            if len(models) == seed:
+                models.append(fitted(game, FITTED[name], seed, path))
+                write_numbers(given.json, results)
+            exams(game, name, seed, path, given.agents)
+    for game in given.games:
+        for name, shipped in (EVOLVED[game] | {REAL: next(iter(EVOLVED[game].values()))}).items():
+            results[game].setdefault(name, {"models": [{"seed": 0, "agents": {}}]})
+            exams(game, name, 0, shipped, given.agents * given.models)
     return results
 
 
 def gathered(row: dict[str, Any], kind: str, number: str = "returns") -> np.ndarray:
-    """One number of all agents of a kind, those of all models together."""
-    return np.concatenate([model["agents"][kind][number] for model in row["models"]])
+    """One number of all agents of a kind, those of all models together; NaN where there is none."""
+    found = [model["agents"][kind][number] for model in row["models"] if kind in model["agents"]]
+    return np.concatenate(found) if found else np.full(1, np.nan)
 
 
 def table(results: dict[str, Any]) -> None:
@@ -137,10 +145,9 @@ def table(results: dict[str, Any]) -> None:
             cells = []
             for kind in AGENTS:
                 returns = gathered(row, kind)
-                lost = sum(model["agents"][kind]["failed"] for model in row["models"])
-                diverged = f" ({lost} diverged)" if lost else ""
-                cells.append(f"{kind} {returns.mean():.1f} / {with_interval(iqm(returns), interval(returns, iqm))}")
-                cells[-1] += diverged
+                lost = sum(model["agents"][kind]["failed"] for model in row["models"] if kind in model["agents"])
+                middle = with_interval(float(iqm(returns)), interval(returns, iqm))
+                cells.append(f"{kind} {returns.mean():.1f} / {middle}" + f" ({lost} diverged)" * bool(lost))
                 if game == "cartpole":
                     cells[-1] += f", of 200: {gathered(row, kind, 'of_200').mean():.1f}"
             print(f"{game} | {name} | {len(row['models'])} models | {' | '.join(cells)}")
@@ -204,12 +211,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--json", type=Path, required=True, help="numbers: written, and gone on from")
     flags.add_argument("--out", type=Path, default=Path("supervised.png"))
     flags.add_argument("--games", nargs="+", choices=list(EVOLVED), default=list(EVOLVED))
+    flags.add_argument("--rows", nargs="+", choices=list(FITTED), default=list(FITTED), help="models")
+    flags.add_argument("--kinds", nargs="+", choices=list(AGENTS), default=list(AGENTS))
     flags.add_argument("--models", type=int, default=5, help="models of each size")
     flags.add_argument(
         "--agents",
         type=int,
         default=8,
-        help="agents of each kind on each model; half as many of discrete TD3, which takes long",
+        help="agents of each kind on each model",
     )
     flags.add_argument("--steps", type=int, default=10_000, help="steps that an agent trains for")
     flags.add_argument("--draw", action="store_true", help="table and figure of the numbers in the JSON, no training")

@@ -137,7 +137,7 @@ class Supervised:
         "that of start_from, a third of the steps without noise on its actions, a third with some, a third at random",
         choices=("agents", "random", "policy"),
     )
-    fit_updates: int = _fit(3000, "gradient steps of each network", minimum=20)
+    fit_updates: int = _fit(2000, "gradient steps of each network", minimum=20)
     fit_batch: int = _fit(512, "transitions of a gradient step", minimum=1, maximum=1_000_000)
     fit_lr: float = _fit(2e-3, "largest learning rate of the one-cycle schedule", above=0)
 
