@@ -54,9 +54,9 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
         yield "figure", search_figure(folder, config.solved_reward, look_of(run))
     if not module.is_over():
         return
-    fit: dict[str, Any] = {}
+    fit, rows = dict[str, Any](), list[dict[str, Any]]()
     if isinstance(module, SupervisedModule):
-        fit, winner, rows = module.provenance(), module.proxy[0], []
+        fit, winner = module.provenance(), module.proxy[0]
     elif isinstance(module, PopulationModule):
         generation, winner, rows = _reevaluate(module, verbose)
     count = config.report_agents

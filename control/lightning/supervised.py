@@ -33,6 +33,7 @@ class SupervisedModule(ProxyModule):
     """
 
     steps_on = "replayed"
+    networks: Any
     proxy: Tensor
     lowest: Tensor  # held-out loss of each network
 
@@ -41,7 +42,7 @@ class SupervisedModule(ProxyModule):
         initial = stages.initial(Streams([derive_seed(settings.run.seed, "initial stand-in 0")]))
         self.register_buffer("proxy", initial.clone())
         self.register_buffer("lowest", torch.full((len(PARTS),), math.inf))
-        self.networks: Any = stages.parameters
+        self.networks = stages.parameters
         self.fitted = Fit(self.networks, initial)
         self.optimizer = torch.optim.Adam(self.fitted.parameters(), lr=settings.proxy.fit_lr, fused=True)
         self.updates = -(-settings.proxy.fit_updates // settings.epochs)  # of an epoch

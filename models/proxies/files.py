@@ -78,10 +78,11 @@ def save(
         raise refused(Path(path), f"{list(parameters.shape)} parameters", f"[{networks.size}]")
     parameters = parameters.detach().cpu().float()
     limits: dict[str, Any] = {"max_episode_steps": spaces.max_episode_steps, "max_return": spaces.max_return}
-    settings, kind = asdict(config), KINDS[config.proxy]
+    settings = asdict(config)
+    kind = KINDS[settings["proxy"]]
     del settings["compiled"]  # which is not about the proxy
     if settings.get("preset") == "supervised":  # nothing was searched for
-        idle = implementations()[searching(config.proxy)].ineffective(config)
+        idle = implementations()[searching(settings["proxy"])].ineffective(config)
         settings = {name: value for name, value in settings.items() if name in kind.settings or name not in idle}
     for each in fields(config):
         if each.metadata.get("later") and settings.get(each.name) == each.default:

@@ -9,6 +9,7 @@ N is the number of transitions, S the size of an observation, A the number of ac
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -77,7 +78,7 @@ class Fit(nn.Module):
     def __init__(self, networks: Networks, flat: Tensor):
         super().__init__()
         self.networks, self.flat = networks, flat
-        self.parts = nn.ModuleDict({name: self._sequential(name) for name in PARTS})
+        self.parts: Any = nn.ModuleDict({name: self._sequential(name) for name in PARTS})
 
     def scale_to(self, transitions: Transitions) -> None:
         """Take the scales of inputs and targets from ``transitions``."""
@@ -98,7 +99,7 @@ class Fit(nn.Module):
         modules: list[nn.Module] = []
         for layer in part.dense:
             modules += [nn.Linear(layer.inputs, layer.outputs), _ACTIVATIONS[config.proxy_activation_fn](part.leak)]
-        found = nn.Sequential(*modules[:-1])
+        found: Any = nn.Sequential(*modules[:-1])
         with torch.no_grad():
             for own, (weight, bias) in zip(found[::2], part.layers(self.networks.split(self.flat)[name]), strict=True):
                 own.weight.copy_(weight[0])
@@ -114,7 +115,8 @@ class Fit(nn.Module):
     def losses(self, rows: Transitions) -> tuple[Tensor, Tensor, Tensor]:
         """Losses of state, reward and end (`transition_losses`)."""
         x = (self.inputs(rows) - self.center) / self.spread
-        return transition_losses(*(self.parts[name](x) for name in PARTS), *self.standardised(rows))
+        state, reward, done = (self.parts[name](x) for name in PARTS)
+        return transition_losses(state, reward, done, *self.standardised(rows))
 
     def standardised(self, rows: Transitions) -> tuple[Tensor, Tensor, Tensor]:
         """Targets: next states ``[N, S]`` and rewards ``[N, 1]`` in standard deviations, ends ``[N, 1]``."""
@@ -168,8 +170,8 @@ class Fit(nn.Module):
         """
         program = self.networks.program(flat)
         out = program.step(rows.obs[None], rows.action[None])
-        given = self.scaled("state", out.next_state[0]), self.scaled("reward", out.reward.T)
-        losses = transition_losses(*given, out.done.T - ENDS_ABOVE, *self.standardised(rows))
+        state, reward = self.scaled("state", out.next_state[0]), self.scaled("reward", out.reward.T)
+        losses = transition_losses(state, reward, out.done.T - ENDS_ABOVE, *self.standardised(rows))
         named = dict(zip(("obs_loss", "reward_loss", "termination_loss"), map(float, losses), strict=True))
         said, ended = out.done[0] > ENDS_ABOVE, rows.ended > 0
         named |= {"ends_missed": float((~said[ended]).float().mean()), "ends_false": float(said[~ended].float().mean())}
