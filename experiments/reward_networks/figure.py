@@ -1,11 +1,12 @@
 """The figures of Ferreira et al. 2022 on reward networks, with ours: 5 and 9 are learning curves, 10 is a map.
 
     python experiments/reward_networks/figure.py curves docs/results/reward_networks.json --out figure5.png
-    python experiments/reward_networks/figure.py map cliff-additive-potential --out figure10.png
+    python experiments/reward_networks/figure.py curves docs/results/paper_rewards.json --columns 3 --out figures5and9.png
+    python experiments/reward_networks/figure.py map cliff-additive-potential --simplify --out figure10.png
 
 Curves are what compare.py has written: returns at tests on the real reward, mean and quartiles over agents, against
 training steps. The map shows the reward that each move in each cell of Cliff pays, as triangles: red is the lowest,
-blue the highest.
+blue the highest. ``--simplify`` leaves rewards of -50 and less grey, as the second panel of the paper does.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from control.reports.levels import Level  # noqa: E402
 from control.reports.panels import draw_levels  # noqa: E402
 from control.reports.sheets import WIDTH, balanced, set_title, sheet  # noqa: E402
 from control.reports.sheets import rows as rows_of  # noqa: E402
-from control.reports.style import COLOURS, Look  # noqa: E402
+from control.reports.style import COLOURS, GREY, Look  # noqa: E402
 from envs.gridmaps import GOAL, HOLE, CellTable  # noqa: E402
 from envs.make import make_dynamics  # noqa: E402
 from experiments.comparison import (  # noqa: E402
@@ -43,15 +44,19 @@ from models.settings import SettingError  # noqa: E402
 from understudy.rewards import shaped  # noqa: E402
 
 # What the figure shows of a file with more comparisons and rewards than can be told apart.
-COMPARISONS = ("cliff, QLearning", "cliff, QLearning, vary_hp=true", "cliff, SARSA, lr=0.5", "cartpole-200, DDQN")
-REWARDS = ("learned", "native", "count", "optimal", "by hand x 1", "by hand x 10", "exclusive", "additive", "icm",
-           "rnd", "trained")  # fmt: skip
+COMPARISONS = ("cliff, QLearning", "cliff, QLearning, vary_hp=true", "cliff, SARSA, lr=0.5", "cartpole-200, DDQN",
+               "cartpole-200, DDQN, vary_hp=true", "cartpole-200, DuelingDDQN")  # fmt: skip
+REWARDS = ("exclusive-potential", "additive-potential", "exclusive", "additive", "learned", "native", "count", "optimal", "by hand x 1", "by hand x 10",
+           "icm", "rnd", "trained")  # fmt: skip
 MEANT = {"vary_hp=true": "sampled hyperparameters", "lr=0.5": "learning rate 0.5"}
 NOTE = "line: mean over agents; band: quartiles; solved: the return that a search is told to reach"
+FALL = -50.0  # what `--simplify` leaves out: falls, and what pays as badly
 SOLVED = {"cliff": -12.0, "cartpole-200": 195.0, "mountaincar-continuous": 90.0, "pendulum": -300.0}
 
 
-def curves(source: Path, out: Path, only: Sequence[str], of: Sequence[str], most: int, look: Look) -> None:
+def curves(
+    source: Path, out: Path, only: Sequence[str], of: Sequence[str], most: int, look: Look, columns: int
+) -> None:
     """A panel for each comparison of ``of`` and a line for each reward of ``only``; all of them, where the file has
     none of these."""
     every = numbers_in("source", source, REWARD_ROWS, script="compare.py")
@@ -62,7 +67,7 @@ def curves(source: Path, out: Path, only: Sequence[str], of: Sequence[str], most
     shown = [name for name in names if name in only] or names
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(shown)}
     styles = {name: ("-", "--", ":")[i // len(COLOURS) % 3] for i, name in enumerate(shown)}
-    lengths = balanced(len(found), 2)
+    lengths = balanced(len(found), columns)
     with sheet(out, rows_of(*lengths), (WIDTH, 2.1 * len(lengths)), look, source, note=NOTE) as axes:
         for axis, (key, rows) in zip(axes, found.items(), strict=True):
             for name in shown:
@@ -80,7 +85,7 @@ def curves(source: Path, out: Path, only: Sequence[str], of: Sequence[str], most
             level = SOLVED.get(key.split(",")[0])
             if level is not None:
                 draw_levels(axis, [Level(level, "solved", "")], {}, labels=False)
-            set_title(axis, ", ".join(MEANT.get(part, part) for part in key.split(", ")), 3.2)
+            set_title(axis, ", ".join(MEANT.get(part, part) for part in key.split(", ")), 6.4 / columns)
             axis.set(xlabel="training steps of an agent", ylabel="return on the real reward")
 
 
@@ -91,59 +96,84 @@ def drawable(row: dict[str, Any]) -> bool:
     return whole and min(steps) > 0
 
 
-def on_map(name: str, out: Path, discount: float, look: Look) -> None:
+def paid_on_map(name: str, discount: float) -> tuple[CellTable, str, np.ndarray]:
+    """The map of a learned reward, its mode in words, and the reward of each move in each cell ``[S, A]``.
+
+    Raises SettingError if ``name`` is no reward of an environment with a map.
+    """
     proxy = files.load(name)
     dynamics = make_dynamics(proxy.game)
     if proxy.config.proxy != "reward" or not isinstance(dynamics, CellTable):
         line = f"source is {name!r}, {proxy.config.proxy} of {proxy.game}"
         raise SettingError(f"{line}; allowed: reward of an environment with a map, as cliff")
     networks: Any = proxy.networks
-    rows, columns = len(dynamics.rows), len(dynamics.rows[0])
     moves = len(dynamics.actions)
-    phi = networks.program(proxy.parameters[None])(torch.eye(rows * columns)[None])[0]
+    phi = networks.program(proxy.parameters[None])(torch.eye(len(dynamics.rows) * len(dynamics.rows[0]))[None])[0]
     after = phi[dynamics.next_cell].view(-1, moves)
     paid = shaped(networks.mode, dynamics.reward.view(-1, moves), phi[:, None], after, discount).numpy()
-    corners = {"right": ((1, 0), (1, 1)), "left": ((0, 0), (0, 1)), "down": ((0, 1), (1, 1)), "up": ((0, 0), (1, 0))}
-    kinds = "".join(dynamics.rows)
-    going = [cell for cell in range(len(kinds)) if kinds[cell] not in (GOAL, HOLE)]
-    with sheet(out, [[0]], (WIDTH, 0.58 * rows + 0.1), look, title=f"{networks.mode.name}: reward paid") as (axis,):
-        import matplotlib
-        from matplotlib.patches import Polygon
+    return dynamics, networks.mode.name, paid
 
-        sizes, colour = np.abs(paid[going]), matplotlib.colormaps["RdYlBu"]
-        least, middle = np.quantile(sizes[sizes > 0], [0.1, 0.5]) if sizes.any() else (1.0, 1.0)
-        # A reward that grows from cell to cell by a factor shows its order on a logarithmic scale alone.
-        wide = sizes.max() > 1000 * middle
-        scale = (
-            matplotlib.colors.SymLogNorm(least, vmin=-sizes.max(), vmax=sizes.max())
-            if wide
-            else matplotlib.colors.Normalize(*np.quantile(paid[going], [0.1, 1.0]))
-        )
-        for cell in range(len(kinds)):
-            row, column = divmod(cell, columns)
-            if cell not in going:
-                axis.text(column + 0.5, row + 0.5, "goal" if kinds[cell] == GOAL else "hole", ha="center", va="center")
-                continue
-            for move, action in enumerate(dynamics.actions):
-                points = [(column + x, row + y) for x, y in (*corners[action], (0.5, 0.5))]
-                axis.add_patch(Polygon(points, facecolor=colour(scale(paid[cell, move])), edgecolor="white"))
-        axis.plot([0, columns], [0, rows], alpha=0)
-        axis.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[], aspect="equal")
-        axis.grid(False)
-        bar = axis.figure.colorbar(matplotlib.cm.ScalarMappable(scale, colour), ax=axis, label="reward", shrink=0.8)
-        if wide:
-            tens = [10.0**power for power in range(4, 40, 4) if 10.0**power < sizes.max()]
-            bar.set_ticks([*(-ten for ten in reversed(tens)), 0.0, *tens], minor=False)
+
+def on_map(names: Sequence[str], out: Path, discount: float, look: Look, simplify: bool = False) -> None:
+    """Draw the reward of each move on the map, a panel for each learned reward. With ``simplify`` moves that pay -50 or
+    less are grey and set no colour.
+
+    Raises SettingError for what is no reward of an environment with a map.
+    """
+    maps = [paid_on_map(name, discount) for name in names]
+    height = sum(0.58 * len(dynamics.rows) + 0.25 for dynamics, *_ in maps)
+    with sheet(out, rows_of(*[1] * len(maps)), (WIDTH, height), look) as axes:
+        for axis, (dynamics, mode, paid) in zip(axes, maps, strict=True):
+            set_title(axis, f"{mode}: reward paid", WIDTH)
+            draw_map(axis, dynamics, paid, simplify)
+
+
+def draw_map(axis: Any, dynamics: CellTable, paid: np.ndarray, simplify: bool) -> None:
+    """Draw each move of a map as a triangle in the colour of its reward ``paid [S, A]``."""
+    import matplotlib
+    from matplotlib.patches import Polygon
+
+    rows, columns, cells = len(dynamics.rows), len(dynamics.rows[0]), "".join(dynamics.rows)
+    corners = {"right": ((1, 0), (1, 1)), "left": ((0, 0), (0, 1)), "down": ((0, 1), (1, 1)), "up": ((0, 0), (1, 0))}
+    inner = [cell for cell, kind in enumerate(cells) if kind not in (GOAL, HOLE)]
+    coloured = paid[inner][paid[inner] > FALL] if simplify else paid[inner].ravel()
+    sizes, colour = np.abs(coloured), matplotlib.colormaps["RdYlBu"]
+    least, middle = np.quantile(sizes[sizes > 0], [0.1, 0.5]) if sizes.any() else (1.0, 1.0)
+    # A reward that grows from cell to cell by a factor shows its order on a logarithmic scale alone.
+    wide = sizes.max() > 1000 * middle
+    scale = (
+        matplotlib.colors.SymLogNorm(least, vmin=-sizes.max(), vmax=sizes.max())
+        if wide
+        else matplotlib.colors.Normalize(*np.quantile(coloured, [0.0 if simplify else 0.1, 1.0]))
+    )
+    for cell, kind in enumerate(cells):
+        row, column = divmod(cell, columns)
+        if cell not in inner:
+            axis.text(column + 0.5, row + 0.5, "goal" if kind == GOAL else "hole", ha="center", va="center")
+            continue
+        for value, action in zip(paid[cell], dynamics.actions, strict=True):
+            points = [(column + x, row + y) for x, y in (*corners[action], (0.5, 0.5))]
+            face = GREY if simplify and value <= FALL else colour(scale(value))
+            axis.add_patch(Polygon(points, facecolor=face, edgecolor="white"))
+    axis.plot([0, columns], [0, rows], alpha=0)
+    axis.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[], aspect="equal")
+    axis.grid(False)
+    bar = axis.figure.colorbar(matplotlib.cm.ScalarMappable(scale, colour), ax=axis, label="reward", shrink=0.8)
+    if wide:
+        tens = [10.0**power for power in range(4, 40, 4) if 10.0**power < sizes.max()]
+        bar.set_ticks([*(-ten for ten in reversed(tens)), 0.0, *tens], minor=False)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("kind", choices=("curves", "map"))
-    flags.add_argument("source", help="JSON of compare.py, or a learned reward")
+    flags.add_argument("source", nargs="+", help="JSON of compare.py, or learned rewards")
     flags.add_argument("--out", type=Path, required=True)
     flags.add_argument("--only", nargs="*", default=REWARDS, help="names of rewards")
     flags.add_argument("--of", nargs="*", default=COMPARISONS, help="comparisons, as the file names them")
     flags.add_argument("--most", type=int, default=0, help="last training step shown")
+    flags.add_argument("--columns", type=int, choices=range(1, 5), default=2, help="panels in a row, of curves")
+    flags.add_argument("--simplify", action="store_true", help="show rewards above -50 alone, on the map")
     flags.add_argument("--discount", type=float, default=0.8, help="the agent's, for the map")
     add_look(flags)
     given = flags.parse_args(argv)
@@ -151,10 +181,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     def make() -> None:
         out = figure_to_write("out", given.out, look_of(given))
         check_number("discount", given.discount, minimum=0, maximum=1)
+        if given.kind == "curves" and len(given.source) > 1:
+            raise SettingError(f"source is {' '.join(given.source)!r}; allowed for curves: one file")
         if given.kind == "curves":
-            curves(Path(given.source), out, given.only, given.of, given.most, look_of(given))
+            curves(Path(given.source[0]), out, given.only, given.of, given.most, look_of(given), given.columns)
         else:
-            on_map(given.source, out, given.discount, look_of(given))
+            on_map(given.source, out, given.discount, look_of(given), given.simplify)
         print(out)
 
     return run_script(make)

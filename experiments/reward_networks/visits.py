@@ -1,0 +1,126 @@
+"""Where agents go on the map of Cliff while they learn, on a learned reward and on the task's own.
+
+    python experiments/reward_networks/visits.py measure --json exp_dir/visits.json
+    python experiments/reward_networks/visits.py draw docs/results/visits.json --out visits.png
+
+As the heat map of visits of Ferreira et al. 2022: SARSA agents, shares of all steps that enter a cell.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from control.cli.parse import parse  # noqa: E402
+from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
+from control.loops.steps import StepLoop  # noqa: E402
+from control.reports.files import write_numbers  # noqa: E402
+from control.reports.sheets import WIDTH  # noqa: E402
+from envs.base import Environment, Step  # noqa: E402
+from experiments.comparison import Layout, check_given, run_script  # noqa: E402
+from experiments.plotting import draw_pages, measure_and_draw  # noqa: E402
+from models.proxies import files  # noqa: E402
+from models.settings import SettingError  # noqa: E402
+
+FLAGS = "--implementation RN --gamename cliff --agent {agent} --lr 0.5 --no_compiled --inner_rule budget --no_vary_hp"
+COLUMNS = 12
+LAYOUT = Layout(("share", "return"), 1)
+NOTE = "share of the steps of all agents that enter a cell; falls end an episode"
+
+
+class Counter:
+    """An environment that counts how often each cell is entered. ``entered`` [S]."""
+
+    def __init__(self, environment: Environment):
+        self.environment = environment
+        self.entered = torch.zeros(environment.spaces.obs_shape[0], dtype=torch.float64)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.environment, name)
+
+    def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
+        step = self.environment.step(actions, active)
+        self.entered += step.obs.sum((0, 1))
+        return step
+
+
+class CountingLoop(InnerLoop):
+    """Trains agents and counts the cells that they enter."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.counters: list[Counter] = []  # one list in all copies of this loop
+
+    def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
+        loop = super().begin(proxies, seeds)
+        self.counters.append(Counter(loop.environment))
+        loop.environment = self.counters[-1]  # type: ignore[assignment]
+        return loop
+
+
+def measure(flags: argparse.Namespace) -> None:
+    """Train agents on both rewards. Raises SettingError or ProxyError for a reward that is none of Cliff."""
+    check_given(flags, LAYOUT, agents=1, steps=1)
+    proxy = files.load(flags.reward)
+    if proxy.game != "cliff" or proxy.config.proxy != "reward":
+        raise SettingError(f"reward is {flags.reward!r}, {proxy.config.proxy} of {proxy.game}; allowed: reward of cliff")
+    torch.set_num_threads(1)
+    settings = parse(FLAGS.format(agent=flags.agent).split())
+    results = {}
+    for name in ("learned", "native"):
+        config = dataclasses.replace(
+            settings.proxy if name == "native" else proxy.config,
+            inner_steps=flags.steps, test_every=None, compiled=False, inner_rule="budget", test_episodes=1,
+        )  # fmt: skip
+        loop = CountingLoop(config, flags.agent, settings.agent, "cliff")
+        rows = None if name == "native" else proxy.parameters.expand(flags.agents, -1)
+        outcome = loop.run(rows, fresh_seeds(0, "visits", flags.agents))
+        entered = torch.stack([counter.entered for counter in loop.counters]).sum(0)
+        share = entered / entered.sum()
+        results[name] = {"share": [float(f"{each:.4g}") for each in share], "return": float(outcome.scores.mean()),
+                         "agents": flags.agents, "steps": flags.steps, "agent": flags.agent}  # fmt: skip
+        print(f"{name}: mean return {results[name]['return']:.1f} after {flags.steps:,} steps", flush=True)
+    write_numbers(flags.json, results)
+
+
+def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
+    """One map for each reward, on one logarithmic scale of colours."""
+    from matplotlib.colors import LogNorm
+
+    scale = LogNorm(1e-4, 1)
+    for axis, (name, row) in zip(axes, numbers.items(), strict=True):
+        share = np.array(row["share"]).reshape(-1, COLUMNS)
+        image = axis.imshow(np.maximum(share, 1e-4), norm=scale, cmap="viridis", aspect="equal")
+        words = {"learned": "learned additive potential", "native": "the task's reward"}[name]
+        axis.set(title=f"{words}: {row['agents']} {row['agent']} agents, {row['steps']:,} steps", xticks=[], yticks=[])
+        axis.grid(False)
+        axis.text(0, 3, "S", ha="center", va="center", color="white")
+        axis.text(COLUMNS - 1, 3, "G", ha="center", va="center", color="white")
+        axis.figure.colorbar(image, ax=axis, label="share of steps", shrink=0.7)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    flags, measuring, _ = measure_and_draw(__doc__)
+    measuring.add_argument("--reward", default="cliff-additive-potential", help="name or file of a learned reward")
+    measuring.add_argument("--agent", choices=("SARSA", "QLearning"), default="SARSA")
+    measuring.add_argument("--agents", type=int, default=100)
+    measuring.add_argument("--steps", type=int, default=1000)
+    values = flags.parse_args(argv)
+    if values.command == "measure":
+        return run_script(lambda: measure(values))
+    cells = ([[0], [1]], (WIDTH, 3.6))
+    return run_script(lambda: draw_pages(values.source, LAYOUT, values.out, fill, lambda _: cells, NOTE))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

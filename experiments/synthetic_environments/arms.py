@@ -1,0 +1,204 @@
+"""New agents that train on the real environment, on synthetic ones searched with fixed hyperparameters, and on synthetic
+ones searched with varied hyperparameters.
+
+    python experiments/synthetic_environments/arms.py measure cartpole-200 --searches 5 --json exp_dir/arms.json
+    python experiments/synthetic_environments/arms.py draw docs/results/arms.json --game cartpole-200 --out figure3.png
+
+Figures 3 (CartPole) and 7 (Acrobot) of Ferreira et al. 2022. A search ends at the first mean whose 16 agents solve the
+game. Then agents of three kinds, none of them in any search, train on each synthetic environment for 3,000 steps;
+others train on the real environment until their last ten episodes solve it, for at most ``--real_steps`` steps. All draw
+learning rate, batch size, width and depth, and are tested in ten episodes of the real environment.
+"""
+
+import argparse
+import dataclasses
+import functools
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from control.commands.evaluate import agent_settings  # noqa: E402
+from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds  # noqa: E402
+from control.reports.files import write_numbers  # noqa: E402
+from control.reports.sheets import WIDTH, rows  # noqa: E402
+from control.reports.style import COLOURS  # noqa: E402
+from experiments.comparison import Layout, check_given, numbers_in, run_script  # noqa: E402
+from experiments.plotting import density, draw_pages, measure_and_draw  # noqa: E402
+from models.proxies import files  # noqa: E402
+from models.registry import default_config  # noqa: E402
+from models.settings import SettingError, kinds  # noqa: E402
+
+GAMES = {"cartpole-200": "CartPole, 200 steps", "acrobot": "Acrobot"}
+AGENTS = ("DDQN", "DuelingDDQN", "TD3Discrete")
+ARMS = {
+    "real": "trained on the real environment",
+    "fixed": "on synthetic ones, searched with fixed hyperparameters",
+    "varied": "on synthetic ones, searched with varied hyperparameters",
+}
+SEARCH = {"fixed": ["--no_vary_hp"], "varied": ["--vary_hp", "--vary", "lr,batch_size"]}
+COLOUR = dict(zip(ARMS, (COLOURS[1], COLOURS[0], COLOURS[2]), strict=True))
+LAYOUT = Layout(("returns", "steps", "episodes"), 3)  # game -> arm -> agent; a list for each synthetic environment
+STEPS = 3000
+NOTE = ("densities: Gaussian kernels; bars: mean steps and episodes of a training, line: standard deviation of the steps; "
+        "number: mean return in ten test episodes of each agent; all agents draw their hyperparameters")  # fmt: skip
+
+
+def searched(game: str, arm: str, seed: int, folder: Path, more: Sequence[str]) -> Path:
+    """The folder of a finished search, which goes on if it was stopped."""
+    target = {"cartpole-200": "195", "acrobot": "-100"}[game]
+    command = [sys.executable, "trainer.py", "--implementation", "SE", "--gamename", game, *SEARCH[arm],
+               "--exp_name", f"arms_{arm}", "--target_return", target, "--eval_every", "2", "--keep_best", "1",
+               "--retest_agents", "1", "--report_agents", "1", "--seed", str(seed), "--logdir", str(folder),
+               "--no_record", "--resume", *more]  # fmt: skip
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return folder / game / f"arms_{arm}" / "SE" / f"seed_{seed}" / "version_0"
+
+
+def columns(outcome: Outcome) -> dict[str, Any]:
+    """Returns of every test episode, and steps and episodes of every training. Agents that diverged are left out."""
+    sound = outcome.scores.isfinite()
+    returns = outcome.returns[sound].flatten().tolist()
+    return {"returns": returns, "steps": outcome.steps[sound].tolist(), "episodes": outcome.episodes[sound].tolist()}
+
+
+def on_synthetic(folder: Path, kind: str, count: int, seed: int) -> dict[str, Any]:
+    """New agents on the winner of a search."""
+    proxy = files.load(str(folder))
+    config = dataclasses.replace(proxy.config, test_episodes=10, inner_steps=STEPS, inner_rule="budget")
+    loop = InnerLoop(config, kind, agent_settings(proxy, kind, {"vary_hp": True}), proxy.game)
+    seeds = fresh_seeds(seed, f"arms, {kind}", count)
+    return columns(loop.run(proxy.parameters.expand(count, -1), seeds))
+
+
+def on_real(folder: Path, kind: str, count: int, steps: int) -> dict[str, Any]:
+    """New agents on the real environment, with the settings of agents on the winner of a search."""
+    proxy = files.load(str(folder))
+    agent = agent_settings(proxy, kind, {"vary_hp": True})
+    known = kinds(type(agent))
+    usual = default_config(kind, proxy.game)
+    changes = {"num_envs": 1, "init_episodes": 10, "buffer_size": 100_000, "eps_fraction": None} | (
+        {} if kind != "TD3Discrete" else {"updates_per_step": getattr(usual, "updates_per_step", 1)}
+    )
+    agent = dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in known})
+    config = dataclasses.replace(proxy.config, test_episodes=10, inner_steps=steps, inner_rule="tests")
+    loop = InnerLoop(config, kind, agent, proxy.game)
+    outcome = loop.run(None, fresh_seeds(0, f"arms, {kind}, real", count), inner_rule="solved", inner_steps=steps)
+    return columns(outcome)
+
+
+def measure(flags: argparse.Namespace, more: Sequence[str]) -> None:
+    """Search and train what the file lacks. Raises SettingError for a file of another script."""
+    check_given(flags, LAYOUT, searches=1, agents=1, real_agents=1, real_steps=1)
+    torch.set_num_threads(1)
+    results = numbers_in("json", flags.json, LAYOUT, new=True)
+    of_game = results.setdefault(flags.game, {})
+    for seed in range(flags.searches):
+        for arm in SEARCH:
+            started = time.process_time()
+            folder = functools.cache(functools.partial(searched, flags.game, arm, seed, flags.logdir, more))
+            for kind in flags.kinds:
+                cell = of_game.setdefault(arm, {}).setdefault(kind, {"returns": [], "steps": [], "episodes": []})
+                if len(cell["returns"]) > seed:
+                    continue
+                for name, values in on_synthetic(folder(), kind, flags.agents, seed).items():
+                    cell[name].append(values)
+                write_numbers(flags.json, results)
+                print(f"{flags.game}, {arm}, search {seed}, {kind}: mean {np.mean(cell['returns'][-1]):.1f} "
+                      f"({time.process_time() - started:.0f} CPU-s)", flush=True)  # fmt: skip
+    for kind in flags.kinds:
+        cell = of_game.setdefault("real", {}).setdefault(kind, {"returns": [], "steps": [], "episodes": []})
+        if not cell["returns"]:
+            folder = functools.cache(functools.partial(searched, flags.game, "fixed", 0, flags.logdir, more))
+            row = on_real(folder(), kind, flags.real_agents, flags.real_steps)
+            cell.update({name: [values] for name, values in row.items()})
+            write_numbers(flags.json, results)
+            print(f"{flags.game}, real, {kind}: mean {np.mean(row['returns']):.1f}, steps {np.mean(row['steps']):,.0f}",
+                  flush=True)  # fmt: skip
+
+
+def groups(cells: dict[str, Any]) -> list[tuple[str, str, dict[str, np.ndarray]]]:
+    """Arm, label and flat numbers of each density of a kind of agents; of synthetic environments also the best half."""
+    found = []
+    for arm in ARMS:
+        if arm not in cells:
+            continue
+        cell = cells[arm]
+        best = sorted(range(len(cell["returns"])), key=lambda i, own=cell: -np.mean(own["returns"][i]))
+        for label, chosen in (("all", best), (f"best {-(-len(best) // 2)}", best[: -(-len(best) // 2)])):
+            if label == "all" or arm == "varied" and len(best) > 2:
+                found.append((arm, label, {name: np.concatenate([np.array(cell[name][i], float) for i in chosen])
+                                           for name in ("returns", "steps", "episodes")}))  # fmt: skip
+    return found
+
+
+def fill(game: str, axes: list[Any], numbers: dict[str, Any]) -> None:
+    """Two rows: densities of returns, and bars of steps and episodes, of each kind of agents."""
+    of_game = numbers[game]
+    shown = [kind for kind in AGENTS if any(kind in cells for cells in of_game.values())]
+    low, high = (0, 200) if game.startswith("cartpole") else (-500, -60)
+    for i, kind in enumerate(shown):
+        found = groups({arm: cells[kind] for arm, cells in of_game.items() if kind in cells})
+        above, below = axes[i], axes[i + len(shown)]
+        at = np.linspace(low - 0.02 * (high - low), high + 0.02 * (high - low), 400)
+        most = max(values["steps"].mean() for *_, values in found)
+        scale = most / max(values["episodes"].mean() for *_, values in found)
+        for place, (arm, label, values) in enumerate(found):
+            style = "-" if label == "all" else "--"
+            name = ARMS[arm] + ("" if label == "all" else ", the best half")
+            height = density(values["returns"], at, 0.015 * (high - low))
+            above.plot(at, height, color=COLOUR[arm], linestyle=style, label=name)
+            steps, episodes = values["steps"], values["episodes"]
+            below.bar(place - 0.2, steps.mean(), 0.36, color=COLOUR[arm], alpha=1 if label == "all" else 0.6)
+            below.bar(place + 0.2, episodes.mean() * scale, 0.36, color=COLOUR[arm], alpha=0.35)
+            below.plot([place - 0.2] * 2, [max(0, steps.mean() - steps.std()), steps.mean() + steps.std()],
+                       color=COLOURS[6], linewidth=0.8)  # fmt: skip
+            below.text(place, most * 0.02, f"{values['returns'].mean():.1f}", ha="center", va="bottom", fontsize=7)
+        above.set(title=kind, xlabel="test return", xlim=(at[0], at[-1]), yscale="log", ylim=(1e-4, None))
+        below.set_xticks(range(len(found)), [f"{arm}\n{label}" for arm, label, _ in found], fontsize=6)
+        below.grid(False, axis="x")
+        below.secondary_yaxis("right", functions=(lambda y, s=scale: y / s, lambda y, s=scale: y * s)).set_ylabel(
+            "episodes (pale)" if kind == shown[-1] else ""
+        )
+        if not i:
+            above.set_ylabel("density")
+            below.set_ylabel("training steps")
+
+
+def draw(flags: argparse.Namespace) -> None:
+    """Write the figure of one game. Raises SettingError for a game that the file lacks."""
+    games = numbers_in("source", flags.source, LAYOUT)
+    if flags.game not in games:
+        raise SettingError(f"game is {flags.game!r}; allowed with '{flags.source}': {', '.join(games)}", "game")
+    count = len({kind for cells in games[flags.game].values() for kind in cells})
+    draw_pages(flags.source, LAYOUT, flags.out, functools.partial(fill, flags.game),
+               lambda _: (rows(count, count), (WIDTH, 4.2)), NOTE, title=GAMES[flags.game])  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    flags, measuring, drawing = measure_and_draw(__doc__)
+    measuring.add_argument("game", choices=GAMES)
+    measuring.add_argument("--searches", type=int, default=20, help="of each arm")
+    measuring.add_argument("--agents", type=int, default=10, help="of each kind on each synthetic environment")
+    measuring.add_argument("--real_agents", type=int, default=40, help="of each kind on the real environment")
+    measuring.add_argument("--real_steps", type=int, default=50_000, help="largest number of steps of these")
+    measuring.add_argument("--kinds", nargs="+", choices=AGENTS, default=AGENTS, help="agents that are trained")
+    measuring.add_argument("--logdir", type=Path, default=Path("exp_dir"), help="folder of the searches")
+    drawing.add_argument("--game", choices=GAMES, default="cartpole-200")
+    values, more = flags.parse_known_args(argv)
+    if more and values.command == "draw":
+        flags.error(f"unrecognized arguments: {' '.join(more)}")
+    return run_script(lambda: measure(values, more) if values.command == "measure" else draw(values))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""Settings of agents ranked on synthetic environments, against their worth on the real one, as a figure of tuning.py.
+
+    python experiments/synthetic_environments/choices.py docs/results/choosing.json --out choices.png
+
+As the figure of Ferreira et al. 2022 on the correlation of hyperparameter rankings: one point for each setting, with
+Spearman's correlation of ranks, Kendall's, and Pearson's of the returns themselves.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+
+from control.reports.obedience import rank_correlation  # noqa: E402
+from control.reports.sheets import WIDTH, rows  # noqa: E402
+from control.reports.style import COLOURS  # noqa: E402
+from experiments.comparison import Layout, numbers_in, run_script  # noqa: E402
+from experiments.plotting import Array, draw_pages  # noqa: E402
+from models.settings import SettingError  # noqa: E402
+
+LAYOUT = Layout(("settings", "agents", "real_steps", "results"))
+ORDERS = ("real return", "synthetic return")
+NOTE = ("a point: a setting of DDQN; real return after training on the synthetic environment (above), return on the "
+        "synthetic environment itself (below); S, K, P: correlations of Spearman, Kendall and Pearson")  # fmt: skip
+
+
+def kendall(x: Array, y: Array) -> float:
+    """Kendall's tau-b of pairs ``[N]``; 0 if all of one side are equal."""
+    signs = [np.sign(each[:, None] - each[None])[np.triu_indices(len(each), 1)] for each in (x, y)]
+    scale = float(np.sqrt((signs[0] ** 2).sum() * (signs[1] ** 2).sum()))
+    return float(signs[0] @ signs[1]) / scale if scale else 0.0
+
+
+def pearson(x: Array, y: Array) -> float:
+    """Pearson's correlation of pairs ``[N]``; 0 if all of one side are equal."""
+    return float(np.corrcoef(x, y)[0, 1]) if x.std() and y.std() else 0.0
+
+
+def panels_of(results: dict[str, Any]) -> list[tuple[str, str, Array, Array]]:
+    """Synthetic environment, order, scores and true worth ``[N]`` of the settings, all of one order after another.
+    Left out are synthetic environments that were measured with other settings than the real one."""
+    found = []
+    for order in ORDERS:
+        for name, row in results.items():
+            truth = np.array(results[name.partition("-")[0]]["returns"]).mean(1)
+            if order in row and len(scores := np.array(row[order]["scores"])) == len(truth):
+                found.append((name, order, scores, truth))
+    return found
+
+
+def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
+    """A column for each synthetic environment, a row for each order."""
+    for axis, (name, order, scores, truth) in zip(axes, panels_of(numbers["results"]), strict=True):
+        axis.plot(scores, truth, "o", color=COLOURS[ORDERS.index(order)], markersize=3, markeredgewidth=0, alpha=0.8)
+        axis.set(title=name, xlabel=order)
+        words = f"S {rank_correlation(scores, truth):.2f}, K {kendall(scores, truth):.2f}, P {pearson(scores, truth):.2f}"
+        axis.text(0.03, 0.97, words, transform=axis.transAxes, fontsize=6.5, va="top")
+    for axis in (axes[0], axes[len(axes) // 2]):
+        axis.set_ylabel("trained on the real one")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("source", type=Path, help="JSON of tuning.py")
+    flags.add_argument("--out", type=Path, required=True, help=".png, .pdf or .svg; the dark page's ends in _dark")
+    values = flags.parse_args(argv)
+
+    def draw() -> None:
+        if not (shown := panels_of(numbers_in("source", values.source, LAYOUT, script="tuning.py")["results"])):
+            raise SettingError(f"source is '{values.source}', which has no synthetic environment", "source")
+        cells = (rows(len(shown) // 2, len(shown) // 2), (WIDTH, 3.6))
+        draw_pages(values.source, LAYOUT, values.out, fill, lambda _: cells, NOTE)
+
+    return run_script(draw)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

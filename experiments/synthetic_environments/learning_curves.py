@@ -1,0 +1,127 @@
+"""The published search beside ours: the return of new agents on the mean, generation by generation.
+
+    python experiments/synthetic_environments/learning_curves.py measure cartpole --seeds 10 --json exp_dir/curves.json
+    python experiments/synthetic_environments/learning_curves.py draw docs/results/learning_curves.json --out figure2.png
+
+Figure 2 of Ferreira et al. 2022: NES of the published sizes (``--preset paper``: 16 mirrored pairs, 16 agents on the
+mean, agents that stop once their returns no longer change, 200 generations), thin lines for the seeds and their mean.
+Ours is the search of ``--preset recipe``. A seed that was stopped goes on with the next call, and the file has what
+there is of it; ``--generations`` ends all seeds sooner.
+"""
+
+import argparse
+import functools
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+
+from control.reports.files import write_numbers  # noqa: E402
+from control.reports.levels import Level  # noqa: E402
+from control.reports.panels import draw_levels  # noqa: E402
+from control.reports.runs import read_runs  # noqa: E402
+from control.reports.sheets import WIDTH, rows  # noqa: E402
+from control.reports.style import COLOURS  # noqa: E402
+from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS  # noqa: E402
+from experiments.comparison import Layout, check_given, numbers_in, run_script  # noqa: E402
+from experiments.plotting import draw_pages, measure_and_draw  # noqa: E402
+
+# Each game's search: the published one ends no search early, and episodes of CartPole have 200 steps.
+GAMES = {"cartpole": ("CartPole, 200 steps", 195.0), "acrobot": ("Acrobot", -100.0)}
+SEARCHES = {
+    "paper": ["--preset", "paper"],
+    "recipe": ["--preset", "recipe", "--eval_every", "1"],
+}
+LABELS = {"paper": "NES, published settings", "recipe": "OpenAI-ES, our settings"}
+COLOUR = {"paper": COLOURS[1], "recipe": COLOURS[0]}
+LAYOUT = Layout(("synthetic_steps", "returns"), 3)  # game -> search -> seed
+NOTE = "thin lines: seeds, mean of 16 new agents trained on the mean of the search; thick lines: mean of the seeds"
+
+
+def flags_of(game: str, search: str) -> list[str]:
+    """The flags of one of `SEARCHES`, which on CartPole is tested in episodes of 200 steps."""
+    limit = ["--test_limit", "200", "--solved_reward", "195"] if game == "cartpole" and search == "recipe" else []
+    return [*SEARCHES[search], *limit]
+
+
+def measure(flags: argparse.Namespace) -> None:
+    """Run the searches of one game, or go on with them. Raises SettingError for a file of another script."""
+    check_given(flags, LAYOUT, seeds=1, generations=1)
+    for seed in range(flags.seeds):
+        for search in flags.searches:
+            command = [sys.executable, "trainer.py", "--implementation", "SE", "--gamename", flags.game, "--exp_name",
+                       f"curves_{search}", "--seed", str(seed), "--keep_best", "1", "--retest_agents", "1",
+                       "--report_agents", "1", "--no_record", "--logdir", str(flags.logdir), "--resume",
+                       *flags_of(flags.game, search)]  # fmt: skip
+            if flags.generations:
+                command += ["--generations", str(flags.generations)]
+            subprocess.run([*command, *flags.more], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+            collect(flags, search, seed)
+
+
+def collect(flags: argparse.Namespace, search: str, seed: int) -> None:
+    """Put the curve of a run into the file."""
+    folder = flags.logdir / flags.game / f"curves_{search}" / "SE" / f"seed_{seed}" / "version_0"
+    (run,) = read_runs(folder / "metrics.csv")
+    steps, returns = run.points(MEAN_RETURN, SYNTHETIC_STEPS)
+    results = numbers_in("json", flags.json, LAYOUT, new=True)
+    row = {"synthetic_steps": [int(step) for step in steps], "returns": [round(float(value), 2) for value in returns]}
+    results.setdefault(flags.game, {}).setdefault(search, {})[str(seed)] = row
+    write_numbers(flags.json, results)
+    print(f"{flags.game}, {search}, seed {seed}: {len(returns)} generations, last {returns[-1]:.1f}, "
+          f"best {returns.max():.1f}", flush=True)  # fmt: skip
+
+
+def mean_of(curves: Sequence[Sequence[float]]) -> np.ndarray:
+    """The mean over seeds as far as the shortest of them goes."""
+    shortest = min(map(len, curves))
+    return np.mean([curve[:shortest] for curve in curves], 0)
+
+
+def fill(shown: Sequence[str], axes: list[Any], numbers: dict[str, Any]) -> None:
+    """One panel for each game."""
+    for axis, game in zip(axes, shown, strict=True):
+        title, solved = GAMES[game]
+        for search, seeds in numbers[game].items():
+            curves = [seed["returns"] for seed in seeds.values()]
+            if len(curves) > 1:
+                for curve in curves:
+                    axis.plot(range(1, len(curve) + 1), curve, color=COLOUR[search], linewidth=0.5, alpha=0.6)
+            mean = mean_of(curves)
+            axis.plot(range(1, len(mean) + 1), mean, color=COLOUR[search], label=LABELS[search])
+        draw_levels(axis, [Level(solved, "solved", "")], {}, labels=False)
+        counts = ", ".join(f"{search}: {len(seeds)}" for search, seeds in numbers[game].items())
+        axis.set(title=f"{title} (seeds: {counts})", xlabel="generation", ylabel="return on the real environment")
+
+
+def draw(flags: argparse.Namespace) -> None:
+    """Write the figure of all games of the file. Raises SettingError for a file of another script."""
+    numbers = numbers_in("source", flags.source, LAYOUT)
+    shown = [game for game in GAMES if game in numbers]
+    cells = (rows(len(shown)), (WIDTH, 2.4))
+    draw_pages(flags.source, LAYOUT, flags.out, functools.partial(fill, shown), lambda _: cells, NOTE)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    flags, measuring, _ = measure_and_draw(__doc__)
+    measuring.add_argument("game", choices=GAMES)
+    measuring.add_argument("--searches", nargs="+", choices=SEARCHES, default=list(SEARCHES))
+    measuring.add_argument("--seeds", type=int, default=10, help="of each search: 0 and on")
+    measuring.add_argument("--generations", type=int, help="of each search, in place of its settings")
+    measuring.add_argument("--logdir", type=Path, default=Path("exp_dir"), help="folder of the searches")
+    values, more = flags.parse_known_args(argv)
+    if more and values.command == "draw":
+        flags.error(f"unrecognized arguments: {' '.join(more)}")
+    values.more = more
+    return run_script(lambda: measure(values) if values.command == "measure" else draw(values))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

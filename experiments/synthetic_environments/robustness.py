@@ -1,0 +1,142 @@
+"""How much noise on what a synthetic environment answers do its agents bear?
+
+    python experiments/synthetic_environments/robustness.py measure cartpole-mdp --json exp_dir/robustness.json
+    python experiments/synthetic_environments/robustness.py draw docs/results/robustness.json --out robustness.png
+
+As the figure of Ferreira et al. 2022: Gaussian noise on the reward or on one number of the observations, of so many times
+the standard deviation that this number has while agents train; then the return of these agents on the real environment.
+The states of the synthetic environment itself are as they were: only what agents see of them is not.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from control.commands.evaluate import agent_settings  # noqa: E402
+from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
+from control.loops.steps import StepLoop  # noqa: E402
+from control.reports.files import write_numbers  # noqa: E402
+from control.reports.sheets import WIDTH  # noqa: E402
+from control.reports.style import COLOURS  # noqa: E402
+from control.reports.synthetic import names_of  # noqa: E402
+from envs.base import Environment, Step  # noqa: E402
+from experiments.comparison import Layout, check_given, check_number, numbers_in, run_script  # noqa: E402
+from experiments.plotting import draw_pages, measure_and_draw  # noqa: E402
+from experiments.synthetic_environments.exam import opened  # noqa: E402
+from models.proxies.files import Proxy  # noqa: E402
+
+SCALES = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+LAYOUT = Layout(("proxy", "agents", "spread", "returns"))
+NOTE = "mean and quartiles over agents; noise in standard deviations that the number itself has while agents train"
+
+
+class Noisy:
+    """An environment with noise on column ``column`` of [observation, reward], of the standard deviation ``noise``."""
+
+    def __init__(self, environment: Environment, column: int, noise: float):
+        self.environment, self.column, self.noise = environment, column, noise
+        self.generator = torch.Generator().manual_seed(column)
+        self.answers: list[Tensor] = []  # [N, S + 1], as the environment gave them
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.environment, name)
+
+    def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
+        step = self.environment.step(actions, active)
+        self.answers.append(torch.cat([step.obs, step.reward.unsqueeze(-1)], -1).flatten(0, 1))
+        if not self.noise:
+            return step
+        noise = self.noise * torch.randn(step.reward.shape, generator=self.generator)
+        if self.column == step.obs.shape[-1]:
+            return replace(step, reward=step.reward + noise)
+        obs = step.obs.clone()
+        obs[..., self.column] += noise
+        return replace(step, obs=obs)
+
+
+class NoisyLoop(InnerLoop):
+    """Trains agents on a synthetic environment whose answers are noisy."""
+
+    column, noise = 0, 0.0
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.stages_seen: list[Noisy] = []  # one list in all copies of this loop
+
+    def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
+        loop = super().begin(proxies, seeds)
+        self.stages_seen.append(Noisy(loop.environment, self.column, self.noise))
+        loop.environment = self.stages_seen[-1]  # type: ignore[assignment]
+        return loop
+
+
+def agents_under(proxy: Proxy, column: int, noise: float, agents: int) -> tuple[list[float], Tensor]:
+    """The mean real return of each agent, and the standard deviations ``[S + 1]`` of what the environment answered."""
+    config = replace(proxy.config, inner_steps=proxy.config.steps_in_use, compiled=False, test_episodes=10, test_limit=200)
+    loop = NoisyLoop(config, "DDQN", agent_settings(proxy, "DDQN", {"vary_hp": False}), proxy.game)
+    loop.column, loop.noise = column, noise
+    scores = loop.run(proxy.parameters.expand(agents, -1), fresh_seeds(0, "robustness", agents)).scores
+    answers = torch.cat([each for stage in loop.stages_seen for each in stage.answers])
+    return [round(float(score), 2) for score in scores.nan_to_num(0.0)], answers.std(0)
+
+
+def measure(flags: argparse.Namespace) -> None:
+    """Train what the file lacks. Raises SettingError or ProxyError for what is no synthetic environment."""
+    check_given(flags, LAYOUT, agents=1)
+    check_number("scales", flags.scales, above=0)
+    torch.set_num_threads(1)
+    proxy = opened(flags.proxy, ["DDQN"])
+    results = numbers_in("json", flags.json, LAYOUT, new=True)
+    if not results:
+        scores, spread = agents_under(proxy, 0, 0.0, flags.agents)
+        results = {"proxy": flags.proxy, "game": proxy.game, "agents": flags.agents,
+                   "spread": [round(float(each), 5) for each in spread], "without": scores, "returns": {}}  # fmt: skip
+        write_numbers(flags.json, results)
+    for column, spread in enumerate(results["spread"]):
+        of_column = results["returns"].setdefault(str(column), {})
+        for scale in flags.scales:
+            if f"{scale:g}" not in of_column:
+                of_column[f"{scale:g}"] = agents_under(proxy, column, scale * spread, results["agents"])[0]
+                write_numbers(flags.json, results)
+                print(f"column {column}, noise {scale:g}: {np.mean(of_column[f'{scale:g}']):.1f}", flush=True)
+
+
+def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
+    """One line for each noisy number."""
+    (axis,) = axes
+    names = [*names_of(numbers["game"], len(numbers["spread"]) - 1), "reward"]
+    for column, colour in zip(numbers["returns"], COLOURS, strict=False):
+        scales = sorted(numbers["returns"][column], key=float)
+        scores = np.array([numbers["returns"][column][scale] for scale in scales])
+        at = [float(scale) for scale in scales]
+        axis.plot(at, scores.mean(1), "o-", color=colour, markersize=3, label=names[int(column)])
+        axis.fill_between(at, *np.quantile(scores, [0.25, 0.75], 1), color=colour, alpha=0.1, linewidth=0)
+    axis.axhline(np.mean(numbers["without"]), color=COLOURS[6], linewidth=0.8, linestyle=":", label="without noise")
+    axis.set(xscale="log", xlabel="standard deviation of the noise, relative", ylabel="real return (of 200)",
+             title=f"{numbers['proxy']}: {numbers['agents']} DDQN agents each")  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    flags, measuring, _ = measure_and_draw(__doc__)
+    measuring.add_argument("proxy", help="file, run folder or shipped name of a synthetic environment")
+    measuring.add_argument("--agents", type=int, default=32)
+    measuring.add_argument("--scales", nargs="+", type=float, default=list(SCALES), help="standard deviations")
+    values = flags.parse_args(argv)
+    if values.command == "measure":
+        return run_script(lambda: measure(values))
+    return run_script(lambda: draw_pages(values.source, LAYOUT, values.out, fill, lambda _: ([[0]], (WIDTH, 2.6)), NOTE))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Step size and score transformation of NES: how soon is a room of four cells solved by agents of its search?
+
+    python experiments/synthetic_environments/step_sizes.py measure --json exp_dir/step_sizes.json --searches 40
+    python experiments/synthetic_environments/step_sizes.py draw docs/results/step_sizes.json --out figure11.png
+
+Figure 11 of Ferreira et al. 2022: random search over the step size, the eight transformations, mirrored perturbations
+and a step that is divided by their number. A search has 16 perturbations, 16 agents on the mean, and 50 generations; it
+ends at the first mean whose agents, Q-learning, reach 0.8 on the real room.
+"""
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from control.cli.parse import parse  # noqa: E402
+from control.evolution.inner_loop import InnerLoop  # noqa: E402
+from control.evolution.strategies import NES  # noqa: E402
+from control.reports.files import write_numbers  # noqa: E402
+from control.reports.sheets import WIDTH, grid  # noqa: E402
+from control.reports.style import COLOURS  # noqa: E402
+from experiments.comparison import Layout, check_given, numbers_in, run_script  # noqa: E402
+from experiments.plotting import draw_pages, measure_and_draw  # noqa: E402
+from models.streams import Streams, derive_seed  # noqa: E402
+
+FLAGS = """--implementation SE --gamename emptyroom22 --agent QLearning --preset paper --proxy_hidden_size 32 --noise_std 0.1
+    --lr 0.5 --discount 0.9 --eps_init 0.5 --eps_min 0.01 --eps_decay 0.95 --train_episodes 100 --inner_steps 1000
+    --solved_reward 0.8"""
+GENERATIONS, WORKERS, BATCH = 50, 16, 40
+COLUMNS = ("step_size", "score_transform", "mirrored", "nes_step_size", "solved_after")
+LAYOUT = Layout(COLUMNS)
+NAMES = ("linear", "rank", "NES", "NES, positive", "best alone", "best if better", "better than the mean",
+         "better, sum 1")  # fmt: skip
+NOTE = "each point is a search; above the line: not solved within 50 generations; line: median of a third of a decade"
+
+
+def drawn(number: int) -> dict[str, Any]:
+    """The settings of the search of that ``number``."""
+    generator = np.random.default_rng(derive_seed(number, "step sizes"))
+    return {
+        "step_size": float(10 ** generator.uniform(-2, 2)), "score_transform": int(generator.integers(8)),
+        "mirrored": bool(generator.integers(2)), "nes_step_size": bool(generator.integers(2)),
+    }  # fmt: skip
+
+
+def solved_after(loop: InnerLoop, numbers: Sequence[int], generations: int) -> list[int]:
+    """Generations until the agents on the mean of each search solve the room; one more than ``generations`` if they do
+    not. The searches run side by side: the agents of a generation are one program."""
+    searches = {}
+    for number in numbers:
+        changes = drawn(number)
+        config = dataclasses.replace(loop.config, population=WORKERS * (1 + changes["mirrored"]), **changes)
+        searches[number] = NES(config, loop.stages.initial(Streams([derive_seed(number, "first mean")]))[0])
+    solved = dict.fromkeys(numbers, generations + 1)
+    for generation in range(1, generations + 1):
+        if not searches:
+            break
+        streams = Streams([derive_seed(number, f"noise {generation}") for number in searches])
+        noise = dict(zip(searches, streams.normal(WORKERS, len(next(iter(searches.values())).mean)), strict=True))
+        proxies = {number: torch.cat([search.mean.expand(WORKERS, -1), search.ask(noise[number])])
+                   for number, search in searches.items()}  # fmt: skip
+        seeds = [derive_seed(number, f"generation {generation}, agent {i}")
+                 for number, rows in proxies.items() for i in range(len(rows))]  # fmt: skip
+        scores = loop.run(torch.cat(list(proxies.values())), seeds).scores
+        of_search = dict(zip(proxies, scores.split([len(rows) for rows in proxies.values()]), strict=True))
+        for number, fitness in of_search.items():
+            mean_score = float(fitness[:WORKERS].mean())
+            if mean_score > loop.config.solved_reward:
+                solved[number] = generation
+                del searches[number]
+            else:
+                searches[number].tell(noise[number], fitness[WORKERS:], mean_score)
+    return [solved[number] for number in numbers]
+
+
+def measure(flags: argparse.Namespace) -> None:
+    """Run the searches that the file lacks, a batch after another. Raises SettingError for a file of another script."""
+    check_given(flags, LAYOUT, searches=1, generations=1)
+    torch.set_num_threads(1)
+    settings = parse(FLAGS.split())
+    loop = InnerLoop(settings.proxy, settings.run.agent, settings.agent, settings.run.gamename)
+    results = numbers_in("json", flags.json, LAYOUT, new=True) or {"generations": flags.generations, "cpu_seconds": 0.0}
+    results |= {name: results.get(name, []) for name in COLUMNS}
+    while (done := len(results["step_size"])) < flags.searches:
+        started = time.process_time()
+        numbers = range(done, min(done + BATCH, flags.searches))
+        generations = solved_after(loop, numbers, results["generations"])
+        for number, count in zip(numbers, generations, strict=True):
+            for name, value in (drawn(number) | {"solved_after": count}).items():
+                results[name].append(value)
+        results["cpu_seconds"] = round(results["cpu_seconds"] + time.process_time() - started, 1)
+        write_numbers(flags.json, results)
+        print(f"{numbers.stop:,} of {flags.searches:,} searches, {results['cpu_seconds']:.0f} CPU-s", flush=True)
+
+
+def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
+    """One panel for each transformation: generations over the step size, four kinds of searches."""
+    columns = {name: np.array(numbers[name]) for name in COLUMNS}
+    kinds = [(mirrored, divided) for mirrored in (True, False) for divided in (False, True)]
+    for transform, axis in enumerate(axes):
+        own = columns["score_transform"] == transform
+        for colour, (mirrored, divided) in zip(COLOURS, kinds, strict=False):
+            chosen = own & (columns["mirrored"] == mirrored) & (columns["nes_step_size"] == divided)
+            label = f"{'mirrored' if mirrored else 'not mirrored'}, step {'divided' if divided else 'whole'}"
+            axis.plot(columns["step_size"][chosen], columns["solved_after"][chosen], "o", color=colour, markersize=2.2,
+                      alpha=0.7, markeredgewidth=0, label=label)  # fmt: skip
+        edges = np.geomspace(0.01, 100, 13)
+        places = np.digitize(columns["step_size"][own], edges) - 1
+        solved = columns["solved_after"][own]
+        medians = [np.median(solved[places == i]) if (places == i).any() else np.nan for i in range(12)]
+        axis.plot(np.sqrt(edges[1:] * edges[:-1]), medians, color=COLOURS[6], linewidth=1.1)
+        axis.axhline(numbers["generations"] + 0.5, color=COLOURS[6], linewidth=0.6, linestyle=":")
+        axis.set(xscale="log", xlim=(0.01, 100), ylim=(0, numbers["generations"] + 3),
+                 title=f"{transform}: {NAMES[transform]}")  # fmt: skip
+        if transform >= 4:
+            axis.set_xlabel("step size")
+        if not transform % 4:
+            axis.set_ylabel("generations until solved")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    flags, measuring, _ = measure_and_draw(__doc__)
+    measuring.add_argument("--searches", type=int, default=2000, help="of all calls together")
+    measuring.add_argument("--generations", type=int, default=GENERATIONS, help="of a new file")
+    values = flags.parse_args(argv)
+    if values.command == "measure":
+        return run_script(lambda: measure(values))
+    cells = (grid(8, 4), (WIDTH, 3.4))
+    return run_script(lambda: draw_pages(values.source, LAYOUT, values.out, fill, lambda _: cells, NOTE))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""The time of a step of synthetic environments and of the real ones, in Gymnasium, with random actions.
+
+    python experiments/synthetic_environments/step_times.py measure cartpole-mdp --json exp_dir/step_times.json
+    python experiments/synthetic_environments/step_times.py draw docs/results/step_times.json --out step_times.png
+
+As the table of Ferreira et al. 2022. CPU time of this process alone, so that other programs hardly matter; 50 episodes,
+and at least 5,000 steps where episodes are short.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import gymnasium  # noqa: E402
+
+import understudy  # noqa: E402  # registers the synthetic environments
+from control.reports.files import write_numbers  # noqa: E402
+from control.reports.sheets import WIDTH  # noqa: E402
+from control.reports.style import COLOURS  # noqa: E402
+from experiments.comparison import Layout, check_given, run_script  # noqa: E402
+from experiments.plotting import draw_pages, measure_and_draw  # noqa: E402
+from models.settings import SettingError  # noqa: E402
+from understudy.kinds import KINDS  # noqa: E402
+from understudy.program import IDS  # noqa: E402
+
+LAYOUT = Layout(("kind", "game", "microseconds", "steps", "episodes"), 1)
+NOTE = "CPU time of a step with a random action, resets included; one environment in one process"
+
+
+def timed(env: Any, episodes: int) -> dict[str, Any]:
+    """Microseconds of a step, steps and episodes."""
+    env.action_space.seed(0)
+    env.reset(seed=0)
+    steps, played, started = 0, 0, time.process_time()
+    while played < episodes or steps < 100 * episodes:
+        env.reset()
+        over = False
+        while not over:
+            _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            steps, over = steps + 1, terminated or truncated
+        played += 1
+    seconds = time.process_time() - started
+    return {"microseconds": round(1e6 * seconds / steps, 2), "steps": steps, "episodes": played}
+
+
+def measure(flags: argparse.Namespace) -> None:
+    """Time the synthetic environments and the real ones. Raises SettingError or ProxyError for what is none."""
+    check_given(flags, LAYOUT, episodes=1)
+    proxies = {name: understudy.load(name) for name in flags.proxies}
+    for name, proxy in proxies.items():
+        if KINDS[proxy.kind].used_by:
+            line = f"proxies is {name!r}, which is a {KINDS[proxy.kind].called}"
+            raise SettingError(f"{line}; allowed: synthetic environments", "proxies")
+    results = {}
+    for name, proxy in proxies.items():
+        game = proxy.game.partition(",")[0]
+        if game not in results:
+            results[game] = {"kind": "real", "game": game} | timed(gymnasium.make(IDS.get(game, game)), flags.episodes)
+        made = gymnasium.make("understudy/Synthetic-v0", proxy=name)
+        results[name] = {"kind": proxy.kind, "game": game} | timed(made, flags.episodes)
+    for name, row in results.items():
+        print(f"{name:<24}{row['microseconds']:8.1f} us a step, {row['steps']:,} steps", flush=True)
+    write_numbers(flags.json, results)
+
+
+def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
+    """One bar for each environment."""
+    (axis,) = axes
+    colours = {"real": COLOURS[1], "mdp": COLOURS[2], "bandit": COLOURS[0]}
+    for place, (name, row) in enumerate(numbers.items()):
+        axis.barh(place, row["microseconds"], 0.6, color=colours[row["kind"]])
+        axis.text(row["microseconds"], place, f" {row['microseconds']:.0f}", va="center", fontsize=7)
+    axis.set_yticks(range(len(numbers)), [name if row["kind"] != "real" else f"{name}, real"
+                                          for name, row in numbers.items()])  # fmt: skip
+    axis.set(ylim=(len(numbers) - 0.4, -0.6), xlabel="microseconds of a step")
+    axis.grid(False, axis="y")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    flags, measuring, _ = measure_and_draw(__doc__)
+    measuring.add_argument("proxies", nargs="+", help="files, run folders or shipped names")
+    measuring.add_argument("--episodes", type=int, default=50)
+    values = flags.parse_args(argv)
+    if values.command == "measure":
+        return run_script(lambda: measure(values))
+    return run_script(lambda: draw_pages(values.source, LAYOUT, values.out, fill, lambda _: ([[0]], (WIDTH, 1.9)), NOTE))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
