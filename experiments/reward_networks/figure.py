@@ -1,7 +1,7 @@
 """The figures of Ferreira et al. 2022 on reward networks, with ours: 5 and 9 are learning curves, 10 is a map.
 
     python experiments/reward_networks/figure.py curves docs/results/reward_networks.json --out figure5.png
-    python experiments/reward_networks/figure.py curves docs/results/paper_rewards.json --columns 3 --out figures5and9.png
+    python experiments/reward_networks/figure.py curves docs/results/paper_rewards.json --columns 3 --out figure5.png
     python experiments/reward_networks/figure.py map cliff-additive-potential --simplify --out figure10.png
 
 Curves are what compare.py has written: returns at tests on the real reward, mean and quartiles over agents, against
@@ -46,8 +46,8 @@ from understudy.rewards import shaped  # noqa: E402
 # What the figure shows of a file with more comparisons and rewards than can be told apart.
 COMPARISONS = ("cliff, QLearning", "cliff, QLearning, vary_hp=true", "cliff, SARSA, lr=0.5", "cartpole-200, DDQN",
                "cartpole-200, DDQN, vary_hp=true", "cartpole-200, DuelingDDQN")  # fmt: skip
-REWARDS = ("exclusive-potential", "additive-potential", "exclusive", "additive", "learned", "native", "count", "optimal", "by hand x 1", "by hand x 10",
-           "icm", "rnd", "trained")  # fmt: skip
+REWARDS = ("exclusive-potential", "additive-potential", "exclusive", "additive", "learned", "native", "count",
+           "optimal", "by hand x 1", "by hand x 10", "icm", "rnd", "trained")  # fmt: skip
 MEANT = {"vary_hp=true": "sampled hyperparameters", "lr=0.5": "learning rate 0.5"}
 NOTE = "line: mean over agents; band: quartiles; solved: the return that a search is told to reach"
 FALL = -50.0  # what `--simplify` leaves out: falls, and what pays as badly
@@ -85,7 +85,7 @@ def curves(
             level = SOLVED.get(key.split(",")[0])
             if level is not None:
                 draw_levels(axis, [Level(level, "solved", "")], {}, labels=False)
-            set_title(axis, ", ".join(MEANT.get(part, part) for part in key.split(", ")), 6.4 / columns)
+            set_title(axis, ", ".join(MEANT.get(part, part) for part in key.split(", ")), 5.6 / columns)
             axis.set(xlabel="training steps of an agent", ylabel="return on the real reward")
 
 

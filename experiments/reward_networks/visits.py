@@ -73,7 +73,9 @@ def measure(flags: argparse.Namespace) -> None:
     check_given(flags, LAYOUT, agents=1, steps=1)
     proxy = files.load(flags.reward)
     if proxy.game != "cliff" or proxy.config.proxy != "reward":
-        raise SettingError(f"reward is {flags.reward!r}, {proxy.config.proxy} of {proxy.game}; allowed: reward of cliff")
+        raise SettingError(
+            f"reward is {flags.reward!r}, {proxy.config.proxy} of {proxy.game}; allowed: reward of cliff"
+        )
     torch.set_num_threads(1)
     settings = parse(FLAGS.format(agent=flags.agent).split())
     results = {}
@@ -97,7 +99,7 @@ def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
     """One map for each reward, on one logarithmic scale of colours."""
     from matplotlib.colors import LogNorm
 
-    scale = LogNorm(1e-4, 1)
+    scale = LogNorm(1e-4, 0.3)
     for axis, (name, row) in zip(axes, numbers.items(), strict=True):
         share = np.array(row["share"]).reshape(-1, COLUMNS)
         image = axis.imshow(np.maximum(share, 1e-4), norm=scale, cmap="viridis", aspect="equal")

@@ -1,13 +1,13 @@
-"""New agents that train on the real environment, on synthetic ones searched with fixed hyperparameters, and on synthetic
-ones searched with varied hyperparameters.
+"""New agents in three arms: trained on the real environment, on synthetic environments whose search had agents of fixed
+hyperparameters, and on others whose search had agents of varied hyperparameters.
 
     python experiments/synthetic_environments/arms.py measure cartpole-200 --searches 5 --json exp_dir/arms.json
     python experiments/synthetic_environments/arms.py draw docs/results/arms.json --game cartpole-200 --out figure3.png
 
 Figures 3 (CartPole) and 7 (Acrobot) of Ferreira et al. 2022. A search ends at the first mean whose 16 agents solve the
-game. Then agents of three kinds, none of them in any search, train on each synthetic environment for 3,000 steps;
-others train on the real environment until their last ten episodes solve it, for at most ``--real_steps`` steps. All draw
-learning rate, batch size, width and depth, and are tested in ten episodes of the real environment.
+game. Then agents of three kinds, none of them in any search, train on each synthetic environment for as long as it was
+made for. Others train on the real environment until their last ten episodes solve it, or for ``--real_steps`` steps.
+All draw learning rate, batch size, width and depth, and are tested in ten episodes of the real environment.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from control.reports.style import COLOURS  # noqa: E402
 from experiments.comparison import Layout, check_given, numbers_in, run_script  # noqa: E402
 from experiments.plotting import density, draw_pages, measure_and_draw  # noqa: E402
 from models.proxies import files  # noqa: E402
-from models.registry import default_config  # noqa: E402
+from models.proxies.synthetic.config import PROXIES  # noqa: E402
 from models.settings import SettingError, kinds  # noqa: E402
 
 GAMES = {"cartpole-200": "CartPole, 200 steps", "acrobot": "Acrobot"}
@@ -48,20 +48,20 @@ ARMS = {
 SEARCH = {"fixed": ["--no_vary_hp"], "varied": ["--vary_hp", "--vary", "lr,batch_size"]}
 COLOUR = dict(zip(ARMS, (COLOURS[1], COLOURS[0], COLOURS[2]), strict=True))
 LAYOUT = Layout(("returns", "steps", "episodes"), 3)  # game -> arm -> agent; a list for each synthetic environment
-STEPS = 3000
-NOTE = ("densities: Gaussian kernels; bars: mean steps and episodes of a training, line: standard deviation of the steps; "
-        "number: mean return in ten test episodes of each agent; all agents draw their hyperparameters")  # fmt: skip
+VIOLINS = "densities of the returns in ten test episodes of each agent; lines: smallest, mean and largest"
+NOTE = """densities: Gaussian kernels; bars: mean steps and episodes of a training, line: standard deviation of steps;
+number: mean return in ten test episodes of each agent; all agents draw their hyperparameters"""
 
 
-def searched(game: str, arm: str, seed: int, folder: Path, more: Sequence[str]) -> Path:
+def searched(game: str, proxy: str, arm: str, seed: int, folder: Path, more: Sequence[str]) -> Path:
     """The folder of a finished search, which goes on if it was stopped."""
     target = {"cartpole-200": "195", "acrobot": "-100"}[game]
-    command = [sys.executable, "trainer.py", "--implementation", "SE", "--gamename", game, *SEARCH[arm],
-               "--exp_name", f"arms_{arm}", "--target_return", target, "--eval_every", "2", "--keep_best", "1",
-               "--retest_agents", "1", "--report_agents", "1", "--seed", str(seed), "--logdir", str(folder),
-               "--no_record", "--resume", *more]  # fmt: skip
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    return folder / game / f"arms_{arm}" / "SE" / f"seed_{seed}" / "version_0"
+    flags = f"""--implementation SE --gamename {game} --proxy {proxy} --exp_name arms_{proxy}_{arm} --seed {seed}
+        --target_return {target} --eval_every 2 --keep_best 1 --retest_agents 1 --report_agents 1
+        --no_record --resume"""
+    command = [sys.executable, str(ROOT / "trainer.py"), *flags.split(), *SEARCH[arm], "--logdir", str(folder), *more]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder / game / f"arms_{proxy}_{arm}" / "SE" / f"seed_{seed}" / "version_0"
 
 
 def columns(outcome: Outcome) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def columns(outcome: Outcome) -> dict[str, Any]:
 def on_synthetic(folder: Path, kind: str, count: int, seed: int) -> dict[str, Any]:
     """New agents on the winner of a search."""
     proxy = files.load(str(folder))
-    config = dataclasses.replace(proxy.config, test_episodes=10, inner_steps=STEPS, inner_rule="budget")
+    config = dataclasses.replace(proxy.config, test_episodes=10, inner_steps=proxy.config.steps_in_use)
     loop = InnerLoop(config, kind, agent_settings(proxy, kind, {"vary_hp": True}), proxy.game)
     seeds = fresh_seeds(seed, f"arms, {kind}", count)
     return columns(loop.run(proxy.parameters.expand(count, -1), seeds))
@@ -85,13 +85,9 @@ def on_real(folder: Path, kind: str, count: int, steps: int) -> dict[str, Any]:
     proxy = files.load(str(folder))
     agent = agent_settings(proxy, kind, {"vary_hp": True})
     known = kinds(type(agent))
-    usual = default_config(kind, proxy.game)
-    changes = {"num_envs": 1, "init_episodes": 10, "buffer_size": 100_000, "eps_fraction": None} | (
-        {} if kind != "TD3Discrete" else {"updates_per_step": getattr(usual, "updates_per_step", 1)}
-    )
+    changes = {"num_envs": 1, "fill": 0, "init_episodes": 10, "buffer_size": 100_000, "eps_fraction": None}
     agent = dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in known})
-    config = dataclasses.replace(proxy.config, test_episodes=10, inner_steps=steps, inner_rule="tests")
-    loop = InnerLoop(config, kind, agent, proxy.game)
+    loop = InnerLoop(dataclasses.replace(proxy.config, test_episodes=10), kind, agent, proxy.game)
     outcome = loop.run(None, fresh_seeds(0, f"arms, {kind}, real", count), inner_rule="solved", inner_steps=steps)
     return columns(outcome)
 
@@ -101,11 +97,13 @@ def measure(flags: argparse.Namespace, more: Sequence[str]) -> None:
     check_given(flags, LAYOUT, searches=1, agents=1, real_agents=1, real_steps=1)
     torch.set_num_threads(1)
     results = numbers_in("json", flags.json, LAYOUT, new=True)
-    of_game = results.setdefault(flags.game, {})
+    of_game = results.setdefault(f"{flags.game}, {flags.proxy}", {})
     for seed in range(flags.searches):
         for arm in SEARCH:
             started = time.process_time()
-            folder = functools.cache(functools.partial(searched, flags.game, arm, seed, flags.logdir, more))
+            folder = functools.cache(
+                functools.partial(searched, flags.game, flags.proxy, arm, seed, flags.logdir, more)
+            )
             for kind in flags.kinds:
                 cell = of_game.setdefault(arm, {}).setdefault(kind, {"returns": [], "steps": [], "episodes": []})
                 if len(cell["returns"]) > seed:
@@ -118,12 +116,24 @@ def measure(flags: argparse.Namespace, more: Sequence[str]) -> None:
     for kind in flags.kinds:
         cell = of_game.setdefault("real", {}).setdefault(kind, {"returns": [], "steps": [], "episodes": []})
         if not cell["returns"]:
-            folder = functools.cache(functools.partial(searched, flags.game, "fixed", 0, flags.logdir, more))
+            folder = functools.cache(
+                functools.partial(searched, flags.game, flags.proxy, "fixed", 0, flags.logdir, more)
+            )
             row = on_real(folder(), kind, flags.real_agents, flags.real_steps)
             cell.update({name: [values] for name, values in row.items()})
             write_numbers(flags.json, results)
             print(f"{flags.game}, real, {kind}: mean {np.mean(row['returns']):.1f}, steps {np.mean(row['steps']):,.0f}",
                   flush=True)  # fmt: skip
+
+
+def violins(game: str, axes: list[Any], numbers: dict[str, Any]) -> None:
+    """One panel for each arm, a violin of the returns of DDQN's tests for each synthetic environment."""
+    for axis, arm in zip(axes, SEARCH, strict=True):
+        returns = numbers[game][arm]["DDQN"]["returns"]
+        parts = axis.violinplot(returns, range(len(returns)), widths=0.8, showmeans=True)
+        for part in (*parts["bodies"], *(parts[name] for name in ("cmeans", "cmins", "cmaxes", "cbars"))):
+            part.set_color(COLOUR[arm])
+        axis.set(title=f"DDQN {ARMS[arm]}", xlabel="search seed", ylabel="test return", xticks=range(len(returns)))
 
 
 def groups(cells: dict[str, Any]) -> list[tuple[str, str, dict[str, np.ndarray]]]:
@@ -141,7 +151,7 @@ def groups(cells: dict[str, Any]) -> list[tuple[str, str, dict[str, np.ndarray]]
     return found
 
 
-def fill(game: str, axes: list[Any], numbers: dict[str, Any]) -> None:
+def densities(game: str, axes: list[Any], numbers: dict[str, Any]) -> None:
     """Two rows: densities of returns, and bars of steps and episodes, of each kind of agents."""
     of_game = numbers[game]
     shown = [kind for kind in AGENTS if any(kind in cells for cells in of_game.values())]
@@ -177,22 +187,30 @@ def fill(game: str, axes: list[Any], numbers: dict[str, Any]) -> None:
 def draw(flags: argparse.Namespace) -> None:
     """Write the figure of one game. Raises SettingError for a game that the file lacks."""
     games = numbers_in("source", flags.source, LAYOUT)
-    if flags.game not in games:
-        raise SettingError(f"game is {flags.game!r}; allowed with '{flags.source}': {', '.join(games)}", "game")
-    count = len({kind for cells in games[flags.game].values() for kind in cells})
-    draw_pages(flags.source, LAYOUT, flags.out, functools.partial(fill, flags.game),
-               lambda _: (rows(count, count), (WIDTH, 4.2)), NOTE, title=GAMES[flags.game])  # fmt: skip
+    key = f"{flags.game}, {flags.proxy}"
+    if key not in games:
+        raise SettingError(f"game and proxy are {key!r}; allowed with '{flags.source}': {'; '.join(games)}", "game")
+    count = len({kind for cells in games[key].values() for kind in cells})
+    size = len(next(iter(games[key]["fixed"].values()))["returns"])
+    title = f"{GAMES[flags.game]}: {size} synthetic {flags.proxy}s in each arm"
+    panels = ([[0], [1]], (WIDTH, 4.2)) if flags.consistency else (rows(count, count), (WIDTH, 4.2))
+    fill = violins if flags.consistency else densities
+    note = VIOLINS if flags.consistency else NOTE
+    draw_pages(flags.source, LAYOUT, flags.out, functools.partial(fill, key), lambda _: panels, note, title=title)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     flags, measuring, drawing = measure_and_draw(__doc__)
     measuring.add_argument("game", choices=GAMES)
+    measuring.add_argument("--proxy", choices=PROXIES, default="mdp", help="what is searched for")
     measuring.add_argument("--searches", type=int, default=20, help="of each arm")
     measuring.add_argument("--agents", type=int, default=10, help="of each kind on each synthetic environment")
     measuring.add_argument("--real_agents", type=int, default=40, help="of each kind on the real environment")
     measuring.add_argument("--real_steps", type=int, default=50_000, help="largest number of steps of these")
     measuring.add_argument("--kinds", nargs="+", choices=AGENTS, default=AGENTS, help="agents that are trained")
     measuring.add_argument("--logdir", type=Path, default=Path("exp_dir"), help="folder of the searches")
+    drawing.add_argument("--proxy", choices=PROXIES, default="mdp", help="what was searched for")
+    drawing.add_argument("--consistency", action="store_true", help="one violin for each synthetic environment")
     drawing.add_argument("--game", choices=GAMES, default="cartpole-200")
     values, more = flags.parse_known_args(argv)
     if more and values.command == "draw":

@@ -2,8 +2,11 @@
 
     python experiments/synthetic_environments/behaviour.py cartpole-mdp --out docs/images/behaviour_mdp.png
 
-As in figure 4 of Ferreira et al. 2022. ``--dark`` names a second file, for a dark page, of the same ten agents, and
-``--paid`` one for what a bandit pays for.
+    python experiments/synthetic_environments/behaviour.py cartpole-mdp --numbers docs/results/behaviour.json
+
+Figures 4 (CartPole) and 8 (Acrobot) of Ferreira et al. 2022. ``--dark`` names a second file, for a dark page, of the
+same ten agents, and ``--paid`` one for what a bandit pays for. ``--json`` adds the histograms to a file, from which
+``--numbers`` draws them again.
 """
 
 import argparse
@@ -11,27 +14,99 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from control.cli.parse import parse  # noqa: E402
 from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
 from control.loops.build import check_spaces  # noqa: E402
-from control.reports.style import Look  # noqa: E402
-from control.reports.synthetic import behaviour, draw_behaviour, draw_rewards  # noqa: E402
-from experiments.comparison import figure_to_write, run_script  # noqa: E402
+from control.reports.files import write_numbers  # noqa: E402
+from control.reports.sheets import WIDTH, balanced, rows, sheet  # noqa: E402
+from control.reports.style import COLOURS, Look  # noqa: E402
+from control.reports.synthetic import behaviour, draw_rewards, names_of  # noqa: E402
+from experiments.comparison import Layout, check_given, figure_to_write, numbers_in, run_script  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
 from models.registry import agent_class, named_agents  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 
+BINS = 60
+LAYOUT = Layout(("game", "kind", "panels"), 1)
+LABELS = {
+    "synthetic": "agents in training on the synthetic environment",
+    "real": "the real environment: the same agents, greedy",
+    "synthetic on real": "answers of the synthetic environment to real states and actions",
+}
+NOTE = (f"ten agents, ten episodes each; {BINS} bins from the 0.2 % to the 99.8 % quantile of all samples; "
+        "states after a step, and the reward that it pays")  # fmt: skip
 
-def make(name: str, agent: str, out: Path, dark: Path | None, paid: Path | None) -> None:
+
+def histograms(data: dict[str, np.ndarray], game: str, bandit: bool) -> list[dict[str, Any]]:
+    """Shares of the samples ``[N, S + 1]`` of each kind in 60 bins, for each number of a state and for the reward. A
+    bandit answers with no next state."""
+    size = data["real"].shape[1] - 1
+    panels = []
+    for i, name in enumerate([*names_of(game, size), "reward"]):
+        shown = {what: samples[:, i] for what, samples in data.items()
+                 if not (bandit and what == "synthetic on real" and i < size)}  # fmt: skip
+        ends = [np.quantile(samples, [0.002, 0.998]) for samples in shown.values()]
+        low, high = min(low for low, _ in ends), max(high for _, high in ends)
+        margin = 0.05 * max(high - low, 1e-3)
+        edges = np.linspace(low - margin, high + margin, BINS + 1)
+        shares = {what: [float(f"{share:.4g}") for share in np.histogram(samples, edges)[0] / len(samples)]
+                  for what, samples in shown.items()}  # fmt: skip
+        panels.append({"name": name, "edges": [float(f"{edge:.5g}") for edge in edges]} | shares)
+    return panels
+
+
+def fill(axes: list[Any], panels: list[dict[str, Any]], first: Sequence[int]) -> None:
+    """One panel for each number, all on one logarithmic axis; those in ``first`` begin a row."""
+    for i, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
+        for what, colour, style in zip(LABELS, COLOURS, ("-", "-", (0, (3, 1))), strict=False):
+            if what in panel:
+                axis.stairs(
+                    panel[what], panel["edges"], color=colour, linestyle=style, linewidth=1.1, label=LABELS[what]
+                )
+        axis.set(xlabel=panel["name"], yscale="log", ylim=(1e-4, 2))
+        if i in first:
+            axis.set_ylabel("share of samples")
+
+
+def draw(panels: list[dict[str, Any]], figures: dict[str, Path], numbers: Path | None) -> None:
+    """Write the figure for each page, theme -> file."""
+    lengths = balanced(len(panels))
+    for theme, path in figures.items():
+        with sheet(path, rows(*lengths), (WIDTH, 1.75 * len(lengths)), Look(theme), numbers, note=NOTE) as axes:
+            fill(axes, panels, np.cumsum([0, *lengths]).tolist())
+        print(f"Figure:  {path}")
+
+
+def draw_again(flags: argparse.Namespace) -> None:
+    """Draw what an earlier call has measured. Raises SettingError for a synthetic environment that the file lacks."""
+    rows_of = numbers_in("numbers", flags.numbers, LAYOUT)
+    if flags.proxy not in rows_of:
+        raise SettingError(f"proxy is {flags.proxy!r}; allowed with '{flags.numbers}': {', '.join(rows_of)}", "proxy")
+    draw(rows_of[flags.proxy]["panels"], pages(flags), flags.numbers)
+
+
+def pages(flags: argparse.Namespace) -> dict[str, Path]:
+    """The figures to write, theme -> file."""
+    dark = {"dark": figure_to_write("dark", flags.dark)} if flags.dark else {}
+    return {"light": figure_to_write("out", flags.out)} | dark
+
+
+def make(flags: argparse.Namespace) -> None:
     """Train ten agents and draw. Raises SettingError for what is no synthetic environment."""
-    figures = {"light": figure_to_write("out", out)} | ({"dark": figure_to_write("dark", dark)} if dark else {})
+    if flags.numbers:
+        return draw_again(flags)
+    name, agent, paid = flags.proxy, flags.agent, flags.paid
+    check_given(flags, LAYOUT)
+    figures = pages(flags)
     proxy = proxy_or_checkpoint(name)
     if not isinstance(proxy, Proxy) or proxy.config.proxy not in ("mdp", "bandit"):
         raise SettingError(f"proxy is {name!r}, which is no synthetic environment")
@@ -43,9 +118,12 @@ def make(name: str, agent: str, out: Path, dark: Path | None, paid: Path | None)
         check_spaces(settings.run, agent_class(each), proxy.spaces, each)
     settings = dataclasses.replace(settings, agent=agent_settings(proxy, agent, {}), proxy=proxy.config)
     data = behaviour(proxy, settings)
-    for theme, path in figures.items():
-        draw_behaviour(path, data, proxy.game, proxy.config.proxy == "bandit", Look(theme))
-        print(f"Figure:  {path}")
+    panels = histograms(data, proxy.game, proxy.config.proxy == "bandit")
+    draw(panels, figures, None)
+    if flags.json:
+        known = numbers_in("json", flags.json, LAYOUT, new=True)
+        known[name] = {"game": proxy.game, "kind": proxy.config.proxy, "panels": panels}
+        write_numbers(flags.json, known)
     if rewards:
         print(f"Figure:  {draw_rewards(rewards, data, proxy, Look())}")
 
@@ -57,9 +135,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--out", type=Path, default=Path("behaviour.png"), help=".png, .pdf or .svg")
     flags.add_argument("--dark", type=Path, help="the same for a dark page")
     flags.add_argument("--paid", type=Path, help="what a bandit pays for, over state and action")
-    given = flags.parse_args(argv)
+    flags.add_argument("--json", type=Path, help="add the histograms to this file")
+    flags.add_argument("--numbers", type=Path, help="draw the histograms of this file; nobody trains")
+    values = flags.parse_args(argv)
     torch.set_num_threads(1)
-    return run_script(lambda: make(given.proxy, given.agent, given.out, given.dark, given.paid))
+    return run_script(lambda: make(values))
 
 
 if __name__ == "__main__":

@@ -60,7 +60,9 @@ def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
     for axis, (name, order, scores, truth) in zip(axes, panels_of(numbers["results"]), strict=True):
         axis.plot(scores, truth, "o", color=COLOURS[ORDERS.index(order)], markersize=3, markeredgewidth=0, alpha=0.8)
         axis.set(title=name, xlabel=order)
-        words = f"S {rank_correlation(scores, truth):.2f}, K {kendall(scores, truth):.2f}, P {pearson(scores, truth):.2f}"
+        words = (
+            f"S {rank_correlation(scores, truth):.2f}, K {kendall(scores, truth):.2f}, P {pearson(scores, truth):.2f}"
+        )
         axis.text(0.03, 0.97, words, transform=axis.transAxes, fontsize=6.5, va="top")
     for axis in (axes[0], axes[len(axes) // 2]):
         axis.set_ylabel("trained on the real one")

@@ -1,7 +1,7 @@
 """The published search beside ours: the return of new agents on the mean, generation by generation.
 
     python experiments/synthetic_environments/learning_curves.py measure cartpole --seeds 10 --json exp_dir/curves.json
-    python experiments/synthetic_environments/learning_curves.py draw docs/results/learning_curves.json --out figure2.png
+    python experiments/synthetic_environments/learning_curves.py draw docs/results/learning_curves.json --out 2.png
 
 Figure 2 of Ferreira et al. 2022: NES of the published sizes (``--preset paper``: 16 mirrored pairs, 16 agents on the
 mean, agents that stop once their returns no longer change, 200 generations), thin lines for the seeds and their mean.
@@ -56,13 +56,13 @@ def measure(flags: argparse.Namespace) -> None:
     check_given(flags, LAYOUT, seeds=1, generations=1)
     for seed in range(flags.seeds):
         for search in flags.searches:
-            command = [sys.executable, "trainer.py", "--implementation", "SE", "--gamename", flags.game, "--exp_name",
-                       f"curves_{search}", "--seed", str(seed), "--keep_best", "1", "--retest_agents", "1",
-                       "--report_agents", "1", "--no_record", "--logdir", str(flags.logdir), "--resume",
+            words = f"""--implementation SE --gamename {flags.game} --exp_name curves_{search} --seed {seed}
+                --keep_best 1 --retest_agents 1 --report_agents 1 --no_record --resume"""
+            command = [sys.executable, str(ROOT / "trainer.py"), *words.split(), "--logdir", str(flags.logdir),
                        *flags_of(flags.game, search)]  # fmt: skip
             if flags.generations:
                 command += ["--generations", str(flags.generations)]
-            subprocess.run([*command, *flags.more], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([*command, *flags.more], check=True, stdout=subprocess.DEVNULL)
             collect(flags, search, seed)
 
 

@@ -3,8 +3,8 @@
     python experiments/synthetic_environments/robustness.py measure cartpole-mdp --json exp_dir/robustness.json
     python experiments/synthetic_environments/robustness.py draw docs/results/robustness.json --out robustness.png
 
-As the figure of Ferreira et al. 2022: Gaussian noise on the reward or on one number of the observations, of so many times
-the standard deviation that this number has while agents train; then the return of these agents on the real environment.
+As the figure of Ferreira et al. 2022: Gaussian noise on the reward or on one number of the observations, of so many
+times the standard deviation that this number has while agents train; then these agents' return on the real environment.
 The states of the synthetic environment itself are as they were: only what agents see of them is not.
 """
 
@@ -83,7 +83,9 @@ class NoisyLoop(InnerLoop):
 
 def agents_under(proxy: Proxy, column: int, noise: float, agents: int) -> tuple[list[float], Tensor]:
     """The mean real return of each agent, and the standard deviations ``[S + 1]`` of what the environment answered."""
-    config = replace(proxy.config, inner_steps=proxy.config.steps_in_use, compiled=False, test_episodes=10, test_limit=200)
+    config = replace(
+        proxy.config, inner_steps=proxy.config.steps_in_use, compiled=False, test_episodes=10, test_limit=200
+    )
     loop = NoisyLoop(config, "DDQN", agent_settings(proxy, "DDQN", {"vary_hp": False}), proxy.game)
     loop.column, loop.noise = column, noise
     scores = loop.run(proxy.parameters.expand(agents, -1), fresh_seeds(0, "robustness", agents)).scores
@@ -135,7 +137,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     values = flags.parse_args(argv)
     if values.command == "measure":
         return run_script(lambda: measure(values))
-    return run_script(lambda: draw_pages(values.source, LAYOUT, values.out, fill, lambda _: ([[0]], (WIDTH, 2.6)), NOTE))
+    return run_script(
+        lambda: draw_pages(values.source, LAYOUT, values.out, fill, lambda _: ([[0]], (WIDTH, 2.6)), NOTE)
+    )
 
 
 if __name__ == "__main__":

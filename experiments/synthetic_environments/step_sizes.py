@@ -33,15 +33,15 @@ from experiments.comparison import Layout, check_given, numbers_in, run_script  
 from experiments.plotting import draw_pages, measure_and_draw  # noqa: E402
 from models.streams import Streams, derive_seed  # noqa: E402
 
-FLAGS = """--implementation SE --gamename emptyroom22 --agent QLearning --preset paper --proxy_hidden_size 32 --noise_std 0.1
-    --lr 0.5 --discount 0.9 --eps_init 0.5 --eps_min 0.01 --eps_decay 0.95 --train_episodes 100 --inner_steps 1000
-    --solved_reward 0.8"""
+FLAGS = """--implementation SE --gamename emptyroom22 --agent QLearning --preset paper --proxy_hidden_size 32
+    --noise_std 0.1 --lr 0.5 --discount 0.9 --eps_init 0.5 --eps_min 0.01 --eps_decay 0.95 --train_episodes 100
+    --inner_steps 1000 --solved_reward 0.8"""
 GENERATIONS, WORKERS, BATCH = 50, 16, 40
 COLUMNS = ("step_size", "score_transform", "mirrored", "nes_step_size", "solved_after")
 LAYOUT = Layout(COLUMNS)
 NAMES = ("linear", "rank", "NES", "NES, positive", "best alone", "best if better", "better than the mean",
          "better, sum 1")  # fmt: skip
-NOTE = "each point is a search; above the line: not solved within 50 generations; line: median of a third of a decade"
+NOTE = "point: a search; above the dots: not solved within 50 generations; line: median of each decade of step sizes"
 
 
 def drawn(number: int) -> dict[str, Any]:
@@ -114,10 +114,10 @@ def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
             label = f"{'mirrored' if mirrored else 'not mirrored'}, step {'divided' if divided else 'whole'}"
             axis.plot(columns["step_size"][chosen], columns["solved_after"][chosen], "o", color=colour, markersize=2.2,
                       alpha=0.7, markeredgewidth=0, label=label)  # fmt: skip
-        edges = np.geomspace(0.01, 100, 13)
+        edges = np.geomspace(0.01, 100, 5)
         places = np.digitize(columns["step_size"][own], edges) - 1
         solved = columns["solved_after"][own]
-        medians = [np.median(solved[places == i]) if (places == i).any() else np.nan for i in range(12)]
+        medians = [np.median(solved[places == i]) if (places == i).any() else np.nan for i in range(len(edges) - 1)]
         axis.plot(np.sqrt(edges[1:] * edges[:-1]), medians, color=COLOURS[6], linewidth=1.1)
         axis.axhline(numbers["generations"] + 0.5, color=COLOURS[6], linewidth=0.6, linestyle=":")
         axis.set(xscale="log", xlim=(0.01, 100), ylim=(0, numbers["generations"] + 3),

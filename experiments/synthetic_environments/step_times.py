@@ -74,7 +74,7 @@ def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
     """One bar for each environment."""
     (axis,) = axes
     colours = {"real": COLOURS[1], "mdp": COLOURS[2], "bandit": COLOURS[0]}
-    for place, (name, row) in enumerate(numbers.items()):
+    for place, row in enumerate(numbers.values()):
         axis.barh(place, row["microseconds"], 0.6, color=colours[row["kind"]])
         axis.text(row["microseconds"], place, f" {row['microseconds']:.0f}", va="center", fontsize=7)
     axis.set_yticks(range(len(numbers)), [name if row["kind"] != "real" else f"{name}, real"
@@ -90,7 +90,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     values = flags.parse_args(argv)
     if values.command == "measure":
         return run_script(lambda: measure(values))
-    return run_script(lambda: draw_pages(values.source, LAYOUT, values.out, fill, lambda _: ([[0]], (WIDTH, 1.9)), NOTE))
+    return run_script(
+        lambda: draw_pages(values.source, LAYOUT, values.out, fill, lambda _: ([[0]], (WIDTH, 1.9)), NOTE)
+    )
 
 
 if __name__ == "__main__":
