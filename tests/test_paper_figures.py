@@ -1,4 +1,4 @@
-"""The figures of Ferreira et al. 2022: the scripts of experiments/ that measure and draw them, and the ones that ship."""
+"""The figures of Ferreira et al. 2022: the scripts of experiments/ that measure and draw them, and the shipped ones."""
 
 import hashlib
 import json
@@ -29,7 +29,9 @@ rewards = load_script("reward_networks/figure")
 def test_no_published_figure_is_older_than_its_numbers() -> None:
     """The page's commands say which file a figure is drawn from."""
     page = (ROOT / "docs/paper.md").read_text()
-    pairs = re.findall(r"^python experiments/.* (docs/results/\w+\.json).* --out exp_dir/(\w+)\.png", page, re.MULTILINE)
+    pairs = re.findall(
+        r"^python experiments/.* (docs/results/\w+\.json).* --out exp_dir/(\w+)\.png", page, re.MULTILINE
+    )
     assert len(pairs) >= 9
     for source, name in (pair for pair in pairs if not pair[1].endswith("_dark")):
         digest = hashlib.sha256((ROOT / source).read_bytes()).hexdigest()
@@ -137,12 +139,12 @@ def test_histograms_are_shares_of_samples() -> None:
 
 
 def test_draws_of_the_random_search_cover_their_ranges() -> None:
-    drawn = [step_sizes.drawn(number) for number in range(400)]
-    sizes = np.log10([each["step_size"] for each in drawn])
+    settings = [step_sizes.random_settings(number) for number in range(400)]
+    sizes = np.log10([each["step_size"] for each in settings])
     assert -2 <= sizes.min() < -1.9 and 1.9 < sizes.max() <= 2 and abs(sizes.mean()) < 0.23  # four standard errors
-    assert {each["score_transform"] for each in drawn} == set(range(8))
-    assert {(each["mirrored"], each["nes_step_size"]) for each in drawn} == {(a, b) for a in (0, 1) for b in (0, 1)}
-    assert step_sizes.drawn(7) == drawn[7]
+    assert {each["score_transform"] for each in settings} == set(range(8))
+    assert {(each["mirrored"], each["nes_step_size"]) for each in settings} == {(a, b) for a in (0, 1) for b in (0, 1)}
+    assert step_sizes.random_settings(7) == settings[7]
 
 
 def test_the_best_half_is_of_synthetic_environments() -> None:

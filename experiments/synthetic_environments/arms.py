@@ -138,31 +138,31 @@ def violins(game: str, axes: list[Any], numbers: dict[str, Any]) -> None:
 
 def groups(cells: dict[str, Any]) -> list[tuple[str, str, dict[str, np.ndarray]]]:
     """Arm, label and flat numbers of each density of a kind of agents; of synthetic environments also the best half."""
-    found = []
+    samples = []
     for arm in ARMS:
         if arm not in cells:
             continue
         cell = cells[arm]
-        best = sorted(range(len(cell["returns"])), key=lambda i, own=cell: -np.mean(own["returns"][i]))
-        for label, chosen in (("all", best), (f"best {-(-len(best) // 2)}", best[: -(-len(best) // 2)])):
+        best = sorted(range(len(cell["returns"])), key=lambda i, cell=cell: -np.mean(cell["returns"][i]))
+        for label, indices in (("all", best), (f"best {-(-len(best) // 2)}", best[: -(-len(best) // 2)])):
             if label == "all" or arm == "varied" and len(best) > 2:
-                found.append((arm, label, {name: np.concatenate([np.array(cell[name][i], float) for i in chosen])
+                samples.append((arm, label, {name: np.concatenate([np.array(cell[name][i], float) for i in indices])
                                            for name in ("returns", "steps", "episodes")}))  # fmt: skip
-    return found
+    return samples
 
 
 def densities(game: str, axes: list[Any], numbers: dict[str, Any]) -> None:
     """Two rows: densities of returns, and bars of steps and episodes, of each kind of agents."""
     of_game = numbers[game]
-    shown = [kind for kind in AGENTS if any(kind in cells for cells in of_game.values())]
+    kinds_present = [kind for kind in AGENTS if any(kind in cells for cells in of_game.values())]
     low, high = (0, 200) if game.startswith("cartpole") else (-500, -60)
-    for i, kind in enumerate(shown):
-        found = groups({arm: cells[kind] for arm, cells in of_game.items() if kind in cells})
-        above, below = axes[i], axes[i + len(shown)]
+    for i, kind in enumerate(kinds_present):
+        bars = groups({arm: cells[kind] for arm, cells in of_game.items() if kind in cells})
+        above, below = axes[i], axes[i + len(kinds_present)]
         at = np.linspace(low - 0.02 * (high - low), high + 0.02 * (high - low), 400)
-        most = max(values["steps"].mean() for *_, values in found)
-        scale = most / max(values["episodes"].mean() for *_, values in found)
-        for place, (arm, label, values) in enumerate(found):
+        most = max(values["steps"].mean() for *_, values in bars)
+        scale = most / max(values["episodes"].mean() for *_, values in bars)
+        for place, (arm, label, values) in enumerate(bars):
             style = "-" if label == "all" else "--"
             name = ARMS[arm] + ("" if label == "all" else ", the best half")
             height = density(values["returns"], at, 0.015 * (high - low))
@@ -172,12 +172,14 @@ def densities(game: str, axes: list[Any], numbers: dict[str, Any]) -> None:
             below.bar(place + 0.2, episodes.mean() * scale, 0.36, color=COLOUR[arm], alpha=0.35)
             below.plot([place - 0.2] * 2, [max(0, steps.mean() - steps.std()), steps.mean() + steps.std()],
                        color=COLOURS[6], linewidth=0.8)  # fmt: skip
-            below.text(place, most * 0.02, f"{values['returns'].mean():.1f}", ha="center", va="bottom", fontsize=7)
+            mean = f"{values['returns'].mean():.1f}"
+            below.text(place, 0.99, mean, ha="center", va="top", fontsize=7, transform=below.get_xaxis_transform())
         above.set(title=kind, xlabel="test return", xlim=(at[0], at[-1]), yscale="log", ylim=(1e-4, None))
-        below.set_xticks(range(len(found)), [f"{arm}\n{label}" for arm, label, _ in found], fontsize=6)
+        below.set_ylim(0, 1.2 * max(most, *(values["steps"].mean() + values["steps"].std() for *_, values in bars)))
+        below.set_xticks(range(len(bars)), [f"{arm}\n{label}" for arm, label, _ in bars], fontsize=6)
         below.grid(False, axis="x")
         below.secondary_yaxis("right", functions=(lambda y, s=scale: y / s, lambda y, s=scale: y * s)).set_ylabel(
-            "episodes (pale)" if kind == shown[-1] else ""
+            "episodes (pale)" if kind == kinds_present[-1] else ""
         )
         if not i:
             above.set_ylabel("density")
@@ -192,7 +194,7 @@ def draw(flags: argparse.Namespace) -> None:
         raise SettingError(f"game and proxy are {key!r}; allowed with '{flags.source}': {'; '.join(games)}", "game")
     count = len({kind for cells in games[key].values() for kind in cells})
     size = len(next(iter(games[key]["fixed"].values()))["returns"])
-    title = f"{GAMES[flags.game]}: {size} synthetic {flags.proxy}s in each arm"
+    title = f"{GAMES[flags.game]}; synthetic {flags.proxy}s in each arm: {size}"
     panels = ([[0], [1]], (WIDTH, 4.2)) if flags.consistency else (rows(count, count), (WIDTH, 4.2))
     fill = violins if flags.consistency else densities
     note = VIOLINS if flags.consistency else NOTE

@@ -52,14 +52,14 @@ def histograms(data: dict[str, np.ndarray], game: str, bandit: bool) -> list[dic
     size = data["real"].shape[1] - 1
     panels = []
     for i, name in enumerate([*names_of(game, size), "reward"]):
-        shown = {what: samples[:, i] for what, samples in data.items()
+        samples_of = {what: samples[:, i] for what, samples in data.items()
                  if not (bandit and what == "synthetic on real" and i < size)}  # fmt: skip
-        ends = [np.quantile(samples, [0.002, 0.998]) for samples in shown.values()]
+        ends = [np.quantile(samples, [0.002, 0.998]) for samples in samples_of.values()]
         low, high = min(low for low, _ in ends), max(high for _, high in ends)
         margin = 0.05 * max(high - low, 1e-3)
         edges = np.linspace(low - margin, high + margin, BINS + 1)
         shares = {what: [float(f"{share:.4g}") for share in np.histogram(samples, edges)[0] / len(samples)]
-                  for what, samples in shown.items()}  # fmt: skip
+                  for what, samples in samples_of.items()}  # fmt: skip
         panels.append({"name": name, "edges": [float(f"{edge:.5g}") for edge in edges]} | shares)
     return panels
 
@@ -87,7 +87,7 @@ def draw(panels: list[dict[str, Any]], figures: dict[str, Path], numbers: Path |
 
 
 def draw_again(flags: argparse.Namespace) -> None:
-    """Draw what an earlier call has measured. Raises SettingError for a synthetic environment that the file lacks."""
+    """Draw the histograms of an earlier call. Raises SettingError for a synthetic environment that the file lacks."""
     rows_of = numbers_in("numbers", flags.numbers, LAYOUT)
     if flags.proxy not in rows_of:
         raise SettingError(f"proxy is {flags.proxy!r}; allowed with '{flags.numbers}': {', '.join(rows_of)}", "proxy")
@@ -121,9 +121,9 @@ def make(flags: argparse.Namespace) -> None:
     panels = histograms(data, proxy.game, proxy.config.proxy == "bandit")
     draw(panels, figures, None)
     if flags.json:
-        known = numbers_in("json", flags.json, LAYOUT, new=True)
-        known[name] = {"game": proxy.game, "kind": proxy.config.proxy, "panels": panels}
-        write_numbers(flags.json, known)
+        results = numbers_in("json", flags.json, LAYOUT, new=True)
+        results[name] = {"game": proxy.game, "kind": proxy.config.proxy, "panels": panels}
+        write_numbers(flags.json, results)
     if rewards:
         print(f"Figure:  {draw_rewards(rewards, data, proxy, Look())}")
 

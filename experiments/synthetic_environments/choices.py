@@ -33,7 +33,7 @@ NOTE = ("a point: a setting of DDQN; real return after training on the synthetic
 
 def kendall(x: Array, y: Array) -> float:
     """Kendall's tau-b of pairs ``[N]``; 0 if all of one side are equal."""
-    signs = [np.sign(each[:, None] - each[None])[np.triu_indices(len(each), 1)] for each in (x, y)]
+    signs = [np.sign(side[:, None] - side[None])[np.triu_indices(len(side), 1)] for side in (x, y)]
     scale = float(np.sqrt((signs[0] ** 2).sum() * (signs[1] ** 2).sum()))
     return float(signs[0] @ signs[1]) / scale if scale else 0.0
 
@@ -45,14 +45,14 @@ def pearson(x: Array, y: Array) -> float:
 
 def panels_of(results: dict[str, Any]) -> list[tuple[str, str, Array, Array]]:
     """Synthetic environment, order, scores and true worth ``[N]`` of the settings, all of one order after another.
-    Left out are synthetic environments that were measured with other settings than the real one."""
-    found = []
+    Synthetic environments measured with other settings than the real one are left out."""
+    panels = []
     for order in ORDERS:
         for name, row in results.items():
             truth = np.array(results[name.partition("-")[0]]["returns"]).mean(1)
             if order in row and len(scores := np.array(row[order]["scores"])) == len(truth):
-                found.append((name, order, scores, truth))
-    return found
+                panels.append((name, order, scores, truth))
+    return panels
 
 
 def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
@@ -75,9 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     values = flags.parse_args(argv)
 
     def draw() -> None:
-        if not (shown := panels_of(numbers_in("source", values.source, LAYOUT, script="tuning.py")["results"])):
+        if not (panels := panels_of(numbers_in("source", values.source, LAYOUT, script="tuning.py")["results"])):
             raise SettingError(f"source is '{values.source}', which has no synthetic environment", "source")
-        cells = (rows(len(shown) // 2, len(shown) // 2), (WIDTH, 3.6))
+        cells = (rows(len(panels) // 2, len(panels) // 2), (WIDTH, 3.6))
         draw_pages(values.source, LAYOUT, values.out, fill, lambda _: cells, NOTE)
 
     return run_script(draw)

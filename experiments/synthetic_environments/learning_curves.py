@@ -5,8 +5,8 @@
 
 Figure 2 of Ferreira et al. 2022: NES of the published sizes (``--preset paper``: 16 mirrored pairs, 16 agents on the
 mean, agents that stop once their returns no longer change, 200 generations), thin lines for the seeds and their mean.
-Ours is the search of ``--preset recipe``. A seed that was stopped goes on with the next call, and the file has what
-there is of it; ``--generations`` ends all seeds sooner.
+Ours is the search of ``--preset recipe``. The next call resumes a seed that was stopped. ``--generations`` ends all
+seeds sooner.
 """
 
 import argparse
@@ -85,9 +85,9 @@ def mean_of(curves: Sequence[Sequence[float]]) -> np.ndarray:
     return np.mean([curve[:shortest] for curve in curves], 0)
 
 
-def fill(shown: Sequence[str], axes: list[Any], numbers: dict[str, Any]) -> None:
+def fill(games: Sequence[str], axes: list[Any], numbers: dict[str, Any]) -> None:
     """One panel for each game."""
-    for axis, game in zip(axes, shown, strict=True):
+    for axis, game in zip(axes, games, strict=True):
         title, solved = GAMES[game]
         for search, seeds in numbers[game].items():
             curves = [seed["returns"] for seed in seeds.values()]
@@ -104,9 +104,9 @@ def fill(shown: Sequence[str], axes: list[Any], numbers: dict[str, Any]) -> None
 def draw(flags: argparse.Namespace) -> None:
     """Write the figure of all games of the file. Raises SettingError for a file of another script."""
     numbers = numbers_in("source", flags.source, LAYOUT)
-    shown = [game for game in GAMES if game in numbers]
-    cells = (rows(len(shown)), (WIDTH, 2.4))
-    draw_pages(flags.source, LAYOUT, flags.out, functools.partial(fill, shown), lambda _: cells, NOTE)
+    games = [game for game in GAMES if game in numbers]
+    cells = (rows(len(games)), (WIDTH, 2.4))
+    draw_pages(flags.source, LAYOUT, flags.out, functools.partial(fill, games), lambda _: cells, NOTE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,11 +1,11 @@
-"""How much noise on what a synthetic environment answers do its agents bear?
+"""Robustness of agents to noise on the states and rewards of a synthetic environment.
 
     python experiments/synthetic_environments/robustness.py measure cartpole-mdp --json exp_dir/robustness.json
     python experiments/synthetic_environments/robustness.py draw docs/results/robustness.json --out robustness.png
 
 As the figure of Ferreira et al. 2022: Gaussian noise on the reward or on one number of the observations, of so many
 times the standard deviation that this number has while agents train; then these agents' return on the real environment.
-The states of the synthetic environment itself are as they were: only what agents see of them is not.
+The noise is on what agents see; the states of the synthetic environment itself have none.
 """
 
 import argparse

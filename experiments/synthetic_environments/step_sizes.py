@@ -44,7 +44,7 @@ NAMES = ("linear", "rank", "NES", "NES, positive", "best alone", "best if better
 NOTE = "point: a search; above the dots: not solved within 50 generations; line: median of each decade of step sizes"
 
 
-def drawn(number: int) -> dict[str, Any]:
+def random_settings(number: int) -> dict[str, Any]:
     """The settings of the search of that ``number``."""
     generator = np.random.default_rng(derive_seed(number, "step sizes"))
     return {
@@ -58,7 +58,7 @@ def solved_after(loop: InnerLoop, numbers: Sequence[int], generations: int) -> l
     not. The searches run side by side: the agents of a generation are one program."""
     searches = {}
     for number in numbers:
-        changes = drawn(number)
+        changes = random_settings(number)
         config = dataclasses.replace(loop.config, population=WORKERS * (1 + changes["mirrored"]), **changes)
         searches[number] = NES(config, loop.stages.initial(Streams([derive_seed(number, "first mean")]))[0])
     solved = dict.fromkeys(numbers, generations + 1)
@@ -96,7 +96,7 @@ def measure(flags: argparse.Namespace) -> None:
         numbers = range(done, min(done + BATCH, flags.searches))
         generations = solved_after(loop, numbers, results["generations"])
         for number, count in zip(numbers, generations, strict=True):
-            for name, value in (drawn(number) | {"solved_after": count}).items():
+            for name, value in (random_settings(number) | {"solved_after": count}).items():
                 results[name].append(value)
         results["cpu_seconds"] = round(results["cpu_seconds"] + time.process_time() - started, 1)
         write_numbers(flags.json, results)
@@ -108,15 +108,15 @@ def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
     columns = {name: np.array(numbers[name]) for name in COLUMNS}
     kinds = [(mirrored, divided) for mirrored in (True, False) for divided in (False, True)]
     for transform, axis in enumerate(axes):
-        own = columns["score_transform"] == transform
+        of_transform = columns["score_transform"] == transform
         for colour, (mirrored, divided) in zip(COLOURS, kinds, strict=False):
-            chosen = own & (columns["mirrored"] == mirrored) & (columns["nes_step_size"] == divided)
+            group = of_transform & (columns["mirrored"] == mirrored) & (columns["nes_step_size"] == divided)
             label = f"{'mirrored' if mirrored else 'not mirrored'}, step {'divided' if divided else 'whole'}"
-            axis.plot(columns["step_size"][chosen], columns["solved_after"][chosen], "o", color=colour, markersize=2.2,
+            axis.plot(columns["step_size"][group], columns["solved_after"][group], "o", color=colour, markersize=2.2,
                       alpha=0.7, markeredgewidth=0, label=label)  # fmt: skip
         edges = np.geomspace(0.01, 100, 5)
-        places = np.digitize(columns["step_size"][own], edges) - 1
-        solved = columns["solved_after"][own]
+        places = np.digitize(columns["step_size"][of_transform], edges) - 1
+        solved = columns["solved_after"][of_transform]
         medians = [np.median(solved[places == i]) if (places == i).any() else np.nan for i in range(len(edges) - 1)]
         axis.plot(np.sqrt(edges[1:] * edges[:-1]), medians, color=COLOURS[6], linewidth=1.1)
         axis.axhline(numbers["generations"] + 0.5, color=COLOURS[6], linewidth=0.6, linestyle=":")
