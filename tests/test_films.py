@@ -278,16 +278,16 @@ def test_an_evaluation_is_filmed_unless_told_otherwise(
 ) -> None:
     folder = trained(logdir, implementation="DDQN", epochs=1, steps_per_epoch=7, time_limit=5)
     words = ["--eval_agent", str(folder), "--num_eval_episodes", "1"]
-    assert trainer.main(words) == trainer.main(words) == trainer.main([*words, "--record_episodes", "2"]) == 0
+    assert trainer.main(words) == trainer.main(words) == 0
     films = sorted((folder / "videos").iterdir())
-    assert [film.name for film in films] == ["eval_best_0.mp4", "eval_best_1.mp4", "eval_best_2.mp4"]
+    assert [film.name for film in films] == ["eval_best_0.mp4", "eval_best_1.mp4"]
     shown = capsys.readouterr().out
-    assert f"\nvideo: {films[0]} (greedy: one episode, return 5)\n" in shown and "2 episodes, returns" in shown
+    assert f"\nvideo: {films[0]} (greedy: one episode, return 5)\n" in shown
     assert trainer.main([*words, "--no_record"]) == 0
     assert "video" not in capsys.readouterr().out and sorted((folder / "videos").iterdir()) == films
     monkeypatch.setattr("imageio_ffmpeg.get_ffmpeg_exe", lambda: (_ for _ in ()).throw(RuntimeError("no ffmpeg here")))
     assert trainer.main(words) == 0
-    assert "note: no film: no ffmpeg here\n" in capsys.readouterr().out
+    assert "note: no film (no ffmpeg here)\n" in capsys.readouterr().out
     refused(trainer.main, [*words, "--record"], "record is true, but no ffmpeg here; leave it out", capsys)
 
 
@@ -296,7 +296,7 @@ def test_an_environment_without_pictures_is_evaluated_with_a_note(logdir: Path, 
     capsys.readouterr()
     assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "1"]) == 0
     shown = capsys.readouterr().out
-    assert "note: no film: " in shown and "greedy" in shown and not [*(folder / "videos").iterdir()]
+    assert "note: no film (" in shown and "greedy" in shown and not [*(folder / "videos").iterdir()]
 
 
 def test_films_of_epochs_are_among_the_images_of_tensorboard(logdir: Path, brief: None) -> None:

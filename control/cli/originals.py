@@ -28,9 +28,9 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
         raise no_choice("environment", game, ORIGINAL_GAMES)
     if not isinstance(env_config, dict):
         raise SettingError(f"env_config is {shown(env_config)}; allowed: a mapping")
-    for key in env_config.keys() - (known := parameters(game.lower())).keys():
-        words = allowing(nearest(key, known), ", ".join(known), f" for {game}")
-        raise SettingError(f"env_config: {key} is unknown{words}")
+    for key in env_config.keys() - (names := parameters(game.lower())).keys():
+        hint = allowing(nearest(key, names), ", ".join(names), f" for {game}")
+        raise SettingError(f"env_config: {key} is unknown{hint}")
     settings = {"gamename": game.lower()} | ({"grid_size": "10"} if game == "ProcMaze" else {}) | env_config
     settings |= {"implementation": _implementation(keys), "episodic_env": "false"}
     settings |= _LATENT_DEFAULTS if "Latent" in settings["implementation"] else {}
@@ -38,36 +38,33 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
         raise SettingError(f"{key} is unknown beside environment")
     for key in keys.keys() & _UNREAD.get(settings["implementation"], set()):
         raise SettingError(f"{key} has no effect with {settings['implementation']}")
-    separate = str(keys.pop("seperate_rollout_batch_size", "")).lower()
-    if not separate and "rollout_batch_size" in keys:
+    rollout_batch = str(keys.pop("seperate_rollout_batch_size", "")).lower()
+    if not rollout_batch and "rollout_batch_size" in keys:
         raise SettingError("rollout_batch_size has no effect without seperate_rollout_batch_size")
-    if separate == "true" and "rollout_batch_size" not in keys:
+    if rollout_batch == "true" and "rollout_batch_size" not in keys:
         raise SettingError("rollout_batch_size is missing; seperate_rollout_batch_size is true")
-    if separate != "true":
+    if rollout_batch != "true":
         keys.pop("rollout_batch_size", None)
     keys.pop("save_final_params", None)  # which no script looks at
     if "save_params" in keys:
         settings["no_checkpoint"] = str(keys.pop("save_params")).lower() == "false"
     if "save_frequency" in keys:
-        every, period = str(keys.pop("save_frequency")), str(keys.get("eval_frequency", 500))
-        if not (every.isdecimal() and period.isdecimal() and int(every) and int(period)):
-            raise SettingError(f"save_frequency is {every}, eval_frequency {period}; allowed: integers, at least 1")
-        settings["checkpoint_every"] = str(-(-int(every) // int(period)))
+        steps, epoch = str(keys.pop("save_frequency")), str(keys.get("eval_frequency", 500))
+        if not (steps.isdecimal() and epoch.isdecimal() and int(steps) and int(epoch)):
+            raise SettingError(f"save_frequency is {steps}, eval_frequency {epoch}; allowed: integers, at least 1")
+        settings["checkpoint_every"] = str(-(-int(steps) // int(epoch)))
     return settings | keys
 
 
 def _implementation(keys: dict[str, Any]) -> str:
     """The agent of the script that a file is for: of its ``agent_type``, else of the script that needs its keys."""
-    by_keys = {
-        "latent_model": {"latent_type"},
-        "simple_model": {"Q_alpha", "model_alpha"},
-        "perfect_model": {"rollout_length"},
-    }
-    script = keys.pop("agent_type", next((name for name, needed in by_keys.items() if keys.keys() & needed), "ER"))
-    *scripts, first, second, third = ORIGINAL_AGENTS
-    if script not in (scripts := [*scripts, "latent_model"]):
-        raise no_choice("agent_type", script, scripts)
-    latent = keys.get("latent_type", first)
-    if script == "latent_model" and latent not in (first, second, third):
-        raise no_choice("latent_type", latent, (first, second, third))
-    return ORIGINAL_AGENTS[latent if script == "latent_model" else script]
+    scripts = {"latent_type": "latent_model", "Q_alpha": "simple_model", "model_alpha": "simple_model"}
+    scripts |= {"rollout_length": "perfect_model"}
+    agent = keys.pop("agent_type", next((script for key, script in scripts.items() if key in keys), "ER"))
+    setting, choices = "agent_type", [*list(ORIGINAL_AGENTS)[:3], "latent_model"]
+    if agent == "latent_model":
+        setting, choices = "latent_type", list(ORIGINAL_AGENTS)[3:]
+        agent = keys.get("latent_type", choices[0])
+    if agent not in choices:
+        raise no_choice(setting, agent, choices)
+    return ORIGINAL_AGENTS[agent]

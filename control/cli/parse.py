@@ -154,15 +154,16 @@ def training_from(**values: Any) -> Settings:
 def _baseline(in_file: dict[str, Any], asked: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """``--implementation RN --mode -1`` as the run that it means: the agent on the task's own reward and one for
     novelty, ICM or, for tables, a bonus for rare actions (Ferreira et al. 2022). Other settings stay as they are."""
-    both = {name: word(value) for name, value in (in_file | asked).items()}
-    if both.get("implementation") != "RN" or both.get("mode") != "-1":
+    texts = {name: word(value) for name, value in (in_file | asked).items()}
+    if texts.get("implementation") != "RN" or texts.get("mode") != "-1":
         return in_file, asked
-    agent = agents_of("RN", both.get("gamename", ""), {"agent": both["agent"]} if "agent" in both else {})
+    agent = agents_of("RN", texts.get("gamename", ""), {"agent": texts["agent"]} if "agent" in texts else {})
     bonus = {"count_bonus": 0.1} if family(agent).package.endswith(".tabular") else {"intrinsic": "icm"}
-    run = {"implementation": agent} | {name: value for name, value in bonus.items() if name not in both}
-    print(f"--mode -1 of RN is {' '.join(f'--{name} {value}' for name, value in run.items())} here", file=sys.stderr)
+    changes = {"implementation": agent} | {name: value for name, value in bonus.items() if name not in texts}
+    line = " ".join(f"--{name} {value}" for name, value in changes.items())
+    print(f"--mode -1 of RN is {line} here", file=sys.stderr)
     in_words = any(isinstance(value, list) for value in (in_file | asked).values())
-    asked = asked | {name: [word(value)] if in_words else value for name, value in run.items()}
+    asked = asked | {name: [word(value)] if in_words else value for name, value in changes.items()}
     in_file = {name: value for name, value in in_file.items() if name not in ("implementation", "mode", "agent")}
     return in_file, {name: value for name, value in asked.items() if name not in ("mode", "agent")}
 

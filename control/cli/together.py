@@ -71,7 +71,7 @@ def _idle(settings: Settings, typed: Collection[str], known: Mapping[str, Flag])
     idle = ineffective(settings) if trains else {}
     for name in typed:
         switch = SWITCHES.get(known[name].section)
-        if name == "record_episodes" and not (run.record or run.film or run.eval_agent):
+        if name == "record_episodes" and not (run.record or run.film):
             yield name, " without --record"
         elif name == "ray_address" and run.ray_address and run.num_workers == 1 and not run.use_tune:
             yield name, " without --num_workers or --use_tune"

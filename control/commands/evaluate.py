@@ -19,7 +19,7 @@ from control.commands.process import prepare
 from control.commands.run import elsewhere, to_play, with_weights
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import by_kind, fresh_seeds
-from control.films.recording import film_evaluation, is_filmed
+from control.films.recording import check_recording, film_evaluation
 from control.loops.build import aware_of, check_spaces, spaces_of
 from control.loops.loop import Loop
 from control.loops.rollout import Episodes
@@ -109,7 +109,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
                 f"evaluation is {now.evaluation!r}, which has no effect with {then.run.implementation}; allowed: "
                 f"{', '.join(able)}"
             )
-        filmed = not now.obedience and is_filmed(here.run, settings.given)
+        if now.record:
+            check_recording(here.run)
         epoch = checkpoint.run_state["epoch"]
         where = game if game == trained_on else f"{game} (trained on {trained_on})"
         print(f"{then.run.implementation} on {where}, epoch {epoch}: {checkpoint.path}")
@@ -123,10 +124,10 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         for mode in modes:
             table += _rows(mode, loop.seeds, loop.evaluate(episodes, sample=mode == "sampled"))
         print("\n".join(aligned(table)))
-        if filmed:
+        if now.record or "record" not in settings.given:
             stem = "_".join([checkpoint.path.stem, *([run_dir.safe_name(game)] if game != trained_on else [])])
-            named, sample = f"video {now.seed}", modes == ("sampled",)
-            print(f"\n{film_evaluation(loop, here.run, checkpoint.path, stem, named, sample, settings.given)}")
+            name, sample = f"video {now.seed}", modes == ("sampled",)
+            print(f"\n{film_evaluation(loop, here.run, checkpoint.path, stem, name, sample)}")
 
 
 def _game(settings: Settings, trained_on: str) -> str:

@@ -21,37 +21,42 @@ def import_proxy(settings: Settings) -> int:
     """Read the file and write ``LOGDIR/GAME/imported/NAME/proxy.safetensors``. Returns 0. Raises ProxyError, one line,
     for a file that holds none, and SettingError if its environment is unknown or the new file exists."""
     run, path = settings.run, Path(str(settings.run.import_proxy))
-    theirs = originals.read(path)
-    name = theirs.game or (path.parent.name if path.stem == "checkpoint" else path.stem)
+    original = originals.read(path)
+    name = original.game or (path.parent.name if path.stem == "checkpoint" else path.stem)
     try:
-        named = {"continuous_mountaincar": "mountaincar-continuous"}.get(name, name)  # synthetic-gymnax's
-        game = run.gamename if "gamename" in settings.given else resolve(named).name
+        game_name = {"continuous_mountaincar": "mountaincar-continuous"}.get(name, name)  # synthetic-gymnax's
+        game = run.gamename if "gamename" in settings.given else resolve(game_name).name
     except SettingError as error:
         raise SettingError(f"import_proxy: {error}; give --gamename", "import_proxy") from error
-    spaces, tensors, implementation = spaces_of(game), dict(theirs.tensors), files.searching(theirs.kind)
-    if theirs.kind == "bandit":  # ours takes the action first
+    spaces, tensors, implementation = spaces_of(game), dict(original.tensors), files.searching(original.kind)
+    if original.kind == "bandit":  # ours takes the action first
         tensors["reward.0.weight"] = np.roll(tensors["reward.0.weight"], -spaces.obs_shape[0], 1)
-    agent = theirs.agents.get("agent", agents_of(implementation, game, {"proxy": theirs.kind}))
-    config = default_configs(implementation, game, {"proxy": theirs.kind}, agent)[1]
-    # What a recipe does to a network's inputs and outputs is not theirs.
-    plain = {field.name: field.default for field in dataclasses.fields(config) if field.name.startswith("rn_")}
-    config = dataclasses.replace(config, **plain | theirs.settings, proxy=theirs.kind)
+    agent = original.agents.get("agent", agents_of(implementation, game, {"proxy": original.kind}))
+    config = default_configs(implementation, game, {"proxy": original.kind}, agent)[1]
+    # A recipe for searches may scale inputs and outputs; the original does not.
+    unscaled = {field.name: field.default for field in dataclasses.fields(config) if field.name.startswith("rn_")}
+    config = dataclasses.replace(config, **unscaled | original.settings, proxy=original.kind)
     try:
         check(config)
         parameters, views = files.empty(config, spaces)
     except SettingError as error:
         raise refused(path, f"its setting {error}", "settings of a proxy") from error
-    shapes, expected = ({key: list(one.shape) for key, one in each.items()} for each in (tensors, views))
+    shapes, expected = ({key: list(value.shape) for key, value in group.items()} for group in (tensors, views))
     for key in sorted(shapes.keys() | expected.keys()):
         if (shape := shapes.get(key)) != expected.get(key):
             raise refused(path, f"its tensor {key} is {shape or 'missing'}", f"{expected.get(key)} with {game}")
     for key, view in views.items():
         view.copy_(torch.tensor(tensors[key]))
-    new = Path(run.logdir, run_dir.safe_name(game), "imported", run_dir.safe_name(path.stem), IN_RUN)
-    if new.exists():
-        raise SettingError(f"import_proxy: {str(new)!r} exists; move it away, or give another --logdir", "import_proxy")
-    new.parent.mkdir(parents=True, exist_ok=True)
-    description = {"settings": {"agent": agent} | theirs.agents, "imported_from": path.name}
-    files.save(new, parameters, config=config, spaces=spaces, game=game, description=description)
-    show_next([("proxy", new), ("which is", f"{theirs.kind} of {game}")], [command(settings, "--eval_agent", new)])
+    proxy_path = Path(run.logdir, run_dir.safe_name(game), "imported", run_dir.safe_name(path.stem), IN_RUN)
+    if proxy_path.exists():
+        raise SettingError(
+            f"import_proxy: {str(proxy_path)!r} exists; move it away, or give another --logdir", "import_proxy"
+        )
+    proxy_path.parent.mkdir(parents=True, exist_ok=True)
+    description = {"settings": {"agent": agent} | original.agents, "imported_from": path.name}
+    files.save(proxy_path, parameters, config=config, spaces=spaces, game=game, description=description)
+    show_next(
+        [("proxy", proxy_path), ("which is", f"{original.kind} of {game}")],
+        [command(settings, "--eval_agent", proxy_path)],
+    )
     return 0

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from control.cli.settings import Settings
 from control.commands.process import prepare
-from control.films.recording import check_film, film, new_film
+from control.films.recording import film, new_film
 from control.loops.build import build_loop, spaces_of, take_weights
 from control.loops.loop import Loop, as_observations, first_acts
 from control.reports.tags import renamed
@@ -130,9 +130,8 @@ class Run:
         gamename = named.get("gamename", gamename)
         if type(episodes) is not int or episodes < 1:
             raise SettingError(f"episodes is {episodes!r}; allowed: integer, at least 1", "episodes")
-        here = self.settings.replace(num_workers=1)
-        prepare(here.run)
-        settings = to_play(here, episodes)
+        settings = to_play(self.settings.replace(num_workers=1), episodes)
+        prepare(settings.run)
         settings = elsewhere(settings, resolve(gamename).name) if gamename else settings
         with contextlib.closing(with_weights(self._checkpoint, settings, seed)) as loop:
             if sample and "sampled" not in loop.evaluation_modes:
@@ -146,7 +145,6 @@ class Run:
         (``sample``) actions. ``seed`` chooses the episodes. Raises UserError if the environment has no pictures."""
         settings = to_play(self.settings.replace(num_workers=1), 1)
         prepare(settings.run)
-        check_film(settings.run.gamename, settings.run.time_limit, "film")
         with contextlib.closing(with_weights(self._checkpoint, settings, seed)) as loop:
             path = new_film(self._checkpoint.path, "film")
             return Film(path, tuple(film(loop, settings.run, path, f"video {seed}", sample, episodes)))

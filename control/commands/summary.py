@@ -27,8 +27,8 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command]) 
     said = (f"  {painted(f'{name:<{width}}', 'cyan', sys.stdout)}{value}" for name, value in lines)
     print(*said, painted("next:", "bold", sys.stdout), sep="\n")
     here = Path.cwd()
-    for each in commands:
-        name, *words = each if each[0] == "tensorboard" else ("python", *each)
+    for line in commands:
+        name, *words = line if line[0] == "tensorboard" else ("python", *line)
         near = [
             word.relative_to(here) if isinstance(word, Path) and word.is_relative_to(here) else word
             for word in (_program(str(name)), *words)

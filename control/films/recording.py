@@ -3,7 +3,7 @@ the environment, and on wish a GIF beside it."""
 
 import contextlib
 import itertools
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from control.cli.colour import note
 from control.cli.progress import Watch, part, progress
 from control.cli.settings import RunConfig
 from control.films.encoding import encoder, gif, mp4
@@ -61,39 +60,21 @@ def check_film(game: str, time_limit: int | None, setting: str, before: str = ""
         raise SettingError(f"{setting} is {line}" if before else f"{setting}: {line}", setting) from error
 
 
-def is_filmed(run: RunConfig, given: Container[str]) -> bool:
-    """Whether to film an evaluation: always, unless ``record`` is given as false. If the environment has no pictures,
-    that is a SettingError if ``record`` is true, and else a note."""
-    if run.record:
-        check_recording(run)
-    if run.record or "record" in given:
-        return run.record
-    try:
-        check_film(run.gamename, run.time_limit, "film")
-    except SettingError as error:
-        note(f"no {error}")
-        return False
-    return True
-
-
-def film_evaluation(
-    loop: Loop, run: RunConfig, checkpoint: Path, stem: str, name: str, sample: bool, given: Container[str]
-) -> str:
-    """Film the first member of an evaluated ``checkpoint``, and say where the film is: a new file in the run's folder.
-    It has one episode, or with ``record`` as many as ``record_episodes`` and a GIF beside it. Its episodes follow from
-    ``name``, as those of `film`."""
+def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, name: str, sample: bool) -> str:
+    """Film the first member of a ``checkpoint`` in a new file of its run, and return a line with the path: one episode,
+    or with ``record`` `record_episodes` and a GIF. ``name`` seeds the episodes, as in `film`. UserError with ``record``
+    if there can be no film; without it, the line is a note."""
     path = new_film(checkpoint, f"eval_{stem}")
-    episodes = run.record_episodes if run.record or "record_episodes" in given else 1
     try:
         with progress("filming") as watch:
-            returns = film(loop, run, path, name, sample, episodes, run.record, watch)
+            returns = film(loop, run, path, name, sample, run.record_episodes if run.record else 1, run.record, watch)
     except (UserError, OSError) as error:
         if run.record:
             raise
-        return f"no film: {error}"
+        return f"note: no film ({error})"
     acting = ", ".join(filter(None, [filmed_seed(loop.seeds), "drawn actions" if sample else "greedy"]))
-    also = f"\nGIF:   {path.with_suffix('.gif')}" if run.record else ""
-    return f"video: {path} ({acting}: {returns_text(returns)}){also}"
+    gif_line = f"\nGIF:   {path.with_suffix('.gif')}" if run.record else ""
+    return f"video: {path} ({acting}: {returns_text(returns)}){gif_line}"
 
 
 def new_film(checkpoint: Path, stem: str) -> Path:

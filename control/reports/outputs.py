@@ -19,7 +19,7 @@ from control.cli.settings import RunConfig, Settings, acting
 from control.reports.tags import GREEDY, REWARD_RATE, renamed
 from control.storage.run_dir import read_metrics
 from models.mlp import MlpNetwork
-from models.settings import SettingError, shown
+from models.settings import SettingError
 
 _NETWORKS = {
     "agents.0.values.online": "Q", "agents.0.model.reward": "model.reward",
@@ -41,7 +41,7 @@ def check_outputs(run: RunConfig) -> None:
         problem = f"{str(path)!r} exists" if path.exists() and not run.resume else ""
         if problem or not os.access(path.parent, os.W_OK):
             problem = problem or f"{str(path.parent)!r} is no folder that can be written"
-            raise SettingError(f"output is {shown(run.output)}: {problem}; allowed: a new name in a folder", "output")
+            raise SettingError(f"output is {run.output!r}: {problem}; allowed: a new name in a folder", "output")
 
 
 def write_outputs(settings: Settings, agents: nn.Module, folder: Path) -> Iterator[str]:
@@ -71,11 +71,11 @@ def _metrics(settings: Settings, folder: Path) -> dict[str, Any]:
 def _weights(agents: nn.Module) -> dict[str, Tensor]:
     """``NETWORK.LAYER.weight [M, out, in]`` and ``NETWORK.LAYER.bias [M, out]``; other parameters as they are."""
     state = agents.state_dict(prefix="agents.")
-    found = {name: value.clone() for name, value in state.items() if "target" not in name}
+    weights = {name: value.clone() for name, value in state.items() if "target" not in name}
     for name, network in agents.named_modules(prefix="agents"):
         if isinstance(network, MlpNetwork):
-            del found[f"{name}.flat"]
+            del weights[f"{name}.flat"]
             for number, (weight, bias) in enumerate(network.layers()[: network.mlp.depth]):
                 layer = f"{_NETWORKS.get(name, name)}.{number}"
-                found |= {f"{layer}.weight": weight.transpose(1, 2).contiguous(), f"{layer}.bias": bias.contiguous()}
-    return found
+                weights |= {f"{layer}.weight": weight.transpose(1, 2).contiguous(), f"{layer}.bias": bias.contiguous()}
+    return weights

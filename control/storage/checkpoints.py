@@ -110,9 +110,9 @@ def _file(path: Path) -> Path:
     if path.is_dir():
         found = kept(path, *(run / "checkpoints" for run in (path, *reversed(versions(path)))))
         if found is None and (runs := _runs_below(path)):
-            shown = ", ".join(runs[:_SHOWN]) + (f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else "")
+            names = ", ".join(runs[:_SHOWN]) + (f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else "")
             raise CheckpointError(
-                f"folder {str(path)!r} is no run, but has {len(runs)} below it; allowed: one of {shown}"
+                f"folder {str(path)!r} is no run, but has {len(runs)} below it; allowed: one of {names}"
             )
         if found is None:
             raise CheckpointError(f"folder {str(path)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder")
@@ -126,8 +126,8 @@ def _file(path: Path) -> Path:
 
 def _runs_below(folder: Path) -> list[str]:
     """The runs with a checkpoint or a proxy in the folder of an experiment, an environment or all, as paths in it."""
-    found = (run for depth in range(1, 5) for run in folder.glob("*/" * depth + "version_*"))
-    return sorted(str(run.relative_to(folder)) for run in found if kept(run / "checkpoints") or winner(run))
+    runs = (run for depth in range(1, 5) for run in folder.glob("*/" * depth + "version_*"))
+    return sorted(str(run.relative_to(folder)) for run in runs if kept(run / "checkpoints") or winner(run))
 
 
 def _error(path: Any, what: str) -> CheckpointError:

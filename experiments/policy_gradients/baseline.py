@@ -46,7 +46,8 @@ def play(env: gym.Env, policy: nn.Module, episodes: int) -> Batch:
     """Play episodes with drawn actions."""
     states, actions, q_values, first = [], [], [], []
     for _ in range(episodes):
-        state, done, rewards = env.reset()[0], False, []
+        state, done = env.reset()[0], False
+        rewards: list[float] = []
         while not done:
             with torch.no_grad():
                 action = int(torch.distributions.Categorical(logits=policy(torch.as_tensor(state))).sample())

@@ -73,11 +73,11 @@ def _of_learning_environments(content: Any) -> Original:
     tensors: Arrays = {}
     depths = {"state": -1, "reward": -1, "done": -1}  # of each network, the layer that was read last
     for key, tensor in content["model"].items():  # env.state_net.0.weight, with a PReLU's slope after each layer
-        found = re.fullmatch(r"(?:.*\.)?(state|reward|done)_net(?:\.\d+\.(weight|bias))?", key)
-        if found is None or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        match = re.fullmatch(r"(?:.*\.)?(state|reward|done)_net(?:\.\d+\.(weight|bias))?", key)
+        if match is None or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
             raise ValueError(f"its tensor {key[:60]!r} is not of such a network")
-        name, part, value = found[1], found[2] or "weight", tensor.float().numpy()
-        if part == "weight" and value.shape == (1,) and found[2]:
+        name, part, value = match[1], match[2] or "weight", tensor.float().numpy()
+        if part == "weight" and value.shape == (1,) and match[2]:
             if value[0] != 0.25:  # which their search leaves as it begins
                 raise ValueError(f"its PReLU {key[:60]!r} has slope {value[0]:g}, not 0.25")
             continue
@@ -93,8 +93,8 @@ def _of_learning_environments(content: Any) -> Original:
     agents: dict[str, Any] = {"agent": _AGENTS[agent]} if agent in _AGENTS else {}
     agents |= {"discount": float(config["agents"][agent]["gamma"])} if agent in config["agents"] else {}
     if search["synthetic_env_type"] == 0:
-        own = {"max_steps": int(environment["max_steps"]), "raw_done": True}
-        return Original("mdp", game, settings | own, agents, tensors)
+        limits = {"max_steps": int(environment["max_steps"]), "raw_done": True}
+        return Original("mdp", game, settings | limits, agents, tensors)
     return Original("reward", game, settings | {"mode": int(environment["reward_env_type"])}, agents, tensors)
 
 
@@ -127,7 +127,7 @@ def _jax_array(make: Any, arguments: Any, state: Any, *ignored: Any) -> np.ndarr
     return array
 
 
-_KNOWN: dict[str, Any] = {
+_STAND_INS: dict[str, Any] = {
     "numpy.ndarray": None, "numpy.dtype": np.dtype, "numpy.core.multiarray._reconstruct": _empty_array,
     "numpy._core.multiarray._reconstruct": _empty_array, "jax._src.array._reconstruct_array": _jax_array,
     "flax.core.frozen_dict.FrozenDict": _FrozenDict,
@@ -136,9 +136,9 @@ _KNOWN: dict[str, Any] = {
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if f"{module}.{name}" not in _KNOWN:
+        if f"{module}.{name}" not in _STAND_INS:
             raise pickle.UnpicklingError(f"GLOBAL {module}.{name}")
-        return _KNOWN[f"{module}.{name}"]
+        return _STAND_INS[f"{module}.{name}"]
 
 
 def _pickled(content: bytes) -> Any:
