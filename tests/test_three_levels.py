@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import trainer
+from conftest import ROOT
 from control.cli.parse import Settings, parse, to_yaml
 from control.commands.search_space import Space, search_space, trial_settings
 from control.commands.search_trials import for_trials, run_searches, until_solved
@@ -255,3 +256,11 @@ def test_the_setting_that_decides_is_the_most_important(tmp_path: Path, capsys: 
 def test_too_few_trials_say_nothing(tmp_path: Path, capsys: Shown) -> None:
     written(tmp_path, 9)
     refused(trainer.main, ["--plot", str(tmp_path)], "has 9 trials with a score; allowed: at least 10", capsys)
+
+
+def test_the_search_of_the_page_is_of_the_shipped_space() -> None:
+    search = json.loads((ROOT / "docs" / "results" / "three_levels.json").read_text())["cliff"]
+    space = search_space(for_trials(parse("--use_tune --implementation RN --gamename cliff --agent QLearning".split())))
+    assert {name: each.labels for name, each in space.dimensions.items()} == {
+        name: entry["values"] for name, entry in search["space"].items()}  # fmt: skip
+    assert sum(bool(trial["best"]) for trial in search["trials"]) == 30
