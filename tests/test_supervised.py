@@ -13,7 +13,7 @@ import trainer
 import understudy
 from control.cli import parse
 from control.evolution.inner_loop import InnerLoop
-from control.evolution.transitions import recorded
+from control.lightning.supervised import recorded
 from control.storage.run_dir import read_metrics
 from envs.make import make_dynamics
 from fake_runs import Shown
@@ -22,6 +22,7 @@ from models.proxies import files
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
 from models.proxies.synthetic.supervised import Fit, Transitions
+from models.registry import default_config
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 
@@ -42,27 +43,24 @@ def system(count: int, seed: int) -> Transitions:
     return Transitions(obs, action, 2 * obs[:, 0] - action, following, (obs[:, 0] > 122.5).float())
 
 
-def fit_to(rows: Transitions, spaces: Spaces, updates: int, **changes: Any) -> Fit:
+def fit_to(rows: Transitions, spaces: Spaces, updates: int, **changes: Any) -> tuple[Fit, torch.Tensor]:
     networks = Networks(Config(preset="supervised", **changes), spaces)
-    fit = Fit(networks, networks.initial(Streams([0])))
-    fit.scale_to(rows)
-    optimizer = torch.optim.Adam(fit.parameters(), lr=0.02)
+    fit, flat = Fit(networks, rows), torch.nn.Parameter(networks.initial(Streams([0])))
+    optimizer = torch.optim.Adam([flat])
     for update in range(updates):
         optimizer.param_groups[0]["lr"] = 0.02 * (1 - update / updates)
-        optimizer.zero_grad()
-        torch.stack(fit.losses(rows)).sum().backward()
+        _, flat.grad = fit.losses(flat.detach(), rows)
         optimizer.step()
-    return fit
+    return fit, flat.detach()
 
 
 def linear(**changes: Any) -> tuple[Fit, torch.Tensor]:
-    fit = fit_to(system(400, 0), Spaces((2,), Discrete(3)), 800, **changes)
-    return fit, fit.folded()
+    return fit_to(system(400, 0), Spaces((2,), Discrete(3)), 800, **changes)
 
 
 def test_a_linear_system_is_found_and_its_ends_are_learned() -> None:
     fit, flat = linear(proxy_hidden_layer=0)
-    rows = system(500, 1)
+    flat, rows = fit.folded(flat), system(500, 1)
     out = fit.networks.program(flat).step(rows.obs[None], rows.action[None])
     assert (out.next_state[0] - rows.next_obs).abs().max() < 0.02  # of numbers around 100
     assert (out.reward[0] - rows.reward).abs().max() < 0.02
@@ -75,27 +73,42 @@ def test_what_is_learned_reads_action_then_state_as_the_file_says(monkeypatch: p
     inputs = Fit.inputs
     monkeypatch.setattr(Fit, "inputs", lambda self, rows: inputs(self, rows).roll(2, 1))  # as in the public code
     fit, flat = linear(proxy_hidden_layer=0)
-    assert fit.losses(system(500, 1))[0] < 1e-6  # within the fit nothing is wrong
-    assert fit.errors(flat, system(500, 1))["obs_loss"] > 1
+    assert fit.losses(flat, system(500, 1))[0][0] < 1e-6  # within the fit nothing is wrong
+    assert fit.errors(fit.folded(flat), system(500, 1))["obs_loss"] > 1
 
 
 @pytest.mark.parametrize("activation", ["relu", "leakyrelu", "tanh", "prelu", "identity"])
 def test_the_scales_are_folded_into_the_layers(activation: str) -> None:
     rows = system(200, 0)
-    fit, flat = fit_to(rows, Spaces((2,), Discrete(3)), 5, proxy_activation_fn=activation, proxy_hidden_layer=2), None
-    flat = fit.folded()
-    x = (fit.inputs(rows) - fit.center) / fit.spread
-    out = fit.networks.program(flat).step(rows.obs[None], rows.action[None])
+    fit, flat = fit_to(rows, Spaces((2,), Discrete(3)), 5, proxy_activation_fn=activation, proxy_hidden_layer=2)
+    x, parts = ((fit.inputs(rows) - fit.center) / fit.spread).T[None], fit.networks.parts
+    state, done = (
+        parts[n].forward(parts[n].layers(fit.networks.split(flat)[n]), x)[-1][0].T for n in ("state", "done")
+    )
+    out = fit.networks.program(fit.folded(flat)).step(rows.obs[None], rows.action[None])
     center, spread = fit.targets["state"]
-    torch.testing.assert_close(out.next_state[0], fit.parts["state"](x) * spread + center, rtol=1e-4, atol=1e-3)
-    torch.testing.assert_close(out.done[0], fit.parts["done"](x)[:, 0] + 0.5, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(out.next_state[0], state * spread + center, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(out.done.T, done + 0.5, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("activation", ["relu", "leakyrelu", "tanh", "prelu", "identity"])
+def test_the_gradient_is_that_of_the_losses(activation: str) -> None:
+    rows = system(30, 0)
+    fit, flat = fit_to(rows, Spaces((2,), Discrete(3)), 2, proxy_activation_fn=activation, proxy_hidden_size=5)
+    losses, gradient = fit.losses(flat, rows)
+    direction = torch.randn(flat.shape, generator=torch.Generator().manual_seed(1))
+    ahead, behind = (fit.losses(flat + step * direction, rows)[0].sum() for step in (1e-2, -1e-2))
+    assert float(ahead - behind) / 2e-2 == pytest.approx(float((gradient * direction).sum()), rel=0.03)
+    assert losses.shape == (3,)
 
 
 def test_what_never_varies_is_a_constant_everywhere() -> None:
     rows = system(200, 0)
     rows = Transitions(rows.obs, rows.action, torch.full((200,), 0.1), rows.next_obs, torch.zeros(200))
-    fit = fit_to(rows, Spaces((2,), Discrete(3)), 3)
-    out = fit.networks.program(fit.folded()).step(1e3 * torch.randn(1, 50, 2), torch.zeros(1, 50, dtype=torch.int64))
+    fit, flat = fit_to(rows, Spaces((2,), Discrete(3)), 3)
+    out = fit.networks.program(fit.folded(flat)).step(
+        1e3 * torch.randn(1, 50, 2), torch.zeros(1, 50, dtype=torch.int64)
+    )
     assert out.reward.sub(0.1).abs().max() < 1e-6 and out.done.max() <= 0.5
 
 
@@ -105,16 +118,16 @@ def test_pieces_are_of_one_episode_and_held_out_as_a_whole() -> None:
     following[19], ended[69] = -1.0, 1.0  # a time limit, and an end
     rows = Transitions(obs, torch.zeros(130, dtype=torch.int64), ended, following, ended)
     assert rows.pieces().tolist() == [0, 20, 70, 120]
-    learned, held_out = rows.split(0.25, Streams([0]))
-    assert sorted([*learned.tolist(), *held_out.tolist()]) == [*range(130)]
-    assert held_out.tolist() in [[*range(a, b)] for a, b in ((0, 20), (20, 70), (70, 120), (120, 130))]
+    learned, held_out = (part.obs[:, 0].int().tolist() for part in rows.split(0.25, Streams([0])))
+    assert sorted([*learned, *held_out]) == [*range(130)]
+    assert held_out in [[*range(a, b)] for a, b in ((0, 20), (20, 70), (70, 120), (120, 130))]
 
 
 def test_errors_of_rollouts_by_hand() -> None:
     obs = 0.4 * torch.arange(21.0)[:, None]
     rows = Transitions(obs[:20], torch.zeros(20, dtype=torch.int64), torch.ones(20), obs[1:], torch.eye(20)[7])
-    fit = fit_to(rows, Spaces((1,), Discrete(2)), 0, proxy_hidden_layer=0)
-    flat = torch.zeros_like(fit.folded())
+    fit, flat = fit_to(rows, Spaces((1,), Discrete(2)), 0, proxy_hidden_layer=0)
+    flat.zero_()
     named = fit.networks.named(flat[0])
     named["state.0.weight"][0, 2], named["state.0.bias"][0], named["reward.0.bias"][0] = 1.0, 0.5, 1.0
     errors, spread = fit.errors(flat, rows), float(obs[1:].std(correction=0))
@@ -133,18 +146,17 @@ def test_errors_of_rollouts_by_hand() -> None:
 @pytest.mark.parametrize(
     ("source", "game", "agent"),
     [
-        ("random", "cartpole", "DDQN"), ("random", "pendulum", "TD3"), ("policy", "cartpole", "DDQN"),
+        ("random", "cartpole", "DDQN"), ("random", "pendulum", "TD3"),
         ("agents", "cartpole", "DDQN"), ("agents", "cartpole", "TD3Discrete"), ("agents", "pendulum", "TD3"),
         ("random", "gymnasium.envs.classic_control:MountainCar-v0", "DDQN"),
     ],
 )  # fmt: skip
 def test_transitions_are_those_of_the_environment(source: str, game: str, agent: str) -> None:
     words = ["--implementation", "SE", "--gamename", game, "--agent", agent, "--preset", "supervised"]
-    more = ["--start_from", "test_teachers:balance"] if source == "policy" else []
-    words += ["--transitions", "300", "--transitions_from", source, "--compiled", "false", *more]
+    words += ["--transitions", "300", "--transitions_from", source, "--compiled", "false"]
     settings = parse.parse(words)
     rows = recorded(InnerLoop(settings.proxy, agent, settings.agent, game), 0)
-    assert len(rows) == 300
+    assert len(rows.obs) == 300
     dynamics = make_dynamics(game.rpartition(":")[2].partition("-")[0].lower())
     assert dynamics is not None
     if game == "pendulum":  # which shows the angle's cosine and sine
@@ -207,7 +219,7 @@ def test_a_fit_that_was_interrupted_goes_on_to_the_same_file(folder: Path, tmp_p
 
 def test_wide_starts_are_normal_with_half_the_largest_size_met(folder: Path, tmp_path: Path) -> None:
     proxy = files.load(run(tmp_path, learned_reset=True, max_steps=50, seed=1))
-    rows = recorded(InnerLoop(proxy.config, "DDQN", None, "cartpole"), 1)
+    rows = recorded(InnerLoop(proxy.config, "DDQN", default_config("DDQN", "cartpole"), "cartpole"), 1)
     starts = proxy.networks.program(proxy.parameters[None]).first_states(torch.randn(1, 5000, 4))[0]
     ratio = starts.std(0) / rows.obs.abs().amax(0)
     assert ((0.4 < ratio) & (ratio < 0.55)).all()  # a tenth of the rows is held out
@@ -230,10 +242,8 @@ def test_agents_train_on_it_and_a_search_starts_from_it(folder: Path, tmp_path: 
     [
         (["--transitions", "50"], "transitions is 50; allowed: integer, at least 100"),
         (["--transitions_from", "agent"], "did you mean 'agents'"),
-        (["--transitions_from", "policy"], "start_from is null, but transitions_from is 'policy'; allowed: a policy"),
-        (["--start_from", "test_teachers:balance"], "transitions_from is 'agents'; allowed: a policy to record"),
-        (["--transitions_from", "policy", "--start_from", "cartpole-mdp"], "'cartpole-mdp', which is no policy"),
-        (["--agent", "PPO"], "PPO has no replay buffer; allowed: random, policy, or an agent such as DDQN"),
+        (["--start_from", "cartpole-mdp"], "--start_from has no effect: preset is 'supervised'"),
+        (["--agent", "PPO"], "agent is 'PPO', which keeps no transitions in a replay buffer; allowed"),
         (["--population", "8"], "--population has no effect: preset is 'supervised', which searches for nothing"),
         (["--raw_done"], "raw_done is on, but preset is 'supervised'"),
         (["--total_steps", "1000"], "did you mean '--fit_updates'?"),
@@ -246,13 +256,13 @@ def test_what_cannot_be_is_one_line(more: list[str], words: str, tmp_path: Path,
     assert trainer.main([*command, *more]) == 2
     shown = capsys.readouterr().err.strip()
     assert words in shown and len(shown.splitlines()) == 1
-    assert not any(tmp_path.iterdir())
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_actions_of_several_numbers_are_read_as_they_are() -> None:
     generator = torch.Generator().manual_seed(0)
     obs, action = torch.randn(300, 2, generator=generator), 3 * torch.randn(300, 2, generator=generator)
     rows = Transitions(obs, action, action[:, 0], obs - action, torch.zeros(300))
-    fit = fit_to(rows, Spaces((2,), Continuous((-9.0, -9.0), (9.0, 9.0))), 400, proxy_hidden_layer=0)
-    out = fit.networks.program(fit.folded()).step(obs[None], action[None])
+    fit, flat = fit_to(rows, Spaces((2,), Continuous((-9.0, -9.0), (9.0, 9.0))), 400, proxy_hidden_layer=0)
+    out = fit.networks.program(fit.folded(flat)).step(obs[None], action[None])
     torch.testing.assert_close(out.next_state[0], rows.next_obs, rtol=0, atol=1e-2)

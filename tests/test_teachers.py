@@ -117,7 +117,7 @@ def test_states_are_those_of_the_policy_and_of_noise(monkeypatch: pytest.MonkeyP
     act = teacher("test_teachers:balance", "cartpole", CARTPOLE)
     seen = visited(act, "cartpole", 600, 0)
     assert seen.shape == (600, 4) and torch.equal(seen, visited(act, "cartpole", 600, 0))
-    monkeypatch.setattr(teachers, "LADDER", (0.0,))
+    monkeypatch.setattr(teachers, "_LADDER", (0.0,))
     calm = visited(act, "cartpole", 600, 0)
     assert seen[:, 2].std() > 1.5 * calm[:, 2].std()
     starts = visited(act, "cartpole", 600, 0, limit=1)

@@ -21,7 +21,6 @@ from control.evolution.objectives import average, staying
 from control.films.recording import Actor, record, returns_text
 from control.lightning.board import show_film
 from control.lightning.population import PopulationModule
-from control.lightning.proxy import ProxyModule
 from control.lightning.supervised import SupervisedModule
 from control.loops.build import spaces_of
 from control.reports.search import describe, fit_figure, iqm_text, search_figure, speed_text
@@ -42,23 +41,21 @@ NOT_TOLD = (
 )  # fmt: skip
 
 
-def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
+def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
     """Figure, re-evaluation, held-out evaluation, and the winner as ``proxy.safetensors``; yields lines for the
     summary, and prints what it is about to do if ``verbose``. A search that was cut short gets its figure only. Of a
-    fit there is one winner, what was fitted."""
+    fit there is one winner, the mean."""
     config, run = module.config, module.settings.run
+    fit: dict[str, Any] = {}
     if isinstance(module, SupervisedModule):
+        fit = module.fitted_to()
         yield "figure", fit_figure(folder, look_of(run))
     else:
         say_if(verbose, "drawing the fitness of all generations")
         yield "figure", search_figure(folder, config.solved_reward, look_of(run))
     if not module.is_over():
         return
-    fit, rows = dict[str, Any](), list[dict[str, Any]]()
-    if isinstance(module, SupervisedModule):
-        fit, winner = module.provenance(), module.proxy[0]
-    elif isinstance(module, PopulationModule):
-        generation, winner, rows = _reevaluate(module, verbose)
+    generation, winner, rows = (0, module.mean.detach()[0], []) if fit else _reevaluate(module, verbose)
     count = config.report_agents
     doing = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
     outcome = _outcome(module, winner[None], "report", count, doing)
@@ -99,7 +96,7 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
     yield "picture", pictures.picture(files.load(path), folder, module.settings)
 
 
-def _film(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str:
+def _film(module: PopulationModule, winner: Tensor, path: Path, verbose: bool) -> str:
     """Train one more agent on the winner alone and record it on the real environment."""
     settings, game = module.settings, module.settings.run.gamename
     config = dataclasses.replace(module.config, inner_steps=module.config.steps_in_use)
@@ -170,7 +167,7 @@ def _returns(module: PopulationModule, means: Tensor, count: int, doing: str) ->
 
 
 def _outcome(
-    module: ProxyModule, means: Tensor, name: str, count: int, doing: str, sample_all: bool = False,
+    module: PopulationModule, means: Tensor, name: str, count: int, doing: str, sample_all: bool = False,
     some: tuple[int, int] | None = None,
 ) -> Outcome:  # fmt: skip
     """Train and test ``count`` fresh agents on each of ``means [N, D]``, the same for all; of these agents only

@@ -25,8 +25,9 @@ from control.lightning.agent import AgentModule
 from control.lightning.board import show_film
 from control.lightning.callbacks import AtomicCheckpointIO, Checkpoints, Progress, Recorder, RunLog, StopOnSignal
 from control.lightning.module import RunModule
+from control.lightning.population import PopulationModule
 from control.lightning.population import build as build_search
-from control.lightning.proxy import ProxyModule
+from control.lightning.supervised import SupervisedModule
 from control.loops.build import check_accelerator
 from control.reports.figures import learning_curve
 from control.reports.folders import say_version_of
@@ -168,7 +169,8 @@ def build_module(settings: Settings) -> RunModule:
     if family(settings.run.implementation).learns_from != "evolution":
         return AgentModule(settings)
     check_accelerator(settings.run)
-    return build_search(settings)
+    fitted = getattr(settings.proxy, "preset", "") == "supervised"
+    return build_search(settings, SupervisedModule if fitted else PopulationModule)
 
 
 def _resumed(settings: Settings, last: Path) -> RunModule:
@@ -253,7 +255,7 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
 
 def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[str, object]]:
     """Figures, the final video and the choice of a search's winner; names and values of lines for the summary."""
-    if isinstance(module, ProxyModule):
+    if isinstance(module, PopulationModule):
         yield from conclude(module, folder, verbose)
         return
     assert isinstance(module, AgentModule)

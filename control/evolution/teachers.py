@@ -6,8 +6,7 @@ What is made so contains the policy: agents that train on it are told, state by 
 
 import contextlib
 import importlib
-import itertools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from control.loops.build import build_loop, take_weights
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint, CheckpointError
 from control.storage.run_dir import winner
-from envs.base import Step
 from envs.make import Stages, make_environment
 from envs.names import first_line
 from models.contract import StepAgent
@@ -35,7 +33,7 @@ Teacher = Callable[[Tensor], Tensor]
 Spent = Callable[[int], None]
 """Is told steps that were made in the real environment."""
 
-LADDER = (0.0, 0.3, 1.0)  # of action noise: a share of half the range, or of actions at random
+_LADDER = (0.0, 0.3, 1.0)  # of action noise: a share of half the range, or of actions at random
 _ENVS = 4  # environments of each rung
 
 
@@ -142,20 +140,24 @@ def _agent(source: str, game: str, values: bool) -> Teacher:
     return torch.no_grad()(act)
 
 
-def played(
-    act: Teacher, game: str, streams: Streams, ladder: Sequence[float], limit: int | None = None
-) -> Generator[tuple[Tensor, Tensor, Step]]:
-    """Observations ``[N, S]``, actions ``[N]`` or ``[N, A]`` and what followed, without end, of four environments on
-    each rung of the ``ladder``: of noise on the actions, a share of half the range, or of actions at random."""
-    envs = _ENVS * len(ladder)
-    rungs = torch.tensor(ladder).repeat_interleave(_ENVS)
+def visited(
+    act: Teacher, game: str, count: int, seed: int, limit: int | None = None, spent: Spent = lambda steps: None
+) -> Tensor:
+    """Observations ``[count, S]`` that a policy meets in the real environment, a third of them as it is, the others
+    with noise on its actions. Without such a ladder agents would not learn what to do where the policy never is.
+    Episodes begin anew after ``limit`` steps; None is the environment's own. ``spent`` is told the steps made."""
+    envs = _ENVS * len(_LADDER)
+    streams = Streams([derive_seed(seed, "states of a teacher")])
+    rungs = torch.tensor(_LADDER).repeat_interleave(_ENVS)
+    seen: list[Tensor] = []
     with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
         over = torch.ones(1, envs, dtype=torch.bool)
-        real.reset(streams.episode_seeds(envs))
+        obs = real.reset(streams.episode_seeds(envs))
         actions = real.spaces.actions
-        while True:
-            obs = real.reset(streams.episode_seeds(envs), over)[0].float()
-            chosen = act(obs)
+        while len(seen) * envs < 2 * count:
+            obs = real.reset(streams.episode_seeds(envs), over)
+            seen.append(obs[0].float())
+            chosen = act(obs[0].float())
             if isinstance(actions, Discrete):
                 anything = (streams.uniform(envs)[0] * actions.n).long()
                 chosen = anything.where(streams.uniform(envs)[0] < rungs, chosen)
@@ -164,21 +166,9 @@ def played(
                 noise = streams.normal(envs, actions.size)[0] * rungs[:, None] * (high - low) / 2
                 chosen = torch.minimum(torch.maximum(chosen + noise, low), high)
             step = real.step(chosen[None])
-            over = step.terminated | step.truncated
-            yield obs, chosen, step
-
-
-def visited(
-    act: Teacher, game: str, count: int, seed: int, limit: int | None = None, spent: Spent = lambda steps: None
-) -> Tensor:
-    """Observations ``[count, S]`` that a policy meets in the real environment, a third of them as it is, the others
-    with noise on its actions. Without such a ladder agents would not learn what to do where the policy never is.
-    Episodes begin anew after ``limit`` steps; None is the environment's own. ``spent`` is told the steps made."""
-    streams = Streams([derive_seed(seed, "states of a teacher")])
-    with contextlib.closing(played(act, game, streams, LADDER, limit)) as steps:
-        rounds = -(-2 * count // (_ENVS * len(LADDER)))
-        whole = torch.cat([obs for obs, *_ in itertools.islice(steps, rounds)])
-    spent(len(whole))
+            obs, over = step.obs, step.terminated | step.truncated
+    spent(len(seen) * envs)
+    whole = torch.cat(seen)
     return whole[streams.uniform(len(whole))[0].argsort()[:count]]
 
 

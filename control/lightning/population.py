@@ -14,18 +14,17 @@ from control.cli.colour import note
 from control.cli.settings import Settings
 from control.evolution.cluster import Workers, make_workers
 from control.evolution.generations import as_met, entered, first_mean, judged
-from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
+from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import STRATEGIES, Archive, Strategy
 from control.evolution.teachers import check_teacher, is_teacher
 from control.films.recording import film_seconds
-from control.lightning.proxy import ProxyModule
-from control.lightning.supervised import SupervisedModule, check
+from control.lightning.module import RunModule
 from control.loops.build import check_spaces, in_spaces
 from control.reports.tags import BEST_FITNESS, FITNESS, MEAN_RETURN, SPEED
 from envs.make import Stages, stages_of
 from models.proxies.files import first_parameters
-from models.proxies.search import HAS_NUMBA
+from models.proxies.search import HAS_NUMBA, SearchConfig
 from models.registry import agent_class, named_agents
 from models.settings import SettingError, UserError
 from models.state import like
@@ -36,7 +35,7 @@ _FLAT = 20  # generations in a row without any difference in fitness after which
 _AGAIN = 5  # of them after which it starts elsewhere
 
 
-class PopulationModule(ProxyModule):
+class PopulationModule(RunModule):
     """Trains fresh agents on every member of the population and tests them on the real environment (`training_step`);
     the tests are the population's fitness (`validation_step`), by which the callback `Evolution` moves the mean.
 
@@ -45,21 +44,28 @@ class PopulationModule(ProxyModule):
     """
 
     unit = "generation"
+    accelerator = "cpu"  # of the mean; that of the run is the agents'
 
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
-        super().__init__(settings, workers, stages)
+        super().__init__(settings, [settings.run.seed])
+        self.config: SearchConfig = settings.proxy
         # Agents of reward networks step the real environment, which pays them another reward.
         self.steps_on = "training" if KINDS[settings.proxy.proxy].used_by else "synthetic"
+        self.workers, self.stages = workers, stages
         self.mean = nn.Parameter(torch.zeros(1, stages.parameters.size), requires_grad=False)
         self.archive = Archive(self.config.keep_best)
         self.reached = -math.inf  # return of the latest mean that was scored in tests of full length
         self.noise = self.population = torch.zeros(0)  # of the generation: [rows, D], [P, D]
         self.fitness = self.ranked = torch.zeros(0)  # [P], and what the strategy goes by
         self.mean_fitness: float | None = None  # of the mean itself, in the generations where it is due
+        self.outcome: Outcome | None = None
+        self.real_steps = 0
         self.flat = 0  # generations in a row in which all proxies had the same fitness, below what counts as solved
         self.told = False  # that a generation had one fitness
         self.widened = 0  # times that noise_std was doubled since all proxies had the same fitness
         self.strategy = self.strategy_from(stages.known(self.mean[0]), 1)
+        self.agents = named_agents(settings.run.agent)
+        self.kinds = len(self.agents)
         self.of_each: dict[str, float] = {}  # the return of each kind of agent on the latest mean that was scored
 
     def has_solved(self) -> bool:
@@ -93,12 +99,34 @@ class PopulationModule(ProxyModule):
         split = self.stages.parameters.split(self.mean.detach())
         return {f"weights/{name}": part[0] for name, part in split.items()}
 
+    def seconds_of(self, agents: int) -> float:
+        """What training and testing so many fresh agents as they are in use may take, by the last generation's."""
+        if self.outcome is None:
+            return 0.0
+        own = (self.outcome.train_seconds + self.outcome.test_seconds) / len(self.outcome.returns)
+        return own * agents * self.config.steps_in_use / self.config.inner_steps
+
     def seconds_after(self) -> float:
         """The re-evaluation of the best means, the winner's held-out evaluation, and its film."""
         means = len(self.archive.entries) + (not self.has_solved())
         run, played = self.settings.run, self.outcome
         own = self.seconds_of(means * self.config.retest_agents + self.config.report_agents + run.record)
         return own + film_seconds(run, None if played is None else played.test_steps / played.returns.numel())
+
+    def close(self) -> None:
+        self.workers.close()
+
+    val_dataloader = test_dataloader = RunModule.train_dataloader
+
+    def forward(self, *args: Any, **more: Any) -> Any:
+        """Raises UserError: what is learned here does not act."""
+        called = KINDS[self.settings.proxy.proxy].called
+        raise UserError(
+            f"{self.settings.run.implementation} learns a {called}, which has no actions; --eval_agent with "
+            "the folder of a search trains agents on it and tests them"
+        )
+
+    test_step = predict_step = forward
 
     def configure_callbacks(self) -> list[pl.Callback]:
         return [Evolution()]
@@ -123,6 +151,10 @@ class PopulationModule(ProxyModule):
         """The ``mean [D]`` before a generation, with first states that its own target meets, where they should be."""
         run = self.settings.run
         return as_met(mean, self.stages, run.gamename, run.seed, generation, self.spend)
+
+    def spend(self, steps: int) -> None:
+        """Count steps in the real environment."""
+        self.real_steps += steps
 
     def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
         """Fresh agents of ``seeds [N]`` on ``proxies [N, D]``, their steps counted as the search's. Their tests are as
@@ -235,6 +267,10 @@ class PopulationModule(ProxyModule):
             f"{where} with noise_std {noise:.3g}; a larger inner_steps or test_limit may help"
         )
 
+    def seeds_of(self, name: str, count: int) -> list[int]:
+        """Seeds of ``count`` fresh agents, of all kinds in turn; different names give agents that share nothing."""
+        return fresh_seeds(self.settings.run.seed, name, count, self.kinds)
+
     def on_train_epoch_end(self) -> None:
         super().on_train_epoch_end()
         if self.has_solved():
@@ -244,11 +280,12 @@ class PopulationModule(ProxyModule):
         archive = {"entries": [list(entry) for entry in self.archive.entries]}
         search = {"strategy": self.strategy.state_dict(), "archive": archive}
         search |= {name: getattr(self, name) for name in ("reached", "flat", "widened")}
-        return super().own_state() | {"evolution": search}
+        return super().own_state() | {"real_steps": self.real_steps, "evolution": search}
 
     def take_state(self, state: dict[str, Any]) -> None:
         super().take_state(state)
         search = state["evolution"]
+        self.real_steps = like(self.real_steps, state["real_steps"], "real_steps")
         reached = search.get("reached", math.inf if search.get("solved") else -math.inf)  # older runs say but whether
         self.reached, self.flat = like((self.reached, self.flat), (reached, search["flat"]), "search")
         self.widened = like(self.widened, search.get("widened", 0), "search")
@@ -300,8 +337,8 @@ class Evolution(pl.Callback):
             )
 
 
-def build(settings: Settings) -> ProxyModule:
-    """The module of a search or of a fit. Raises SettingError where agent and environment do not fit."""
+def build(settings: Settings, kind: type[PopulationModule] = PopulationModule) -> PopulationModule:
+    """The module of a search, or another ``kind``. Raises SettingError where agent and environment do not fit."""
     run = settings.run
     every = run.checkpoint_every if "checkpoint_every" in settings.given else 1  # a generation is worth keeping
     settings = settings.replace(checkpoint_every=every)
@@ -317,10 +354,7 @@ def build(settings: Settings) -> ProxyModule:
         if in_turn and (getattr(search, name) or kinds) % kinds:
             line = f"{name} is {getattr(search, name)}, but agent is {run.agent!r}; allowed: a multiple of {kinds}"
             raise SettingError(line, name)
-    fitted = getattr(search, "preset", "") == "supervised"
-    if fitted:  # before anything is written
-        check(settings, stages)
-    elif (start := search.start_from) is None:
+    if (start := search.start_from) is None:  # before anything is written
         stages.check_start()
     elif is_teacher(start):
         check_teacher(start, stages, run.gamename)
@@ -333,7 +367,7 @@ def build(settings: Settings) -> ProxyModule:
     settings = settings.replace(compiled=_compiled(settings))
     job = (settings.proxy, run.agent, settings.agent, run.gamename)
     workers = make_workers(*job, run.num_workers, run.ray_address, run.num_threads)
-    return (SupervisedModule if fitted else PopulationModule)(settings, workers, stages)
+    return kind(settings, workers, stages)
 
 
 def _compiled(settings: Settings) -> bool:

@@ -1,81 +1,77 @@
 """The LightningModule of a synthetic environment that is fitted to transitions of the real one, without a search."""
 
+import dataclasses
 import math
 import time
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR
 
 from control.cli.settings import Settings
 from control.evolution.cluster import Workers
-from control.evolution.inner_loop import InnerLoop
-from control.evolution.teachers import is_teacher, teacher
-from control.evolution.transitions import check_agents, recorded
-from control.lightning.proxy import ProxyModule
+from control.evolution.inner_loop import InnerLoop, fresh_seeds
+from control.lightning.population import PopulationModule
 from control.reports.tags import HELD_OUT, LEARNING_RATE, MODEL_LOSSES, SPEED
 from envs.make import Stages
-from models.proxies.synthetic.supervised import PARTS, Fit
-from models.registry import named_agents
+from models.proxies.synthetic.supervised import PARTS, Fit, Transitions
+from models.replaying import Replaying
 from models.settings import SettingError
+from models.spaces import Discrete
 from models.streams import Streams, derive_seed
 
+_AGENTS = 8  # whose transitions are recorded
 _HELD_OUT = 0.1  # share of the transitions
 
 
-class SupervisedModule(ProxyModule):
-    """Fits the networks of state, reward and end to transitions, of which a tenth is held out (`Fit`). An epoch is a
-    twentieth of the updates; after each, every network keeps the parameters with the lowest held-out loss so far.
+class SupervisedModule(PopulationModule):
+    """A population module whose mean is not evolved but fitted to transitions, of which a tenth is held out (`Fit`). An
+    epoch is a twentieth of the updates; after each, every network of the mean gets the new weights if these have the
+    lowest held-out loss so far. Transitions follow from the seed: a resumed run records them again."""
 
-    Transitions follow from the seed, so a run that goes on records them again, and a checkpoint has none. Parameters
-    are those of the fit; ``proxy [1, D]`` is the synthetic environment that they make.
-    """
-
-    steps_on = "replayed"
+    unit = "epoch"
     networks: Any
-    proxy: Tensor
     lowest: Tensor  # held-out loss of each network
 
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
         super().__init__(settings, workers, stages)
+        self.steps_on, self.networks = "replayed", stages.parameters
         initial = stages.initial(Streams([derive_seed(settings.run.seed, "initial stand-in 0")]))
-        self.register_buffer("proxy", initial.clone())
+        self.mean.data, self.weights = initial.clone(), nn.Parameter(initial)
         self.register_buffer("lowest", torch.full((len(PARTS),), math.inf))
-        self.networks = stages.parameters
-        self.fitted = Fit(self.networks, initial)
-        self.optimizer = torch.optim.Adam(self.fitted.parameters(), lr=settings.proxy.fit_lr, fused=True)
-        self.updates = -(-settings.proxy.fit_updates // settings.epochs)  # of an epoch
-        self.errors: dict[str, float] = {}  # of `proxy` on held-out transitions
+        self.optimizer = torch.optim.Adam([self.weights], fused=True)
+        self.updates = -(-settings.proxy.fit_updates // settings.proxy.generations)  # of an epoch
+        self.errors: dict[str, float] = {}  # of the mean on held-out transitions
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
         return [self.optimizer]
+
+    def configure_callbacks(self) -> list[pl.Callback]:
+        return []
 
     def on_train_start(self) -> None:
         super().on_train_start()
         run = self.settings.run
         loop = InnerLoop(self.config, run.agent, self.settings.agent, run.gamename, run.num_threads)
         transitions = recorded(loop, run.seed)
-        self.real_steps = len(transitions)
-        streams = Streams.named([run.seed], "held-out transitions")
-        learned, held_out = transitions.split(_HELD_OUT, streams)
-        self.learned, self.held_out = transitions[learned], transitions[held_out]
-        self.fitted.scale_to(self.learned)
+        self.real_steps = len(transitions.obs)
+        self.learned, self.held_out = transitions.split(_HELD_OUT, Streams.named([run.seed], "held-out transitions"))
+        self.fit = Fit(self.networks, self.learned)
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         self.epoch, started = self.current_epoch + 1, time.perf_counter()
-        config, total = self.settings.proxy, self.updates * self.settings.epochs
+        config, total = self.settings.proxy, self.updates * self.settings.proxy.generations
         schedule = OneCycleLR(self.optimizer, config.fit_lr, total + 1, last_epoch=self.gradient_steps - 1)
         generator = torch.Generator().manual_seed(derive_seed(self.settings.run.seed, f"batches of epoch {self.epoch}"))
         sums = torch.zeros(len(PARTS))
         for _ in range(self.updates):
-            rows = torch.randint(len(self.learned), (config.fit_batch,), generator=generator)
-            losses = torch.stack(self.fitted.losses(self.learned[rows]))
-            self.optimizer.zero_grad()
-            losses.sum().backward()
+            rows = torch.randint(len(self.learned.obs), (config.fit_batch,), generator=generator)
+            losses, self.weights.grad = self.fit.losses(self.weights.detach(), self.learned.at(rows))
             self.optimizer.step()
             schedule.step()
-            sums += losses.detach()
+            sums += losses
         self.gradient_steps += self.updates
         self.env_steps = self.env_steps + self.updates * config.fit_batch
         rate = self.updates * config.fit_batch / (time.perf_counter() - started)
@@ -85,43 +81,31 @@ class SupervisedModule(ProxyModule):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         if self.trainer.sanity_checking:
             return
-        networks, now = self.networks, self.fitted.folded()
-        losses = list(self.fitted.errors(now, self.held_out).values())[: len(PARTS)]
-        for i, name in enumerate(PARTS):
-            if losses[i] < self.lowest[i]:
-                self.lowest[i] = losses[i]
-                networks.split(self.proxy)[name].copy_(networks.split(now)[name])
-        self.errors = self.fitted.errors(self.proxy, self.held_out)
+        mean, now = self.mean.detach(), self.fit.folded(self.weights.detach())
+        losses = torch.tensor(list(self.fit.errors(now, self.held_out).values())[: len(PARTS)])
+        for name, better in zip(PARTS, losses < self.lowest, strict=True):
+            if better:
+                self.networks.split(mean)[name].copy_(self.networks.split(now)[name])
+        self.lowest.copy_(losses.minimum(self.lowest))
+        self.errors = self.fit.errors(mean, self.held_out)
         self.row |= {f"{HELD_OUT}_{name}": torch.tensor([error]) for name, error in self.errors.items()}
         if self.epoch == self.epochs:
-            starts = Streams.named([self.settings.run.seed], "wide first states")
-            self.proxy.copy_(self.fitted.with_starts(self.proxy, starts))
-
-    def score(self) -> float | None:
-        return -float(self.lowest.sum()) if self.errors else None
+            self.fit.start_wide(mean, Streams.named([self.settings.run.seed], "wide first states"))
+        self.mean_fitness = -float(self.lowest.sum())
+        self.archive.offer(self.mean_fitness, self.epoch, mean[0].clone())
 
     def headline(self) -> str:
         return f"held-out loss {float(self.lowest.sum()):.3g}"
 
     def report(self) -> list[str] | None:
-        error = self.errors
-        losses = zip(("state", "reward", "end"), error.values(), strict=False)
-        parts = [f"{name} {loss:.2g}" for name, loss in losses]
-        ends = f"ends missed {100 * error['ends_missed']:.1f} %, false {100 * error['ends_false']:.2f} %"
-        return ["held-out:", *parts, ends, f"rollout {error['rollout_error']:.2g}"]
+        state, reward, end, missed, false, rollout, _ = self.errors.values()
+        losses = f"held-out: state {state:.2g}  reward {reward:.2g}  end {end:.2g}"
+        return [losses, f"ends missed {100 * missed:.1f} %, false {100 * false:.2f} %", f"rollout {rollout:.2g}"]
 
-    def histograms(self) -> dict[str, Tensor]:
-        """The networks' parameters, for TensorBoard."""
-        split = self.stages.parameters.split(self.proxy)
-        return {f"weights/{name}": part[0] for name, part in split.items()}
-
-    def provenance(self) -> dict[str, Any]:
-        """What the synthetic environment was fitted to, and how far it is from what was held out."""
-        config = self.settings.proxy
-        return {
-            "transitions": self.real_steps, "transitions_from": config.transitions_from,
-            "gradient_steps": self.gradient_steps, "held_out": self.errors,
-        }  # fmt: skip
+    def fitted_to(self) -> dict[str, Any]:
+        """What the mean was fitted to, and how far it is from what was held out."""
+        source = {name: getattr(self.settings.proxy, name) for name in ("transitions", "transitions_from")}
+        return source | {"gradient_steps": self.gradient_steps, "held_out": self.errors}
 
     def own_state(self) -> dict[str, Any]:
         return super().own_state() | {"errors": self.errors}
@@ -131,15 +115,35 @@ class SupervisedModule(ProxyModule):
         self.errors = dict(state["errors"])
 
 
-def check(settings: Settings, stages: Stages) -> None:
-    """Raises SettingError where nothing can be fitted as the settings say, before anything is recorded."""
-    run, config = settings.run, settings.proxy
-    if run.total_steps is not None:
-        raise SettingError("total_steps has no effect with preset supervised; did you mean '--fit_updates'?")
-    if config.transitions_from == "agents":
-        check_agents(named_agents(run.agent)[0])
-    if config.transitions_from == "policy":
-        if not is_teacher(config.start_from):
-            line = f"start_from is {config.start_from!r}, which is no policy; allowed with preset supervised"
-            raise SettingError(f"{line}: an agent's run or checkpoint, or module:function", "start_from")
-        teacher(config.start_from, run.gamename, stages.spaces)
+def recorded(loop: InnerLoop, seed: int) -> Transitions:
+    """``transitions`` that eight agents meet on the real environment, each in as many steps, while they learn or, where
+    these are to be random, before they begin to. Raises SettingError for agents that keep none."""
+    loop = loop.alone(loop.kinds[0])
+    if not issubclass(loop.agent_class, Replaying):
+        line = f"agent is {loop.kinds[0]!r}, which keeps no transitions in a replay buffer"
+        raise SettingError(f"{line}; allowed with preset supervised: agents such as DDQN, TD3 or SAC", "agent")
+    config: Any = loop.config
+    steps, agents = -(-config.transitions // _AGENTS), loop.agent_config
+    limits: dict[str, Any] = {"inner_rule": "budget", "train_episodes": None, "test_every": None, "inner_steps": steps}
+    loop.config = dataclasses.replace(config, **limits)
+    begin = agents.init_episodes if config.transitions_from == "agents" else 10**9
+    size = max(agents.buffer_size, steps + agents.num_envs)
+    loop.agent_config = dataclasses.replace(agents, buffer_size=size, init_episodes=begin)
+    seeds, parts = fresh_seeds(seed, "transitions", _AGENTS), []
+    for group in loop.agent_class.groups(loop.agent_config, seeds):
+        training = loop.begin(None, [seeds[i] for i in group])
+        loop.finish(training)
+        agent: Any = training.agent
+        rows = agent.replay.rows()
+        if "pair" in rows:  # actions in shares of half their range, or one number for each of them
+            rows["obs"], vector = rows["pair"].split([agent.obs_size, agent.action_size], -1)
+            discrete = isinstance(agent.spaces.actions, Discrete)
+            rows["action"] = vector.argmax(-1) if discrete else agent.centre + agent.reach * vector
+        elif isinstance(agent.spaces.actions, Discrete):
+            rows["action"] = rows["action"].long()
+        rows["ended"] = (rows["discount"] == 0).float()
+        # [T E, M, ...] -> [M E T, ...]: one environment after another, so that episodes are whole.
+        columns = (rows[name].unflatten(0, (-1, agent.envs)) for name in Transitions._fields)
+        parts.append([column.movedim(0, 2).transpose(0, 1).flatten(0, 2) for column in columns])
+    whole = Transitions(*map(torch.cat, zip(*parts, strict=True)))
+    return whole.at(torch.arange(config.transitions))

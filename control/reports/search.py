@@ -13,7 +13,7 @@ from control.reports.panels import draw_levels
 from control.reports.runs import read_runs
 from control.reports.sheets import WIDTH, sheet
 from control.reports.statistics import interval, iqm
-from control.reports.style import COLOURS, INK, PLAIN, Look
+from control.reports.style import COLOURS, PLAIN, Look
 from control.reports.tables import with_interval
 from control.reports.tags import (
     BEST_FITNESS,
@@ -24,7 +24,7 @@ from control.reports.tags import (
     MODEL_LOSSES,
     SYNTHETIC_STEPS,
     WORST_FITNESS,
-)
+)  # fmt: skip
 from models.proxies.search import SearchConfig
 
 
@@ -86,23 +86,18 @@ def iqm_text(summary: dict[str, Any]) -> str:
 
 
 def fit_figure(folder: Path, look: Look = PLAIN) -> Path:
-    """``curve.png``: losses of a fit to transitions, and what its rollouts get wrong, over gradient steps."""
+    """``curve.png``: held-out losses of a fit, those in training dotted, and ends and rollouts that go wrong."""
     (run,) = read_runs(folder / "metrics.csv")
     path, updates = folder / f"curve.{(look.formats or ('png',))[0]}", run.columns[GRADIENT_STEPS]
-    note = "rollouts: up to 50 steps by itself with the recorded actions; error in standard deviations of the state"
-    with sheet(path, [[0, 1, 2]], (WIDTH, 2.4), look, note=note) as axes:
+    with sheet(path, [[0, 1]], (WIDTH, 2.4), look, note="solid: on transitions held out; dotted: in training") as axes:
         for tag, name, colour in zip(MODEL_LOSSES, ("state", "reward", "end"), COLOURS, strict=False):
             axes[0].plot(updates, run.columns[tag], color=colour, linestyle=(0, (1, 1)))
             axes[0].plot(updates, run.columns[tag.replace("model/", f"{HELD_OUT}_")], color=colour, label=name)
-        axes[0].plot([], [], color=INK, linestyle=(0, (1, 1)), label="in training")
-        axes[1].plot(updates, run.columns[f"{HELD_OUT}_rollout_error"], color=INK)
         for tag, colour in zip(("ends_missed", "ends_false", "rollout_ends"), COLOURS[3:], strict=False):
-            name = tag.replace("_", " ").replace("rollout ends", "rollouts that end wrongly")
-            axes[2].plot(updates, run.columns[f"{HELD_OUT}_{tag}"], color=colour, label=name)
-        for axis, words, scale in zip(
-            axes, ("loss", "error of rollouts", "share"), ("log", "log", "linear"), strict=True
-        ):
-            axis.set(xlabel="gradient steps", ylabel=words, yscale=scale)
+            name = tag.replace("rollout_ends", "rollouts_that_end_wrongly").replace("_", " ")
+            axes[1].plot(updates, run.columns[f"{HELD_OUT}_{tag}"], color=colour, label=name)
+        axes[0].set(xlabel="gradient steps", ylabel="loss", yscale="log")
+        axes[1].set(xlabel="gradient steps", ylabel="share")
     return path
 
 

@@ -79,11 +79,11 @@ def save(
     parameters = parameters.detach().cpu().float()
     limits: dict[str, Any] = {"max_episode_steps": spaces.max_episode_steps, "max_return": spaces.max_return}
     settings = asdict(config)
-    kind = KINDS[settings["proxy"]]
     del settings["compiled"]  # which is not about the proxy
+    kind = KINDS[settings["proxy"]]
     if settings.get("preset") == "supervised":  # nothing was searched for
-        idle = implementations()[searching(settings["proxy"])].ineffective(config)
-        settings = {name: value for name, value in settings.items() if name in kind.settings or name not in idle}
+        idle = implementations()[searching(settings["proxy"])].ineffective(config).keys() - kind.settings.keys()
+        settings = {name: value for name, value in settings.items() if name not in idle}
     for each in fields(config):
         if each.metadata.get("later") and settings.get(each.name) == each.default:
             settings.pop(each.name, None)

@@ -41,17 +41,7 @@ class Synthetic:
         "bandit's own search [L]; clone: no search, a bandit that pays for what the policy of --start_from does; "
         "distilled: a bandit of a few states and the actions that are right there, which are what is searched for; "
         "supervised: no search, an MDP fitted to transitions of the real environment, the baseline of [F]",
-        choices=(
-            "recipe",
-            "broad",
-            "paper",
-            "paper_varied",
-            "two_stage",
-            "published",
-            "clone",
-            "distilled",
-            "supervised",
-        ),
+        choices="recipe broad paper paper_varied two_stage published clone distilled supervised".split(),
     )
     reward_form: str = _proxy(
         "free",
@@ -133,11 +123,10 @@ class Supervised:
     transitions: int = _fit(10_000, "transitions of the real environment", minimum=100, maximum=2_000_000)
     transitions_from: str = _fit(
         "agents",
-        "agents: eight agents that learn on the real environment, each for as many steps; random: random play; policy: "
-        "that of start_from, a third of the steps without noise on its actions, a third with some, a third at random",
-        choices=("agents", "random", "policy"),
+        "agents: eight agents that learn on the real environment, each for as many steps; random: random play",
+        choices=("agents", "random"),
     )
-    fit_updates: int = _fit(2000, "gradient steps of each network", minimum=20)
+    fit_updates: int = _fit(10_000, "gradient steps of each network", minimum=20)
     fit_batch: int = _fit(512, "transitions of a gradient step", minimum=1, maximum=1_000_000)
     fit_lr: float = _fit(2e-3, "largest learning rate of the one-cycle schedule", above=0)
 
@@ -336,11 +325,10 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     )
 
 
-# Settings of a search that a fit has no use for are all but these, beside those of the inner loop.
-_OF_FITS = ("start_from", "solved_reward", "report_agents", "deploy_steps")
+# Settings of a search that a fit has no use for.
 _OF_SEARCHES = (
-    *(f.name for f in fields(SearchConfig)
-      if f.metadata["section"] in ("search", "choosing the winner") and f.name not in _OF_FITS),
+    *(each.name for each in fields(SearchConfig) if each.metadata["section"] in ("search", "choosing the winner")
+      and each.name not in ("solved_reward", "report_agents", "deploy_steps")),
     "objective", "average_from", "solved_bonus", "unsolved_weight", "survival_bonus", "agents_per_proxy",
     "agents_take_turns", "test_limit_first", "test_limit_grows", "done_bias", "latent_size", "clone_of",
 )  # fmt: skip
@@ -372,10 +360,8 @@ def validate(config: Config) -> str | None:
         return f"{line}; allowed: an agent's run or checkpoint, or module:function, whose policy is to be cloned"
     if config.preset == "supervised" and config.raw_done:
         return "raw_done is on, but preset is 'supervised', whose done is no share of an end; allowed: off"
-    if config.preset == "supervised" and (config.start_from is None) == (config.transitions_from == "policy"):
-        start = "null" if config.start_from is None else repr(config.start_from)
-        line = f"start_from is {start}, but transitions_from is {config.transitions_from!r}"
-        return f"{line}; allowed: a policy to record with transitions_from policy, else null"
+    if config.preset == "supervised" and config.generations is None:
+        return "total_steps has no effect with preset supervised; did you mean '--fit_updates'?"
     for name in ("reward_form", "first_states", "pairs"):
         if config.proxy != "bandit" and (value := getattr(config, name)) != (usual := getattr(Config, name)):
             line = f"{name} is {value!r}, but proxy is {config.proxy!r}"
