@@ -19,9 +19,9 @@ from envs.make import make_dynamics
 from fake_runs import Shown
 from helpers import run_folder, same_runs
 from models.proxies import files
+from models.proxies.supervised import Fit, Transitions
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
-from models.proxies.synthetic.supervised import Fit, Transitions
 from models.registry import default_config
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams

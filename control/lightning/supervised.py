@@ -16,7 +16,7 @@ from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.lightning.population import PopulationModule
 from control.reports.tags import HELD_OUT, LEARNING_RATE, MODEL_LOSSES, SPEED
 from envs.make import Stages
-from models.proxies.synthetic.supervised import PARTS, Fit, Transitions
+from models.proxies.supervised import PARTS, Fit, Transitions
 from models.replaying import Replaying
 from models.settings import SettingError
 from models.spaces import Discrete
