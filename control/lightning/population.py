@@ -44,7 +44,6 @@ class PopulationModule(RunModule):
     """
 
     unit = "generation"
-    accelerator = "cpu"  # of the mean; that of the run is the agents'
 
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
         super().__init__(settings, [settings.run.seed])
