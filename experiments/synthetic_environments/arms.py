@@ -143,7 +143,8 @@ def groups(cells: dict[str, Any]) -> list[tuple[str, str, dict[str, np.ndarray]]
         if arm not in cells:
             continue
         cell = cells[arm]
-        best = sorted(range(len(cell["returns"])), key=lambda i, cell=cell: -np.mean(cell["returns"][i]))
+        means = [float(np.mean(returns)) for returns in cell["returns"]]
+        best = np.argsort(-np.array(means), kind="stable").tolist()
         for label, indices in (("all", best), (f"best {-(-len(best) // 2)}", best[: -(-len(best) // 2)])):
             if label == "all" or arm == "varied" and len(best) > 2:
                 samples.append((arm, label, {name: np.concatenate([np.array(cell[name][i], float) for i in indices])

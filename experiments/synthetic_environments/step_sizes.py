@@ -35,8 +35,8 @@ from models.streams import Streams, derive_seed  # noqa: E402
 
 FLAGS = """--implementation SE --gamename emptyroom22 --agent QLearning --preset paper --proxy_hidden_size 32
     --noise_std 0.1 --lr 0.5 --discount 0.9 --eps_init 0.5 --eps_min 0.01 --eps_decay 0.95 --train_episodes 100
-    --inner_steps 1000 --solved_reward 0.8"""
-GENERATIONS, WORKERS, BATCH = 50, 16, 40
+    --inner_steps 1000"""
+GENERATIONS, WORKERS, BATCH, SOLVED = 50, 16, 40, 0.8
 COLUMNS = ("step_size", "score_transform", "mirrored", "nes_step_size", "solved_after")
 LAYOUT = Layout(COLUMNS)
 NAMES = ("linear", "rank", "NES", "NES, positive", "best alone", "best if better", "better than the mean",
@@ -75,7 +75,7 @@ def solved_after(loop: InnerLoop, numbers: Sequence[int], generations: int) -> l
         of_search = dict(zip(proxies, scores.split([len(rows) for rows in proxies.values()]), strict=True))
         for number, fitness in of_search.items():
             mean_score = float(fitness[:WORKERS].mean())
-            if mean_score > loop.config.solved_reward:
+            if mean_score > SOLVED:
                 solved[number] = generation
                 del searches[number]
             else:
