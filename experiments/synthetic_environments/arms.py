@@ -175,7 +175,7 @@ def densities(game: str, axes: list[Any], numbers: dict[str, Any]) -> None:
                        color=COLOURS[6], linewidth=0.8)  # fmt: skip
             mean = f"{values['returns'].mean():.1f}"
             below.text(place, 0.99, mean, ha="center", va="top", fontsize=7, transform=below.get_xaxis_transform())
-        above.set(title=kind, xlabel="test return", xlim=(at[0], at[-1]), yscale="log", ylim=(1e-4, None))
+        above.set(title=kind, xlabel="test return", xlim=(at[0], at[-1]), yscale="log", ylim=(1e-4, 0.3))
         below.set_ylim(0, 1.2 * max(most, *(values["steps"].mean() + values["steps"].std() for *_, values in bars)))
         below.set_xticks(range(len(bars)), [f"{arm}\n{label}" for arm, label, _ in bars], fontsize=6)
         below.grid(False, axis="x")
