@@ -1,10 +1,10 @@
 """Q-learning in a dozen lines of NumPy on Gymnasium's own CliffWalking, with a learned reward and without.
 
-    python experiments/reward_networks/plain_q_learning.py --agents 64
+    python experiments/reward_networks/plain_q_learning.py --agents 400
 
-Nothing but the light package is used. It prints how many steps agents take until their greedy way is the best one
-(-13); every step is followed by such a test. The learning rate is 1, the discount 0.8, a tenth of the actions is
-random, and an episode ends after 50 steps.
+Only the light package is used. The script prints how many steps agents take until their greedy path is the shortest
+one (-13), tested after every step: the median, the 90th and 99th percentiles, and the share of agents that do not get
+there. The learning rate is 1, the discount 0.8, a tenth of the actions is random, and an episode ends after 50 steps.
 """
 
 import argparse
@@ -56,9 +56,19 @@ def steps_until_solved(env: Env, seed: int, most: int, random_ties: bool) -> flo
     return float("inf")
 
 
+def summary(steps: Sequence[float]) -> str:
+    """Median, 90th and 99th percentiles of steps until solved, and the share of agents that never solved the task.
+
+    Percentiles are steps of one of the agents (no interpolation), so an agent that gave up counts as infinite.
+    """
+    middle, high, highest = np.quantile(steps, [0.5, 0.9, 0.99], method="higher")
+    unsolved = float(np.isinf(steps).mean())
+    return f"median {middle:,.0f}, p90 {high:,.0f}, p99 {highest:,.0f}, unsolved {100 * unsolved:.1f} %"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--agents", type=int, default=64)
+    flags.add_argument("--agents", type=int, default=400)
     flags.add_argument("--steps", type=int, default=5000, help="after which an agent gives up")
     flags.add_argument("--reward", default="cliff-additive-potential", help="name or file of a learned reward")
     given = flags.parse_args(argv)
@@ -76,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, env in envs.items():
             steps = [steps_until_solved(env, seed, given.steps, random_ties) for seed in range(given.agents)]
             ties = "ties at random" if random_ties else "the first of ties"
-            print(f"{name:<26} {ties:<18} median {np.median(steps):,.0f}, last {max(steps):,.0f}")
+            print(f"{name:<26} {ties:<18} {summary(steps)}", flush=True)
     return 0
 
 
