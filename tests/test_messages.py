@@ -121,7 +121,7 @@ train -> 'train' is not a flag; flags start with --
     -> --double_DQN has no effect: use_target is off, so there is only one network of values
 --implementation RN --gamename cliff --agent QLearning --vary lr -> --vary has no effect: vary_hp is off
 --implementation RN --gamename cliff --agent QLearning --mode two
-    -> mode is 'two'; allowed: icm, native, exclusive_potential,
+    -> mode is 'two'; allowed: icm, native, exclusive_potential, ...
 --implementation RN --gamename cliff --agent QLearning --mode 0 --rn_output symexp
     -> --rn_output has no effect: mode is 0, the task's own reward
 --implementation RN --gamename hopper --agent TD3 --mode 101 --proxy_hidden_size 5
@@ -160,7 +160,8 @@ SEARCHES = """
 --agent CPG -> agent is 'CPG'; allowed: DDQN, DuelingDDQN, ...
 --agent UDRL -> agent is 'UDRL'; allowed: DDQN, DuelingDDQN, ...
 --proxy bandid -> proxy is 'bandid'; did you mean 'bandit'? Allowed: mdp, bandit
---preset papper -> preset is 'papper'; did you mean 'paper'? Allowed for a mdp: recipe, broad, paper, paper_varied
+--preset papper
+    -> preset is 'papper'; did you mean 'paper'? Allowed for a mdp: recipe, broad, paper, supervised, paper_varied
 --proxy bandit --preset paper
     -> preset is 'paper', which is for a mdp; did you mean '--proxy mdp'? Allowed for a bandit: recipe, two_stage, ...
 --preset two_stage

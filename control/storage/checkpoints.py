@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ OURS = "understudy"
 FORMAT = 3  # the only one that is read
 _ALLOWED = "a .ckpt file that trainer.py wrote"
 _SHOWN = 12  # runs that a line names
+_MOST_FOLDERS = 10_000
 _WRITER_SIGNS = ("inline_container", "iostream", "PytorchStreamWriter", "failed writing")
 
 
@@ -125,9 +127,15 @@ def _file(path: Path) -> Path:
 
 
 def _runs_below(folder: Path) -> list[str]:
-    """The runs with a checkpoint or a proxy in the folder of an experiment, an environment or all, as paths in it."""
-    runs = (run for depth in range(1, 5) for run in folder.glob("*/" * depth + "version_*"))
-    return sorted(str(run.relative_to(folder)) for run in runs if kept(run / "checkpoints") or winner(run))
+    """The runs with a checkpoint or a proxy in the folder of an experiment, an environment or all, as paths in it. Ends
+    after `_MOST_FOLDERS`, as any folder may be asked about."""
+    runs = []
+    for path, names, _ in itertools.islice(os.walk(folder), _MOST_FOLDERS):
+        run = Path(path)
+        if run.name.startswith("version_") and (kept(run / "checkpoints") or winner(run)):
+            runs.append(str(run.relative_to(folder)))
+            names.clear()
+    return sorted(runs)
 
 
 def _error(path: Any, what: str) -> CheckpointError:
