@@ -1,6 +1,6 @@
 """Run the quick suite as other machines would: ``python tests/portability.py [CONDITION ...]``, or all conditions.
 
-Prints a table, and what failed under it. Exits with 1 after a failure, with 2 for an unknown condition.
+Prints a table, and under a row what failed. Exits with 1 after a failure, with 2 for an unknown condition.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ def main(names: list[str]) -> int:
     if unknown := set(names) - set(CONDITIONS):
         print(f"condition is {min(unknown)!r}; allowed: {', '.join(CONDITIONS)}", file=sys.stderr)
         return 2
-    failures = []
+    status = 0
     print(f"{'condition':30} {'passed':>7} {'failed':>7} {'skipped':>7} {'seconds':>8}", flush=True)
     for name in names or CONDITIONS:
         began = time.monotonic()
@@ -74,9 +74,9 @@ def main(names: list[str]) -> int:
         )
         lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
         if done.returncode:
-            failures += [f"{name}: {line}" for line in lines or [f"exit status {done.returncode}", done.stdout[-2000:]]]
-    print("\n".join(failures))
-    return bool(failures)
+            status = 1
+            print(*(lines or [f"exit status {done.returncode}", done.stdout[-2000:]]), sep="\n", flush=True)
+    return status
 
 
 def run(condition: Condition, variables: dict[str, str], folder: Path) -> "subprocess.CompletedProcess[str]":
