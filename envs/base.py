@@ -134,5 +134,5 @@ class Replayed(Environment):
         active = state.get("active", at[:0])
         for i, action in enumerate(taken):
             self.step(action, active[i] & (state["began"] <= i))
-        # As before the snapshot, so that the next one is that of a run which was not stopped.
+        # The record before the snapshot: the next snapshot then equals that of an uninterrupted run.
         self._began, self._actions = state["began"], list(zip(taken, active, strict=True))

@@ -131,7 +131,7 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, after: Callbacks 
     for counter in (epochs.epoch_progress, steps.batch_progress, steps.manual_optimization.optim_step_progress):
         counter.increment_by(done)
     steps._batches_that_stepped = done
-    if done >= module.validate_every:  # what the last validation left
+    if done >= module.validate_every:  # as after the last validation
         validated = steps.val_loop.batch_progress
         validated.current.increment_by(1)
         validated.is_last_batch = True

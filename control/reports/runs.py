@@ -69,8 +69,8 @@ def read_runs(path: Path) -> list[Run]:
     rows = [(Run(int(seed), path, {}), seeds == seed) for seed in np.unique(seeds)]
     for name in list(columns):
         values = np.asarray(columns.pop(name), dtype=np.float64)  # long tables are not held twice
-        for run, chosen in rows:
-            run.columns[name] = values[chosen]
+        for run, mask in rows:
+            run.columns[name] = values[mask]
     return [run for run, _ in rows]
 
 

@@ -188,11 +188,11 @@ class MetricsFile:
         order, last = {row["seed"]: i for i, row in enumerate(counted)}, counted[0]["epoch"]
         table = read_columns(self.path)
         epochs, seeds = (table.get(name, array("q")) for name in ("epoch", "seed"))
-        kept = [i for i, epoch in enumerate(epochs) if epoch <= last]
-        kept.sort(key=lambda i: (epochs[i], order.get(int(seeds[i]), 0)))
+        places = [i for i, epoch in enumerate(epochs) if epoch <= last]
+        places.sort(key=lambda i: (epochs[i], order.get(int(seeds[i]), 0)))
         lines = [",".join(cells) for cells in self._cells()]  # text takes a fifth of the memory of lists
-        self._write(lines[i].split(",") for i in kept)
-        complete = {seeds[i] for i in kept if epochs[i] == last}
+        self._write(lines[i].split(",") for i in places)
+        complete = {seeds[i] for i in places if epochs[i] == last}
         self.append(*(row for row in counted if row["seed"] not in complete))
 
     def _cells(self, rename: Rename = list) -> Iterator[list[str]]:
@@ -270,7 +270,7 @@ def _rows(path: Path, rename: Rename = list) -> Iterator[tuple[list[str], Sequen
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """The lines of a file without their ends, but for a last one that was cut off."""
+    """The lines of a file without their ends. A last line that was cut off is left out."""
     try:
         with open(path, encoding="utf-8") as file:
             for line in file:
