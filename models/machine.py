@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from numba.core.caching import UserProvidedCacheLocator
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.extending import overload
@@ -50,6 +51,15 @@ def cache_folder() -> Path:
     for old in sorted(base.iterdir(), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
         shutil.rmtree(old, ignore_errors=True)
     return folder
+
+
+class FolderOfModule(UserProvidedCacheLocator):  # type: ignore[misc]
+    """Numba's cache of one function, in a folder called after its module. Numba's default is the path of the source,
+    which Ray changes at every start, so its workers would compile everything anew each time."""
+
+    def __init__(self, function: Callable[..., Any], source: str):
+        super().__init__(function, source)
+        self._cache_path = str(cache_folder() / function.__module__)
 
 
 class _Closed(JITCodeLibrary):  # type: ignore[misc]
@@ -100,11 +110,12 @@ def inlined(function: F) -> F:
 
 def _made(function: F, options: dict[str, Any]) -> F:
     settings: Any = numba.core.config
-    before, settings.CACHE_DIR = settings.CACHE_DIR, str(cache_folder())
+    before = settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES
+    settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = str(cache_folder()), f"{__name__}.{FolderOfModule.__name__}"
     try:
         return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]
     finally:
-        settings.CACHE_DIR = before
+        settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = before
 
 
 def known(kind: type) -> Any:

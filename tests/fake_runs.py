@@ -105,7 +105,8 @@ def _gnu_parallel() -> bool:
     return version.stdout.startswith("GNU parallel")
 
 
-STARTERS = ["xargs", *["parallel"] * _gnu_parallel()]
+# What starts jobs on this machine, the usual one first. Both share one script, so with GNU parallel the other is slow.
+STARTERS = ["parallel", "xargs"] if _gnu_parallel() else ["xargs"]
 """What scripts can start jobs with on this machine."""
 
 

@@ -50,6 +50,11 @@ def playable(*games: str, cases: Any = ALL) -> list[tuple[str, str]]:
     return [(case, game) for case in cases for game in games if able(case, game)]
 
 
+def quick(pairs: list[tuple[str, str]]) -> list[Any]:
+    """The pairs, of which those with an agent's less usual settings are slow."""
+    return [pytest.param(*pair, marks=[pytest.mark.slow] * (pair[0] in VARIANTS)) for pair in pairs]
+
+
 def steps_of(case: str) -> int:
     """Of an epoch: as few as have all learn in three, and what learns early in each."""
     if by_rollouts(case):
@@ -77,7 +82,7 @@ ALONE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("case", "game"), ALONE)
+@pytest.mark.parametrize(("case", "game"), quick(ALONE))
 def test_a_member_alone_is_the_same_to_the_bit(case: str, game: str) -> None:
     """Three epochs of acting and learning, and an evaluation, though in company other episodes end elsewhere, and in
     the last epoch a neighbour's weights and memory are no numbers. Members with hyperparameters of their own are so
@@ -126,7 +131,7 @@ def parts(loop: Any) -> list[Any]:
     return [*loop.agents, *(optimizer for agent in loop.agents for optimizer in agent.optimizers), loop]
 
 
-@pytest.mark.parametrize(("case", "game"), RESUMED)
+@pytest.mark.parametrize(("case", "game"), quick(RESUMED))
 def test_goes_on_from_its_state_as_if_nothing_had_been(case: str, game: str, tmp_path: Path) -> None:
     one, other = (loop_of(case, game, 1, 2, steps_per_epoch=22) for _ in range(2))
     for _ in range(2 if case in CASES else 4):
@@ -252,7 +257,7 @@ def trained(case: str, game: str) -> Any:
     return loop
 
 
-@pytest.mark.parametrize(("case", "game"), [(case, game) for case in ALL for game in probed(case)])
+@pytest.mark.parametrize(("case", "game"), quick([(case, game) for case in ALL for game in probed(case)]))
 def test_learns_the_probe(case: str, game: str) -> None:
     """The best actions where actions matter, and the true values where there are values."""
     loop, probe = trained(case, game), PROBES[game]

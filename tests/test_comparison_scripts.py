@@ -106,6 +106,7 @@ def test_a_call_that_cannot_work_is_one_line(script: ModuleType, flags: str, sai
     refused(script.main, flags.split(), said, capsys)
 
 
+@pytest.mark.slow
 def test_a_new_machine_reads_no_word_of_fonts(tmp_path: Path) -> None:
     """matplotlib looks for fonts at its first import, and says so after 5 seconds; here at once."""
     code = (

@@ -51,7 +51,8 @@ FILM = " --record_episodes 1 --time_limit 20"
 # These install or start something on the machine, so no test runs them.
 SETUP = ("source ", "sudo apt-get install ", "pip install ", "uv ", "git clone ", "cd ", "ray start ", ".ci/run")
 SLOW = (
-    "takecover", "--gamename halfcheetah", "bash_train.sh", "--use_tune", "/tune/", "benchmarks/", "transfer.py",
+    "takecover", "--gamename halfcheetah", "--gamename swimmer", "--gamename hopper", "--num_workers 2",
+    "supervised.py", "three_levels.py", "bash_train.sh", "--use_tune", "/tune/", "benchmarks/", "transfer.py",
     "exam.py", "clones.sh", "physics.py", "tuning.py", "compare.py", "experiments/policy_gradients/run.sh",
     "experiments/policy_gradients/figure.py",
     *(f"experiments/model_generalisation/{name}" for name in ("run.sh", "figure.py", "parity.py", "small.yaml")),
@@ -65,6 +66,8 @@ ONE_PROCESS = pytest.mark.xdist_group("compiled")
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 RUN = [page for page in PAGES if page not in HOW_TO]
 every_page_with_commands = pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
+# Reference tables, most of whose commands stand on other pages too: the quick suite only parses them.
+TABLES = ("docs/originals.md", "docs/paper.md", "docs/results/", "experiments/", "understudy/")
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -112,7 +115,7 @@ def scaled(command: str) -> str:
         few = "AGENTS=ER WORLDS=procmaze REGIMES=low NUM_SEEDS=2 NUM_STEPS=200"
         return f"{few} {command} {MODELS.replace('--total_steps 20 ', '')}"
     if "baseline.py" in command:
-        return f"{command} --batches 2 --episodes 1"
+        return f"{command} --batches 2 --episodes 1 --critic_episodes 5"
     if "parity.py" in command:  # of the other fixtures no step that is compared comes soon
         few = "--hidden_sizes 8,8,8 --num_seeds 2 --eval_steps 5 --eval_episodes 2 --buffer_size 50"
         return f"{command} --fixture untrained {few}"
@@ -130,7 +133,9 @@ def scaled(command: str) -> str:
         ("--eval_agent cartpole-", "--num_agents 1 --no_real_baseline"),
         ("--eval_agent cliff-", "--num_agents 1 --no_real_baseline"),
         ("-potential --agent TD3", "--num_agents 1 --no_real_baseline"),
-        ("-bandit --agent TD3", "--num_agents 1 --no_real_baseline"), ("--eval_agent", "--num_eval_episodes 1"),
+        ("-bandit --agent TD3", "--num_agents 1 --no_real_baseline"),
+        ("-bandit --agent PPO --num_agents", "--num_agents 2 --no_real_baseline"),
+        ("--eval_agent", "--num_eval_episodes 1"),
         ("--use_tune", f"{tiny(command)} --num_samples 1"), ("trainer.py", f"{tiny(command)} --no_record"),
     ):  # fmt: skip
         if word in command:
@@ -226,8 +231,28 @@ def trained() -> set[frozenset[str]]:
     return set()
 
 
-@ONE_PROCESS
+def trainer_words(command: str) -> list[str] | None:
+    """The flags of a command that starts trainer.py, itself or by bash_train.sh."""
+    words = shlex.split(re.sub(r"^.*\./bash_train\.sh", "python trainer.py", command))
+    return words[2:] if words[:2] == ["python", "trainer.py"] else None
+
+
 @every_page_with_commands
+def test_every_flag_is_known(page: Path) -> None:
+    """Also of a page whose commands run in the slow suite alone."""
+    for command in commands(page):
+        words = trainer_words(command)
+        if words and not re.search(
+            r"--(eval_agent|plot|report|film|import_proxy|resume|config|search_space)\b", command
+        ):
+            parse(words)
+
+
+@ONE_PROCESS
+@pytest.mark.parametrize("page", [
+    pytest.param(page, marks=[pytest.mark.slow] * name.startswith(TABLES), id=name)
+    for page in RUN for name in (page.relative_to(ROOT).as_posix(),)
+])  # fmt: skip
 def test_every_command_runs(
     page: Path, workplace: Path, trained: set[frozenset[str]], small: None, brief: None
 ) -> None:

@@ -12,6 +12,7 @@ def said(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
+@pytest.mark.slow
 def test_lightning_comes_without_them_and_the_real_ones_come_for_whoever_imports_them() -> None:
     code = f"""{LEAN}
 print([name for name in ("scipy.signal", "scipy.stats", "torch._dynamo", "sympy") if name in sys.modules])
@@ -26,7 +27,8 @@ print(scipy.signal.lfilter([1.0], [1.0], [3.0])[0], torch._dynamo.__spec__ is No
     assert said(code).splitlines() == ["[]", "[False, False, True, True]", "3.0 False"]
 
 
-@pytest.mark.parametrize("name", ["scipy.signal", pytest.param("torch._dynamo", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["scipy.signal", "torch._dynamo"])
 def test_whoever_asks_for_more_meanwhile_gets_the_real_one_and_what_is_there_already_stays(name: str) -> None:
     code = f"""
 import importlib, sys

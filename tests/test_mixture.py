@@ -154,7 +154,7 @@ TINY = (
 ).split()
 
 
-@pytest.mark.parametrize("turns", ["seeds", "generations"])
+@pytest.mark.parametrize("turns", ["generations", pytest.param("seeds", marks=pytest.mark.slow)])
 def test_a_search_resumes_to_the_same_numbers(
     turns: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

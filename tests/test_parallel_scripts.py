@@ -44,7 +44,7 @@ def script(path: str, folder: Path, starter: str) -> Script:
     return Script(path, folder, starter, AFTER[path], **FEW[path])
 
 
-@pytest.fixture(params=STARTERS)
+@pytest.fixture(params=[STARTERS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in STARTERS[1:])])
 def starter(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -119,7 +119,8 @@ def test_help_and_a_machine_without_both_starters(path: str, word: str, tmp_path
 
 
 @pytest.mark.parametrize(("path", "variables"), [
-    (SEEDS, {"SEEDS": "1 2 3"}), (GRADIENTS, {"SEEDS": "1 2"}), (CELLS, {})
+    (SEEDS, {"SEEDS": "1 2 3"}),
+    pytest.param(GRADIENTS, {"SEEDS": "1 2"}, marks=pytest.mark.slow), pytest.param(CELLS, {}, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_ctrl_c_lets_every_job_write_its_checkpoint(path: str, variables: dict, tmp_path: Path, starter: str) -> None:
     ours = script(path, tmp_path, starter)
@@ -201,7 +202,7 @@ def test_xargs_says_so_and_writes_the_joblog_of_gnu_parallel(tmp_path: Path) -> 
 
 
 def test_what_one_starter_has_begun_the_other_goes_on_with(tmp_path: Path) -> None:
-    alone, other = script(SEEDS, tmp_path, STARTERS[0]), script(SEEDS, tmp_path, STARTERS[-1])
+    alone, other = script(SEEDS, tmp_path, STARTERS[-1]), script(SEEDS, tmp_path, STARTERS[0])
     code, out, err = alone("--epochs", "3", SEEDS="1 2 3", FAIL="2", JOBS="2")
     assert code == 1 and alone.finished() == {"1": 1, "3": 1} and "seed 2 ended with status 1" in out
     code, out, err = other("--epochs", "3", "--resume", SEEDS="1 2 3", FAIL="2")

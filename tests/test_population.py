@@ -92,6 +92,7 @@ def test_two_workers_do_what_one_process_does(
     assert not cancelled  # the other one raises too, and Ray aborts this process where it ends as it is cancelled
 
 
+@pytest.mark.slow
 def test_agents_of_two_families_are_shared_out_too(two: RayWorkers) -> None:
     words = "--proxy mdp --gamename cartpole-200 --agent DDQN,PPO --inner_steps 60 --test_episodes 2 --max_steps 20"
     settings = parse(["--implementation", "SE", *words.split(), "--rollout_steps", "10", "--PPO_batch_size", "10"])

@@ -141,7 +141,9 @@ def test_rows_after_the_last_checkpoint_are_learned_again(
     same_runs(finished(**changes)[0], resumed)
 
 
-@pytest.mark.parametrize("name", ON_GYMNASIUM)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] * (name not in ("PPO", "TD3", "CPG"))) for name in ON_GYMNASIUM
+])  # fmt: skip
 def test_all_of_a_last_checkpoint_is_that_of_a_run_that_was_not_stopped(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

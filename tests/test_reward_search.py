@@ -96,7 +96,12 @@ def test_bad_input_is_one_line(tmp_path: Path, changes: dict[str, Any], line: st
 
 
 @pytest.mark.parametrize(
-    "words", ["cartpole --mode 2", "mountaincar-continuous --agent TD3 --mode 2", "pendulum --agent PPO --mode 6"]
+    "words",
+    [
+        "cartpole --mode 2",
+        "pendulum --agent PPO --mode 6",
+        pytest.param("mountaincar-continuous --agent TD3 --mode 2", marks=pytest.mark.slow),
+    ],  # fmt: skip
 )
 def test_a_bent_potential_is_searched_for_anywhere(words: str, tmp_path: Path) -> None:
     short = "--population 2 --generations 1 --inner_steps 60 --test_episodes 1 --test_every 20 --average_from 0"

@@ -212,6 +212,7 @@ def test_a_start_that_is_refused_leaves_no_run(tmp_path: Path, capsys: Any) -> N
     assert not list(tmp_path.rglob("version_*")) and "gives nan" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["start", "widest"])
 def test_where_nobody_knows_how_far_states_go_they_are_those_that_the_target_meets(tmp_path: Path, scale: str) -> None:
     """Drawn anew whenever a mean is scored; what scales its inputs stays that of the start, or the widest so far; and a

@@ -199,6 +199,7 @@ def test_a_resumed_search_keeps_what_has_ended(tmp_path: Path, capsys: Shown) ->
     refused(trainer.main, ["--use_tune", "--resume", str(search.folder), "--num_seeds", "1"], line, capsys)
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_with_interrupted_trials_and_new_ones(tmp_path: Path, capfd: Shown) -> None:
     pytest.importorskip("ray")
     search = begun(tmp_path)
@@ -240,6 +241,7 @@ def written(folder: Path, count: int = 60) -> tuple[dict[str, Any], list[dict[st
     return space, trials
 
 
+@pytest.mark.slow
 @pytest.mark.draws
 def test_the_setting_that_decides_is_the_most_important(tmp_path: Path, capsys: Shown) -> None:
     pytest.importorskip("optuna")

@@ -165,7 +165,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("blow", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_workers_end_with_their_parent(blow, tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(PARENT)

@@ -25,7 +25,7 @@ from experiments.comparison import run_script  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 
 DISCOUNT = 0.99
-CRITIC_EPISODES, CRITIC_STEPS = 200, 500
+CRITIC_STEPS = 500
 
 
 class Batch(NamedTuple):
@@ -83,7 +83,7 @@ def fitted_critic(batch: Batch) -> nn.Module:
     return critic
 
 
-def measure(game: str, batches: int, episodes: int, seed: int) -> None:
+def measure(game: str, batches: int, episodes: int, critic_episodes: int, seed: int) -> None:
     """Print the table."""
     known = resolve(game)
     env: Any = gym.make(
@@ -92,7 +92,7 @@ def measure(game: str, batches: int, episodes: int, seed: int) -> None:
     torch.manual_seed(seed)
     env.reset(seed=seed)
     policy = network(env.observation_space.shape[0], int(env.action_space.n))
-    critic = fitted_critic(play(env, policy, CRITIC_EPISODES))
+    critic = fitted_critic(play(env, policy, critic_episodes))
     found: dict[str, list[Tensor]] = {"q": [], "q - mean(q)": [], "q - v(s)": []}
     firsts = []
     for _ in range(batches):
@@ -119,11 +119,13 @@ def main() -> None:
     parser.add_argument("--game", default="cartpole", help="an environment with vectors and discrete actions")
     parser.add_argument("--batches", type=int, default=100)
     parser.add_argument("--episodes", type=int, default=8, help="episodes of a batch")
+    parser.add_argument("--critic_episodes", type=int, default=200, help="episodes that the critic is fitted to")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
-    if asked.batches < 2 or asked.episodes < 1:
-        raise SettingError(f"batches is {asked.batches}, episodes {asked.episodes}; allowed: 2 and 1 at least")
-    measure(asked.game, asked.batches, asked.episodes, asked.seed)
+    for name, least in (("batches", 2), ("episodes", 1), ("critic_episodes", 1)):
+        if (value := getattr(asked, name)) < least:
+            raise SettingError(f"{name} is {value}; allowed: integer, at least {least}")
+    measure(asked.game, asked.batches, asked.episodes, asked.critic_episodes, asked.seed)
 
 
 if __name__ == "__main__":
