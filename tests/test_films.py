@@ -208,6 +208,7 @@ def test_who_ends_first_waits_for_the_other(stripes: str, tmp_path: Path, monkey
     assert dark[6] == [False, True] and dark[0] == [False, False] and dark[-1] == [True, True]
 
 
+@pytest.mark.slow
 def test_a_gif_is_as_small_as_it_must_be(tmp_path: Path) -> None:
     chance, path = np.random.default_rng(0), tmp_path / "noise.mp4"
     with encoding.mp4(path, 20) as add:
@@ -325,6 +326,7 @@ def test_a_commanded_policy_tells_what_it_is_asked() -> None:
 # -- side by side ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_trained_beside_untrained(logdir: Path, capsys: Shown, finished: Any, brief: None) -> None:
     for name in ("UDRL", "DDQN"):
         folder = str(finished(implementation=name, num_seeds=2)[0])

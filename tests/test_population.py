@@ -28,7 +28,8 @@ from models.proxies.synthetic.config import Config
 from models.settings import SettingError, UserError
 from models.streams import Streams
 
-pytestmark = pytest.mark.xdist_group("workers")  # one Ray for all: it takes seconds to start
+# One Ray for all: it takes a quarter of a minute of two processors to start.
+pytestmark = pytest.mark.xdist_group("workers")
 GAME = "cartpole-200"
 CONFIG = Config(inner_steps=60, test_episodes=2, max_steps=20, proxy_hidden_size=17)
 # Two batch sizes, so that a part holds programs of several shapes.
@@ -73,6 +74,7 @@ def worker_pids(driver: int, busy: bool = False) -> list[int]:
     return sorted(pid for pid in found if parents.get(parents[pid]) == driver)
 
 
+@pytest.mark.slow
 def test_two_workers_do_what_one_process_does(
     local: InnerLoop, two: RayWorkers, proxies: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +107,7 @@ def test_agents_of_two_families_are_shared_out_too(two: RayWorkers) -> None:
     workers.close()
 
 
+@pytest.mark.slow
 def test_a_killed_worker_changes_nothing(
     local: InnerLoop, two: RayWorkers, proxies: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +201,7 @@ def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) 
             pass
 
 
+@pytest.mark.slow
 def test_more_workers_than_a_trial_has_cores_are_refused(two: RayWorkers) -> None:
     """This Ray stands for that of a search."""
     with pytest.raises(SettingError, match="^num_workers is 3; allowed: at most 2, the cores of the search's Ray$"):
