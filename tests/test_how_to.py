@@ -99,6 +99,7 @@ def metrics(checkout: Path, where: str) -> dict[str, list[float]]:
     return {name: [float(row[i]) for row in rows if row[i]] for i, name in enumerate(header)}
 
 
+@pytest.mark.slow
 def test_every_command_runs(checkout: Path) -> None:
     lines, seen = [], set()
     for page in HOW_TO:

@@ -207,6 +207,7 @@ def test_the_file_opens_in_gymnasium_with_the_same_steps(folder: Path) -> None:
     assert (folder / "curve.png").exists()
 
 
+@pytest.mark.slow
 def test_a_fit_that_was_interrupted_goes_on_to_the_same_file(folder: Path, tmp_path: Path) -> None:
     class Stop(pl.Callback):
         def on_train_epoch_end(self, lightning: pl.Trainer, module: pl.LightningModule) -> None:
@@ -218,6 +219,7 @@ def test_a_fit_that_was_interrupted_goes_on_to_the_same_file(folder: Path, tmp_p
     assert (folder / "proxy.safetensors").read_bytes() == (cut / "proxy.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_wide_starts_are_normal_with_half_the_largest_size_met(folder: Path, tmp_path: Path) -> None:
     proxy = files.load(run(tmp_path, learned_reset=True, max_steps=50, seed=1))
     rows = recorded(InnerLoop(proxy.config, "DDQN", default_config("DDQN", "cartpole"), "cartpole"), 1)
