@@ -122,7 +122,7 @@ def test_files_half_written_are_removed_when_nothing_is_put_in_order(
         temporary.write_text("half")
         ending(signal.SIGTERM, None)
     assert there == [["film.mp4"]] and (tmp_path / "film.mp4").read_text() == "an old one"
-    assert ending.temporary == set()
+    assert ending.last_acts == []
 
 
 def test_the_first_signal_puts_things_in_order_and_the_next_ends_at_once(

@@ -292,7 +292,7 @@ def test_ctrl_c_writes_what_is_known(number: int, tmp_path: Path) -> None:
     finally:
         process.kill()
     assert (process.returncode, err) == (130, "") and time.monotonic() - before < 30
-    assert "interrupted: 1 trials" in out and found(tmp_path)[0]["status"] == "interrupted"
+    assert "interrupted: 1 trial in" in out and found(tmp_path)[0]["status"] == "interrupted"
 
 
 @pytest.mark.slow

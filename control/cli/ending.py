@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -18,7 +19,7 @@ class Ending:
     (``orderly``); otherwise, and a second time, it ends the process at once, with ``status``."""
 
     def __init__(self) -> None:
-        self.temporary = set[str]()  # files to be removed, also where nothing is put in order
+        self.last_acts: list[Callable[[], Any]] = []  # done in any case, also if nothing is put in order
         self.reset()
 
     def reset(self) -> None:
@@ -33,10 +34,14 @@ class Ending:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         self.say()
-        for path in list(self.temporary):
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+        self.act_last()
         os._exit(self.status)
+
+    def act_last(self) -> None:
+        """Do the ``last_acts``, before the process ends without putting anything in order."""
+        for act in list(self.last_acts):
+            with contextlib.suppress(Exception):
+                act()
 
     def say(self) -> None:
         """Print ``interrupted``, unless all was done before the signal came."""

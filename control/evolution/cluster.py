@@ -22,6 +22,7 @@ from typing import Any
 
 from torch import Tensor
 
+from control.cli.ending import ending
 from control.cli.errors import show
 from control.cli.progress import Watch
 from control.evolution.inner_loop import InnerLoop, Outcome
@@ -80,9 +81,9 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
             # Ray makes sockets some 60 characters further down, and the path of a socket ends at 107.
             common["_temp_dir"] = temporary if len(temporary) < 40 else None
             common |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": _LOCAL_STORE_BYTES}
-        with _watched(temporary) if address is None else contextlib.nullcontext():
+        with _outlived(), _watched(temporary) if address is None else contextlib.nullcontext():
             try:
-                with _outlived():
+                with _no_stderr():
                     ray.init(address=address or "local", **common)
             # Ray raises ConnectionError, RuntimeError, ValueError, its own or a plain Exception, by what went wrong.
             except Exception as error:
@@ -103,11 +104,22 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
 @contextlib.contextmanager
 def _outlived() -> Iterator[None]:
     """Another process, which says in one line that this one is gone if it ends in the block. Ray ends it with status 1
-    when a server dies as it starts, and lets no thread of Python run until then. What Ray prints on stderr meanwhile,
-    lines of its log, is left out."""
+    soon after a server has died, and at its start lets no thread of Python run until then."""
     say = "import sys; sys.stdin.read(1) or print(sys.argv[1], file=sys.stderr)"
-    line = "error: a server of Ray died while it started; it was killed, or memory ran out"
+    line = "error: the process that uses Ray was ended; a server of Ray died, it was killed, or memory ran out"
     heir = subprocess.Popen([sys.executable, "-SEc", say, line], stdin=subprocess.PIPE, start_new_session=True)
+    dismiss = functools.partial(heir.communicate, b"1")
+    ending.last_acts.append(dismiss)
+    try:
+        yield
+    finally:
+        ending.last_acts.remove(dismiss)
+        dismiss()
+
+
+@contextlib.contextmanager
+def _no_stderr() -> Iterator[None]:
+    """Without what Ray prints on stderr in the block, which are lines of its log."""
     stderr = os.dup(2)
     try:
         with open(os.devnull, "w") as nowhere:
@@ -116,7 +128,6 @@ def _outlived() -> Iterator[None]:
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
-        heir.communicate(b"1")
 
 
 @contextlib.contextmanager
@@ -138,6 +149,7 @@ def _watched(temporary: str) -> Iterator[None]:
                     sys.stdout.flush()
                     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Ray's threads have more to say
                     node.kill_all_processes(check_alive=False)
+                ending.act_last()
                 shutil.rmtree(temporary, ignore_errors=True)
                 os._exit(ProcessDied.status)
 

@@ -4,6 +4,7 @@ folder: creating one never touches another, however many processes do it at once
 import contextlib
 import csv
 import fcntl
+import functools
 import itertools
 import math
 import os
@@ -133,15 +134,16 @@ def replacing(path: Path) -> Iterator[Path]:
     """A temporary file beside ``path`` that takes its place once the block has ended well. Whatever happens (an
     exception, SIGKILL, a full disk), ``path`` is the whole old file or the whole new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    ending.temporary.add(str(temporary))
+    remove = functools.partial(temporary.unlink, missing_ok=True)
+    ending.last_acts.append(remove)
     try:
         yield temporary
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
-        ending.temporary.discard(str(temporary))
+        remove()
+        ending.last_acts.remove(remove)
 
 
 def atomic_write_text(path: Path, text: str) -> None:
