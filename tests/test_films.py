@@ -21,7 +21,7 @@ from envs.make import make_environment
 from fake_runs import Shown, refused
 from helpers import flags, trained
 from models.contract import Policy, RandomPolicy
-from models.proxies.search import SearchConfig
+from models.proxies.search import HAS_NUMBA, SearchConfig
 from models.streams import Streams
 
 
@@ -344,7 +344,8 @@ def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
     agent: tuple[str, ...], name: str, logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch, brief: None
 ) -> None:
     monkeypatch.setattr(SearchConfig, "steps_in_use", 300)
-    monkeypatch.setattr("control.loops.compiled.able", lambda loop: False)  # which saves compiling it
+    if HAS_NUMBA:
+        monkeypatch.setattr("control.loops.compiled.able", lambda loop: False)  # which saves compiling it
     (logdir / "films").mkdir(parents=True)
     (logdir / "films" / "cartpole_0.mp4").touch()  # of an earlier film
     argv = ["--film", "cartpole-bandit", "real", "untrained", *agent, "--record_episodes", "1", "--time_limit", "5"]

@@ -222,6 +222,8 @@ def test_alone_as_in_company_on_learned_rewards(case: str, kept: list[int]) -> N
 def test_agents_are_freed_with_their_run(game: str, kind: str, agent: Any, compiled: bool) -> None:
     """By their last reference. A cycle would keep all agents of a generation, with their tables and blocks of numbers,
     until Python happens to collect old garbage, many generations later."""
+    if compiled:
+        pytest.importorskip("numba", reason="needs the extra fast")
     begun: list[weakref.ref[Any]] = []
 
     class Noted(InnerLoop):

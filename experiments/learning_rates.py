@@ -1,0 +1,105 @@
+"""At which learning rates fresh agents learn on environments and rewards that were found by a search.
+
+    python experiments/learning_rates.py cartpole-bandit cartpole-additive-potential --json exp_dir/rates.json
+
+Agents of the kind that the search used train at one rate each for as long as the file says, and are tested on the real
+environment and by its reward. Beside a learned reward others train on the real one. With ``--write`` the scores in the
+file keep the table.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+
+from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
+from control.evolution.inner_loop import InnerLoop  # noqa: E402
+from control.reports.files import write_numbers  # noqa: E402
+from control.reports.search import describe  # noqa: E402
+from experiments.comparison import Layout, check_given, run_script  # noqa: E402
+from models.proxies import files  # noqa: E402
+from models.proxies.files import Proxy  # noqa: E402
+from models.registry import default_config  # noqa: E402
+from models.settings import SettingError  # noqa: E402
+from models.streams import derive_seed  # noqa: E402
+from understudy.kinds import KINDS  # noqa: E402
+
+RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+LAYOUT = Layout(("learning_rate", "mean", "worst"), 2)  # proxy -> "rate" or "rate, real reward" -> its numbers
+
+
+def agent_of(proxy: Proxy) -> str:
+    """The first kind of agent that the search trained, which must have the setting ``lr``."""
+    name = str(proxy.description.get("settings", {}).get("agent", "DDQN")).partition(",")[0]
+    if not hasattr(default_config(name, proxy.game), "lr"):
+        raise SettingError(f"proxies is {str(proxy.path)!r}, whose {name} has no lr; allowed: agents with networks")
+    return name
+
+
+def measure(proxy: Proxy, rate: float, agents: int, seed: int, real: bool) -> dict[str, Any]:
+    """The score of ``agents`` that train at one rate, as plain numbers."""
+    name = agent_of(proxy)
+    config = dataclasses.replace(proxy.config, test_episodes=10, test_limit=None)
+    agent = dataclasses.replace(agent_settings(proxy, name, {}), lr=rate, vary_hp=False)
+    seeds = [derive_seed(seed, f"learning rates, agent {i}") for i in range(agents)]
+    parameters = None if real else proxy.parameters.expand(agents, -1)
+    loop = InnerLoop(config, name, agent, proxy.game)
+    outcome = loop.run(parameters, seeds, inner_steps=config.steps_in_use, inner_rule="budget")
+    row = describe(outcome, config)
+    return {"agent": name, "learning_rate": rate, "steps": config.steps_in_use} | {
+        key: row[key] for key in ("agents", "mean", "median", "worst", "iqm", "solved")
+    }
+
+
+def make(flags: argparse.Namespace) -> None:
+    """Measure all, print a line for each, and write the numbers."""
+    check_given(flags, LAYOUT, agents=1)
+    if any(rate <= 0 for rate in flags.rates):
+        raise SettingError(f"rates is {min(flags.rates):g}; allowed: above 0", "rates")
+    proxies = {name: proxy_or_checkpoint(name) for name in flags.proxies}
+    for name, proxy in proxies.items():
+        if not isinstance(proxy, Proxy):
+            raise SettingError(f"proxies is {name!r}, which is of an agent; allowed: environments and rewards")
+        agent_of(proxy)
+    torch.set_num_threads(1)
+    results: dict[str, dict[str, Any]] = {}
+    for name, proxy in proxies.items():
+        rows = results[name] = {}
+        for real in (False, True)[: 1 + bool(KINDS[proxy.config.proxy].used_by)]:
+            for rate in flags.rates:
+                row = measure(proxy, rate, flags.agents, flags.seed, real)
+                rows[f"{rate:g}{', real reward' if real else ''}"] = row
+                print(f"{name}{', real reward' if real else ''}: {row['agent']} at {rate:g}: mean {row['mean']:.1f}, "
+                      f"worst {row['worst']:.1f}", flush=True)  # fmt: skip
+        if flags.write:
+            scores = proxy.description.get("scores", {}) | {"learning_rates": list(rows.values())}
+            files.save(
+                proxy.path, proxy.parameters, config=proxy.config, spaces=proxy.spaces, game=proxy.game,
+                description=proxy.description | {"scores": scores},
+            )  # fmt: skip
+    if flags.json:
+        write_numbers(flags.json, results)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("proxies", nargs="+", help="files, run folders or shipped names")
+    parser.add_argument("--rates", nargs="+", type=float, default=list(RATES), help="learning rates")
+    parser.add_argument("--agents", type=int, default=32, help="agents at each rate")
+    parser.add_argument("--seed", type=int, default=3000)
+    parser.add_argument("--json", type=Path, help="write the numbers here")
+    parser.add_argument("--write", action="store_true", help="keep the table in the scores of each file")
+    flags = parser.parse_args(argv)
+    return run_script(lambda: make(flags))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
