@@ -4,6 +4,9 @@ Functions call each other across files, which Numba's cache does not notice. So 
 the code.
 """
 
+import atexit
+import contextlib
+import fcntl
 import functools
 import hashlib
 import importlib.util
@@ -22,7 +25,7 @@ from numba.extending import overload
 
 F = TypeVar("F", bound=Callable[..., Any])
 # Files that compiled functions, or constants in them, stand in; and how many states of them stay compiled.
-_COMPILED, _KEPT = ("compiled.py", "machine.py", "synthetic.py", "tiles.py", "vectors.py"), 8
+_COMPILED, _KEPT = ("compiled.py", "machine.py", "replay.py", "synthetic.py", "tiles.py", "vectors.py"), 8
 # Counting references to arrays would take most of the time, so compiled functions neither count nor make any.
 EXACT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 INLINE: dict[str, Any] = {"forceinline": True}
@@ -47,9 +50,14 @@ def cache_folder() -> Path:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except (OSError, RuntimeError):
-        return Path(tempfile.mkdtemp(prefix="understudy-"))
-    for old in sorted(base.iterdir(), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+        alone = tempfile.mkdtemp(prefix="understudy-")
+        atexit.register(shutil.rmtree, alone, ignore_errors=True)
+        return Path(alone)
+    with contextlib.suppress(OSError):  # another process may remove folders meanwhile
+        os.utime(folder)  # the last use decides which are kept
+        for old in sorted(base.iterdir(), key=lambda path: path.lstat().st_mtime)[:-_KEPT]:
+            if old != folder:
+                shutil.rmtree(old, ignore_errors=True)
     return folder
 
 
@@ -108,12 +116,22 @@ def inlined(function: F) -> F:
     return _made(function, FAST | INLINE)
 
 
+def _save(save: Callable[..., None], signature: Any, code: Any) -> None:
+    """Save the ``code`` of a ``signature``, one process at a time. Two at once would give one file to two signatures,
+    and a later process would call the wrong code."""
+    with open(cache_folder() / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        save(signature, code)
+
+
 def _made(function: F, options: dict[str, Any]) -> F:
     settings: Any = numba.core.config
     before = settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES
     settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = str(cache_folder()), f"{__name__}.{FolderOfModule.__name__}"
     try:
-        return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+        made: Any = numba.njit(cache=True, **options)(function)
+        made._cache.save_overload = functools.partial(_save, made._cache.save_overload)
+        return made  # type: ignore[no-any-return]
     finally:
         settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = before
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -87,13 +88,29 @@ def test_versions_that_do_not_count_are_said_once(logdir: Path, capsys: Shown) -
     write_run(logdir, "RCP-A", seeds=(30,))
     plot([logdir], out=logdir)
     where = "seed_25, seed_26, seed_27, seed_28 and 1 more"
+    named = shlex.join([str(logdir), str(newest.with_name("version_1"))])
     assert capsys.readouterr().out.splitlines()[0] == (
         f"note: the newest version of a run counts: version_1 of {where} (not version_0); version_2 of seed_30 "
-        f"(not version_1, version_0); to take another, name it: --plot {logdir} {newest.with_name('version_1')}"
+        f"(not version_1, version_0); to take another, name it: --plot {named}"
     )
     for folders in ([newest], [logdir / "lunarlander" / "debug" / "RCP-A"], [older.parent, older]):
         plot(folders, out=logdir)
         assert "note: " not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("large", ["1e308", "-1e308", "1e200"])
+def test_numbers_that_no_axis_holds_are_drawn_as_infinite(large: str, logdir: Path, capsys: Shown) -> None:
+    path = write_run(logdir) / "metrics.csv"
+    header, *rows = path.read_text().splitlines()
+    for row, text in ((4, large), (7, large.removeprefix("-"))):
+        cells = rows[row].split(",")
+        cells[header.split(",").index("rollout/return_mean")] = text
+        rows[row] = ",".join(cells)
+    path.write_text("\n".join([header, *rows, ""]))
+    (run,) = read_runs(path)
+    assert np.isinf(run.columns["rollout/return_mean"]).tolist().count(True) == 2
+    plot([logdir], out=logdir)
+    assert "Figure:" in capsys.readouterr().out
 
 
 def test_last_tenth_averages_late_epochs_only_and_a_cut_line_is_left_out(logdir: Path) -> None:

@@ -17,6 +17,7 @@ import torch
 import trainer
 import understudy
 from control.cli.files import read_config, read_json
+from control.reports.files import check_writable
 from control.storage import checkpoints
 from control.storage.checkpoints import OURS, CheckpointError
 from control.storage.run_dir import read_metrics
@@ -121,6 +122,10 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "strides that overlap": (lambda: saved(content(torch.zeros(1000).as_strided((500, 500), (1, 1)))), "overlap"),
     "a storage longer than its part": (lambda: pickled(tensor((10**9,), (1,), 10**9), **{"0": bytes(4)}), "longer"),
     "a tensor beyond its storage": (lambda: pickled(tensor((9,), (1,), 1), **{"0": bytes(4)}), "out of bounds"),
+    "a stride of nested lists": (
+        lambda: pickled(
+            tensor((2, 2), (nested(60), nested(60)), 4), **{"0": bytes(16)}  # type: ignore[arg-type]
+        ), "no number"),
     "a thousand dimensions": (lambda: pickled(tensor((1,) * 1000, (1,) * 1000, 1), **{"0": bytes(4)}), "dimensions"),
     "compressed": (lambda: archive({PICKLE: bytes(10**8)}, zipfile.ZIP_DEFLATED), "compressed"),
     "a hundred thousand parts": (lambda: shared_parts(100_000), "table of contents"),
@@ -185,6 +190,19 @@ def test_what_is_no_regular_file_of_a_sensible_size_is_not_read(odd: Callable[[P
     with pytest.raises(SettingError, match="not a regular file|too large|directory"):
         read_config(str(tmp_path / "config.yaml"))
     assert read_versions(tmp_path) == []
+
+
+def test_a_line_without_end_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("epoch,env_steps,seed\n" + "1" * 10**6)
+    with pytest.raises(SettingError, match="a line has more than 1,000,000 characters"):
+        read_metrics(tmp_path / "metrics.csv")
+
+
+def test_no_file_is_written_through_a_link_to_nothing(tmp_path: Path) -> None:
+    (tmp_path / "plot.png").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SettingError, match="cannot be written: .* is a link to nothing"):
+        check_writable("plot_out", tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").is_symlink() and not (tmp_path / "elsewhere").exists()
 
 
 def test_deep_json_is_a_value_error(tmp_path: Path) -> None:

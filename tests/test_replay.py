@@ -104,13 +104,13 @@ def test_a_buffer_of_more_than_2_24_rows_draws_each() -> None:
     buffer = ReplayBuffer({"row": ((), torch.uint8)}, NUMBERS + 3, 1)
     (table,) = buffer.reserve(1)
     table[:, 0, 0] = torch.arange(NUMBERS + 3).remainder_(251)
-    uniform = torch.tensor([[0.5, 1 - 2**-24]])
+    uniform = torch.tensor([[0.0, 1 - 2**-24]])
     buffer.added(NUMBERS)
-    assert buffer.sample(uniform)["row"].tolist() == [[2**23 % 251, (NUMBERS - 1) % 251]]
+    assert buffer.sample(uniform)["row"].tolist() == [[0, (NUMBERS - 1) % 251]]
     buffer.added(3)
     assert buffer.size == NUMBERS + 3
-    # 0.5 and 2**-24 of nearly 1 of a part, then nearly 1 and half a part: parts are of 1 + 3 / 2**24 rows
-    assert buffer.sample(uniform)["row"].tolist() == [[(2**23 + 2) % 251, (NUMBERS + 2) % 251]]
+    # Parts are of 1 + 3 / 2**24 rows: the end of the first is in row 1, the beginning of the last in row 2**24 + 1.
+    assert buffer.sample(uniform)["row"].tolist() == [[1, (NUMBERS + 1) % 251]]
 
 
 def test_members_draw_their_own_rows() -> None:

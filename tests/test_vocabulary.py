@@ -44,7 +44,7 @@ def test_one_command_line_trains_every_algorithm(name: str, tmp_path: Path, caps
     agent = parse(["--algo", name]).agent
     few = "--num_grad_steps 2 --num_rand_action_rollouts 2" if hasattr(agent, "num_grad_steps") else ""
     few += "--steps_per_epoch 60 --eval_steps 3 --eval_episodes 2" if hasattr(agent, "eval_steps") else ""
-    assert trainer.main(f"--algo {name} {WORDS} {few} --logdir {tmp_path}".split()) == 0
+    assert trainer.main([*f"--algo {name} {WORDS} {few} --logdir".split(), str(tmp_path)]) == 0
     folder = folder_of(tmp_path)
     steps = read_metrics(folder / "metrics.csv")["env_steps"]
     assert steps[-1] >= 60 and all(before < 60 for before in steps[:-1])
@@ -171,7 +171,7 @@ def test_what_earlier_versions_wrote_means_the_same(tmp_path: Path) -> None:
 def test_search_spaces_know_parts_and_other_names(tmp_path: Path) -> None:
     lines = ["gamma: {uniform: [0.9, 0.99]}", "hidden_size: {lograndint: [4, 64]}", "depth: [1, 2]"]
     (tmp_path / "space.yaml").write_text("\n".join(lines))
-    settings = parse(f"--implementation DDQN --use_tune --search_space {tmp_path / 'space.yaml'}".split())
+    settings = parse(["--implementation", "DDQN", "--use_tune", "--search_space", str(tmp_path / "space.yaml")])
     space = search_space(settings)
     assert list(space.dimensions) == ["discount", "width", "depth"]
     values = space.decode({"discount": 0.95, "width": 17, "depth": 2})

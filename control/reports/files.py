@@ -95,8 +95,8 @@ def check_writable(setting: str, *paths: Path) -> None:
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
             new = not path.exists()
-            if not new and not path.is_file():
-                raise OSError(f"'{path}' is no regular file")
+            if path.is_symlink() if new else not path.is_file():
+                raise OSError(f"'{path}' is {'a link to nothing' if new else 'no regular file'}")
             path.open("ab").close()
             if new:
                 path.unlink()

@@ -18,6 +18,9 @@ from models.settings import SettingError
 LAST = 0.1  # share of the epochs, at the end, that `Run.last` averages over
 
 
+_LARGEST = 1e150  # numbers beyond are drawn as infinite ones are: no axis of matplotlib holds them
+
+
 @dataclass
 class Run:
     """One seed's numbers: every column is ``[rows]``, NaN where a tag was not logged."""
@@ -68,7 +71,8 @@ def read_runs(path: Path) -> list[Run]:
     seeds = np.array(columns["seed"], dtype=np.float64)
     rows = [(Run(int(seed), path, {}), seeds == seed) for seed in np.unique(seeds)]
     for name in list(columns):
-        values = np.asarray(columns.pop(name), dtype=np.float64)  # long tables are not held twice
+        values = np.array(columns.pop(name), dtype=np.float64)  # long tables are not held twice
+        values[np.abs(values) > _LARGEST] *= np.inf
         for run, mask in rows:
             run.columns[name] = values[mask]
     return [run for run, _ in rows]

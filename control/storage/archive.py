@@ -116,6 +116,8 @@ class _Unpickler(_Base):
         self.tensors += 1
         if len(size) > 64 or self.tensors > self.most // 40:  # `torch.save` writes 40 bytes about each
             raise pickle.UnpicklingError(f"it holds {self.tensors} tensors, the last of {len(size)} dimensions")
+        if not all(type(number) is int for number in (*size, *stride)):  # the order of nested lists takes forever
+            raise pickle.UnpicklingError("it holds a tensor whose size or stride is no number")
         extent = 0
         for step, count in sorted(zip(stride, size, strict=True)):
             if count > 1 and step <= extent:

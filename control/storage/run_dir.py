@@ -21,6 +21,7 @@ from models.settings import SettingError, UserError
 
 KEYS = ("epoch", "env_steps", "seed")
 LARGEST = 500_000_000  # bytes of a metrics.csv
+_LONGEST_LINE = 1_000_000  # characters; of a row
 LAST = Path("checkpoints", "last.ckpt")  # in the folder of a run: what --resume goes on from
 Rename = Callable[[Sequence[str]], list[str]]
 _VERSION = re.compile(r"version_(\d+)")
@@ -275,8 +276,10 @@ def _lines(path: Path) -> Iterator[str]:
     """The lines of a file without their ends. A last line that was cut off is left out."""
     try:
         with open(path, encoding="utf-8") as file:
-            for line in file:
+            while line := file.readline(_LONGEST_LINE):
                 if line.endswith("\n"):
                     yield line[:-1]
+                elif len(line) == _LONGEST_LINE:
+                    raise ValueError(f"a line has more than {_LONGEST_LINE:,} characters")
     except UnicodeDecodeError:
         path.read_text(encoding="utf-8")  # raises it with its place in the file, not in the part that was read last

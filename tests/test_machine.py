@@ -1,0 +1,49 @@
+"""Where machine code is kept: which states of the sources stay, and what several processes save side by side."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+
+machine = pytest.importorskip("models.machine", reason="needs the extra fast")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "understudy"
+
+
+def test_old_states_go_and_never_the_one_in_use(cache: Path) -> None:
+    folder = machine.cache_folder.__wrapped__()
+    os.utime(folder, (0, 0))
+    for age in range(1, 12):
+        (cache / f"state_{age}").mkdir()
+        os.utime(cache / f"state_{age}", (100 - age, 100 - age))
+    (cache / "gone").symlink_to(cache / "nowhere")
+    assert machine.cache_folder.__wrapped__() == folder and folder.is_dir()
+    kept = {path.name for path in cache.iterdir() if path.is_dir()}
+    assert kept == {folder.name, *(f"state_{age}" for age in range(1, 7))}
+
+
+def test_processes_that_save_side_by_side_keep_both(tmp_path: Path) -> None:
+    """Each compiles the same function for another type, and a third process calls both."""
+    (tmp_path / "doubled.py").write_text(
+        "from models.machine import exact\n\n\n@exact\ndef double(x):\n    return x * 2\n"
+    )
+    variables = os.environ | {
+        "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join((str(ROOT), str(tmp_path)))
+    }  # fmt: skip
+
+    def started(*values: str) -> "subprocess.Popen[str]":
+        code = f"from doubled import double; print([double(value) for value in ({', '.join(values)},)])"
+        return subprocess.Popen([sys.executable, "-c", code], env=variables, text=True, stdout=subprocess.PIPE)
+
+    side_by_side = [(started("1.5"), "[3.0]"), (started("4"), "[8]"), (started("2j"), "[4j]")]
+    for process, shown in side_by_side:
+        assert process.communicate()[0].strip() == shown
+    assert started("1.5", "4", "2j").communicate()[0].strip() == "[3.0, 8, 4j]"
