@@ -44,6 +44,15 @@ def agent_of(proxy: Proxy) -> str:
     return name
 
 
+def opened(name: str) -> Proxy:
+    """The proxy of a file, a run folder or a shipped name. Raises SettingError or ProxyError if none can be examined."""
+    proxy = proxy_or_checkpoint(name)
+    if not isinstance(proxy, Proxy):
+        raise SettingError(f"proxies is {name!r}, which is of an agent; allowed: environments and rewards")
+    agent_of(proxy)
+    return proxy
+
+
 def measure(proxy: Proxy, rate: float, agents: int, seed: int, real: bool) -> dict[str, Any]:
     """The score of ``agents`` that train at one rate, as plain numbers."""
     name = agent_of(proxy)
@@ -64,11 +73,7 @@ def make(flags: argparse.Namespace) -> None:
     check_given(flags, LAYOUT, agents=1)
     if any(rate <= 0 for rate in flags.rates):
         raise SettingError(f"rates is {min(flags.rates):g}; allowed: above 0", "rates")
-    proxies = {name: proxy_or_checkpoint(name) for name in flags.proxies}
-    for name, proxy in proxies.items():
-        if not isinstance(proxy, Proxy):
-            raise SettingError(f"proxies is {name!r}, which is of an agent; allowed: environments and rewards")
-        agent_of(proxy)
+    proxies = {name: opened(name) for name in flags.proxies}
     torch.set_num_threads(1)
     results: dict[str, dict[str, Any]] = {}
     for name, proxy in proxies.items():

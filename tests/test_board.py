@@ -1,9 +1,7 @@
 """The names of measurements, what families really log of them, and what TensorBoard shows beside curves."""
 
-import csv
 import math
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,10 +16,8 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from control.cli.settings import from_dict
 from control.lightning.board import Board, hyperparameters, layout, show_film
-from control.reports.runs import read_runs
-from control.reports.tags import FORMER, TAGS, renamed
+from control.reports.tags import TAGS
 from control.storage.run_dir import read_metrics
-from helpers import trained
 
 ROOT = Path(__file__).parents[1]
 Finished = Callable[..., tuple[Path, str]]
@@ -40,7 +36,6 @@ def test_every_name_is_of_a_group_and_explained() -> None:
     for tag in TAGS.values():
         assert re.fullmatch(r"(rollout|eval|train|time|model|search|command)/[a-z_]+", tag.name), tag.name
         assert tag.title and tag.text.endswith("."), tag.name
-    assert set(FORMER.values()) <= set(TAGS) and not set(FORMER) & set(TAGS)
 
 
 def test_the_page_shows_the_table() -> None:
@@ -57,60 +52,6 @@ def test_the_page_names_what_is_beside_numbers(finished: Finished) -> None:
     tags = shown(finished(implementation="UDRL")[0]).Tags()
     logged = {*tags["histograms"], *tags["images"], *tags["tensors"]} - {"custom_scalars__config__"}
     assert named == {re.sub("^(weights|actions)/.*", r"\1/*", tag) for tag in logged} | {"film"}
-
-
-@pytest.mark.parametrize(("former", "now"), [
-    # policy gradients with values; agents that learn step by step; PPO, which had both losses; a search
-    ("train/loss_p,train/loss_v,train/loss_t,train/entropy,train/adv_m",
-     "train/policy_loss,train/value_loss,train/total_loss,train/entropy_share,train/advantage_mean"),
-    ("train/loss,rollout/length,train/q_mean", "train/value_loss,rollout/length_mean,train/q_mean"),
-    ("train/loss,train/policy_loss,train/value_loss,train/entropy",
-     "train/total_loss,train/policy_loss,train/value_loss,train/entropy"),
-    ("es/fitness_mean,es/center_return", "search/fitness_mean,search/center_return"),
-    ("train/loss,train/model_kl,own/number", "train/value_loss,model/kl_loss,own/number"),
-])  # fmt: skip
-def test_former_names_are_read_as_those_of_now(former: str, now: str) -> None:
-    columns = ["epoch", "env_steps", "seed", "gradient_steps", *former.split(",")]
-    expected = ["epoch", "env_steps", "seed", "train/gradient_steps", *now.split(",")]
-    assert renamed(columns) == expected and renamed(expected) == expected
-    assert renamed(["epoch", "env_steps", "seed", "train/loss"])[-1] == "train/loss", "an agent's own"
-
-
-def by_epoch(folder: Path) -> None:
-    """Make the files of a run those of the time when epochs were the x axis."""
-    own = ("gradient_steps", "rollout/length", "train/val_loss", "train/loss")  # of UDRL and DDQN
-    back = {FORMER[former]: former for former in own}
-    lines = (folder / "metrics.csv").read_text().split("\n")
-    head = [back.get(name, name) for name in lines[0].split(",")]
-    (folder / "metrics.csv").write_text("\n".join([",".join(head), *lines[1:]]))
-    for file in folder.glob("*tfevents*"):
-        file.unlink()
-    board = Board(folder, 0)
-    for row in csv.DictReader((folder / "metrics.csv").open()):
-        board.scalars({"env_steps": float(row["env_steps"])}, int(row["epoch"]))
-    board.close()
-
-
-@pytest.mark.parametrize("implementation", ["UDRL", "DDQN"])
-def test_a_run_of_former_names_is_read_and_goes_on(
-    implementation: str, finished: Finished, logdir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its numbers are those of a run that never had them, and its curves are drawn over environment steps anew."""
-    whole, _ = finished(implementation=implementation)
-    shutil.copytree(whole.parents[4], logdir)
-    folder = logdir.joinpath(*whole.parts[-5:])
-    by_epoch(folder)
-    expected = read_metrics(whole / "metrics.csv")
-    assert "gradient_steps" in read_metrics(folder / "metrics.csv")
-    (run,) = read_runs(folder / "metrics.csv")
-    assert set(run.columns) == set(expected)
-    trained(logdir, "--resume", implementation=implementation, epochs=6)
-    assert "note: this run was logged by epoch" in capsys.readouterr().out
-    table = read_metrics(folder / "metrics.csv")
-    assert set(table) == set(expected) and table["epoch"] == [1, 2, 3, 4, 5, 6]
-    curve = [(each.step, each.value) for each in shown(folder).Scalars("time/epoch")]
-    assert curve == list(zip(table["env_steps"], table["epoch"], strict=True))
-    assert len([*folder.glob("events_by_epoch*")]) == 1
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from control.loops.rollout import rollout
 from control.reports import obedience
 from control.reports.files import show
 from control.reports.statistics import Array
-from control.reports.tags import LARGEST_SEEN, SMALLEST_SEEN, renamed
+from control.reports.tags import LARGEST_SEEN, SMALLEST_SEEN
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import home, read_metrics
 from models.contract import Policy
@@ -77,7 +77,7 @@ def sweep(
 def seen(checkpoint: Checkpoint, seeds: Sequence[int], discount: float) -> tuple[list[float], list[float]]:
     """The smallest and largest return that each seed had seen when the checkpoint was written, from the run's
     metrics.csv. SettingError where that is gone, or is of a run that did not note it."""
-    written = read_metrics(home(checkpoint.path) / "metrics.csv", renamed)
+    written = read_metrics(home(checkpoint.path) / "metrics.csv")
     metrics = {tag: np.array(column) for tag, column in written.items()}
     pairs = [(SMALLEST_SEEN, LARGEST_SEEN)] + [("rollout/return_min", "rollout/return_max")] * (discount == 1)
     tags = next((pair for pair in pairs if metrics.keys() >= {*pair}), None)

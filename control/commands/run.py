@@ -18,7 +18,6 @@ from control.commands.process import prepare
 from control.films.recording import film, new_film
 from control.loops.build import build_loop, spaces_of, take_weights
 from control.loops.loop import Loop, as_observations, first_acts
-from control.reports.tags import renamed
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import home, read_metrics
@@ -107,7 +106,7 @@ class Run:
     @cached_property
     def metrics(self) -> dict[str, NDArray[np.float64]]:
         """The columns of metrics.csv: one number per epoch and seed, NaN where nothing was measured."""
-        return {tag: np.array(column) for tag, column in read_metrics(self.folder / "metrics.csv", renamed).items()}
+        return {tag: np.array(column) for tag, column in read_metrics(self.folder / "metrics.csv").items()}
 
     @cached_property
     def module(self) -> "AgentModule":

@@ -164,9 +164,3 @@ def date_back(folder: Path) -> None:
     if files and int(files[-1].name.split(".")[3]) >= now:
         for place, file in enumerate(files, start=now - len(files)):
             file.rename(folder / f"events.out.tfevents.{place:010d}.{file.name.split('.', 4)[4]}")
-
-
-def put_aside(folder: Path) -> None:
-    """Rename the event files of a run whose x axis was the epoch, so that TensorBoard reads them no more."""
-    for file in folder.glob("events.out.tfevents.*"):
-        file.rename(folder / file.name.replace("events.out.tfevents", "events_by_epoch"))

@@ -17,17 +17,17 @@ from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from tqdm import tqdm
 
-from control.cli.colour import note, painted
+from control.cli.colour import painted
 from control.cli.ending import SIGNALS, ending, say
 from control.cli.progress import Lines
 from control.films.recording import film
 from control.lightning.agent import AgentModule
-from control.lightning.board import Board, places, put_aside
+from control.lightning.board import Board, places
 from control.lightning.module import RunModule
 from control.reports.figures import command_figure
-from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, renamed
+from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS
 from control.storage import checkpoints
-from control.storage.run_dir import MetricsFile, read_metrics, synced
+from control.storage.run_dir import MetricsFile, synced
 from models.settings import StopNow
 
 # Lightning's callbacks serve any module, these a `RunModule`, hence the ignores.
@@ -134,29 +134,15 @@ class RunLog(Callback):
 
     def __init__(self, run_dir: Path, module: RunModule, tensorboard: bool = True):
         self.seeds = seeds = module.seeds
-        self.metrics = MetricsFile(run_dir / "metrics.csv", renamed)
+        self.metrics = MetricsFile(run_dir / "metrics.csv")
         steps = module.env_steps.tolist()
         if done := module.epoch:
             counted = zip(seeds, steps, strict=True)
             self.metrics.go_on_after([{"epoch": done, "env_steps": count, "seed": seed} for seed, count in counted])
         folders = places(run_dir, seeds)
-        former = tensorboard and bool(done) and self.metrics.renamed
-        for folder in folders if former else ():
-            put_aside(folder)
         self.boards = [Board(folder, count) for folder, count in zip(folders, steps, strict=True) if tensorboard]
-        if former:
-            note("this run was logged by epoch; its TensorBoard curves are written anew over environment steps")
-            self._rewrite()
         for board, count in zip(self.boards, steps, strict=False):
             board.settings(module.settings, count)
-
-    def _rewrite(self) -> None:
-        """The curves of metrics.csv."""
-        table = read_metrics(self.metrics.path, renamed)
-        place = {seed: m for m, seed in enumerate(self.seeds)}
-        for epoch, steps, seed, *values in zip(*table.values(), strict=True):
-            measured = dict(zip([*table][3:], values, strict=True))
-            self.boards[place[int(seed)]].scalars(_counters(int(epoch), int(steps)) | measured, int(steps))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         columns = {tag: values.tolist() for tag, values in module.row.items()}

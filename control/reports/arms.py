@@ -15,7 +15,7 @@ from control.cli.files import read_json
 from control.reports import panels
 from control.reports.runs import Array, Group, logged, return_tags
 from control.reports.style import Look
-from control.reports.tags import FORMER, TAGS, of_search, tags
+from control.reports.tags import TAGS, of_search, tags
 from models.settings import SettingError
 
 _LARGEST = 100_000_000  # bytes of the numbers of a figure
@@ -59,14 +59,14 @@ def read_numbers(path: Path) -> tuple[str, dict[str, Any], list[Arm], list[str]]
         title, arms = content["runs"], []
         for label, group in content["groups"].items():
             curves = {
-                FORMER.get(tag, tag): (np.array(curve["env_steps"], float), np.array(curve["seeds"], float))
+                tag: (np.array(curve["env_steps"], float), np.array(curve["seeds"], float))
                 for tag, curve in group.get("curves", {}).items()
             }
             finals: dict[str, list[float]] = {}
             for numbers in group["seeds"].values():
                 for tag, number in numbers.items():
-                    if FORMER.get(tag, tag) in TAGS and (last := number["last"]) is not None:
-                        finals.setdefault(FORMER.get(tag, tag), []).append(last)
+                    if tag in TAGS and (last := number["last"]) is not None:
+                        finals.setdefault(tag, []).append(last)
             # Those of old files say it in title and label.
             names = tuple(group.get("names") or [*title.split(", "), *label.split("/")])
             by_tag = {tag: np.array(finals[tag]) for tag in TAGS if tag in finals}

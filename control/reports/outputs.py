@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from control.cli.settings import RunConfig, Settings, acting
-from control.reports.tags import GREEDY, REWARD_RATE, renamed
+from control.reports.tags import GREEDY, REWARD_RATE
 from control.storage.run_dir import read_metrics
 from models.mlp import MlpNetwork
 from models.settings import SettingError
@@ -57,7 +57,7 @@ def write_outputs(settings: Settings, agents: nn.Module, folder: Path) -> Iterat
 
 
 def _metrics(settings: Settings, folder: Path) -> dict[str, Any]:
-    table = read_metrics(folder / "metrics.csv", renamed)
+    table = read_metrics(folder / "metrics.csv")
     score, steps = table[REWARD_RATE if REWARD_RATE in table else GREEDY], {0: 0}
     rates: dict[int, list[float]] = {}
     for epoch, count, value in zip(table["epoch"], table["env_steps"], score, strict=True):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from control.reports.statistics import Array
-from control.reports.tags import RUNNING_MEAN, TAGS, renamed, tags
+from control.reports.tags import RUNNING_MEAN, TAGS, tags
 from control.storage.run_dir import home, read_columns
 from models.settings import SettingError
 
@@ -65,7 +65,7 @@ def read_runs(path: Path) -> list[Run]:
 
     Raises SettingError for a file that cannot be read or is no table of numbers.
     """
-    columns = read_columns(path, renamed)
+    columns = read_columns(path)
     if not columns:
         raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: it is empty")
     seeds = np.array(columns["seed"], dtype=np.float64)

@@ -5,7 +5,7 @@ and the tests hold what the families log against it. A family whose losses are t
 column that has no line here is only logged.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -175,35 +175,6 @@ TAGS = {
         Tag("time/generation", "Time of the generation", "seconds", "Seconds of the generation."),
     )
 }  # fmt: skip
-
-
-FORMER = {
-    "gradient_steps": GRADIENT_STEPS,
-    "train/mean_reward": RUNNING_MEAN,
-    "train/best_mean_reward": RUNNING_BEST,
-    "rollout/length": LENGTH,
-    "train/loss_p": "train/policy_loss",
-    "train/loss_v": "train/value_loss",
-    "train/loss_e": "train/entropy_loss",
-    "train/loss_t": "train/total_loss",
-    "train/val_loss": "train/validation_loss",
-    "train/adv_m": "train/advantage_mean",
-    "train/loss": "train/value_loss",
-    **{f"train/model_{name}": f"model/{name}_loss" for name in ("reward", "termination", "obs", "kl", "kl_base")},
-}
-"""What columns were called while epochs were the x axis of TensorBoard, and what they are called now."""
-
-
-def renamed(columns: Sequence[str]) -> list[str]:
-    """The present names of the ``columns`` of a metrics.csv. Those of a former one are known by ``gradient_steps``."""
-    if "gradient_steps" not in columns:
-        return list(columns)
-    names = dict(FORMER)
-    if "train/value_loss" in columns:  # an agent with both: the loss is their sum
-        names["train/loss"] = "train/total_loss"
-    if "train/loss_p" in columns:  # policy gradients had the entropy as a share of the largest
-        names["train/entropy"] = "train/entropy_share"
-    return [names.get(name, name.replace("es/", "search/", 1) if name.startswith("es/") else name) for name in columns]
 
 
 def of_search(names: Iterable[str]) -> bool:

@@ -10,7 +10,7 @@ import math
 import os
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from control.cli.ending import ending
@@ -23,7 +23,6 @@ KEYS = ("epoch", "env_steps", "seed")
 LARGEST = 500_000_000  # bytes of a metrics.csv
 _LONGEST_LINE = 1_000_000  # characters; of a row
 LAST = Path("checkpoints", "last.ckpt")  # in the folder of a run: what --resume goes on from
-Rename = Callable[[Sequence[str]], list[str]]
 _VERSION = re.compile(r"version_(\d+)")
 
 
@@ -166,13 +165,12 @@ def synced(path: Path) -> None:
 class MetricsFile:
     """A CSV file with a row per (epoch, seed): `KEYS`, then one column a TensorBoard tag, empty where not measured. An
     existing file is continued. Its columns come first; tags it does not know add columns. Raises SettingError for a
-    file that is no such table. ``rename`` gives the columns of a file their present names."""
+    file that is no such table."""
 
-    def __init__(self, path: Path, rename: Rename = list):
+    def __init__(self, path: Path):
         self.path = path
-        self.columns = _header(path, rename)
-        self.renamed = self.columns != _header(path)  # whether the file had former names
-        self._write(self._cells(rename))  # which mends the last line of a run that was killed while it wrote
+        self.columns = _header(path)
+        self._write(self._cells())  # which mends the last line of a run that was killed while it wrote
 
     def append(self, *rows: Mapping[str, float]) -> None:
         """Add rows, each with `KEYS` and any tags, and hand them to the system before returning."""
@@ -198,9 +196,9 @@ class MetricsFile:
         complete = {seeds[i] for i in places if epochs[i] == last}
         self.append(*(row for row in counted if row["seed"] not in complete))
 
-    def _cells(self, rename: Rename = list) -> Iterator[list[str]]:
+    def _cells(self) -> Iterator[list[str]]:
         """The cells of each row of the file."""
-        return (cells for cells, _ in itertools.islice(_rows(self.path, rename), 1, None))
+        return (cells for cells, _ in itertools.islice(_rows(self.path), 1, None))
 
     def _write(self, rows: Iterable[list[str]]) -> None:
         """Replace the file by ``rows``, which may come from it. Columns that they lack are empty."""
@@ -224,14 +222,14 @@ def missing_epochs(path: Path, env_steps: Mapping[int, int], last: int) -> list[
     return [epoch for epoch in range(1, last + 1) if any((epoch, seed) not in seen for seed in env_steps)]
 
 
-def read_metrics(path: Path, rename: Rename = list) -> dict[str, list[float]]:
+def read_metrics(path: Path) -> dict[str, list[float]]:
     """Columns of a `MetricsFile`: whole numbers for `KEYS`, floats for tags, NaN where nothing was measured."""
-    return {column: values.tolist() for column, values in read_columns(path, rename).items()}
+    return {column: values.tolist() for column, values in read_columns(path).items()}
 
 
-def read_columns(path: Path, rename: Rename = list) -> dict[str, "array[float]"]:
+def read_columns(path: Path) -> dict[str, "array[float]"]:
     """Columns of a `MetricsFile` as in `read_metrics`, in arrays of 8 bytes a number: for tables of any length."""
-    rows = _rows(path, rename)
+    rows = _rows(path)
     header, _ = next(rows, ([], ()))
     columns: dict[str, array[float]] = {name: array("q" if name in KEYS else "d") for name in header}
     add = [column.append for column in columns.values()]
@@ -241,12 +239,12 @@ def read_columns(path: Path, rename: Rename = list) -> dict[str, "array[float]"]
     return columns
 
 
-def _header(path: Path, rename: Rename = list) -> list[str]:
+def _header(path: Path) -> list[str]:
     """The names of the columns; of a file that is empty or not there `KEYS`."""
-    return next(_rows(path, rename), ([], ()))[0] or list(KEYS)
+    return next(_rows(path), ([], ()))[0] or list(KEYS)
 
 
-def _rows(path: Path, rename: Rename = list) -> Iterator[tuple[list[str], Sequence[float]]]:
+def _rows(path: Path) -> Iterator[tuple[list[str], Sequence[float]]]:
     """The names of the columns, without numbers, then the cells and the numbers of each row. A last line that was cut
     off is left out; of no file there is nothing. Raises SettingError if the file cannot be read or is no table of
     numbers."""
@@ -256,7 +254,7 @@ def _rows(path: Path, rename: Rename = list) -> Iterator[tuple[list[str], Sequen
     try:
         check_regular(path, LARGEST)
         lines = csv.reader(_lines(path))
-        columns = rename(next(lines, []))
+        columns = next(lines, [])
         if columns and (tuple(columns[: len(KEYS)]) != KEYS or len(set(columns)) < len(columns)):
             raise ValueError(f"its first line must be {','.join(KEYS)} and other names, each once")
         yield columns, ()

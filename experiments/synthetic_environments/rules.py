@@ -109,18 +109,18 @@ def random_search(seed: int) -> tuple[int, int, Callable[[Array], Array]]:
     import gymnasium
 
     generator, drawn, steps = np.random.default_rng(seed), 0, 0
-    with gymnasium.make("CartPole-v1") as env:
-        while True:
-            weights, drawn = generator.normal(size=4), drawn + 1
-            rule = functools.partial(_linear, weights)
-            first = _played(env, rule, 10_000 * seed + drawn)
-            steps += int(first)
-            if first < 500:
-                continue
-            lengths = [_played(env, rule, 5000 + episode) for episode in range(20)]
-            steps += int(sum(lengths))
-            if np.mean(lengths) >= 475:
-                return drawn, steps, rule
+    env = gymnasium.make("CartPole-v1")
+    while True:
+        weights, drawn = generator.normal(size=4), drawn + 1
+        rule = functools.partial(_linear, weights)
+        first = _played(env, rule, 10_000 * seed + drawn)
+        steps += int(first)
+        if first < 500:
+            continue
+        lengths = [_played(env, rule, 5000 + episode) for episode in range(20)]
+        steps += int(sum(lengths))
+        if np.mean(lengths) >= 475:
+            return drawn, steps, rule
 
 
 def _linear(weights: Array, obs: Array) -> Array:
