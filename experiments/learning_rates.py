@@ -45,7 +45,7 @@ def agent_of(proxy: Proxy) -> str:
 
 
 def opened(name: str) -> Proxy:
-    """The proxy of a file, a run folder or a shipped name. Raises SettingError or ProxyError if it has no such agents."""
+    """Load the proxy of a file, a run folder or a shipped name. Raises SettingError or ProxyError without such agents."""
     proxy = proxy_or_checkpoint(name)
     if not isinstance(proxy, Proxy):
         raise SettingError(f"proxies is {name!r}, which is of an agent; allowed: environments and rewards")
