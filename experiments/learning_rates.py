@@ -45,7 +45,7 @@ def agent_of(proxy: Proxy) -> str:
 
 
 def opened(name: str) -> Proxy:
-    """Load the proxy of a file, a run folder or a shipped name. Raises SettingError or ProxyError without such agents."""
+    """Load the proxy of a file, a run folder or a shipped name. Raises an error of one line without such agents."""
     proxy = proxy_or_checkpoint(name)
     if not isinstance(proxy, Proxy):
         raise SettingError(f"proxies is {name!r}, which is of an agent; allowed: environments and rewards")
