@@ -29,6 +29,7 @@ IDS: dict[str, dict[str, str]] = {
     "understudy/SyntheticCartPoleMDPBroad-v0": {"proxy": "cartpole-mdp-broad", "game": "cartpole", "kind": "mdp"},
     "understudy/SyntheticCartPole-v0": {"proxy": "cartpole-bandit", "game": "cartpole", "kind": "bandit"},
     "understudy/SyntheticAcrobot-v0": {"proxy": "acrobot-bandit", "game": "acrobot", "kind": "bandit"},
+    "understudy/SyntheticAcrobotMDP-v0": {"proxy": "acrobot-mdp", "game": "acrobot", "kind": "mdp"},
     "understudy/SyntheticAcrobotTarget-v0": {"proxy": "acrobot-target", "game": "acrobot", "kind": "bandit"},
     "understudy/SyntheticPendulum-v0": {"proxy": "pendulum-bandit", "game": "pendulum", "kind": "bandit"},
     "understudy/SyntheticMountainCarContinuous-v0": {
