@@ -21,7 +21,6 @@ from understudy.files import refused
 LARGEST = 2 * 10**6  # bytes; the largest of theirs have less than one megabyte
 _ALLOWED = "a .pt of learning_environments, or a pickle of synthetic-gymnax"
 _LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"  # torch.save began with this number before it wrote archives
-_MOST_LAYERS = 100
 _AGENTS = {
     "ddqn": "DDQN",
     "duelingddqn": "DuelingDDQN",
@@ -99,7 +98,7 @@ def _of_synthetic_gymnax(content: Any) -> Original:
     content, tensors = _unfrozen(content), Arrays()
     content = _unfrozen(content.get("params", content))
     for name, layers in (("initial", content["initial_state"]), ("reward", content["reward"])):
-        for number in range(min(len(layers), _MOST_LAYERS)):
+        for number in range(len(layers)):
             layer = layers[f"Dense_{number}"]
             tensors[f"{name}.{number}.weight"] = layer["kernel"].numbers.T
             tensors[f"{name}.{number}.bias"] = layer["bias"].numbers
