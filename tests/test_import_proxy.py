@@ -7,7 +7,7 @@ import sys
 import types
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -195,20 +195,40 @@ class Harm:
 def hostile(folder: Path) -> Iterator[tuple[str, bytes, str]]:
     """Name, content and what is said of it."""
     mark = folder / "harmed"
-    for protocol in (0, 2, 4):
-        yield "system", pickle.dumps({"params": Harm(mark)}, protocol), "it names posix.system"
-    yield "builtin", b"cbuiltins\neval\n(S'1'\ntR.", "it names builtins.eval"
-    yield "bytes", b"\x80\x04B" + struct.pack("<I", 2**32 - 1) + b"x.", "expected 4294967295 bytes"
-    yield "bytes8", b"\x80\x04\x8e" + struct.pack("<Q", 2**60) + b"x.", "expected 1152921504606846976 bytes"
-    yield "memo", b"\x80\x02N" + b"r" + struct.pack("<I", 2**32 - 1) + b".", "its memo has 4,294,967,295 places"
+    yield "system", pickle.dumps({"params": Harm(mark)}, 0), "it holds opcode 100"
+    for protocol in (2, 4):
+        yield "system", pickle.dumps({"params": Harm(mark)}, protocol), "it holds a posix.system"
+    yield "builtin", b"cbuiltins\neval\n(S'1'\ntR.", "it holds a builtins.eval"
+    yield "bytes", b"\x80\x04B" + struct.pack("<I", 2**32 - 1) + b"x.", "not such a file"
+    yield "bytes8", b"\x80\x04\x8e" + struct.pack("<Q", 2**60) + b"x.", "it holds opcode 142"
+    yield "memo", b"\x80\x02N" + b"r" + struct.pack("<I", 2**32 - 1) + b".", "not such a file"
+    yield "large", b"N0" * 1_100_000, "no file of at most 2 MB"
+    yield "null", b"N0" * 99_000, "it holds opcode 48"
+    yield "lists", b"\x80\x04" + b"]" * 200_000, "not such a file"
+    yield "array", pickle.dumps(bandit(nested(60)), 4), "'list' object has no attribute 'numbers'"
+    yield "key", b"\x80\x04}" + pickle.dumps(nested(60, tuple), 2)[2:-1] + b"K\x01s.", "it holds a tuple as a key"
     yield "shared", b"\x80\x02]q\x00" + b"".join(
         b"]q" + bytes([i + 1]) + (b"h" + bytes([i]) + b"a") * 2 for i in range(60)
     ) + b".", "not such a file"  # fmt: skip
     yield "empty", b"", "not such a file"
     yield "list", pickle.dumps([1, 2]), "not such a file"
     yield "huge array", pickle.dumps({"params": {"initial_state": 1, "reward": 2}}), "not such a file"
-    yield "zip.pt", archive(pickle.dumps({"model": Harm(mark)}, 2)), "it names posix.system"
+    yield "zip.pt", archive(pickle.dumps({"model": Harm(mark)}, 2)), "it holds a posix.system"
+    yield "lists.pt", archive(b"\x80\x02" + b"]" * 200_000), "not such a file"
     yield "bomb.pt", archive(bytes(10**7), zipfile.ZIP_DEFLATED), "its archive is compressed"
+
+
+def nested(levels: int, kind: Callable[[list[Any]], Any] = list) -> Any:
+    """As large as 2 ** levels once it is followed to its leaves."""
+    part: Any = "x"
+    for _ in range(levels):
+        part = kind([part, part])
+    return part
+
+
+def bandit(kernel: Any) -> dict[str, Any]:
+    layers = {"Dense_0": {"kernel": kernel, "bias": kernel}}
+    return {"initial_state": layers, "reward": layers}
 
 
 def archive(content: bytes, compression: int = zipfile.ZIP_STORED) -> bytes:
@@ -229,21 +249,50 @@ def test_hostile_files_are_refused_and_not_run(tmp_path: Path, capsys: Shown) ->
         path.write_bytes(content)
         words = ["--import_proxy", str(path), "--gamename", "cartpole", "--logdir", str(tmp_path / "exp")]
         line = refused(trainer.main, words, said, capsys)
-        assert line.startswith(f"error: proxy '{path}': not such a file"), line
+        assert line.startswith(f"error: proxy '{path}': no"), line
     assert not (tmp_path / "harmed").exists() and not (tmp_path / "exp").exists()
 
 
 def test_a_legacy_file_is_not_run_either(tmp_path: Path, capsys: Shown) -> None:
     path = saved(tmp_path / "theirs.pt", Harm(tmp_path / "harmed"), legacy=True)
-    refused(trainer.main, ["--import_proxy", str(path)], "it names posix.system", capsys)
+    refused(trainer.main, ["--import_proxy", str(path)], "it holds a posix.system", capsys)
     assert not (tmp_path / "harmed").exists()
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"game": nested(60)}, "again and again"),
+    ({"activation_fn": nested(60)}, "again and again"),
+    ({"activation_fn": ["relu"]}, "its environment, activation or agent is no name"),
+])  # fmt: skip
+def test_what_shares_its_parts_is_refused(
+    legacy: bool, changes: dict[str, Any], said: str, tmp_path: Path, capsys: Shown
+) -> None:
+    path = tmp_path / "theirs.pt"
+    agents = {"gtn": {"synthetic_env_type": 0, "agent_name": "DDQN"}}
+    game = changes.get("game", "CartPole-v0")
+    config = {"env_name": game, "envs": {"CartPole-v0": ENVIRONMENT | changes}, "agents": agents}
+    torch.save({"model": {}, "config": config}, path, _use_new_zipfile_serialization=not legacy)
+    refused(trainer.main, ["--import_proxy", str(path)], said, capsys)
+
+
+@pytest.mark.parametrize("change", ["length", "end"])
+def test_a_damaged_legacy_file_is_refused(change: str, tmp_path: Path, capsys: Shown) -> None:
+    path = saved(tmp_path / "theirs.pt", networks(0, reward=(4, 1)), legacy=True, kind=1)
+    content = path.read_bytes()
+    if change == "length":
+        content = content.replace(b"K\x14", b"J\xff\xff\xff\x7f", 1)  # 20 numbers
+    path.write_bytes(content if change == "length" else content[:-4])
+    said = "longer than the file" if change == "length" else "shorter or longer than it says"
+    refused(trainer.main, ["--import_proxy", str(path)], said, capsys)
 
 
 WRONG = [
     ({"activation_fn": "swish"}, {}, "its setting proxy_activation_fn is 'swish'"),
     ({}, {"env.state_net.1.weight": torch.tensor([0.5])}, "has slope 0.5, not 0.25"),
     ({}, {"env.other.0.weight": torch.zeros(2, 2)}, "'env.other.0.weight' is not of such a network"),
-    ({}, {"env.state_net.0.weight": torch.zeros(1).expand(10**5, 10**5)}, "is not of such a network"),
+    ({}, {"env.state_net.0.weight": torch.zeros(1).expand(10**5, 10**5)}, "elements that overlap"),
+    ({}, {"env.state_net.0.weight": torch.zeros(HIDDEN, 6).half()}, "is not of such a network"),
     ({}, {"env.state_net.0.weight": torch.zeros(HIDDEN, 7)}, "its tensor state.0.weight is [5, 7]; allowed: [5, 6]"),
     ({"max_steps": 0}, {}, "its setting max_steps is 0"),
 ]

@@ -350,6 +350,20 @@ def test_of_very_much_that_is_wrong_only_the_first_is_told(tmp_path: Path, capsy
     assert len(said) == 20 and said[-1].endswith("nosuch19 is unknown; see --help (and 30 settings more)")
 
 
+def test_names_are_compared_only_for_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def unknown(name: str, *others: Any) -> SettingError:
+        compared.append(name)
+        return SettingError(name)
+
+    monkeypatch.setattr("control.cli.words.unknown", unknown)
+    (file := tmp_path / "settings.yaml").write_text("".join(f"nosuch{number}: 1\n" for number in range(5000)))
+    with pytest.raises(SettingError) as caught:
+        parse(["--config", str(file)])
+    assert len(compared) == 20 and str(caught.value).count("\n") == 4999
+
+
 SIZE, COUNT, FLAG = "integer, at least 2, at most 100", "integer, at least 1, at most 100", "true or false"
 PROGRAMS: list[tuple[type, dict[str, Any], str]] = [
     (ProcMaze, {"grid_size": 4.0}, f"grid_size is 4.0; did you mean 4? Allowed: {SIZE}"),

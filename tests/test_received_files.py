@@ -18,6 +18,7 @@ import trainer
 import understudy
 from control.cli.files import read_config, read_json
 from control.reports.files import check_writable
+from control.reports.importance import read_trials
 from control.storage import checkpoints
 from control.storage.checkpoints import OURS, CheckpointError
 from control.storage.run_dir import read_metrics
@@ -183,12 +184,14 @@ def large(path: Path) -> None:
 
 @pytest.mark.parametrize("odd", [pipe, device, large, Path.mkdir])
 def test_what_is_no_regular_file_of_a_sensible_size_is_not_read(odd: Callable[[Path], None], tmp_path: Path) -> None:
-    for name in ("metrics.csv", "config.yaml", "versions.json"):
+    for name in ("metrics.csv", "config.yaml", "versions.json", "trials.json"):
         odd(tmp_path / name)
     with pytest.raises(SettingError, match="not a regular file|too large|directory"):
         read_metrics(tmp_path / "metrics.csv")
     with pytest.raises(SettingError, match="not a regular file|too large|directory"):
         read_config(str(tmp_path / "config.yaml"))
+    with pytest.raises(SettingError, match="not a regular file|too large|directory"):
+        read_trials(tmp_path, "resume")
     assert read_versions(tmp_path) == []
 
 
@@ -209,6 +212,38 @@ def test_deep_json_is_a_value_error(tmp_path: Path) -> None:
     (tmp_path / "versions.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match="nested too deep"):
         read_json(tmp_path / "versions.json")
+
+
+GROUP = {
+    "seeds": {"25": {"epochs": 2, "env_steps": 9, "eval/return_greedy": {"last": 1.0, "best": 2.0}}},
+    "over_seeds": {"eval/return_greedy": {"n": 1, "mean": 1.0, "iqm": 1.0, "iqm_interval": None}},
+    "names": ["cartpole", "debug", "UDRL"],
+    "curves": {"eval/return_greedy": {"env_steps": [1, 9], "seeds": [[1.0, 2.0]]}},
+}  # fmt: skip
+CHANGES: list[dict[str, Any]] = [
+    {"over_seeds": None},
+    {"over_seeds": {"unknown": {}}},
+    {"over_seeds": {"eval/return_greedy": {}}},
+    {"seeds": []},
+    {"over_seeds": {"eval/return_greedy": {"n": 1, "mean": 10**400, "iqm": 1.0, "iqm_interval": None}}},
+    {"over_seeds": {"eval/return_greedy": {"n": 1, "mean": 1.0, "iqm": 1.0, "iqm_interval": [1.0]}}},
+    {"seeds": {"25": {}}},
+    {"seeds": {"25": {"eval/return_greedy": {"last": "x"}}}},
+    {"names": 3},
+    {"curves": []},
+    {"curves": {"eval/return_greedy": {"env_steps": [1, 9], "seeds": [[1.0]]}}},
+    {"curves": {"eval/return_greedy": {"env_steps": [[1, 9]], "seeds": [[1.0, 2.0]]}}},
+    {"curves": {"eval/return_greedy": {"env_steps": [1, 9], "seeds": [1.0, 2.0, 3.0]}}},
+]
+
+
+@pytest.mark.parametrize("change", [*CHANGES, "over_seeds", "seeds"], ids=str)
+def test_damaged_numbers_of_a_figure_are_not_drawn(change: Any, tmp_path: Path, capsys: Shown) -> None:
+    group = {n: v for n, v in GROUP.items() if n != change} if isinstance(change, str) else GROUP | change
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"runs": "", "groups": {"UDRL": group}}))
+    refused_run(trainer.main, ["--plot", str(path)], f"plot is '{path}', which --plot did not write; allowed", capsys)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_page_holds_no_file_from_outside_the_folder_of_its_run(tmp_path: Path, capsys: Shown) -> None:

@@ -4,6 +4,7 @@ mattered."""
 import csv
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from control.cli.parse import Settings, parse, to_yaml
 from control.commands.search_space import Space, search_space, trial_settings
 from control.commands.search_trials import for_trials, run_searches, until_solved
 from control.commands.trials import METRIC, REACHED, SEARCHES, Search
-from control.reports.importance import importances, plot_search
+from control.reports.importance import TRIALS, importances, plot_search
 from control.reports.style import Look
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
@@ -221,6 +222,31 @@ def test_a_search_goes_on_with_interrupted_trials_and_new_ones(tmp_path: Path, c
     assert best.proxy.noise_std == 0.1 and best.run.num_seeds == 1 and not best.run.use_tune
 
 
+def changed(**parts: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda content: content["trials"][0].update(parts)
+
+
+@pytest.mark.parametrize("change", [
+    changed(raw={}), changed(raw={"noise_std": 9.0, "lr": 1e-3}), changed(raw={"noise_std": "x", "lr": 1e-3}),
+    changed(best={METRIC: "x"}), changed(best={METRIC: math.nan, "epoch": 1}), changed(best={METRIC: 1.0}),
+    changed(best=[]), changed(last={"epoch": "x"}), changed(last=None), changed(course=[["x", 1]]), changed(course=3),
+    changed(number="one"), changed(number="../../../x"), changed(number=-1), changed(number=10**100),
+    changed(status=["failed"]), lambda content: content["trials"].append(None),
+])  # fmt: skip
+def test_a_search_with_damaged_trials_is_not_resumed(change: Callable[[dict[str, Any]], Any], tmp_path: Path) -> None:
+    search = begun(tmp_path)
+    content = json.loads((path := search.folder / TRIALS).read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    before = {file.name: file.read_bytes() for file in search.folder.iterdir() if file.is_file()}
+    asked = parse(["--use_tune", "--resume", str(search.folder)])
+    with pytest.raises(
+        SettingError, match=f"^resume is '{search.folder}', where {TRIALS} is not as a search writes it"
+    ):
+        Search(for_trials(asked), search.space, search.folder).begin()
+    assert before == {file.name: file.read_bytes() for file in search.folder.iterdir() if file.is_file()}
+
+
 # -- what mattered -------------------------------------------------------------------------------------------------
 
 
@@ -258,6 +284,30 @@ def test_the_setting_that_decides_is_the_most_important(tmp_path: Path, capsys: 
 def test_too_few_trials_say_nothing(tmp_path: Path, capsys: Shown) -> None:
     written(tmp_path, 9)
     refused(trainer.main, ["--plot", str(tmp_path)], "has 9 trials with a score; allowed: at least 10", capsys)
+    trials = [{"raw": {}, "best": {"score": 1}}] * 10
+    (tmp_path / TRIALS).write_text(json.dumps({"space": {}, "trials": trials}))
+    refused(trainer.main, ["--plot", str(tmp_path)], "has no hyperparameter that varies", capsys)
+
+
+ODD = [
+    "", "[]", "[null]", "{", '{"trials":', '{"trials": []}', "[" * 100_000, b"\xff\xfe", {"trials": [None]},
+    {"trials": [{"raw": {}, "best": {}}]}, {"trials": {"a": 1}}, {"space": []}, {"space": {"lr": 3}},
+    {"space": {"lr": {"kind": "normal", "values": [1, 2]}}}, {"space": {"lr": {"kind": [], "values": [1, 2]}}},
+    {"space": {"lr": {"kind": "loguniform", "values": [0, 2]}}}, {"space": {"lr": {"kind": "uniform", "values": []}}},
+    {"space": {"lr": {"kind": "uniform", "values": [2, 1]}}}, {"space": {"l r": {"kind": "uniform", "values": [1, 2]}}},
+    {"space": {"lr": {"kind": "uniform", "values": [1, 10**400]}}},
+    {"space": {"lr": {"kind": "choice", "values": [[]]}}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: str(odd)[:50])
+def test_damaged_trials_are_not_drawn(odd: Any, tmp_path: Path, capsys: Shown) -> None:
+    path = tmp_path / TRIALS
+    if isinstance(odd, dict):
+        space, trials = written(tmp_path, 10)
+        odd = json.dumps({"space": space, "trials": trials} | odd)
+    path.write_bytes(odd if isinstance(odd, bytes) else odd.encode())
+    refused(trainer.main, ["--plot", str(tmp_path)], f"{TRIALS} is not as a search writes it; allowed: ", capsys)
 
 
 def test_the_search_of_the_page_is_of_the_shipped_space() -> None:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
+from control.cli.errors import MOST
 from control.cli.options import FLAG_ONLY, Flag, chosen_flags, flags_of_all, unknown
 from control.cli.settings import Settings, as_dict, end_of
 from models.settings import SettingError, allowed, closest, read, refused, shown
@@ -76,8 +77,10 @@ def named(
                 found[positive] = [word(not read(bool, " ".join(words) or "true"))]
             except ValueError:
                 wrong.append(refused(name, " ".join(words), known[positive].kind, {}))
-        else:
+        elif len(wrong) < MOST:
             wrong.append(unknown(name, known, implementation, prefix, game))
+        else:
+            wrong.append(SettingError(f"{prefix}{name} is unknown"))  # which is counted but not shown
     return found
 
 

@@ -25,7 +25,7 @@ from control.commands.summary import command, show_next
 from control.commands.train import build_module, fit
 from control.lightning.callbacks import Progress
 from control.lightning.module import RunModule
-from control.reports.importance import FEWEST, TRIALS, plot_search
+from control.reports.importance import FEWEST, TRIALS, is_number, plot_search, read_trials
 from control.reports.style import look_of
 from control.reports.tables import aligned
 from control.reports.tags import GREEDY, SAMPLED, TAGS
@@ -90,11 +90,33 @@ class Search:
             atomic_write_text(self.folder / SPACE, yaml.safe_dump(dict(self.space.entries), sort_keys=False))
             self.write()
             return
-        for saved in json.loads((self.folder / TRIALS).read_text(encoding="utf-8"))["trials"]:
-            trial = self.start(saved["number"], saved["raw"])
-            for name in ("status", "last", "best", "course"):
-                setattr(trial, name, saved[name])
-            trial.status = trial.status if trial.status in ENDED else "interrupted"
+        _, saved = read_trials(self.folder, "resume", self._dimensions, self._can_resume)
+        for each in saved:
+            raw = {name: each["raw"][name] for name in self.space.dimensions}
+            status = each["status"] if each["status"] in ENDED else "interrupted"
+            found = {name: each[name] for name in ("number", "last", "best", "course")}
+            folder = self.folder / f"trial_{each['number']}"
+            self.trials[each["number"]] = Trial(
+                **found, folder=folder, values=self.space.decode(raw), raw=raw, status=status
+            )
+
+    @property
+    def _dimensions(self) -> dict[str, Any]:
+        return {name: {"kind": each.kind, "values": each.labels} for name, each in self.space.dimensions.items()}
+
+    def _can_resume(self, saved: Mapping[str, Any]) -> bool:
+        """Whether a trial in `TRIALS` has a number for a folder, and numbers where a search counts with them."""
+        parts: list[dict[str, Any]] = [saved["best"], saved["last"]]
+        measured = [part[name] for part in parts for name in (*self.evaluated, "epoch", "env_steps") if name in part]
+        numbers = [*measured, *(number for length, score in saved["course"] for number in (length, score))]
+        return (
+            type(saved["number"]) is int
+            and 0 < saved["number"] < 10**6
+            and all(isinstance(part, dict) for part in parts)
+            and (not saved["best"] or "epoch" in saved["best"])
+            and isinstance(saved["status"], str)
+            and all(type(number) is float or is_number(number) for number in numbers)
+        )
 
     @property
     def ranked(self) -> list[Trial]:
@@ -151,10 +173,9 @@ class Search:
 
     def write(self) -> None:
         """``trials.json``, ``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
-        space = {name: {"kind": each.kind, "values": each.labels} for name, each in self.space.dimensions.items()}
         keep = ("number", "status", "raw", "last", "best", "course")
         trials = [{name: getattr(trial, name) for name in keep} for trial in self.trials.values()]
-        atomic_write_text(self.folder / TRIALS, json.dumps({"space": space, "trials": trials}) + "\n")
+        atomic_write_text(self.folder / TRIALS, json.dumps({"space": self._dimensions, "trials": trials}) + "\n")
         text, names = io.StringIO(), list(self.space.dimensions)
         rows = csv.writer(text, lineterminator="\n")
         columns = (METRIC, *self.evaluated, "epoch")

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import itertools
 import logging
 import os
 import random
@@ -45,6 +46,8 @@ def tune(settings: Settings) -> int:
     run, space = settings.run, search_space(settings)
     _check(settings, space)
     settings = in_spaces(settings, spaces_of(run.gamename))
+    if resumed:
+        Search(settings, space, Path(resumed)).begin()  # so that damaged trials are refused before Ray starts
     for module in ("ray", *_NEEDS.get(run.tune_algorithm, ())):
         importlib.import_module(module)
     at_once = run.max_concurrent_trials or os.cpu_count() or 1
@@ -99,7 +102,7 @@ def _search(search: Search) -> None:
     settings, space, known = search.settings, search.space, dict[str, int]()
     run, (searcher, scheduler) = settings.run, _algorithm(search)
     interrupted = [trial.number for trial in search.interrupted]  # the first suggestions
-    numbers = iter([*interrupted, *range(max(search.trials, default=0) + 1, run.num_samples + 1)])
+    numbers = itertools.chain(interrupted, itertools.count(max(search.trials, default=0) + 1))
 
     # A function, since Ray deep-copies all else that it is given for every trial.
     def name(trial: Any) -> str:

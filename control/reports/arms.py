@@ -15,10 +15,11 @@ from control.cli.files import read_json
 from control.reports import panels
 from control.reports.runs import Array, Group, logged, return_tags
 from control.reports.style import Look
+from control.reports.tables import table
 from control.reports.tags import TAGS, of_search, tags
 from models.settings import SettingError
 
-_LARGEST = 100_000_000  # bytes of the numbers of a figure
+_LARGEST = 20_000_000  # bytes of the numbers of a figure
 
 
 @dataclass
@@ -56,10 +57,14 @@ def read_numbers(path: Path) -> tuple[str, dict[str, Any], list[Arm], list[str]]
     """Title, summary, arms and run folders of a JSON that `plot` wrote. Raises SettingError."""
     try:
         content = read_json(path, _LARGEST)
-        title, arms = content["runs"], []
+        title, arms = str(content["runs"]), []
+        table(title, content["groups"])  # which needs all that is not looked at below
         for label, group in content["groups"].items():
             curves = {
-                tag: (np.array(curve["env_steps"], float), np.array(curve["seeds"], float))
+                tag: (
+                    np.array(curve["env_steps"], float).reshape(len(curve["env_steps"])),
+                    np.array(curve["seeds"], float).reshape(len(curve["seeds"]), len(curve["env_steps"])),
+                )
                 for tag, curve in group.get("curves", {}).items()
             }
             finals: dict[str, list[float]] = {}
@@ -68,13 +73,13 @@ def read_numbers(path: Path) -> tuple[str, dict[str, Any], list[Arm], list[str]]
                     if tag in TAGS and (last := number["last"]) is not None:
                         finals.setdefault(tag, []).append(last)
             # Those of old files say it in title and label.
-            names = tuple(group.get("names") or [*title.split(", "), *label.split("/")])
-            by_tag = {tag: np.array(finals[tag]) for tag in TAGS if tag in finals}
+            names = tuple(map(str, group.get("names") or [*title.split(", "), *label.split("/")]))
+            by_tag = {tag: np.array(finals[tag], float) for tag in TAGS if tag in finals}
             arms.append(Arm(label, names, len(group["seeds"]), curves, by_tag))
-        return title, content["groups"], arms, content.get("made_from", [])
+        return title, content["groups"], arms, list(content.get("made_from", []))
     except OSError as error:
         raise SettingError(f"plot is '{path}', which cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
         raise SettingError(
             f"plot is '{path}', which --plot did not write; allowed: run folders, or a JSON file that it wrote"
         ) from None

@@ -1,14 +1,14 @@
 """How much each hyperparameter of a search mattered: PED-ANOVA (Watanabe, Bansal & Hutter 2023, arXiv 2304.10255), by
 Optuna. It compares the values in the best trials with those in all."""
 
-import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from control.cli.files import read_json
 from control.reports.files import check_kind, check_writable, figure_files, figure_marks
 from control.reports.sheets import WIDTH, sheet
 from control.reports.style import COLOURS, GREY, PLAIN, Look
@@ -16,6 +16,8 @@ from models.settings import SettingError
 
 TRIALS = "trials.json"  # in the folder of a search
 FEWEST = 10  # trials of which anything can be said
+_LARGEST = 30_000_000  # bytes of `TRIALS`
+_RANGES = ("uniform", "loguniform", "randint", "lograndint", "log1m")
 _BEST = 0.2  # share of the trials that count as the best
 _RESAMPLES = 100
 _SHOWN = 4  # hyperparameters whose values are shown beside the scores
@@ -47,16 +49,64 @@ def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -
         return optuna.importance.get_param_importances(study, evaluator=evaluator)
 
 
+def read_trials(
+    folder: Path, setting: str, space: Mapping[str, Any] | None = None, check: Callable[[Any], bool] = bool
+) -> tuple[Mapping[str, Any], list[dict[str, Any]]]:
+    """Read the space and the trials of `TRIALS` in ``folder``. Values and scores of all trials must fit the space, by
+    default that of the file, and ``check`` must hold for each. Raises SettingError about the ``setting``."""
+    problem = "is not as a search writes it"
+    try:
+        content = read_json(folder / TRIALS, _LARGEST)
+        found, trials = space or content["space"], content["trials"]
+        if all(_is_dimension(name, **found[name]) for name in found):
+            if all(_is_trial(trial, found) and check(trial) for trial in trials):
+                return found, trials
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+    except (ValueError, TypeError, LookupError, AttributeError):
+        pass
+    line = f"{setting} is {str(folder)!r}, where {TRIALS} {problem}; allowed: the folder of a search"
+    raise SettingError(line, setting)
+
+
+def is_number(value: Any, kind: str = "") -> bool:
+    """Whether a value is a finite number, and one of this ``kind`` of hyperparameter."""
+    whole = kind.endswith("randint")
+    return type(value) in (int, float) and abs(value) < 1e18 and (value % 1 == 0 or not whole)
+
+
+def _is_dimension(name: str, kind: str, values: Any) -> bool:
+    if not name.isidentifier() or not isinstance(values, list):
+        return False
+    if kind == "choice":
+        return all(type(value) in (bool, str) or is_number(value) for value in values)
+    low, high = values[0], values[-1]
+    known = kind in _RANGES and len(values) <= 2 and is_number(low, kind) and is_number(high, kind)
+    return known and (0 if "log" in kind else -1e18) < low <= high
+
+
+def _is_trial(trial: Mapping[str, Any], space: Mapping[str, Any]) -> bool:
+    for name, entry in space.items():
+        value, kind, values = trial["raw"][name], entry["kind"], entry["values"]
+        chosen = kind == "choice" and any(value == choice and type(value) is type(choice) for choice in values)
+        if not chosen and not (is_number(value, kind) and kind in _RANGES and values[0] <= value <= values[-1]):
+            return False
+    return not trial["best"] or is_number(trial["best"]["score"])
+
+
 def plot_search(folder: Path, look: Look = PLAIN, out: Path | None = None) -> Path:
     """Draw `importance_figure` of the search in ``folder``: ``importance.png`` there, or ``out``. Raises SettingError
-    for fewer than `FEWEST` trials with a score, and for a file that is no figure."""
-    content = json.loads((folder / TRIALS).read_text(encoding="utf-8"))
-    if (count := sum(bool(trial["best"]) for trial in content["trials"])) < FEWEST:
+    for fewer than `FEWEST` trials with a score, for hyperparameters that do not vary, and for a file that is no
+    figure."""
+    space, trials = read_trials(folder, "plot")
+    if (count := sum(bool(trial["best"]) for trial in trials)) < FEWEST:
         raise SettingError(f"{folder} has {count} trials with a score; allowed: at least {FEWEST}", "plot")
+    if all(len(entry["values"]) == 1 for entry in space.values()):
+        raise SettingError(f"{folder} has no hyperparameter that varies", "plot")
     target, _ = figure_files(out or folder / "importance.png", look)
     check_kind("plot_out", target, "figure", figure_marks(target, look))
     check_writable("plot_out", target)
-    importance_figure(content, target, look)
+    importance_figure({"space": space, "trials": trials}, target, look)
     return target
 
 

@@ -12,8 +12,8 @@ import torch
 
 from control.cli.errors import absent
 from control.cli.settings import Settings, from_dict
-from control.storage.archive import read_archive
 from control.storage.run_dir import replacing, versions, winner
+from models.archive import read_archive
 from models.settings import UserError
 
 OURS = "understudy"

@@ -2,26 +2,25 @@
 
 [F] Ferreira et al. 2022 (learning_environments) save ``{"model": state_dict, "config": settings}`` by ``torch.save``.
 [L] Liesen et al. 2024 (synthetic-gymnax) pickle Flax parameters. A pickle names functions that rebuild its content:
-here such a name means arrays, types of numbers or a dict, and any other is refused.
+here such a name means arrays, types of numbers or a dict, and any other is refused. Time and memory are bounded by the
+size of the file.
 """
 
 import io
 import pickle
-import pickletools
 import re
-import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from models.archive import Opcodes, Unpickler, read_archive, read_legacy
 from understudy.files import refused
 
-LARGEST = 64 * 2**20  # bytes; the largest of theirs have less than one megabyte
+LARGEST = 2 * 10**6  # bytes; the largest of theirs have less than one megabyte
 _ALLOWED = "a .pt of learning_environments, or a pickle of synthetic-gymnax"
 _LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"  # torch.save began with this number before it wrote archives
-_MOST_PLACES = 100_000  # of a pickle's memo; Python allocates all up to the highest
 _AGENTS = {
     "ddqn": "DDQN",
     "duelingddqn": "DuelingDDQN",
@@ -48,35 +47,32 @@ class Original(NamedTuple):
 def read(path: Path) -> Original:
     """The content of another project's file. Raises ProxyError, one line with the path."""
     if not path.is_file() or path.stat().st_size > LARGEST:
-        raise refused(path, f"no file of at most {LARGEST // 2**20} MB", _ALLOWED)
+        raise refused(path, f"no file of at most {LARGEST // 10**6} MB", _ALLOWED)
     content = path.read_bytes()
     try:
-        is_torch = content[:2] == b"PK" or _LEGACY in content[:32]
-        return _of_learning_environments(_torch(content)) if is_torch else _of_synthetic_gymnax(_pickled(content))
+        if content[:2] == b"PK":
+            return _of_learning_environments(read_archive(path))
+        if _LEGACY in content[:32]:
+            return _of_learning_environments(read_legacy(path))
+        return _of_synthetic_gymnax(_Unpickler(io.BytesIO(content)).load())
     except Exception as error:  # of a file anything can come
-        name = re.search(r"GLOBAL (\S+)", str(error))
-        reason = f"it names {name[1]}" if name else str(error).strip().split("\n")[0][:120] or type(error).__name__
+        reason = str(error).strip().split("\n")[0][:120] or type(error).__name__
         raise refused(path, f"not such a file ({reason})", _ALLOWED) from error
 
 
-def _torch(content: bytes) -> Any:
-    if content[:2] == b"PK":
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            if any(part.compress_type for part in archive.infolist()):  # which could hold any amount
-                raise ValueError("its archive is compressed")
-    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-
-
 def _of_learning_environments(content: Any) -> Original:
-    config, game = content["config"], str(content["config"]["env_name"])
+    config, game = content["config"], content["config"]["env_name"]
     environment, search = config["envs"][game], config["agents"]["gtn"]
+    activation, trained = environment["activation_fn"], search["agent_name"]
+    if not all(isinstance(name, str) for name in (game, activation, trained)):
+        raise ValueError("its environment, activation or agent is no name")
     tensors: Arrays = {}
     depths = {"state": -1, "reward": -1, "done": -1}  # of each network, the layer that was read last
     for key, tensor in content["model"].items():  # env.state_net.0.weight, with a PReLU's slope after each layer
         match = re.fullmatch(r"(?:.*\.)?(state|reward|done)_net(?:\.\d+\.(weight|bias))?", key)
-        if match is None or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        if match is None or tensor.dtype != torch.float32:
             raise ValueError(f"its tensor {key[:60]!r} is not of such a network")
-        name, part, value = match[1], match[2] or "weight", tensor.float().numpy()
+        name, part, value = match[1], match[2] or "weight", tensor.numpy()
         if part == "weight" and value.shape == (1,) and match[2]:
             if value[0] != 0.25:  # which their search leaves as it begins
                 raise ValueError(f"its PReLU {key[:60]!r} has slope {value[0]:g}, not 0.25")
@@ -85,11 +81,11 @@ def _of_learning_environments(content: Any) -> Original:
         tensors[f"{name}.{depths[name]}.{part}"] = value if part == "bias" else np.atleast_2d(value)
     settings = {
         "proxy_hidden_layer": depths["reward"], "proxy_hidden_size": len(tensors["reward.0.weight"]),
-        "proxy_activation_fn": str(environment["activation_fn"]),
+        "proxy_activation_fn": activation,
     }  # fmt: skip
     solved = float(environment["solved_reward"])
     settings |= {"solved_reward": solved} if abs(solved) < 1e6 else {}  # more means that agents are never done
-    agent = re.sub("_(vary|icm).*", "", str(search["agent_name"]).lower())
+    agent = re.sub("_(vary|icm).*", "", trained.lower())
     agents: dict[str, Any] = {"agent": _AGENTS[agent]} if agent in _AGENTS else {}
     agents |= {"discount": float(config["agents"][agent]["gamma"])} if agent in config["agents"] else {}
     if search["synthetic_env_type"] == 0:
@@ -99,50 +95,81 @@ def _of_learning_environments(content: Any) -> Original:
 
 
 def _of_synthetic_gymnax(content: Any) -> Original:
-    content, tensors = content.get("params", content), Arrays()
+    content, tensors = _unfrozen(content), Arrays()
+    content = _unfrozen(content.get("params", content))
     for name, layers in (("initial", content["initial_state"]), ("reward", content["reward"])):
         for number in range(len(layers)):
             layer = layers[f"Dense_{number}"]
-            tensors[f"{name}.{number}.weight"] = np.asarray(layer["kernel"], np.float32).T
-            tensors[f"{name}.{number}.bias"] = np.asarray(layer["bias"], np.float32)
+            tensors[f"{name}.{number}.weight"] = layer["kernel"].numbers.T
+            tensors[f"{name}.{number}.bias"] = layer["bias"].numbers
     (width, latent), depth = tensors["initial.0.weight"].shape, len(content["reward"]) - 1
     networks = {"proxy_hidden_layer": depth, "proxy_hidden_size": width, "proxy_activation_fn": "relu"}
     return Original("bandit", "", networks | {"latent_size": latent, "learned_reset": True}, {}, tensors)
 
 
-class _FrozenDict(dict[str, Any]):
+class _FrozenDict:
     """Stands for Flax's, which is pickled with its content as an argument or as its state."""
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.update(state["_dict"])
+    def __init__(self, content: Any = None):
+        self.content = content
+
+    def set_state(self, state: Any) -> None:
+        self.content = state["_dict"]
 
 
-def _empty_array(*ignored: Any) -> np.ndarray:
-    return np.empty(0, np.float32)  # whose size and numbers follow as its state
+def _unfrozen(content: Any) -> Any:
+    return content.content if isinstance(content, _FrozenDict) else content
 
 
-def _jax_array(make: Any, arguments: Any, state: Any, *ignored: Any) -> np.ndarray:
-    array = _empty_array()
-    array.__setstate__(state)
+class _Float32:
+    """Stands for NumPy's type of numbers."""
+
+    def __init__(self, name: str, align: Any = None, copy: Any = None):
+        if name != "f4":
+            raise ValueError("it holds an array of other numbers than float32")
+
+    def set_state(self, state: Any) -> None:
+        if state[1] != "<":
+            raise ValueError("it holds an array of another byte order")
+
+
+class _Array:
+    """Stands for NumPy's, whose numbers follow as its state. They are not copied: it may come again and again."""
+
+    def __init__(self, kind: Any = None, shape: Any = None, code: Any = None):
+        self.numbers = np.empty(0, np.float32)
+
+    def set_state(self, state: Any) -> None:
+        _, shape, dtype, by_columns, content = state
+        if not isinstance(dtype, _Float32) or len(shape) > 2:
+            raise ValueError("it holds an array that is no matrix of float32")
+        self.numbers = np.frombuffer(content, "<f4").reshape(shape, order="F" if by_columns else "C")
+
+
+def _jax_array(make: Any, arguments: Any, state: Any, about: Any = None) -> _Array:
+    array = _Array()
+    array.set_state(state)
     return array
 
 
 _STAND_INS: dict[str, Any] = {
-    "numpy.ndarray": None, "numpy.dtype": np.dtype, "numpy.core.multiarray._reconstruct": _empty_array,
-    "numpy._core.multiarray._reconstruct": _empty_array, "jax._src.array._reconstruct_array": _jax_array,
+    "numpy.ndarray": None, "numpy.dtype": _Float32, "numpy.core.multiarray._reconstruct": _Array,
+    "numpy._core.multiarray._reconstruct": _Array, "jax._src.array._reconstruct_array": _jax_array,
     "flax.core.frozen_dict.FrozenDict": _FrozenDict,
 }  # fmt: skip
+_NEWER = (
+    pickle.FRAME, pickle.MEMOIZE, pickle.STACK_GLOBAL, pickle.NEWOBJ, pickle.SHORT_BINUNICODE,
+    pickle.SHORT_BINBYTES, pickle.BINBYTES,
+)  # fmt: skip
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if f"{module}.{name}" not in _STAND_INS:
-            raise pickle.UnpicklingError(f"GLOBAL {module}.{name}")
-        return _STAND_INS[f"{module}.{name}"]
+        found = f"{module}.{name}"
+        return _STAND_INS[found] if found in _STAND_INS else super().find_class(module, name)
 
+    def _set_state(self) -> None:
+        state = self.stack.pop()
+        self.stack[-1].set_state(state)
 
-def _pickled(content: bytes) -> Any:
-    for code, argument, _ in pickletools.genops(content):  # which refuses lengths that the file does not have
-        if code.name.endswith("PUT") and int(argument or 0) > _MOST_PLACES:
-            raise ValueError(f"its memo has {argument:,} places")
-    return _Unpickler(io.BytesIO(content)).load()
+    dispatch = Opcodes(_NEWER, Unpickler.dispatch | {pickle.BUILD[0]: _set_state})
