@@ -91,13 +91,13 @@ class Search:
             self.write()
             return
         _, saved = read_trials(self.folder, "resume", self._dimensions, self._can_resume)
-        for each in saved:
-            raw = {name: each["raw"][name] for name in self.space.dimensions}
-            status = each["status"] if each["status"] in ENDED else "interrupted"
-            found = {name: each[name] for name in ("number", "last", "best", "course")}
-            folder = self.folder / f"trial_{each['number']}"
-            self.trials[each["number"]] = Trial(
-                **found, folder=folder, values=self.space.decode(raw), raw=raw, status=status
+        for record in saved:
+            raw = {name: record["raw"][name] for name in self.space.dimensions}
+            status = record["status"] if record["status"] in ENDED else "interrupted"
+            results = {name: record[name] for name in ("number", "last", "best", "course")}
+            folder = self.folder / f"trial_{record['number']}"
+            self.trials[record["number"]] = Trial(
+                **results, folder=folder, values=self.space.decode(raw), raw=raw, status=status
             )
 
     @property
@@ -105,7 +105,7 @@ class Search:
         return {name: {"kind": each.kind, "values": each.labels} for name, each in self.space.dimensions.items()}
 
     def _can_resume(self, saved: Mapping[str, Any]) -> bool:
-        """Whether a trial in `TRIALS` has a number for a folder, and numbers where a search counts with them."""
+        """Whether the trial has a valid number and its results are numbers, so that a search can go on with it."""
         parts: list[dict[str, Any]] = [saved["best"], saved["last"]]
         measured = [part[name] for part in parts for name in (*self.evaluated, "epoch", "env_steps") if name in part]
         numbers = [*measured, *(number for length, score in saved["course"] for number in (length, score))]

@@ -119,7 +119,7 @@ def _outlived() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_stderr() -> Iterator[None]:
-    """Without what Ray prints on stderr in the block, which are lines of its log."""
+    """Discard stderr for the length of the block, because Ray prints lines of its log there."""
     stderr = os.dup(2)
     try:
         with open(os.devnull, "w") as nowhere:

@@ -58,7 +58,7 @@ def read_numbers(path: Path) -> tuple[str, dict[str, Any], list[Arm], list[str]]
     try:
         content = read_json(path, _LARGEST)
         title, arms = str(content["runs"]), []
-        table(title, content["groups"])  # which needs all that is not looked at below
+        table(title, content["groups"])  # raises an error for a value that the loop below does not check
         for label, group in content["groups"].items():
             curves = {
                 tag: (

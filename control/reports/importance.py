@@ -52,8 +52,8 @@ def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -
 def read_trials(
     folder: Path, setting: str, space: Mapping[str, Any] | None = None, check: Callable[[Any], bool] = bool
 ) -> tuple[Mapping[str, Any], list[dict[str, Any]]]:
-    """Read the space and the trials of `TRIALS` in ``folder``. Values and scores of all trials must fit the space, by
-    default that of the file, and ``check`` must hold for each. Raises SettingError about the ``setting``."""
+    """Read the space and the trials of `TRIALS` in ``folder``. All values must fit the given space, or else
+    that of the file, and ``check`` must hold for each trial. Raises SettingError about the ``setting``."""
     problem = "is not as a search writes it"
     try:
         content = read_json(folder / TRIALS, _LARGEST)

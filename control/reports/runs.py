@@ -18,7 +18,7 @@ from models.settings import SettingError
 LAST = 0.1  # share of the epochs, at the end, that `Run.last` averages over
 
 
-_LARGEST = 1e150  # numbers beyond are drawn as infinite ones are: no axis of matplotlib holds them
+_LARGEST = 1e150  # larger numbers are drawn as infinite, because matplotlib cannot make an axis for them
 
 
 @dataclass

@@ -20,9 +20,14 @@ Array = np.ndarray[Any, Any]
 _DRAWS = 20  # random controllers of which `crude` is the best
 
 
+def linear(weights: Array, obs: Array) -> Array:
+    """Push right where the weighted sum of an observation is positive."""
+    return (obs @ weights > 0).astype(int)
+
+
 def balance(obs: Array) -> Array:
     """CartPole: a linear controller that holds the pole for as long as anyone looks."""
-    return (obs @ np.array([0.5, 1.0, 10.0, 2.0]) > 0).astype(int)
+    return linear(np.array([0.5, 1.0, 10.0, 2.0]), obs)
 
 
 def lqr(obs: Array) -> Array:
@@ -55,7 +60,7 @@ def _gain() -> Array:
 
 def crude(obs: Array) -> Array:
     """CartPole: of 20 random linear controllers the one with the longest single episode."""
-    return (obs @ _best_drawn() > 0).astype(int)
+    return linear(_best_drawn(), obs)
 
 
 @functools.cache
@@ -65,7 +70,7 @@ def _best_drawn() -> Array:
 
     weights = np.random.default_rng(0).normal(size=(_DRAWS, 4))
     with gymnasium.make("CartPole-v1") as env:
-        lengths = [_played(env, lambda obs, own=own: (obs @ own > 0).astype(int), 0) for own in weights]
+        lengths = [_played(env, functools.partial(linear, row), 0) for row in weights]
     return np.asarray(weights[int(np.argmax(lengths))])
 
 
@@ -112,7 +117,7 @@ def random_search(seed: int) -> tuple[int, int, Callable[[Array], Array]]:
     env = gymnasium.make("CartPole-v1")
     while True:
         weights, drawn = generator.normal(size=4), drawn + 1
-        rule = functools.partial(_linear, weights)
+        rule = functools.partial(linear, weights)
         first = _played(env, rule, 10_000 * seed + drawn)
         steps += int(first)
         if first < 500:
@@ -121,10 +126,6 @@ def random_search(seed: int) -> tuple[int, int, Callable[[Array], Array]]:
         steps += int(sum(lengths))
         if np.mean(lengths) >= 475:
             return drawn, steps, rule
-
-
-def _linear(weights: Array, obs: Array) -> Array:
-    return (obs @ weights > 0).astype(int)
 
 
 def main() -> None:
