@@ -20,11 +20,11 @@ if str(ROOT) not in sys.path:
 
 import torch  # noqa: E402
 
-from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
+from control.commands.evaluate import agent_settings  # noqa: E402
 from control.evolution.inner_loop import InnerLoop  # noqa: E402
 from control.reports.files import write_numbers  # noqa: E402
 from control.reports.search import describe  # noqa: E402
-from experiments.comparison import Layout, check_given, run_script  # noqa: E402
+from experiments.comparison import Layout, check_given, load_proxy, run_script  # noqa: E402
 from models.proxies import files  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
 from models.registry import default_config  # noqa: E402
@@ -42,15 +42,6 @@ def agent_of(proxy: Proxy) -> str:
     if not hasattr(default_config(name, proxy.game), "lr"):
         raise SettingError(f"proxies is {str(proxy.path)!r}, whose {name} has no lr; allowed: agents with networks")
     return name
-
-
-def opened(name: str) -> Proxy:
-    """Load the proxy of a file, a run folder or a shipped name. Raises an error of one line without such agents."""
-    proxy = proxy_or_checkpoint(name)
-    if not isinstance(proxy, Proxy):
-        raise SettingError(f"proxies is {name!r}, which is of an agent; allowed: environments and rewards")
-    agent_of(proxy)
-    return proxy
 
 
 def measure(proxy: Proxy, rate: float, agents: int, seed: int, real: bool) -> dict[str, Any]:
@@ -73,7 +64,9 @@ def make(flags: argparse.Namespace) -> None:
     check_given(flags, LAYOUT, agents=1)
     if any(rate <= 0 for rate in flags.rates):
         raise SettingError(f"rates is {min(flags.rates):g}; allowed: above 0", "rates")
-    proxies = {name: opened(name) for name in flags.proxies}
+    proxies = {name: load_proxy(name, "environments and rewards") for name in flags.proxies}
+    for proxy in proxies.values():
+        agent_of(proxy)
     torch.set_num_threads(1)
     results: dict[str, dict[str, Any]] = {}
     for name, proxy in proxies.items():

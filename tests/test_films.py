@@ -1,5 +1,6 @@
 """Films: their speed, their size, what stands in them, and agents side by side."""
 
+import base64
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -385,3 +386,18 @@ def test_what_cannot_be_filmed_is_one_line(
     error = refused(trainer.main, [word.format(logdir=tmp_path) for word in words], "", capsys)
     assert error.startswith(f"error: {line.format(logdir=tmp_path)}") and error.count("\n") == 1
     assert (tmp_path / "notes.gif").read_text() == "mine"
+
+
+def test_a_film_of_a_run_is_a_player_for_notebooks(tmp_path: Path) -> None:
+    small = {"max_episodes": 4, "eval_episodes": 2, "hidden_sizes": (8,), "logdir": tmp_path}
+    run = trainer.train(verbose=False, gamename="cartpole", implementation="CPG", **small)
+    shown, again = (run.film(episodes=2, seed=3) for _ in range(2))
+    assert [film.path.name for film in (shown, again)] == ["film_0.mp4", "film_1.mp4"]
+    assert shown.path.parent == run.folder / "videos"
+    assert len(shown.returns) == 2 and shown.returns == again.returns
+    images = frames(shown.path)[1]
+    assert len(images) >= sum(shown.returns)  # CartPole pays 1 for each step
+    assert (images[0] != images[-1]).any()
+    player = shown._repr_html_()
+    assert player.startswith("<video controls")
+    assert base64.b64decode(player.split("base64,")[1].split('"')[0]) == shown.path.read_bytes()

@@ -22,14 +22,16 @@ from models.settings import SettingError
 from models.spaces import Discrete
 from models.streams import Streams, derive_seed
 
-_AGENTS = 8  # whose transitions are recorded
+_AGENTS = 2  # whose transitions are recorded; more of them would each learn for less, and reach fewer ends of Acrobot
 _HELD_OUT = 0.1  # share of the transitions
+_MOST_HELD_OUT = 20_000
 
 
 class SupervisedModule(PopulationModule):
-    """A population module whose mean is not evolved but fitted to transitions, of which a tenth is held out (`Fit`). An
-    epoch is a twentieth of the updates; after each, every network of the mean gets the new weights if these have the
-    lowest held-out loss so far. Transitions follow from the seed: a resumed run records them again."""
+    """A population module whose mean is not evolved but fitted to transitions (`Fit`), of which a tenth is held out,
+    20,000 at most. An epoch is a twentieth of the updates; after each, every network of the mean gets the new weights
+    if these have the lowest held-out loss so far. Transitions follow from the seed: a resumed run records them again.
+    """
 
     unit = "epoch"
     networks: Any
@@ -57,7 +59,8 @@ class SupervisedModule(PopulationModule):
         loop = InnerLoop(self.config, run.agent, self.settings.agent, run.gamename, run.num_threads)
         transitions = recorded(loop, run.seed)
         self.real_steps = len(transitions.obs)
-        self.learned, self.held_out = transitions.split(_HELD_OUT, Streams.named([run.seed], "held-out transitions"))
+        share = min(_HELD_OUT, _MOST_HELD_OUT / self.real_steps)
+        self.learned, self.held_out = transitions.split(share, Streams.named([run.seed], "held-out transitions"))
         self.fit = Fit(self.networks, self.learned)
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
@@ -116,7 +119,7 @@ class SupervisedModule(PopulationModule):
 
 
 def recorded(loop: InnerLoop, seed: int) -> Transitions:
-    """``transitions`` that eight agents meet on the real environment, each in as many steps, while they learn or, where
+    """``transitions`` that two agents meet on the real environment, each in as many steps, while they learn or, where
     these are to be random, before they begin to. Raises SettingError for agents that keep none."""
     loop = loop.alone(loop.kinds[0])
     if not issubclass(loop.agent_class, Replaying):

@@ -12,6 +12,7 @@ cells is one process, whose seeds are members of one program. Then draws the fig
 
   AGENTS="ER PerfectModel" WORLDS=procmaze NUM_SEEDS=10 experiments/model_generalisation/run.sh
   NUM_STEPS=100000 EXP_NAME=short experiments/model_generalisation/run.sh --buffer_size 20000
+  SIZE=small NUM_SEEDS=5 NUM_STEPS=30000 EXP_NAME=small experiments/model_generalisation/run.sh
 
 Environment variables
   AGENTS     implementations                          (ER PerfectModel SimpleModel CategoricalLatent GaussianLatent)
@@ -20,6 +21,8 @@ Environment variables
   NUM_SEEDS  seeds of a cell: SEED, SEED + 1, ...     (30)
   SEED       the first of them                        (0)
   NUM_STEPS  environment steps with much data; with little a tenth, rounded up   (1000000)
+  SIZE       paper, or small: an hour or two instead of weeks. Mazes of 3 x 3, 3 x 3 cells with 2 buttons, 3 pipes, and
+             networks of 64 units, with settings chosen by hand                 (paper)
   EXP_NAME   name of the experiment                   (model_generalisation)
   LOGDIR     folder for everything                    (exp_dir)
   JOBS       cells trained at the same time           (number of cores)
@@ -63,11 +66,32 @@ number() { # NAME DEFAULT LEAST
     printf -v "$1" '%d' "$((10#$value))"
 }
 
+# Flags of a cell of SIZE=small, before those of the call.
+# shellcheck disable=SC2329  # called by `train`
+small_flags() { # AGENT WORLD
+    local flags="--hidden_sizes 64,64 --buffer_size 20000"
+    case $2 in
+        procmaze) flags+=" --grid_size 3 --softmax_temp 0.4 --lr 1e-3" ;;
+        buttongrid) flags+=" --grid_size 3 --num_buttons 2 --softmax_temp 0.1 --lr 1e-3" ;;
+        panflute) flags+=" --num_pipes 3 --softmax_temp 0.1 --lr 5e-4" ;;
+    esac
+    case $1 in
+        ER) flags+=" --batch_size 80" ;;
+        PerfectModel) flags+=" --batch_size 8" ;;
+        SimpleModel) flags+=" --batch_size 8 --model_lr 1e-3" ;;
+        CategoricalLatent) flags+=" --batch_size 8 --model_lr 1e-3 --num_features 8 --feature_width 8" ;;
+        GaussianLatent) flags+=" --batch_size 8 --model_lr 1e-3 --num_features 8" ;;
+    esac
+    echo "$flags"
+}
+
 # shellcheck disable=SC2329  # called by name
 train() { # AGENT_WORLD_REGIME, the job of `in_parallel`
     local name=$1 agent=${1%%_*} preset=${1#*_} steps=$NUM_STEPS
     [ "${preset#*_}" = high ] || steps=$(((NUM_STEPS + 9) / 10))
     eval "set -- $RUN_FLAGS"
+    # shellcheck disable=SC2046  # words of flags
+    [ "$SIZE" = paper ] || set -- $(small_flags "$agent" "${preset%_*}") "$@"
     set -- --implementation "$agent" --preset "$preset" --exp_name "${EXP_NAME}_${preset#*_}" --total_steps "$steps" "$@"
     [ "$(cat "$LOGS/$name.done" 2>/dev/null)" != "$*" ] || return 0
     rm -f "$LOGS/$name.done"
@@ -99,6 +123,8 @@ choose REGIMES "$ALL_REGIMES" && regimes=("${chosen[@]}")
 number NUM_SEEDS 30 1
 number SEED 0 0
 number NUM_STEPS 1000000 1
+SIZE=${SIZE:-paper}
+[ "$SIZE" = paper ] || [ "$SIZE" = small ] || refuse "SIZE is '$SIZE'; allowed: paper or small"
 EXP_NAME=${EXP_NAME:-model_generalisation}
 case $EXP_NAME in
     *[!A-Za-z0-9._+=-]* | .*) refuse "EXP_NAME is '$EXP_NAME'; allowed: letters, digits and ._+=-, no dot in front" ;;
@@ -110,8 +136,8 @@ mkdir -p "$LOGS" 2>/dev/null || refuse "LOGDIR is '$LOGDIR'; no folder can be wr
 [ -n "$RESUME" ] || rm -f "$LOGS"/*.done
 # shellcheck disable=SC2153  # `number` has set it
 RUN_FLAGS=$(printf '%q ' --logdir "$LOGDIR" --seed "$SEED" --num_seeds "$NUM_SEEDS" ${flags[@]+"${flags[@]}"})
-export LOGS NUM_STEPS EXP_NAME RUN_FLAGS RESUME
-export -f train
+export LOGS NUM_STEPS SIZE EXP_NAME RUN_FLAGS RESUME
+export -f train small_flags
 
 cells=()
 for agent in "${agents[@]}"; do

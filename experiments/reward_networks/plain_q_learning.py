@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--agents", type=int, default=400)
     flags.add_argument("--steps", type=int, default=5000, help="after which an agent gives up")
-    flags.add_argument("--reward", default="cliff-additive-potential", help="name or file of a learned reward")
+    flags.add_argument("--reward", default="cliffwalking-additive-potential", help="name or file of a learned reward")
     given = flags.parse_args(argv)
     try:
         for name in ("agents", "steps"):

@@ -7,7 +7,8 @@ hyperparameters, and on others whose search had agents of varied hyperparameters
 Figures 3 (CartPole) and 7 (Acrobot) of Ferreira et al. 2022. A search ends at the first mean whose 16 agents solve the
 game. Then agents of three kinds, none of them in any search, train on each synthetic environment for as long as it was
 made for. Others train on the real environment until their last ten episodes solve it, or for ``--real_steps`` steps.
-All draw learning rate, batch size, width and depth, and are tested in ten episodes of the real environment.
+All draw learning rate, batch size, width and depth, and are tested in ten episodes of the real environment. With
+``--no_vary_hp`` they have the search's hyperparameters: the generalisation gap.
 """
 
 import argparse
@@ -71,19 +72,24 @@ def columns(outcome: Outcome) -> dict[str, Any]:
     return {"returns": returns, "steps": outcome.steps[sound].tolist(), "episodes": outcome.episodes[sound].tolist()}
 
 
-def on_synthetic(folder: Path, kind: str, count: int, seed: int) -> dict[str, Any]:
+def cell_name(flags: argparse.Namespace) -> str:
+    """The part of the file for a game, a kind of proxy, and agents of drawn hyperparameters or of fixed ones."""
+    return f"{flags.game}, {flags.proxy}" + (", fixed agents" if flags.no_vary_hp else "")
+
+
+def on_synthetic(folder: Path, kind: str, count: int, seed: int, vary_hp: bool) -> dict[str, Any]:
     """New agents on the winner of a search."""
     proxy = files.load(str(folder))
     config = dataclasses.replace(proxy.config, test_episodes=10, inner_steps=proxy.config.steps_in_use)
-    loop = InnerLoop(config, kind, agent_settings(proxy, kind, {"vary_hp": True}), proxy.game)
+    loop = InnerLoop(config, kind, agent_settings(proxy, kind, {"vary_hp": vary_hp}), proxy.game)
     seeds = fresh_seeds(seed, f"arms, {kind}", count)
     return columns(loop.run(proxy.parameters.expand(count, -1), seeds))
 
 
-def on_real(folder: Path, kind: str, count: int, steps: int) -> dict[str, Any]:
+def on_real(folder: Path, kind: str, count: int, steps: int, vary_hp: bool) -> dict[str, Any]:
     """New agents on the real environment, with the settings of agents on the winner of a search."""
     proxy = files.load(str(folder))
-    agent = agent_settings(proxy, kind, {"vary_hp": True})
+    agent = agent_settings(proxy, kind, {"vary_hp": vary_hp})
     known = kinds(type(agent))
     changes = {"num_envs": 1, "fill": 0, "init_episodes": 10, "buffer_size": 100_000, "eps_fraction": None}
     agent = dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in known})
@@ -96,8 +102,8 @@ def measure(flags: argparse.Namespace, more: Sequence[str]) -> None:
     """Search and train what the file lacks. Raises SettingError for a file of another script."""
     check_given(flags, LAYOUT, searches=1, agents=1, real_agents=1, real_steps=1)
     torch.set_num_threads(1)
-    results = numbers_in("json", flags.json, LAYOUT, new=True)
-    of_game = results.setdefault(f"{flags.game}, {flags.proxy}", {})
+    results, vary_hp = numbers_in("json", flags.json, LAYOUT, new=True), not flags.no_vary_hp
+    of_game = results.setdefault(cell_name(flags), {})
     for seed in range(flags.searches):
         for arm in SEARCH:
             started = time.process_time()
@@ -108,7 +114,7 @@ def measure(flags: argparse.Namespace, more: Sequence[str]) -> None:
                 cell = of_game.setdefault(arm, {}).setdefault(kind, {"returns": [], "steps": [], "episodes": []})
                 if len(cell["returns"]) > seed:
                     continue
-                for name, values in on_synthetic(folder(), kind, flags.agents, seed).items():
+                for name, values in on_synthetic(folder(), kind, flags.agents, seed, vary_hp).items():
                     cell[name].append(values)
                 write_numbers(flags.json, results)
                 print(f"{flags.game}, {arm}, search {seed}, {kind}: mean {np.mean(cell['returns'][-1]):.1f} "
@@ -119,7 +125,7 @@ def measure(flags: argparse.Namespace, more: Sequence[str]) -> None:
             folder = functools.cache(
                 functools.partial(searched, flags.game, flags.proxy, "fixed", 0, flags.logdir, more)
             )
-            row = on_real(folder(), kind, flags.real_agents, flags.real_steps)
+            row = on_real(folder(), kind, flags.real_agents, flags.real_steps, vary_hp)
             cell.update({name: [values] for name, values in row.items()})
             write_numbers(flags.json, results)
             print(f"{flags.game}, real, {kind}: mean {np.mean(row['returns']):.1f}, steps {np.mean(row['steps']):,.0f}",
@@ -190,7 +196,7 @@ def densities(game: str, axes: list[Any], numbers: dict[str, Any]) -> None:
 def draw(flags: argparse.Namespace) -> None:
     """Write the figure of one game. Raises SettingError for a game that the file lacks."""
     games = numbers_in("source", flags.source, LAYOUT)
-    key = f"{flags.game}, {flags.proxy}"
+    key = cell_name(flags)
     if key not in games:
         raise SettingError(f"game and proxy are {key!r}; allowed with '{flags.source}': {'; '.join(games)}", "game")
     count = len({kind for cells in games[key].values() for kind in cells})
@@ -215,6 +221,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     drawing.add_argument("--proxy", choices=PROXIES, default="mdp", help="what was searched for")
     drawing.add_argument("--consistency", action="store_true", help="one violin for each synthetic environment")
     drawing.add_argument("--game", choices=GAMES, default="cartpole-200")
+    for command in (measuring, drawing):
+        command.add_argument("--no_vary_hp", action="store_true", help="agents have the search's hyperparameters")
     values, more = flags.parse_known_args(argv)
     if more and values.command == "draw":
         flags.error(f"unrecognized arguments: {' '.join(more)}")

@@ -26,13 +26,13 @@ if str(ROOT) not in sys.path:
 
 import torch  # noqa: E402
 
-from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
+from control.commands.evaluate import agent_settings  # noqa: E402
 from control.evolution.cluster import make_workers  # noqa: E402
 from control.evolution.inner_loop import InnerLoop  # noqa: E402
 from control.reports.files import write_numbers  # noqa: E402
 from control.reports.search import describe, iqm_text  # noqa: E402
 from envs.synthetic import Stages  # noqa: E402
-from experiments.comparison import Layout, check_given, run_script  # noqa: E402
+from experiments.comparison import Layout, check_given, load_proxy, run_script  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
 from models.proxies.synthetic.config import Config  # noqa: E402
 from models.registry import agent_class, default_config  # noqa: E402
@@ -56,9 +56,7 @@ LAYOUT = Layout(("agents", "iqm", "worst", "cpu_seconds"), 2)  # synthetic envir
 
 def opened(path: str, exams: Sequence[str] = ()) -> Proxy:
     """The synthetic environment at ``path``. SettingError where it is none, or has not what an exam needs."""
-    proxy = proxy_or_checkpoint(path)
-    if not isinstance(proxy, Proxy):
-        raise SettingError(f"proxies is {path!r}, which is of an agent; allowed: synthetic environments")
+    proxy = load_proxy(path, "synthetic environments")
     if (kind := KINDS[proxy.config.proxy]).used_by:
         raise SettingError(f"proxies is {path!r}, which is a {kind.called}; allowed: synthetic environments")
     for name in (name for name in exams if name != SUPERVISED):

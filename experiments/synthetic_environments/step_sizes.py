@@ -1,11 +1,11 @@
-"""Step size and score transformation of NES: how soon is a room of four cells solved by agents of its search?
+"""Step size and score transformation of NES: how soon is a room of a few cells solved by agents of its search?
 
     python experiments/synthetic_environments/step_sizes.py measure --json exp_dir/step_sizes.json --searches 40
     python experiments/synthetic_environments/step_sizes.py draw docs/results/step_sizes.json --out figure11.png
 
 Figure 11 of Ferreira et al. 2022: random search over the step size, the eight transformations, mirrored perturbations
 and a step that is divided by their number. A search has 16 perturbations, 16 agents on the mean, and 50 generations; it
-ends at the first mean whose agents, Q-learning, reach 0.8 on the real room.
+ends at the first mean whose agents, Q-learning, reach 0.8 on the real room. ``--room`` chooses a larger one.
 """
 
 import argparse
@@ -33,7 +33,8 @@ from experiments.comparison import Layout, check_given, numbers_in, run_script  
 from experiments.plotting import draw_pages, measure_and_draw  # noqa: E402
 from models.streams import Streams, derive_seed  # noqa: E402
 
-FLAGS = """--implementation SE --gamename emptyroom22 --agent QLearning --preset paper --proxy_hidden_size 32
+ROOMS = ("emptyroom22", "emptyroom23", "emptyroom33")
+FLAGS = """--implementation SE --agent QLearning --preset paper --proxy_hidden_size 32
     --noise_std 0.1 --lr 0.5 --discount 0.9 --eps_init 0.5 --eps_min 0.01 --eps_decay 0.95 --train_episodes 100
     --inner_steps 1000"""
 GENERATIONS, WORKERS, BATCH, SOLVED = 50, 16, 40, 0.8
@@ -87,9 +88,11 @@ def measure(flags: argparse.Namespace) -> None:
     """Run the searches that the file lacks, a batch after another. Raises SettingError for a file of another script."""
     check_given(flags, LAYOUT, searches=1, generations=1)
     torch.set_num_threads(1)
-    settings = parse(FLAGS.split())
+    results = numbers_in("json", flags.json, LAYOUT, new=True) or {
+        "room": flags.room, "generations": flags.generations, "cpu_seconds": 0.0,
+    }  # fmt: skip
+    settings = parse([*FLAGS.split(), "--gamename", results["room"]])
     loop = InnerLoop(settings.proxy, settings.run.agent, settings.agent, settings.run.gamename)
-    results = numbers_in("json", flags.json, LAYOUT, new=True) or {"generations": flags.generations, "cpu_seconds": 0.0}
     results |= {name: results.get(name, []) for name in COLUMNS}
     while (done := len(results["step_size"])) < flags.searches:
         started = time.process_time()
@@ -100,7 +103,9 @@ def measure(flags: argparse.Namespace) -> None:
                 results[name].append(value)
         results["cpu_seconds"] = round(results["cpu_seconds"] + time.process_time() - started, 1)
         write_numbers(flags.json, results)
-        print(f"{numbers.stop:,} of {flags.searches:,} searches, {results['cpu_seconds']:.0f} CPU-s", flush=True)
+        share = np.mean(np.array(results["solved_after"]) <= results["generations"])
+        print(f"{numbers.stop:,} of {flags.searches:,} searches, {100 * share:.0f} % solved, "
+              f"{results['cpu_seconds']:.0f} CPU-s", flush=True)  # fmt: skip
 
 
 def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
@@ -130,6 +135,7 @@ def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     flags, measuring, _ = measure_and_draw(__doc__)
+    measuring.add_argument("--room", choices=ROOMS, default=ROOMS[0], help="of a new file")
     measuring.add_argument("--searches", type=int, default=2000, help="of all calls together")
     measuring.add_argument("--generations", type=int, default=GENERATIONS, help="of a new file")
     values = flags.parse_args(argv)

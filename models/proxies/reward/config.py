@@ -91,6 +91,11 @@ _BY_GAME: dict[tuple[str, str], dict[str, object]] = {
         "second_phase": 100, "second_noise_std": 0.1, "second_step_size": 0.05, "second_agents": 8,
         "second_steps": 1000,
     },
+    ("recipe", "cliffwalking"): _CLIFF | _SHORT | {
+        "noise_std": 0.3, "step_size": 0.2, "agents_per_proxy": 8, "inner_steps": 1500, "generations": 240,
+        "second_phase": 120, "second_noise_std": 0.1, "second_step_size": 0.05, "second_steps": 800,
+        "deploy_steps": 3000, "solved_reward": -13.0, "center_agents": 64, "random_ties": True,
+    },
     ("cheap", "cliff"): _CLIFF | _SHORT | {
         "population": 40, "noise_std": 0.3, "step_size": 0.2, "agents_per_proxy": 2, "inner_steps": 1500,
         "generations": 90, "second_phase": 40, "second_noise_std": 0.12, "second_step_size": 0.07, "second_agents": 4,

@@ -120,10 +120,10 @@ class Synthetic:
 class Supervised:
     """How a synthetic environment is fitted to transitions, with preset supervised."""
 
-    transitions: int = _fit(10_000, "transitions of the real environment", minimum=100, maximum=2_000_000)
+    transitions: int = _fit(10_000, "transitions of the real environment", minimum=100, maximum=20_000_000)
     transitions_from: str = _fit(
         "agents",
-        "agents: eight agents that learn on the real environment, each for as many steps; random: random play",
+        "agents: two agents that learn on the real environment, each for as many steps; random: random play",
         choices=("agents", "random"),
     )
     fit_updates: int = _fit(10_000, "gradient steps of each network", minimum=20)
