@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import common  # first: one thread, and the project on the path
@@ -33,7 +32,6 @@ from control.loops.build import build_loop
 from control.loops.episodes import EpisodeLoop
 from control.loops.rollout import rollout
 from control.storage import checkpoints
-from envs import lunarlander
 from models.contract import Policy
 
 
@@ -154,7 +152,7 @@ def epochs(state: str, size: Size, checkpoint: str | None = None) -> dict[str, R
 
 def simulator(repeats: int) -> dict[str, Result]:
     """Random actions in the environment alone, resets included."""
-    env, rates = gym.make(lunarlander.spec(), disable_env_checker=True), []
+    env, rates = gym.make("LunarLander-v3", disable_env_checker=True), []
     env.action_space.seed(0)
     for seed in range(repeats):
         steps, start = 0, time.process_time()
@@ -168,38 +166,6 @@ def simulator(repeats: int) -> dict[str, Result]:
     return {
         "rollout_simulator": Result(statistics.median(rates), "steps/s", "random actions and no policy, an upper bound")
     }
-
-
-def lander(episodes: int, repeats: int) -> dict[str, Result]:
-    """Steps by random actions, and resets, of our lander and of Gymnasium's, both as the adapter opens them. They play
-    the same episodes."""
-    made = {"ours": gym.make(lunarlander.spec(), disable_env_checker=True),
-            "gymnasium": gym.make(lunarlander.ID, disable_env_checker=True)}  # fmt: skip
-
-    def play(env: gym.Env) -> tuple[float, float]:
-        """Microseconds a step and a reset."""
-        chance, stepping, resetting, steps = np.random.default_rng(0), 0.0, 0.0, 0
-        for seed in range(episodes):
-            resetting += cpu_seconds(partial(env.reset, seed=seed))
-            actions, over = iter(chance.integers(4, size=1000).tolist()), False
-            start = time.process_time()
-            while not over:
-                _, _, terminated, truncated, _ = env.step(next(actions))
-                steps, over = steps + 1, terminated or truncated
-            stepping += time.process_time() - start
-        return 1e6 * stepping / steps, 1e6 * resetting / episodes
-
-    rounds = interleave({name: partial(play, env) for name, env in made.items()}, repeats)
-    results = {}
-    for what, column in (("step", 0), ("reset", 1)):
-        times = {name: [each[column] for each in values] for name, values in rounds.items()}
-        for name, values in times.items():
-            results[f"lander_{what}_{name}"] = Result(
-                statistics.median(values), "us", "random actions, the same episodes"
-            )
-        faster = median_ratio(times["gymnasium"], times["ours"])
-        results[f"lander_{what}_speedup"] = Result(faster, "times", "Gymnasium's own", (">=", 1.3))
-    return results
 
 
 def bare_updates(count: int) -> Callable[[], float]:
@@ -256,7 +222,7 @@ def main() -> None:
     torch.manual_seed(0)
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
         results = epochs("early", size) | epochs("trained", size, options.checkpoint)
-        results |= simulator(size.early) | lander(size.shown, size.short) | updates(size) | lightning(size)
+        results |= simulator(size.early) | updates(size) | lightning(size)
     common.report("Upside-Down RL on LunarLander", results, options.json)
 
 

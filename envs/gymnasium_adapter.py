@@ -243,7 +243,7 @@ def _open(game: Game, render: bool) -> gym.Env:
             if render:  # a missing render mode is told below, in one line
                 warnings.simplefilter("ignore")
             _quiet_mujoco(gym.registry.get(game.gym_id))
-            env = gym.make(_spec(game.gym_id, render), disable_env_checker=True, **kwargs)
+            env = gym.make(game.gym_id, disable_env_checker=True, **kwargs)
         screen = wrappers.screen(env.observation_space)
         reason = promises.problem(env, screen)
         inner = env.unwrapped
@@ -275,15 +275,6 @@ def _open(game: Game, render: bool) -> gym.Env:
     if isinstance(env.observation_space, Box) and len(env.observation_space.shape) == 1:
         return env
     return wrappers.FlatObservation(env)
-
-
-def _spec(gym_id: str, render: bool) -> Any:
-    """What is to be made: the id, or for LunarLander without pictures the same with less around the simulator."""
-    if render or gym_id != "LunarLander-v3":
-        return gym_id
-    from envs import lunarlander  # imports Box2D, which may be missing
-
-    return lunarlander.spec()
 
 
 def _spaces(env: gym.Env, game: Game) -> Spaces:

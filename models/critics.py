@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from models.mlp import Layer, Mlp
 from models.optim import MemberAdam
 from models.state import like
 from models.streams import Streams
-from models.twins import Twins
 
 
 class TwinCritics(nn.Module):
@@ -22,14 +22,14 @@ class TwinCritics(nn.Module):
     Without ``both`` the second critic is there, but says nothing and stays as it was.
 
     Pairs of observation and action come in columns, ``[M, O + A, B]``. The parameters of both critics of a member lie
-    side by side, ``[M, 2 D]``.
+    side by side, ``[M, 2 D]``, so that they are 2 M networks.
     """
 
     def __init__(self, sizes: Sequence[int], activation: str, streams: Streams, lr: Tensor, both: bool = True):
         super().__init__()
         self.both = both
-        self.twins = Twins(sizes, activation)
-        start = self.twins.initial(streams)
+        self.network = Mlp(sizes, activation)
+        start = torch.cat([self.network.initial(streams), self.network.initial(streams)], 1)
         self.online = nn.Parameter(start, requires_grad=False)
         self.target = nn.Parameter(start.clone(), requires_grad=False)
         self.optimizer = MemberAdam(self.online, lr)
@@ -37,41 +37,51 @@ class TwinCritics(nn.Module):
         self._views()
 
     def _views(self) -> None:
-        self._online, self._targets = self.twins.layers(self.online), self.twins.layers(self.target)
-        self._first = self.twins.one.layers(self.online[:, : self.twins.one.size])
+        self._online = self.network.layers(self.online.view(-1, self.network.size))
+        self._targets = self.network.layers(self.target.view(-1, self.network.size))
+        self._first = self.network.layers(self.online[:, : self.network.size])
+
+    def _forward(self, layers: list[Layer], pairs: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
+        """``pairs`` once for each critic, ``[2 M, O + A, B]``, the trace of a forward pass on them, and its values
+        ``[M, 2, B]``."""
+        x = pairs.repeat_interleave(2, 0)  # not a view of pairs, whatever M is
+        trace = self.network.forward(layers, x)
+        return x, trace, trace[-1].view(len(pairs), 2, -1)
 
     def target_values(self, pairs: Tensor) -> Tensor:
         """The smaller of the two target values, ``[M, B]``, or the first critic's."""
-        first, second = self.twins.run(self._targets, pairs).values.unbind(1)
+        first, second = self._forward(self._targets, pairs)[2].unbind(1)
         return torch.minimum(first, second) if self.both else first
 
     def update(self, pairs: Tensor, goal: Tensor, learning: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """A gradient step of the members ``learning [M]`` (None: all) towards ``goal [M, B]``. Gives the loss ``[M]``,
         the sum of both critics' mean squared errors, and the mean of their values ``[M]``, from before the step."""
-        run, batch = self.twins.run(self._online, pairs), pairs.shape[2]
-        error, heard = run.values - goal.unsqueeze(1), run.values
+        (x, trace, values), batch = self._forward(self._online, pairs), pairs.shape[2]
+        error, heard = values - goal.unsqueeze(1), values
         if not self.both:
-            error[:, 1], heard = 0.0, run.values[:, :1]
-        gradient = run.parameters(error * (2 / batch))
-        self.latest |= {"values": run.values, "goal": goal, "gradient": gradient}
+            error[:, 1], heard = 0.0, values[:, :1]
+        of_values = (error * (2 / batch)).flatten(0, 1).unsqueeze(1)
+        gradient = self.network.backward(self._online, x, trace, of_values)[0].view_as(self.online)
+        self.latest |= {"values": values, "goal": goal, "gradient": gradient}
         self.optimizer.update(gradient, learning)
         return error.square().flatten(1).sum(1) / batch, heard.flatten(1).mean(1)
 
     def first_slope(self, pairs: Tensor) -> Tensor:
         """The gradient of the first critic's mean value over the batch by ``pairs``, shaped as these."""
-        trace = self.twins.one.forward(self._first, pairs)
+        trace = self.network.forward(self._first, pairs)
         self.latest["acted"] = trace[-1]
         share = torch.full_like(trace[-1], 1 / pairs.shape[2])
-        return self.twins.one.input_gradient(self._first, trace, share)
+        return self.network.input_gradient(self._first, trace, share)
 
     def smaller(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
         """The smaller of the two values, ``[M, B]``, and the gradient of its mean over the batch by ``pairs``. Of equal
         values it is the first critic's."""
-        run = self.twins.run(self._online, pairs)
-        first, second = run.values.unbind(1)
+        _, trace, values = self._forward(self._online, pairs)
+        first, second = values.unbind(1)
         by_first = first <= second
         share = torch.stack([by_first, ~by_first], 1).float().mul_(1 / pairs.shape[2])
-        return torch.where(by_first, first, second), run.inputs(share)
+        slopes = self.network.input_gradient(self._online, trace, share.flatten(0, 1).unsqueeze(1))
+        return torch.where(by_first, first, second), slopes.unflatten(0, (-1, 2)).sum(1)
 
     def follow(self, tau: float, members: Tensor | None = None) -> None:
         """The targets of ``members [M]`` bool (None: all) take up the share ``tau`` of the critics."""

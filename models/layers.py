@@ -179,20 +179,6 @@ def trunk(spaces: Spaces, channels: tuple[int, ...], streams: Streams) -> tuple[
     return found, found.features
 
 
-def trunk_sizes(spaces: Spaces, channels: tuple[int, ...]) -> tuple[int, int, int]:
-    """Of `trunk` the number of features, of parameters, and of numbers that are computed of one observation."""
-    if not spaces.is_image:
-        return spaces.obs_shape[0], 0, spaces.obs_shape[0]
-    inputs, height, width = spaces.obs_shape
-    parameters, numbers = 0, inputs * height * width
-    for outputs in channels:
-        height, width = (height + 1) // 2, (width + 1) // 2
-        parameters += (9 * inputs + 1) * outputs
-        numbers += height * width * (9 * inputs + outputs)
-        inputs = outputs
-    return inputs * height * width, parameters, numbers
-
-
 class ConvolutionalTrunk(Network):
     """3x3 convolutions with stride 2 and ReLU over ``[M, B, C, H, W]`` uint8 images; features ``[M, B, F]`` (Srivastava
     et al. 2019, section 3)."""

@@ -40,11 +40,6 @@ class Columns:
             torch.add((weight.transpose(1, 2) * x).sum(1, keepdim=True), bias, out=out).mul_(double)
         else:
             torch.baddbmm(bias, weight, x, beta=double, alpha=double, out=out)
-        return Columns.activated(memory, out, activation, slope)
-
-    @staticmethod
-    def activated(memory: Tensor, out: Tensor, activation: str | None, slope: float = LEAK) -> Tensor:
-        """The activation in place of ``out``, which lies in whole blocks of ``memory``; for tanh it is doubled."""
         if activation == "relu":
             out.relu_()
         elif activation == "tanh":

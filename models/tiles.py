@@ -47,7 +47,7 @@ def fraction(x):
 
 @inlined
 def _activated(x, y, kind, leak):
-    """The activation (`Columns.activated`) of two vectors."""
+    """The activation (in `Columns.affine`) of two vectors."""
     if kind == RELU:
         x, y = where_less(x, ZERO, ZERO, x), where_less(y, ZERO, ZERO, y)
     elif kind == TANH:

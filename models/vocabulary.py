@@ -1,8 +1,8 @@
 """Other names for settings: what the originals and other libraries call them, and what they are called here.
 
 A setting has one name in all families (``lr``, ``discount``, ``buffer_size``, ``hidden_sizes``, ...). These tables are
-the one place that knows others. They hold for flags, files, keywords, search spaces and the settings in old
-checkpoints alike. Imports no torch.
+the one place that knows others. They hold for flags, files, keywords, search spaces and the settings in checkpoints
+alike. Imports no torch.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -79,12 +79,6 @@ ORIGINAL_AGENTS = {
 WIDTHS = ("width", "hidden_size", "num_hidden_units", "hidden_dim")
 DEPTHS = ("depth", "hidden_layer", "num_hidden_layers", "num_layers")
 """Names for one number of ``hidden_sizes``: the units of every hidden layer, and how many layers there are."""
-_SUPERSEDED = {
-    "eval_frequency": ("steps_per_epoch", "eval_every"), "eval_batch_size": ("eval_episodes",),
-    "target_reward": ("target_return",), "center_every": ("eval_every",), "num_steps": ("total_steps",),
-}  # fmt: skip
-"""Names that had no effect beside another in what earlier versions wrote, which was every setting of a run."""
-_COMPLETE = {"implementation", "gamename", "epochs", "steps_per_epoch", "eval_every", "display"}
 MODE_NAMES = {
     "icm": -1, "native": 0, "exclusive_potential": 1, "additive_potential": 2, "exclusive_potential_with_info": 3,
     "additive_potential_with_info": 4, "exclusive": 5, "additive": 6, "exclusive_with_info": 7, "additive_with_info": 8,
@@ -132,9 +126,6 @@ def translate(
     """``values`` (Python's, or lists of words) by the names of the ``known`` settings, and other name -> ours, of those
     that were given by another. ``usual(name)`` is the value that a part of one changes, None where there is none.
     Raises SettingError where a setting is given by two names."""
-    if values.keys() >= _COMPLETE:
-        idle = {name for old, names in _SUPERSEDED.items() if old in values and old not in known for name in names}
-        values = {name: value for name, value in values.items() if name not in idle}
     words = vocabulary(families, known)
     words |= {name: part for names in (WIDTHS, DEPTHS) for name in names if (part := names[0]) in known}
     found: dict[str, Any] = {}

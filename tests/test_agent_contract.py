@@ -77,7 +77,7 @@ ALONE = [
     *playable("probe-5", cases=CASES), *playable("cartpole", cases=FULL), ("RCP-A", "pendulum"),
     *((case, usual(case)) for case in STEP_CASES if case not in MODELS),
     ("DDQN", "probe-5"), ("DuelingDDQN", "probe-5"), *((case, "lunarlander") for case in ("AAC", "DDQN")),
-    ("PPO", "probe-5"), *((case, "pendulum") for case in ("PPO", "PPO-published", "PPO-normalised")),
+    ("PPO", "probe-5"), *((case, "pendulum") for case in ("PPO", "PPO-test-noise", "PPO-normalised")),
     *((case, MAZES[i % 3]) for i, case in enumerate(MODELS)),
 ]  # fmt: skip
 
@@ -121,7 +121,7 @@ RESUMED = [
     *playable("probe-truncated", cases=FULL), ("RCP-A", "probe-truncated-continuous"),
     *((case, usual(case)) for case in STEP_CASES if case not in MODELS),
     ("DDQN", "probe-truncated"), ("DDQN-three-envs", STEPPED_CAR), ("TD3", "pendulum"),
-    ("PPO", STEPPED_CAR), ("PPO-published", "probe-truncated-continuous"),
+    ("PPO", STEPPED_CAR), ("PPO-test-noise", "probe-truncated-continuous"),
     *((case, MAZES[i % 3]) for i, case in enumerate(MODELS)),
 ]  # fmt: skip
 
@@ -217,7 +217,7 @@ def probed(case: str) -> list[str]:
         return []
     if by_rollouts(case):
         more = {"PPO": ["probe-2", "probe-3", "probe-truncated", "probe-truncated-continuous", "probe-5-continuous"],
-                "PPO-normalised": ["probe-3"], "PPO-published": ["probe-5-continuous"],
+                "PPO-normalised": ["probe-3"], "PPO-test-noise": ["probe-5-continuous"],
                 "A2C": ["probe-truncated"]}  # fmt: skip
         return ["probe-5", *more.get(case, [])]
     acted = ["probe-5", "probe-5-continuous", "probe-truncated", "probe-truncated-continuous"]

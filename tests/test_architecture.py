@@ -45,7 +45,6 @@ HOMES = {
     "optuna": ("control/commands/tune.py", "control/reports/importance.py"),
     "gymnasium": (
         "envs/gymnasium_adapter.py",
-        "envs/lunarlander.py",
         "envs/promises.py",
         "envs/wrappers.py",
         "envs/names.py",

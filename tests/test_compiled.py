@@ -326,7 +326,7 @@ def test_every_setting_is_in_machine_code_or_asks_for_torch() -> None:
         | set(
             "orthogonal action_std num_envs rollout_steps lr anneal_lr adam_eps ppo_epochs batch_size discount "
             "gae_lambda clip_range clip_range_vf vf_coef ent_coef max_grad_norm normalize_advantage test_noise "
-            "form update_episodes normalize_obs normalize_reward target_kl".split()  # these five may ask for torch
+            "normalize_obs normalize_reward target_kl".split()  # these three may ask for torch
         ),
         Tables: tables | epsilon | drawn | curious,
     }
@@ -344,7 +344,6 @@ def test_every_setting_is_in_machine_code_or_asks_for_torch() -> None:
             f"SE --gamename cartpole {SMALL_PPO} --{more}"
             for more in ("normalize_obs", "normalize_reward", "target_kl 0.1")
         ),
-        f"SE --gamename cartpole {SMALL_PPO.replace('--batch_size 12', '')} --form published",
     ],
 )
 def test_torch_trains_what_has_no_machine_code(argv: str) -> None:

@@ -203,7 +203,6 @@ SEARCHES = """
     -> inner_rule is 'tests', but test_limit_first is 5, ... whole episodes; allowed: test_limit_first null
 --test_limit 9 --test_limit_first 5 --target_return 400
     -> quit_when_solved is on, as with a target_return, but generations is 100, ...; allowed: at least 1800
---agent PPO --form published --gae_lambda 0.5 -> --gae_lambda has no effect: form is 'published', ...
 --num_workers 2 --num_threads 2 -> --num_threads has no effect with --num_workers 2, whose processes have a thread each
 --agent PPO --update_epoch 3 -> --update_epoch is unknown; did you mean '--ppo_epochs'?
 --target_return 9 --solved_reward 400 -> target_return is 9.0, but solved_reward is 400.0; give one

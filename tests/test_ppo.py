@@ -1,4 +1,4 @@
-"""PPO: advantages and losses by hand, gradients against autograd, the form as published, and normalisation."""
+"""PPO: advantages and losses by hand, gradients against autograd, and normalisation."""
 
 import dataclasses
 from typing import Any
@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Normal
 
 from helpers import loop_of, step_loop, tiny
-from models.agents.ppo.actions import LEAST_STD, actions_of
-from models.agents.ppo.agent import Agent, rollout_length
+from models.agents.ppo.agent import Agent
 from models.agents.ppo.config import Config
 from models.losses import clipped_surrogate, clipped_value_error
 from models.moments import Moments
@@ -103,8 +102,6 @@ def distribution(agent: Agent, outputs: Tensor, scales: Tensor) -> Any:
     """What torch has of ``outputs [A, B]``, ``scales [A]``."""
     if isinstance(agent.spaces.actions, Discrete):
         return Categorical(logits=outputs.T)
-    if agent.config.form == "published":
-        return Normal(outputs.T.tanh(), scales.clamp(min=LEAST_STD).expand(outputs.shape[1], -1))
     return Normal(outputs.T, scales.exp().expand(outputs.shape[1], -1))
 
 
@@ -114,9 +111,8 @@ def summed(values: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", SPACES)
-@pytest.mark.parametrize("form", ["gae", "published"])
-def test_log_probabilities_and_entropies_are_those_of_torch(kind: str, form: str) -> None:
-    agent = lived(dataclasses.replace(SMALL, form=form, action_std=0.7), kind, 1)
+def test_log_probabilities_and_entropies_are_those_of_torch(kind: str) -> None:
+    agent = lived(dataclasses.replace(SMALL, action_std=0.7), kind, 1)
     actions, g = agent.network.actions, torch.Generator().manual_seed(3)
     outputs, width = torch.randn(2, actions.outputs, 6, generator=g), actions.width
     scales = 0.3 + torch.rand(2, actions.scales, generator=g)
@@ -147,10 +143,9 @@ def oracle_loss(agent: Agent, m: int, flat: Tensor, part: Tensor) -> Tensor:
     log_prob = summed(policy.log_prob(action[0] if agent.network.actions.scales == 0 else action.T))
     values, limit = forward(network.critic, critic)[0], config.clip_range_vf
     error = (values - goal).square()
-    if config.form == "gae":
-        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        if limit is not None:
-            error = torch.maximum(error, (then + (values - then).clamp(-limit, limit) - goal).square())
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    if limit is not None:
+        error = torch.maximum(error, (then + (values - then).clamp(-limit, limit) - goal).square())
     ratio, clip = (log_prob - before).exp(), config.clip_range
     gain = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
     entropy = summed(policy.entropy()).mean()
@@ -158,12 +153,10 @@ def oracle_loss(agent: Agent, m: int, flat: Tensor, part: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", SPACES)
-@pytest.mark.parametrize("changes", [{}, {"clip_range_vf": 0.05}, {"form": "published", "action_std": 0.5}])
+@pytest.mark.parametrize("changes", [{}, {"clip_range_vf": 0.05}, {"action_std": 0.5}])
 def test_the_gradient_is_that_of_the_whole_loss(kind: str, changes: dict[str, Any]) -> None:
     """Also where the policy has moved since the rollout, so that some ratios are clipped."""
-    config = dataclasses.replace(
-        SMALL, ent_coef=0.03, clip_range=0.1, max_grad_norm=None, update_episodes=None, **changes
-    )
+    config = dataclasses.replace(SMALL, ent_coef=0.03, clip_range=0.1, max_grad_norm=None, **changes)
     agent = lived(config, kind, 12)
     table = agent._judged()
     g = torch.Generator().manual_seed(4)
@@ -302,43 +295,6 @@ def test_select_goes_on_in_the_midst_of_a_rollout() -> None:
         assert torch.equal(part.agent.loss, whole.agent.loss[[2, 0]]) and whole.agent.loss.isfinite().all()
         obs = torch.randn(2, 5, 4)
         assert torch.equal(part.agent.values(obs), whole.agent.values(obs[[1, 0, 0]])[[2, 0]])
-
-
-# -- the form as published ---------------------------------------------------------------------------------------------
-
-
-def test_published_updates_after_more_than_so_many_episodes() -> None:
-    config = Config(form="published", update_episodes=3)
-    assert rollout_length(config, SPACES["continuous"]) == 31
-    assert rollout_length(dataclasses.replace(config, num_envs=4), SPACES["continuous"]) == 8
-    assert rollout_length(config, Spaces((4,), Discrete(2))) == config.rollout_steps
-    assert rollout_length(dataclasses.replace(config, form="gae"), SPACES["continuous"]) == config.rollout_steps
-
-
-def test_published_goals_are_standardised_returns_that_end_with_episodes() -> None:
-    config = dataclasses.replace(SMALL, form="published", update_episodes=None, discount=0.9)
-    agent = lived(config, "continuous", 12)
-    rows = {name: values.unflatten(0, (12, 2)) for name, values in agent.rollout.rows().items()}
-    assert (rows["done"] > rows["discount"].eq(0)).any(), "an episode ends at a time limit"
-    goal, advantage, value = agent._judged()[:, [-2, -3, -1]].unbind(1)
-    for m in range(2):
-        returns = torch.zeros(13, 2)
-        for t in range(11, -1, -1):
-            going = (1 - rows["done"][t, :, m]) * 0.9
-            returns[t] = rows["reward"][t, :, m] + going * returns[t + 1]
-        flat = returns[:12].flatten()
-        torch.testing.assert_close(goal[m], (flat - flat.mean()) / (flat.std() + 1e-5))
-    torch.testing.assert_close(advantage, goal - value)
-
-
-def test_published_deviations_are_cut_off_below() -> None:
-    agent = lived(dataclasses.replace(SMALL, form="published", update_episodes=None, action_std=1e-3), "continuous", 12)
-    assert torch.equal(agent.parts.scales, torch.full((2, 2), 1e-3))
-    agent.descend(agent._judged())
-    assert torch.equal(agent.parts.scales, torch.full((2, 2), 1e-3)), "no gradient flows into what is cut off"
-    actions = actions_of(agent.config, SPACES["continuous"])
-    drawn = actions.draw(torch.zeros(2, 2, 1), agent.parts.scales, torch.ones(2, 1, 2))
-    torch.testing.assert_close(drawn, torch.full((2, 1, 2), LEAST_STD))
 
 
 def test_noise_in_tests_is_a_switch() -> None:

@@ -88,7 +88,7 @@ def torch_actor(agent: OffPolicy, weights: Tensor, obs: Tensor, gumbel: Tensor) 
 def torch_critics(agent: OffPolicy, weights: Tensor, obs: Tensor, action: Tensor) -> Tensor:
     """Both values ``[2, B]`` of one member."""
     pair = torch.cat([obs, action], 1)
-    return torch.stack([torch_mlp(agent.critics.twins.one, flat, pair)[:, 0] for flat in weights.chunk(2)])
+    return torch.stack([torch_mlp(agent.critics.network, flat, pair)[:, 0] for flat in weights.chunk(2)])
 
 
 def torch_losses(agent: Any, critics: Tensor, actor: Tensor, m: int) -> Tensor:
@@ -109,13 +109,13 @@ def torch_losses(agent: Any, critics: Tensor, actor: Tensor, m: int) -> Tensor:
 def gradient_error(agent: OffPolicy, gradient: Tensor) -> float:
     """Error bound of a gradient through the actor and a critic. Its terms are taken to be as large as its largest
     number."""
-    widths = [*agent.network.sizes, *agent.critics.twins.one.sizes]
+    widths = [*agent.network.sizes, *agent.critics.network.sizes]
     return backpropagated(widths, agent.config.batch_size) * float(gradient.abs().max())
 
 
 def critic_bounds(agent: OffPolicy, weights: Tensor, pair: Tensor, error: Tensor | float = 0.0) -> list[Stack]:
     """Error bounds of both critics of one member at pairs ``[B, in]``."""
-    one = agent.critics.twins.one
+    one = agent.critics.network
     layers = [[(w[0], b[0, :, 0]) for w, b in one.layers(flat[None])[: one.depth]] for flat in weights.chunk(2)]
     return [Stack(each, PLAIN[one.activation], pair, error) for each in layers]
 

@@ -146,28 +146,6 @@ def test_what_is_wrong_with_names_is_one_line(words: str, line: str, capsys: Sho
     assert line in str(error.value) and "\n" not in str(error.value)
 
 
-def test_what_earlier_versions_wrote_means_the_same(tmp_path: Path) -> None:
-    """They wrote every setting, also those that had no effect beside the family's own."""
-    idle = {"epochs": 2000, "steps_per_epoch": 500, "eval_every": 10, "eval_episodes": 10, "display": False,
-            "target_return": None}  # fmt: skip
-    model = {"implementation": "ER", "gamename": "procmaze", "eval_frequency": 40, "eval_batch_size": 3,
-             "num_steps": 400, "gamma": 0.5, "Q_alpha": 0.1, "num_hidden_units": 8, "num_hidden_layers": 2}  # fmt: skip
-    search = {"implementation": "SE", "gamename": "cartpole", "center_every": 3, "hidden_size": 8, "hidden_layer": 1,
-              "vary": ["lr", "hidden_size"], "rb_size": 500}  # fmt: skip
-    policy = {"implementation": "CPG", "gamename": "cartpole", "target_reward": 7.0}
-    meant: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        (model, {"steps_per_epoch": 40, "eval_every": 1, "eval_episodes": 3, "total_steps": 400, "epochs": 10,
-                 "discount": 0.5, "lr": 0.1, "hidden_sizes": (8, 8)}),
-        (search, {"eval_every": 3, "hidden_sizes": (8,), "vary": ("lr", "width"), "buffer_size": 500, "epochs": 100}),
-        (policy, {"target_running_mean": 7.0, "target_return": None, "eval_every": 10, "max_episodes": 6000}),
-    ]  # fmt: skip
-    for given, values in meant:
-        (tmp_path / "config.yaml").write_text(yaml.safe_dump(idle | given))
-        for found in (parse(["--config", str(tmp_path / "config.yaml")]), from_dict(idle | given)):
-            own = {name: found.epochs if name == "epochs" else found.value(name) for name in values}
-            assert own == values
-
-
 def test_search_spaces_know_parts_and_other_names(tmp_path: Path) -> None:
     lines = ["gamma: {uniform: [0.9, 0.99]}", "hidden_size: {lograndint: [4, 64]}", "depth: [1, 2]"]
     (tmp_path / "space.yaml").write_text("\n".join(lines))

@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,6 @@ _SPACES = {"obs_shape", "actions", "max_episode_steps", "max_return"}
 _TEXT = 2**20  # characters of metadata at most
 _HEADER = 8 * _TEXT  # bytes of the whole header at most
 _WIDEST = 1.7e38  # bound of an action, so that float32 holds the distance between two
-_COPIES = 4  # of the file's numbers that memory must have room for: networks side by side are wider than each
 
 
 def pretrained() -> dict[str, Path]:
@@ -177,13 +175,6 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 120 else f"{text[:120]}..."
 
 
-def _free_bytes() -> float:
-    """What memory has left, infinity where the system does not say."""
-    memory = Path("/proc/meminfo")
-    free = re.search(r"MemAvailable: *(\d+)", memory.read_text(encoding="ascii")) if memory.exists() else None
-    return int(free[1]) * 1024 if free else math.inf
-
-
 def _problems(header: Any, found: Mapping[str, tuple[str, list[int]]]) -> Iterator[tuple[str, str]]:
     """What is wrong with a header and with dtype and shape of each tensor, and what is allowed. Each relies on those
     before it not being so."""
@@ -223,9 +214,6 @@ def _problems(header: Any, found: Mapping[str, tuple[str, list[int]]]) -> Iterat
     for name, shape in expected.items():
         if found[name] != ("F32", shape):
             yield f"tensor {name} is {found[name][0]} {found[name][1]}", f"F32 {shape}"
-    needed, free = 4 * _COPIES * sum(math.prod(shape) for shape in expected.values()), _free_bytes()
-    if needed > free:
-        yield f"its networks take {needed / 1e9:.1f} GB", f"{free / 1e9:.1f} GB, which are free"
 
 
 def _near(value: Any, names: Iterable[str]) -> str:

@@ -16,8 +16,6 @@ from models.losses import gaussian_nll
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import NoiseBlocks, Streams
 
-LEAST_STD = 0.01  # form published
-
 
 @dataclass
 class Judged:
@@ -73,36 +71,25 @@ class Categorical:
 
 class Gaussian:
     """A vector of A independent normal numbers, means by the state and deviations not. They are clipped to the bounds
-    when they are executed, and remembered as they were drawn.
-
-    A scale is the logarithm of a deviation. ``published``: it is the deviation, cut off at `LEAST_STD` below, and the
-    mean is the tanh of the network's output, in [-1, 1] whatever the bounds.
+    when they are executed, and remembered as they were drawn. A scale is the logarithm of a deviation.
     """
 
     noise = staticmethod(Streams.normal)
 
-    def __init__(self, actions: Continuous, std: float, published: bool):
+    def __init__(self, actions: Continuous, std: float):
         self.outputs = self.scales = self.width = actions.size
         self.low, self.high = torch.tensor(actions.low), torch.tensor(actions.high)
-        self.std, self.published = std, published
+        self.std = std
 
     def first(self) -> Tensor:
-        first = torch.full((self.scales,), self.std)
-        return first if self.published else first.log()
-
-    def _mean(self, outputs: Tensor) -> Tensor:
-        return outputs.tanh() if self.published else outputs
-
-    def _deviation(self, scales: Tensor) -> Tensor:
-        """``[M, A, 1]``."""
-        return (scales.clamp(min=LEAST_STD) if self.published else exp(scales)).unsqueeze(2)
+        return torch.full((self.scales,), self.std).log()
 
     def draw(self, outputs: Tensor, scales: Tensor, noise: Tensor) -> Tensor:
         """Vectors ``[M, E, A]``."""
-        return (self._mean(outputs) + self._deviation(scales) * noise.transpose(1, 2)).transpose(1, 2)
+        return (outputs + exp(scales).unsqueeze(2) * noise.transpose(1, 2)).transpose(1, 2)
 
     def best(self, outputs: Tensor) -> Tensor:
-        return self._mean(outputs).transpose(1, 2)
+        return outputs.transpose(1, 2)
 
     def executed(self, action: Tensor) -> Tensor:
         # a NaN, which no environment takes, would stay one: a member that has diverged acts all the same
@@ -110,21 +97,17 @@ class Gaussian:
 
     def judge(self, outputs: Tensor, scales: Tensor, action: Tensor) -> Judged:
         """``action [M, A, B]``."""
-        mean, deviation = self._mean(outputs), self._deviation(scales)
-        log_prob = -gaussian_nll(action, mean, deviation).sum(1)
+        deviation = exp(scales).unsqueeze(2)
+        log_prob = -gaussian_nll(action, outputs, deviation).sum(1)
         # the entropy of a normal number is its nll at one deviation from the mean
         entropy = gaussian_nll(deviation, torch.zeros_like(deviation), deviation).sum(1)
-        return Judged(log_prob, entropy, (mean, deviation, (action - mean) / deviation, scales))
+        return Judged(log_prob, entropy, (deviation, (action - outputs) / deviation))
 
     def gradient(self, judged: Judged, of_log_prob: Tensor, of_entropy: float) -> tuple[Tensor, Tensor]:
-        mean, deviation, off, scales = judged.parts
+        deviation, off = judged.parts
         pull = of_log_prob.unsqueeze(1)
-        of_outputs = pull * off / deviation
         of_scales = (pull * (off.square() - 1)).sum(2) + of_entropy * of_log_prob.shape[1]
-        if self.published:
-            of_outputs = of_outputs * (1 - mean.square())
-            of_scales = (of_scales / deviation.squeeze(2)).masked_fill(scales < LEAST_STD, 0.0)
-        return of_outputs, of_scales
+        return pull * off / deviation, of_scales
 
 
 Actions = Categorical | Gaussian
@@ -138,4 +121,4 @@ def noise_of(actions: Actions, streams: Streams, envs: int) -> NoiseBlocks:
 def actions_of(config: Config, spaces: Spaces) -> Actions:
     if isinstance(spaces.actions, Discrete):
         return Categorical(spaces.actions)
-    return Gaussian(spaces.actions, config.action_std, config.form == "published")
+    return Gaussian(spaces.actions, config.action_std)

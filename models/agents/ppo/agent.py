@@ -1,26 +1,15 @@
 """Proximal policy optimisation for M members in lock-step.
 
-The default form is that of CleanRL and stable-baselines3. Three things are otherwise there:
+The form is that of CleanRL and stable-baselines3. Three things are otherwise there:
 
 1. Values of final observations enter at time limits, as in stable-baselines3 and unlike CleanRL.
 2. The numbers of `Agent.measured` are those of the last pass over a rollout, not means over all passes.
 3. A minibatch of one step keeps its advantage as it is; in CleanRL it is no number.
 
-The form ``published`` is that of Ferreira et al. 2022 and their code, which differs from it in what follows:
+Tests are greedy; ``test_noise`` draws actions, of a search's agents alike for all members.
 
-4. Rewards still to come are counted up to the end of an episode, at its time limit too, and are standardised over the
-   rollout. The advantage is what they exceed the value by. A rollout ends after more than ``update_episodes`` times
-   the steps that an episode may have. That is in the midst of an episode, which then counts as over, as there.
-   ``rollout_steps`` stand in where episodes have no limit.
-5. All steps are in each of ``ppo_epochs`` gradient steps, and advantages are not standardised once more.
-6. Deviations of actions are learned themselves, not their logarithms, and cut off at 0.01 below.
-7. Tests are greedy here; ``test_noise`` draws actions as there. Of a search's agents all members then draw alike.
-8. Discrete actions are possible; there are only continuous ones there, and they are never clipped to bounds.
-9. Initial weights, activation, Adam's epsilon, largest norm and learning rate are settings of their own, as in the
-   other form. Theirs are ``orthogonal`` off, relu, 1e-8, null and 3e-4 to 5e-4.
-
-``intrinsic`` adds rewards for novelty to those of a rollout (`models.curiosity`). It learns from a minibatch, in the
-published form from all steps, right when it pays for them; in the code of Ferreira et al. it pays first.
+``intrinsic`` adds rewards for novelty to those of a rollout (`models.curiosity`). It learns from a minibatch right when
+it pays for it; in the code of Ferreira et al. 2022 it pays first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -72,7 +61,7 @@ class Agent(InnerAgent):
         self.online = nn.Parameter(self.network.initial(Streams.named(seeds, "weights")), requires_grad=False)
         rates, apart = [own.lr for own in self.own], config.target_kl is not None
         self.optimizer = LockstepAdam(self.online, rates, eps=config.adam_eps, apart=apart)
-        self.length = rollout_length(config, spaces)
+        self.length = config.rollout_steps
         self.rows = self.length * self.envs
         self.rollout = ReplayBuffer(columns_of(config, spaces), self.rows, members)
         self.curiosity = curiosity_of(config, spaces, seeds)
@@ -81,7 +70,6 @@ class Agent(InnerAgent):
         self.seen = Moments(members, spaces.obs_shape, _PRIOR) if config.normalize_obs else None
         self.gained = Moments(members, (), _PRIOR) if config.normalize_reward else None
         self.going = torch.zeros(members, self.envs)  # the discounted sums of rewards that `gained` is of
-        self.unit = torch.tensor([0.0, 1.0]).repeat(members, 1)  # mean and deviation of what values predict
         self.numbers = {name: torch.full((members,), torch.nan) for name in MEASURED}
         if config.max_grad_norm is not None:
             self.numbers["grad_norm"] = torch.full((members,), torch.nan)
@@ -158,7 +146,7 @@ class Agent(InnerAgent):
 
     def _batch(self) -> int:
         """Steps of a minibatch."""
-        return self.rows if self.config.form == "published" else min(self.rows, self.own[0].batch_size)
+        return min(self.rows, self.own[0].batch_size)
 
     @torch.no_grad()
     def learn(self) -> Tensor:
@@ -224,17 +212,10 @@ class Agent(InnerAgent):
         if self.curiosity is not None:
             reward = reward + self._novelty(obs, action, next_obs).T.view_as(reward)
         value, ahead, done = self._value(obs), config.discount * ahead, done > 0
-        if config.form == "published":
-            zero = torch.zeros_like(reward)
-            returns = _by_member(generalised_advantages(reward, zero, zero, ahead, done, 1.0))
-            mean, deviation = returns.mean(1), _deviation(returns)
-            self.unit = torch.stack((mean, deviation + 1e-5), 1)
-            goal = (returns - mean.unsqueeze(1)) / self.unit[:, 1:]
-            advantage = goal - value
-        else:
-            now, later = (each.T.unflatten(0, (self.length, self.envs)) for each in (value, self._value(next_obs)))
-            advantage = _by_member(generalised_advantages(reward, now, later, ahead, done, config.gae_lambda))
-            goal = advantage + value
+        now, later = (each.T.unflatten(0, (self.length, self.envs)) for each in (value, self._value(next_obs)))
+        advantages = generalised_advantages(reward, now, later, ahead, done, config.gae_lambda)
+        advantage = advantages.flatten(0, 1).T.contiguous()
+        goal = advantage + value
         outputs = self.network.actor.forward(self.parts.actor, obs)[-1]
         log_prob = self.network.actions.judge(outputs, self.parts.scales, action).log_prob
         left = (goal - value).var(1, correction=0) / goal.var(1, correction=0)
@@ -271,9 +252,9 @@ class Agent(InnerAgent):
         obs, action, rest = part.split([network.actor.sizes[0], network.actions.width, 4], 1)
         before, advantage, goal, old_value = rest.unbind(1)
         share = 1 / part.shape[2]
-        if config.normalize_advantage and config.form == "gae" and part.shape[2] > 1:
+        if config.normalize_advantage and part.shape[2] > 1:
             centred = advantage - advantage.mean(1, keepdim=True)
-            advantage = centred / (_deviation(centred) + 1e-8).unsqueeze(1)
+            advantage = centred / (centred.std(-1) + 1e-8).unsqueeze(1)
         trace = network.actor.forward(parts.actor, obs)
         judged = network.actions.judge(trace[-1], parts.scales, action)
         log_ratio = judged.log_prob - before
@@ -282,8 +263,7 @@ class Agent(InnerAgent):
         of_outputs, of_scales = network.actions.gradient(judged, of_log_prob * share, -config.ent_coef * share)
         of_actor, _ = network.actor.backward(parts.actor, obs, trace, of_outputs)
         trace = network.critic.forward(parts.critic, obs)
-        limit = config.clip_range_vf if config.form == "gae" else None
-        error, of_value = clipped_value_error(trace[-1].squeeze(1), goal, old_value, limit)
+        error, of_value = clipped_value_error(trace[-1].squeeze(1), goal, old_value, config.clip_range_vf)
         of_value = (of_value * (config.vf_coef * share)).unsqueeze(1)
         of_critic, _ = network.critic.backward(parts.critic, obs, trace, of_value)
         gradient = torch.cat([of_actor, of_critic, of_scales, self._fixed], 1)
@@ -310,8 +290,7 @@ class Agent(InnerAgent):
 
     def values(self, obs: Tensor) -> Tensor:
         """``obs [M, B, O] -> [M, B, 1]``, of the policy."""
-        mean, deviation = self.unit.unsqueeze(2).unbind(1)
-        found = self._value(self._shown(obs)) * deviation + mean
+        found = self._value(self._shown(obs))
         return (found if self.gained is None else found / self.gained.scale().unsqueeze(1)).unsqueeze(2)
 
     def made(self, steps: int) -> None:
@@ -327,7 +306,7 @@ class Agent(InnerAgent):
         self.seeds, self.own = [self.seeds[m] for m in chosen], [self.own[m] for m in chosen]
         self.online = nn.Parameter(self.online[members], requires_grad=False)
         self.optimizer.select(self.online, members)
-        for name in ("_fixed", "going", "unit", "loss", "episodes", "_spared"):
+        for name in ("_fixed", "going", "loss", "episodes", "_spared"):
             setattr(self, name, getattr(self, name)[members])
         self.numbers = {name: values[members] for name, values in self.numbers.items()}
         for part in (self.rollout, self.noise, self.seen, self.gained, self.curiosity):
@@ -337,7 +316,7 @@ class Agent(InnerAgent):
         self._view()
 
     def _own(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("going", "unit", "numbers", "loss", "episodes", "steps")}
+        return {name: getattr(self, name) for name in ("going", "numbers", "loss", "episodes", "steps")}
 
     def _stateful(self) -> dict[str, Any]:
         parts = {"optimizer": self.optimizer, "rollout": self.rollout, "noise": self.noise}
@@ -363,27 +342,9 @@ def approximate_kl(ratio: Tensor, log_ratio: Tensor) -> Tensor:
     return ratio - 1 - log_ratio
 
 
-def rollout_length(config: Config, spaces: Spaces) -> int:
-    """Steps of each environment between updates."""
-    episodes, longest = config.update_episodes, spaces.max_episode_steps
-    if config.form == "gae" or episodes is None or longest is None:
-        return config.rollout_steps
-    return -(-(episodes * longest + 1) // config.num_envs)
-
-
 def columns_of(config: Config, spaces: Spaces) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """What is remembered of a step."""
     width = 1 if isinstance(spaces.actions, Discrete) else spaces.actions.size
     shapes: dict[str, tuple[int, ...]] = {"obs": spaces.obs_shape, "next_obs": spaces.obs_shape, "action": (width,)}
     shapes |= {"reward": (), "discount": (), "done": ()}
     return {name: (shape, torch.float32) for name, shape in shapes.items()}
-
-
-def _by_member(values: Tensor) -> Tensor:
-    """``[T, E, M] -> [M, T * E]``."""
-    return values.flatten(0, 1).T.contiguous()
-
-
-def _deviation(values: Tensor) -> Tensor:
-    """Standard deviations over the last axis, without bias; 0 of one number."""
-    return values.std(-1) if values.shape[-1] > 1 else torch.zeros_like(values[..., 0])

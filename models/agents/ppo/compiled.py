@@ -82,8 +82,7 @@ class Work(NamedTuple):
 def able(agent: Agent) -> bool:
     """Whether all of its settings are in machine code."""
     config = agent.config
-    others = config.normalize_obs or config.normalize_reward or config.test_noise or config.target_kl is not None
-    return config.form == "gae" and not others
+    return not (config.normalize_obs or config.normalize_reward or config.test_noise or config.target_kl is not None)
 
 
 def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
@@ -142,8 +141,6 @@ def player(policy: Play) -> Player | None:
     """None for tests that draw, and where observations are normalised."""
     network, actions = policy.network, policy.network.actions
     if policy.streams is not None or policy.parts.mean.shape[1]:
-        return None
-    if isinstance(actions, Gaussian) and actions.published:
         return None
     bounds = (actions.low, actions.high) if isinstance(actions, Gaussian) else (torch.empty(0), torch.empty(0))
     actor, size = net(network.actor), actions.outputs

@@ -20,13 +20,6 @@ from models.settings import nonlinearity, setting, width
 class Config(Intrinsic):
     """Hyperparameters of PPO and A2C. `FAMILY` holds what some environments change."""
 
-    form: str = setting(
-        "gae",
-        "gae: generalised advantages, minibatches, values of final observations at time limits [S][G]; published: "
-        "standardised Monte-Carlo returns, all steps in each gradient step, tanh means [F]",
-        choices=("gae", "published"),
-    )
-
     # Network
     hidden_sizes: tuple[int, ...] = width((64, 64), "units of each hidden layer, of the policy and of the values [B]")
     activation: str = nonlinearity("tanh", "B")
@@ -41,13 +34,6 @@ class Config(Intrinsic):
     # Collection
     num_envs: int = setting(1, "environments an agent steps side by side [B]", minimum=1, maximum=4096)
     rollout_steps: int = setting(2048, "steps of each environment between updates [B]", minimum=1, maximum=1_000_000)
-    update_episodes: int | None = setting(
-        20,
-        "form published: episodes of the largest length whose steps are collected between updates [F]; null: as in "
-        "the other form",
-        minimum=1,
-        maximum=10_000,
-    )
     normalize_obs: bool = setting(
         False, "shift and scale observations by their running mean and standard deviation [H]"
     )
@@ -100,15 +86,11 @@ class Config(Intrinsic):
 def ineffective(config: Config) -> dict[str, str]:
     """Settings that do nothing beside the others, and why."""
     idle = intrinsic.ineffective(config)
-    whole = config.form == "published" or config.batch_size >= config.num_envs * config.rollout_steps
+    whole = config.batch_size >= config.num_envs * config.rollout_steps
     if config.ppo_epochs == 1 and whole and not config.vary_hp:
         reason = "ppo_epochs is 1 and a batch holds all steps, so the policy is that of the rollout"
         idle = idle | dict.fromkeys(("clip_range", "clip_range_vf", "target_kl"), reason)
-    if config.form == "gae":
-        return idle | {"update_episodes": "form is 'gae', so rollout_steps counts"}
-    names = ("batch_size", "gae_lambda", "normalize_advantage", "clip_range_vf")
-    reason = "form is 'published', which has standardised Monte-Carlo returns and no minibatches"
-    return idle | dict.fromkeys(names, reason)
+    return idle
 
 
 _PRESETS: dict[str, dict[str, object]] = {

@@ -81,7 +81,7 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
     """``numbers [M, T, ...]`` are those of the next T = ``steps``."""
     config, replay, critics = agent.config, agent.replay, agent.critics
     (table,) = replay.reserve(steps * agent.envs)
-    one = critics.twins.one
+    one = critics.network
     bounds = [each.numpy() for each in (agent.centre, agent.reach, agent.low, agent.high)]
     floats = (config.discount, config.tau, config.action_std, config.policy_std, config.policy_std_clip)
     return Members._make((
