@@ -197,27 +197,16 @@ def test_a_comparison_of_scores_names_those_in_it(compared: Path, tmp_path: Path
                                             for each in page.all("svg"))  # fmt: skip
 
 
-def test_pages_of_other_runs_stay(compared: Path, tmp_path: Path) -> None:
+def test_the_name_of_a_page(compared: Path, tmp_path: Path, capsys: Shown) -> None:
     for names in (("UDRL", "RCP-R"), ("UDRL", "RCP-R"), ("RCP-R",)):
         folders = [str(path) for name in names for path in compared.glob(f"*/*/{name}/seed_2[56]")]
         assert trainer.main(["--report", *folders, "--report_out", str(tmp_path)]) == 0
     assert sorted(path.name for path in tmp_path.glob("*.html")) == [
         "report_lunarlander_RCP-R.html", "report_lunarlander_RCP-R_UDRL.html",
     ]  # fmt: skip
-    folders = [str(path) for path in compared.glob("*/*/RCP-R/seed_2[67]")]
-    assert trainer.main(["--report", *folders, "--report_out", str(tmp_path)]) == 0
-    assert (tmp_path / "report_lunarlander_RCP-R-2.html").exists()
-
-
-def test_a_file_that_is_no_report_stays(compared: Path, tmp_path: Path, capsys: Shown) -> None:
-    (page := tmp_path / "page.html").write_text("<p>my own")
-    words = ["--report", str(compared), "--report_out", str(page)]
-    line = f"report_out is '{page}', which is no report; allowed: a new file, or a report to replace"
-    assert refused(trainer.main, words, "", capsys) == f"error: {line}\n" and page.read_text() == "<p>my own"
     (plain := tmp_path / "u").touch()
-    refused(trainer.main, [*words[:-1], str(plain)], f"report_out is '{plain}'; allowed: a folder, or a file", capsys)
-    page.unlink()
-    assert [trainer.main(words) for _ in range(2)] == [0, 0]
+    words = ["--report", str(compared), "--report_out", str(plain)]
+    refused(trainer.main, words, f"report_out is '{plain}'; allowed: a folder, or a file", capsys)
 
 
 @pytest.mark.parametrize(("name", "words"), [

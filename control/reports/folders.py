@@ -16,7 +16,6 @@ from control.cli.options import Flag, chosen_flags
 from control.cli.parse import parse
 from control.cli.settings import Settings, to_yaml
 from control.cli.words import word
-from control.reports import html
 from control.reports.runs import Group
 from control.reports.tags import GREEDY, MEAN_RETURN, RUNNING_MEAN, of_search
 from control.storage.run_dir import versions
@@ -67,10 +66,10 @@ class Folder:
     left_out: dict[Path, None] = field(default_factory=dict)
 
     def file(self, *names: str) -> Path | None:
-        """The file of that name, if it is a regular one within the folder and begins as its suffix says. Any other that
-        is there is noted in ``left_out``."""
+        """The file of that name, if it is a regular one within the folder. Any other that is there is noted in
+        ``left_out``."""
         path = self.path.joinpath(*names)
-        if path.is_file() and path.resolve().is_relative_to(self.path.resolve()) and html.is_kind(path):
+        if path.is_file() and path.resolve().is_relative_to(self.path.resolve()):
             return path
         if os.path.lexists(path):
             self.left_out[path] = None

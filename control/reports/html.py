@@ -7,7 +7,6 @@ from html import escape
 from pathlib import Path
 
 KINDS = {".mp4": "video/mp4", ".gif": "image/gif", ".png": "image/png"}
-_MARKS = {".mp4": (4, b"ftyp"), ".gif": (0, b"GIF8"), ".png": (0, b"\x89PNG")}  # where a file has which bytes
 # What figures are drawn in, and the colours of the page that take its place. Others stay as they are.
 _COLOURS = {
     "#000000": "currentColor", "#1a1a1a": "currentColor", "#ffffff": "var(--paper)", "#e4e4e4": "var(--rule)",
@@ -79,13 +78,6 @@ def video(path: Path, alt: str, caption: str) -> str:
         return picture(path, alt, caption)
     shown = f'<video controls preload="metadata" aria-label="{escape(alt)}" src="{_data(path)}">{escape(alt)}</video>'
     return _figure(shown, caption)
-
-
-def is_kind(path: Path) -> bool:
-    """Whether a file begins as pictures or films of its suffix do; any other file may be anything."""
-    start, mark = _MARKS.get(path.suffix, (0, b""))
-    with path.open("rb") as file:
-        return file.read(12).startswith(mark, start)
 
 
 def weight(path: Path) -> int:
