@@ -191,7 +191,7 @@ def test_one_collapse_does_not_flatten_the_rest(values: Sequence[float], floor: 
 
 
 def test_groups_of_one_environment_differ_in_colour() -> None:
-    games = [*"aaaa", *"bbbbbb", "a", "a", "b", *(11 * "a")]
+    games = [*"aaaa", *"bbbbbb", "a", "a", "b", *(5 * "a")]
     arms = [Arm(f"{i:02}", (game,), 3, game=game) for i, game in enumerate(games)]
     found = _colours([arm.label for arm in arms], arms)
     for game in "ab":
@@ -231,18 +231,12 @@ def test_the_best_running_mean_is_aggregated_too(logdir: Path, capsys: Shown) ->
 
 
 def test_names_are_drawn_as_they_are(tmp_path: Path, drawn: list[Any]) -> None:
-    from matplotlib import font_manager
-
-    fonts = {font.name: font.fname for font in font_manager.fontManager.ttflist if font.weight == 400}
-    others = sheets._characters(fonts["STIXGeneral"]) - sheets._characters(fonts["DejaVu Sans"])
-    names = ["_Ω", "a$b$c", "日\x01\udcff", min(others)]
     with sheet(tmp_path / "named.png", [[0]], (4, 3), title="$") as (axis,):
-        for name in names:
+        for name in ("_Ω", "a$b$c", "日\x01\udcff"):
             panels.draw_aggregate(axis, np.arange(2.0), np.ones((1, 2)), "k", name)
     texts = drawn[0].legends[0].get_texts()
-    assert [text.get_text() for text in texts] == [" _Ω", "a$b$c", r"\u65e5\x01\udcff", names[3]]
+    assert [text.get_text() for text in texts] == [" _Ω", "a$b$c", r"\u65e5\x01\udcff"]
     assert not texts[1].get_parse_math() and not drawn[0]._suptitle.get_parse_math()
-    assert any(names[3] in sheets._characters(fonts[name]) for name in texts[3].get_fontfamily()[1:])
 
 
 def test_losses_of_different_kinds_have_panels_of_their_own(logdir: Path, drawn: list[Any]) -> None:

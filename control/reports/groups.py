@@ -26,7 +26,7 @@ from control.reports.levels import (
 )
 from control.reports.runs import Array, find_groups
 from control.reports.sheets import WIDTH, Book, balanced, rows, set_title
-from control.reports.style import COLOURS, PALER, PLAIN, Look
+from control.reports.style import COLOURS, PLAIN, Look
 from control.reports.tables import seeds_text, summarise, table
 from control.reports.tags import GREEDY, TAGS, tags
 from models.registry import implementations
@@ -114,11 +114,10 @@ def _tasks(arms: Sequence[Arm]) -> tuple[str, dict[str, dict[str, Array]]]:
 def _colours(labels: Sequence[str], arms: Sequence[Arm]) -> dict[str, str]:
     """A colour for each label, another than those of its environments' others as long as there are enough."""
     found: dict[str, str] = {}
-    every = (*COLOURS, *PALER)
-    for label, usual in zip(labels, cycle(every), strict=False):
+    for label, usual in zip(labels, cycle(COLOURS), strict=False):
         games = {arm.game for arm in arms if arm.label == label}
         taken = {found.get(arm.label) for arm in arms if arm.game in games}
-        found[label] = usual if usual not in taken else next((each for each in every if each not in taken), usual)
+        found[label] = usual if usual not in taken else next((each for each in COLOURS if each not in taken), usual)
     return found
 
 
