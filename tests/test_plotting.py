@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fake_runs
-from control.reports import figures, panels, sheets
+from control.reports import figures, panels
 from control.reports.arms import Arm
 from control.reports.figures import learning_curve
 from control.reports.groups import _colours, plot
@@ -87,11 +87,10 @@ def test_versions_that_do_not_count_are_said_once(logdir: Path, capsys: Shown) -
     newest = write_run(logdir, seeds=(30,), version=2)
     write_run(logdir, "RCP-A", seeds=(30,))
     plot([logdir], out=logdir)
-    where = "seed_25, seed_26, seed_27, seed_28 and 1 more"
     named = shlex.join([str(logdir), str(newest.with_name("version_1"))])
     assert capsys.readouterr().out.splitlines()[0] == (
-        f"note: the newest version of a run counts: version_1 of {where} (not version_0); version_2 of seed_30 "
-        f"(not version_1, version_0); to take another, name it: --plot {named}"
+        "note: the newest version of a run counts: version_2 of seed_30 (not version_1, version_0), and the newest of "
+        f"5 runs more; to take another, name it: --plot {named}"
     )
     for folders in ([newest], [logdir / "lunarlander" / "debug" / "RCP-A"], [older.parent, older]):
         plot(folders, out=logdir)

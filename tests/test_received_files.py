@@ -255,13 +255,13 @@ def test_a_page_holds_no_file_from_outside_the_folder_of_its_run(tmp_path: Path,
     (run / "behaviour.png").symlink_to(secret)
     (run / "config.yaml").symlink_to(tmp_path / "secret.yaml")
     (tmp_path / "secret.yaml").write_text("password: swordfish\n")
-    (run / "videos" / "final.gif").write_bytes(b"GIF89a a film")
+    (run / "videos" / "final.mp4").write_bytes(b"a film")
     (run / "curve.png").write_bytes(b"\x89PNG the picture of a search")
     (run / "behaviour_reward.png").symlink_to(run / "curve.png")
     assert trainer.main(["--report", str(run)]) == 0
     page, said = (run / "report.html").read_text(), capsys.readouterr().out
     shown = [b64decode(found) for found in re.findall(r"base64,([^\"]+)", page)]
-    assert shown.count(b"GIF89a a film") == 1 and shown.count(b"\x89PNG the picture of a search") == 2
+    assert shown.count(b"a film") == 1 and shown.count(b"\x89PNG the picture of a search") == 2
     assert len(shown) == 3 and "swordfish" not in page
     for name in ("behaviour.png", "config.yaml"):
         assert said.count(f"left out: '{run / name}'") == 1

