@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fake_runs
-from control.reports import figures, panels
+from control.reports import panels
 from control.reports.arms import Arm
 from control.reports.figures import learning_curve
 from control.reports.groups import _colours, plot
@@ -345,5 +345,3 @@ def test_learning_curves_with_many_losses_and_after_one_epoch_with_few(logdir: P
     assert labels[0][-1] == "epoch" and labels[2] == ["return (sum of rewards)", "obtained return"], (
         "no bar of one epoch"
     )
-    assert figures.stacked(0)[0] == [[0]] and figures.stacked(1)[0] == [[0, 1]]
-    assert figures.stacked(4)[0] == [[0, 0], [1, 2], [3, 4]], "the returns above the losses"

@@ -195,12 +195,6 @@ def test_what_is_no_regular_file_of_a_sensible_size_is_not_read(odd: Callable[[P
     assert read_versions(tmp_path) == []
 
 
-def test_a_line_without_end_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / "metrics.csv").write_text("epoch,env_steps,seed\n" + "1" * 10**6)
-    with pytest.raises(SettingError, match="a line has more than 1,000,000 characters"):
-        read_metrics(tmp_path / "metrics.csv")
-
-
 def test_no_file_is_written_through_a_link_to_nothing(tmp_path: Path) -> None:
     (tmp_path / "plot.png").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(SettingError, match="cannot be written: .* is a link to nothing"):
