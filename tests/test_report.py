@@ -209,18 +209,12 @@ def test_the_name_of_a_page(compared: Path, tmp_path: Path, capsys: Shown) -> No
     refused(trainer.main, words, f"report_out is '{plain}'; allowed: a folder, or a file", capsys)
 
 
-def test_films_that_do_not_fit_are_left_out_and_named(
-    compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = next(compared.glob("*/*/UDRL/seed_25/version_0"))
-    write_film(folder / "videos" / "final.mp4", 256, 4)
-    size = (folder / "videos" / "final.mp4").stat().st_size
-    monkeypatch.setattr(sections, "LARGEST", size)
+def test_of_many_films_the_first_are_shown(compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_film(next(compared.glob("*/*/UDRL/seed_25/version_0")) / "videos" / "final.mp4")
+    monkeypatch.setattr(sections, "MOST_FILMS", 1)
     page = made(compared, out=tmp_path / "page.html")
     sound(page)
-    assert len(page.all("video")) == 1  # the small one, of RCP-R
-    assert re.search(rf"Left out, as .* MB: \S*final\.mp4 \({size / 1e6:.1f} MB\)", page.text)
-    assert (tmp_path / "page.html").stat().st_size < size
+    assert len(page.all("video")) == 1 and "And 1 films more, in the folders of the runs." in page.text
 
 
 def test_runs_that_say_little(logdir: Path, tmp_path: Path) -> None:

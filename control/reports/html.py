@@ -78,11 +78,6 @@ def video(path: Path, alt: str, caption: str) -> str:
     return _figure(shown, caption)
 
 
-def weight(path: Path) -> int:
-    """Bytes that a file takes within a page."""
-    return 4 * (path.stat().st_size // 3 + 1)
-
-
 def _data(path: Path) -> str:
     return f"data:{_KINDS[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
 

@@ -63,22 +63,17 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
         "In brief": sections.brief(subjects),
         "Curves": sections.curves(subjects, run_dirs),
         "Obedience": sections.obeyed(subjects),
+        "Films": sections.films(subjects),
+        "Learned environments and rewards": sections.learned(subjects),
         "Numbers": sections.numbers(subjects),
         "Settings": sections.settings(subjects),
         "Versions": sections.versions(subjects),
         "How to repeat it": sections.repeat(subjects, run_dirs, target),
     }
-    template = Template(TEMPLATE.read_text(encoding="utf-8"))
-    taken = sum(len(part.encode()) for part in words.values()) + len(template.template) + 20_000
-    room = sections.Room(sections.LARGEST - taken)
-    words["Learned environments and rewards"] = sections.learned(subjects, room)
-    words["Films"] = sections.films(subjects, room)
-    order = ("In brief", "Curves", "Obedience", "Films", "Learned environments and rewards", "Numbers", "Settings",
-             "Versions", "How to repeat it")  # fmt: skip
-    shown = {_anchor(name): (name, words[name]) for name in order if words[name]}
+    shown = {_anchor(name): (name, content) for name, content in words.items() if content}
     counts = seeds_text([len(subject.group.runs) for subject in subjects])
     description = f"{len(subjects)} groups of runs, {counts} each" if len(subjects) > 1 else f"One experiment, {counts}"
-    return template.substitute(
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         title=escape(sections.title(subjects)),
         description=escape(f"{description}, {sections.steps(subjects)}."),
         contents="\n".join(f"<li>{html.link(anchor, name)}</li>" for anchor, (name, _) in shown.items()),

@@ -7,7 +7,6 @@ import re
 import shlex
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from control.reports.tags import TAGS
 from control.storage.versions import FILE, read_versions
 from models.settings import SettingError
 
-LARGEST = 5_000_000  # bytes of a page
+MOST_FILMS = 12  # of a page; more are said by their number
 _OBEDIENCE = 1000  # the first number of a drawing of obedience, beyond those of curves
 _SOURCES = re.compile(r" \[[A-Z](, [A-Z])*\]")  # letters that the docstring of a family's settings explains
 _MOST_COMMANDS = 12  # of one group; more are said by their number
@@ -37,22 +36,6 @@ _PICTURES = {
     "behaviour_reward.png": "What the synthetic bandit pays for: the mean reward of actions by each number of a state",
     "reward.png": "What the learned reward says of states",
 }
-
-
-@dataclass
-class Room:
-    """How many bytes of the page are ``left`` for pictures and films, and what was ``left_out``."""
-
-    left: int
-    left_out: list[str] = field(default_factory=list)
-
-    def holds(self, path: Path) -> bool:
-        """Whether there is room for a file, which then is taken."""
-        if fits := html.weight(path) <= self.left:
-            self.left -= html.weight(path)
-        else:
-            self.left_out.append(f"{near(path)} ({path.stat().st_size / 1e6:.1f} MB)")
-        return fits
 
 
 def title(subjects: Sequence[Subject]) -> str:
@@ -167,7 +150,7 @@ def numbers(subjects: Sequence[Subject]) -> str:
     return "\n".join(parts)
 
 
-def learned(subjects: Sequence[Subject], room: Room) -> str:
+def learned(subjects: Sequence[Subject]) -> str:
     """What searches have found: held-out evaluations, and the pictures that they drew."""
     parts = []
     for subject in subjects:
@@ -181,10 +164,9 @@ def learned(subjects: Sequence[Subject], room: Room) -> str:
             if scores:
                 parts.append(_held_out(scores, label))
             for path in files:
-                if room.holds(path):
-                    what = f"{_PICTURES[path.name]}: {label}"
-                    parts.append(html.picture(path, what, f"{what}."))
-    return "\n".join([*parts, *_left_out(room)])
+                what = f"{_PICTURES[path.name]}: {label}"
+                parts.append(html.picture(path, what, f"{what}."))
+    return "\n".join(parts)
 
 
 def _held_out(scores: dict[str, Any], label: str) -> str:
@@ -206,23 +188,16 @@ def _scores(folder: Folder) -> dict[str, Any]:
     return {}
 
 
-def films(subjects: Sequence[Subject], room: Room) -> str:
-    """The films of all runs, as long as there is room for them."""
-    room.left_out, parts = [], []
-    for subject in subjects:
-        for folder in subject.folders:
-            for path in folder.films:
-                if room.holds(path):
-                    what = f"Film {path.stem}: {subject.label}, {folder.path.parent.name.replace('_', ' ')}"
-                    parts.append(html.video(path, what, f"{what}. A few episodes are no mean: the tables have those."))
-    return "\n".join([*parts, *_left_out(room)])
-
-
-def _left_out(room: Room) -> list[str]:
-    if not room.left_out:
-        return []
-    text = f"Left out, as the page would have more than {LARGEST / 1e6:.0f} MB: {', '.join(room.left_out)}."
-    return [html.paragraph(text, "faint")]
+def films(subjects: Sequence[Subject]) -> str:
+    """The films of all runs, `MOST_FILMS` at most."""
+    found = [(subject, folder, path) for subject in subjects for folder in subject.folders for path in folder.films]
+    parts = []
+    for subject, folder, path in found[:MOST_FILMS]:
+        what = f"Film {path.stem}: {subject.label}, {folder.path.parent.name.replace('_', ' ')}"
+        parts.append(html.video(path, what, f"{what}. A few episodes are no mean: the tables have those."))
+    if len(found) > MOST_FILMS:
+        parts.append(html.paragraph(f"And {len(found) - MOST_FILMS} films more, in the folders of the runs.", "faint"))
+    return "\n".join(parts)
 
 
 def settings(subjects: Sequence[Subject]) -> str:
