@@ -43,6 +43,7 @@ train -> 'train' is not a flag; flags start with --
 --logdir= -> logdir is ''; allowed: text, not empty
 --seed 1.5e0 -> seed is '1.5e0'; allowed: integer, at least 0, at most 9223372036854775807
 --exp_name .. -> exp_name is '..'; allowed: the name of a folder
+--exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8 without NUL
 --implementation A3C -> implementation is 'A3C'; did you mean 'A2C'? Allowed: UDRL, RCP-R, RCP-A, DDQN, ... SE
 --algo dqn -> implementation is 'dqn'; did you mean 'DDQN'? Allowed: ...
 --algo actor-critic -> implementation is 'actor-critic'; did you mean 'A2C'? Allowed: ...
@@ -220,6 +221,8 @@ FILES = [
     ("command: {speed: 1}", "",
      "@: command.speed is unknown; allowed: command.return, command.horizon, command.advantage"),
     ("agent: {lr: 0.1}", "", "@: agent is a mapping; settings are flat, one 'name: value' a line"),
+    ('exp_name: "\\udcff"', "", "@: exp_name is '\\udcff'; allowed: text in UTF-8 without NUL"),
+    ('exp_name: "a\\0b"', "", "@: exp_name is 'a\\x00b'; allowed: text in UTF-8 without NUL"),
     ("import: os", "", "@: import is no setting; allowed only as the flag --import"),
     *((f"{name}: x", "", f"@: {name} is 'x'; a file may not choose what is written or joined: give it as --{name}")
       for name in sorted(BY_FLAG)),

@@ -13,7 +13,7 @@ import yaml
 from control.cli.errors import absent
 from control.cli.originals import from_original, is_original
 from control.cli.settings import COMMANDS
-from control.cli.words import NULL, Pair, word
+from control.cli.words import NULL, Pair, readable, word
 from models.settings import SettingError, shown
 
 LARGEST = 100_000  # bytes, some fifty times a run's config.yaml
@@ -51,7 +51,7 @@ def read_config(path: str) -> list[Pair]:
         content = from_original(content) if is_original(content) else content
     except SettingError as error:
         raise SettingError(f"{path}: {error}") from error
-    return list(_flatten(content, path))
+    return readable(list(_flatten(content, path)), f"{path}: ")
 
 
 def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dict[str, Any]:

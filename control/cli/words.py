@@ -20,8 +20,8 @@ WORDS = ("untrained", "real")  # of --film, for agents that no file holds
 
 def split(argv: Sequence[str]) -> list[Pair]:
     """``--a=1 --b --c 2 3`` as ``[("a", ["1"]), ("b", []), ("c", ["2", "3"])]``; ``-h`` is ``--help``, and
-    hyphens within a name are underscores. Raises SettingError for words before the first flag and for a setting with
-    one dash."""
+    hyphens within a name are underscores. Raises
+    SettingError for words before the first flag, a setting with one dash, and bytes that are no UTF-8."""
     pairs: list[Pair] = []
     for word in argv:
         if word == "-h":
@@ -38,6 +38,16 @@ def split(argv: Sequence[str]) -> list[Pair]:
             pairs[-1][1].append(word)
         else:
             raise SettingError(f"{word!r} is not a flag; flags start with --")
+    return readable(pairs)
+
+
+def readable(pairs: list[Pair], where: str = "") -> list[Pair]:
+    """``pairs``, all in UTF-8: Python keeps other bytes as lone surrogates, which no file of ours can hold, and no path
+    holds a NUL. The SettingError begins with ``where`` they came from."""
+    for name, words in pairs:
+        for word in (name, *words):
+            if any("\ud800" <= character <= "\udfff" or character == "\0" for character in word):
+                raise SettingError(f"{where}{name} is {word!a}; allowed: text in UTF-8 without NUL")
     return pairs
 
 
