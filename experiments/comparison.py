@@ -11,7 +11,7 @@ import yaml
 from control.cli.errors import lines, show
 from control.cli.settings import from_dict
 from control.commands.evaluate import proxy_or_checkpoint
-from control.reports.files import check_kind, check_writable, figure_file, figure_marks
+from control.reports.files import check_writable, figure_file
 from control.reports.runs import Run, find_groups
 from control.reports.style import FORMATS, PLAIN, THEMES, Look
 from models.proxies.files import Proxy
@@ -52,11 +52,10 @@ def look_of(given: argparse.Namespace) -> Look:
     return Look(given.plot_theme, formats)
 
 
-def figure_to_write(setting: str, out: Path, look: Look = PLAIN) -> Path:
+def figure_to_write(setting: str, out: Path) -> Path:
     """The file that a figure is written to, in a folder that is there from now on. Raises SettingError, in the name of
-    ``setting``, for a format that there is not, for what cannot be written, and for what is there and no figure."""
+    ``setting``, for a format that there is not and for what cannot be written."""
     target = figure_file(out, setting)
-    check_kind(setting, target, "figure", figure_marks(target, look))
     check_writable(setting, target)
     return target
 

@@ -135,13 +135,6 @@ def test_a_figure_makes_the_folder_that_it_goes_to(script: ModuleType, given: li
     assert script.main([*given, "--out", str(out)]) == 0 and is_png(out)
 
 
-def test_a_figure_replaces_no_file_but_a_figure(tmp_path: Path, capsys: Shown) -> None:
-    (out := tmp_path / "notes.png").write_text("of somebody")
-    argv = ["--numbers", str(RESULTS / "physics.json"), "--out", str(out)]
-    refused(physics.main, argv, "notes.png', which is no figure; allowed: a new file, or a figure to replace", capsys)
-    assert out.read_text() == "of somebody"
-
-
 @pytest.mark.parametrize(
     "change",
     [{"mean": [], "low": [], "high": []}, {"low": [1]}, {"every": "one"}, {"tests": 0}, {"mean": [1, None]}],

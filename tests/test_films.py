@@ -92,34 +92,6 @@ def test_text_stands_below_the_picture_and_fits() -> None:
     assert cut.endswith("W…") and font.getlength(cut) <= 200
 
 
-def test_letters_have_one_size_in_which_everything_fits() -> None:
-    long, short = [["a caption of four words", "step 10,000"]], [["a", "b"]]
-    size = pictures.fitted(long, 300, 40)
-    assert 10 < size < pictures.fitted(short, 300, 40) == 40 and pictures.fitted([["W" * 300]], 300, 40) == 10
-    frame = np.zeros((10, 300, 3), np.uint8)
-    assert pictures._fitting(long[0][0], size, pictures._room(300, 2, size))[1].size == size
-    assert pictures._fitting(long[0][0], size + 1, pictures._room(300, 2, size + 1))[1].size <= size
-    assert pictures.captioned(frame, long, size).shape == pictures.captioned(frame, short, size).shape
-
-
-def test_what_stands_below_films_keeps_its_size(stripes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of the actor with the longest caption, whatever the numbers are."""
-    drawn: list[tuple[str, int]] = []
-    real = pictures._fitting
-
-    def fitting(text: str, height: int, room: float) -> tuple[str, Any]:
-        words, font = real(text, height, room)
-        drawn.append((text, font.size))
-        return words, font
-
-    monkeypatch.setattr(pictures, "_fitting", fitting)
-    pictures._cell.cache_clear()
-    monkeypatch.setattr("control.films.recording.card", lambda frame, lines, height: frame)
-    actors = [Actor(lambda: playing(stripes), name) for name in ("left", "right, of which there is more to say", "c")]
-    record(actors, stripes, tmp_path / "film.mp4", [12])
-    assert {"step 3", "step 12", "left"} <= {text for text, _ in drawn} and len({size for _, size in drawn}) == 1
-
-
 def test_pictures_side_by_side_have_even_sides() -> None:
     sheet = pictures.beside([np.full((3, 5, 3), 7, np.uint8), np.full((4, 6, 3), 9, np.uint8)])
     assert sheet.shape == (4, 20, 3)
@@ -134,27 +106,18 @@ def test_a_film_has_the_speed_of_the_environment_and_every_step(stripes: str, tm
     assert returns == [[4.0, 2.0]]
     meta, shown = frames(tmp_path / "film.mp4")
     assert (meta["codec"], meta["pix_fmt"].partition("(")[0], meta["fps"]) == ("h264", "yuv420p", 7.0)
-    waiting = round(0.4 * 7) + round(1.4 * 7)
+    waiting = round(1.8 * 7)
     assert len(shown) == (1 + 4 + waiting) + (1 + 2 + waiting)
     assert shown[0].shape[:2] == (360 + 26 + 8, 400)
     assert shown[0][:350, :195].max() < 30 and shown[0][:350, 205:].min() > 225  # nothing of the picture is hidden
-    cards = [bool((picture[:350, 205:] < 150).mean() > 0.5) for picture in shown]
-    assert cards == ([False] * (5 + 2) + [True] * (waiting - 2)) + ([False] * (3 + 2) + [True] * (waiting - 2))
     with Image.open(tmp_path / "film.gif") as gif:
         assert gif.n_frames > 1 and gif.info["loop"] == 0
 
 
-def test_a_film_tells_how_much_is_done(stripes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By episodes as long as those before; a GIF that is too large is another attempt."""
-    told, waiting = list[float](), round(0.4 * 7) + round(1.4 * 7)
-    actors = [Actor(lambda: playing(stripes))]
-    record(actors, stripes, tmp_path / "film.mp4", [4, 4], small=True, watch=told.append)
-    assert len(told) == 2 * (4 + waiting) and told == sorted(told)
-    assert told[3 + waiting] < 0.01  # of episodes without end
-    assert told[-1] == pytest.approx(0.75) and told[4 + waiting] == pytest.approx(0.375 * (1 + 1 / (4 + waiting)))
-    told.clear()
-    encoding.gif(tmp_path / "film.mp4", 1, told.append)
-    assert told[0] == 0.5 and told == sorted(told) and told[-1] < 1
+def test_a_film_tells_how_much_is_done(stripes: str, tmp_path: Path) -> None:
+    told = list[float]()
+    record([Actor(lambda: playing(stripes))], stripes, tmp_path / "film.mp4", [4, 2], watch=told.append)
+    assert told == [0.5, 1.0]
 
 
 def test_an_episode_without_end_is_cut(stripes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,18 +168,20 @@ def test_who_ends_first_waits_for_the_other(stripes: str, tmp_path: Path, monkey
     assert record(actors, stripes, tmp_path / "film.mp4", [9]) == [[8.0], [2.0]]
     _, shown = frames(tmp_path / "film.mp4")
     assert shown[0].shape[1] == 2 * 400 + pictures.GAP and not (tmp_path / "film.gif").exists()
-    dark = [[bool(picture[100, at].max() < 150) for at in (300, 408 + 300)] for picture in shown]
-    assert dark[6] == [False, True] and dark[0] == [False, False] and dark[-1] == [True, True]
+    assert len(shown) == 1 + 8 + round(1.8 * 7)
 
 
-@pytest.mark.slow
-def test_a_gif_is_as_small_as_it_must_be(tmp_path: Path) -> None:
+def test_a_large_gif_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chance, path = np.random.default_rng(0), tmp_path / "noise.mp4"
     with encoding.mp4(path, 20) as add:
-        for _ in range(12):
+        for _ in range(60):
             add(chance.integers(0, 255, (100, 200, 3), np.uint8))
-    sizes = [encoding.gif(path, limit).stat().st_size for limit in (400_000, 60_000)]
-    assert sizes[0] <= 400_000 and sizes[1] <= 60_000 < sizes[0]
+    whole = encoding.gif(path).stat().st_size
+    monkeypatch.setattr(encoding, "GIF_BYTES", whole // 3)
+    with Image.open(encoding.gif(path)) as gif:
+        assert path.with_suffix(".gif").stat().st_size < whole / 2
+        gif.seek(gif.n_frames - 1)
+        gif.load()
 
 
 def test_one_episode_is_called_one_episode() -> None:
@@ -367,8 +332,6 @@ def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
     ("--film cartpole-bandit acrobot-bandit",
      "film: 'cartpole-bandit' is of cartpole, 'acrobot-bandit' of acrobot; allowed: one environment"),
     ("--film cartpole-bandit --film_out a.gif", "film_out is 'a.gif'; allowed: a file ending in .mp4"),
-    ("--film cartpole-bandit --film_out {logdir}/notes.mp4", "film_out is '{logdir}/notes.mp4', but "
-     "'{logdir}/notes.gif' is no film; allowed: a new file, or a film to replace"),
     ("--film cartpole-bandit --lr 1", "--lr has no effect with --film"),
     ("--film cartpole-bandit --plot .", "--plot and --film exclude each other"),
     ("--film_out a.mp4", "--film_out has no effect without --film"),
@@ -381,11 +344,9 @@ def test_what_cannot_be_filmed_is_one_line(
     argv: str, line: str, tmp_path: Path, capsys: Shown, finished: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # whose exp_dir no other worker's test makes and removes
-    (tmp_path / "notes.gif").write_text("mine")
     words = [str(finished(implementation="DDQN")[0]) if word == "RUN" else word for word in argv.split()]
     error = refused(trainer.main, [word.format(logdir=tmp_path) for word in words], "", capsys)
     assert error.startswith(f"error: {line.format(logdir=tmp_path)}") and error.count("\n") == 1
-    assert (tmp_path / "notes.gif").read_text() == "mine"
 
 
 def test_a_film_of_a_run_is_a_player_for_notebooks(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fake_runs
-from control.reports import figures, panels, sheets
+from control.reports import panels
 from control.reports.arms import Arm
 from control.reports.figures import learning_curve
 from control.reports.groups import _colours, plot
@@ -87,11 +87,10 @@ def test_versions_that_do_not_count_are_said_once(logdir: Path, capsys: Shown) -
     newest = write_run(logdir, seeds=(30,), version=2)
     write_run(logdir, "RCP-A", seeds=(30,))
     plot([logdir], out=logdir)
-    where = "seed_25, seed_26, seed_27, seed_28 and 1 more"
     named = shlex.join([str(logdir), str(newest.with_name("version_1"))])
     assert capsys.readouterr().out.splitlines()[0] == (
-        f"note: the newest version of a run counts: version_1 of {where} (not version_0); version_2 of seed_30 "
-        f"(not version_1, version_0); to take another, name it: --plot {named}"
+        "note: the newest version of a run counts: version_2 of seed_30 (not version_1, version_0), and the newest of "
+        f"5 runs more; to take another, name it: --plot {named}"
     )
     for folders in ([newest], [logdir / "lunarlander" / "debug" / "RCP-A"], [older.parent, older]):
         plot(folders, out=logdir)
@@ -191,7 +190,7 @@ def test_one_collapse_does_not_flatten_the_rest(values: Sequence[float], floor: 
 
 
 def test_groups_of_one_environment_differ_in_colour() -> None:
-    games = [*"aaaa", *"bbbbbb", "a", "a", "b", *(11 * "a")]
+    games = [*"aaaa", *"bbbbbb", "a", "a", "b", *(5 * "a")]
     arms = [Arm(f"{i:02}", (game,), 3, game=game) for i, game in enumerate(games)]
     found = _colours([arm.label for arm in arms], arms)
     for game in "ab":
@@ -231,18 +230,12 @@ def test_the_best_running_mean_is_aggregated_too(logdir: Path, capsys: Shown) ->
 
 
 def test_names_are_drawn_as_they_are(tmp_path: Path, drawn: list[Any]) -> None:
-    from matplotlib import font_manager
-
-    fonts = {font.name: font.fname for font in font_manager.fontManager.ttflist if font.weight == 400}
-    others = sheets._characters(fonts["STIXGeneral"]) - sheets._characters(fonts["DejaVu Sans"])
-    names = ["_Ω", "a$b$c", "日\x01\udcff", min(others)]
     with sheet(tmp_path / "named.png", [[0]], (4, 3), title="$") as (axis,):
-        for name in names:
+        for name in ("_Ω", "a$b$c", "日\x01\udcff"):
             panels.draw_aggregate(axis, np.arange(2.0), np.ones((1, 2)), "k", name)
     texts = drawn[0].legends[0].get_texts()
-    assert [text.get_text() for text in texts] == [" _Ω", "a$b$c", r"\u65e5\x01\udcff", names[3]]
+    assert [text.get_text() for text in texts] == [" _Ω", "a$b$c", r"\u65e5\x01\udcff"]
     assert not texts[1].get_parse_math() and not drawn[0]._suptitle.get_parse_math()
-    assert any(names[3] in sheets._characters(fonts[name]) for name in texts[3].get_fontfamily()[1:])
 
 
 def test_losses_of_different_kinds_have_panels_of_their_own(logdir: Path, drawn: list[Any]) -> None:
@@ -307,24 +300,17 @@ def test_bad_arguments_are_said_before_the_table(logdir: Path, capsys: Shown) ->
     (logdir / "file").write_text("")
     (logdir / "folder.png" / "plot.json").mkdir(parents=True)
     (other := logdir / "mine.json").write_text('{"name": "mine"}')
-    mine = [logdir / name for name in ("text.png", "text.svg", "more_scores.png")]
-    for path in mine:
-        path.write_text("mine")
     for arguments, said in (
         (([logdir / "nowhere"],), "is not there"),
         (([run], Path("a.jpg")), r"plot_out is 'a.jpg'; allowed: a folder, or a file ending in .png, .pdf"),
         (([run], logdir / "file"), "plot_out is '.*/file'; allowed: a folder, or a file ending in .png"),
         (([run], logdir / "file/plot.png"), "plot_out is .*cannot be written"),
         (([run], logdir / "folder.png/plot.json/../plot.png"), "plot_out is .*cannot be written"),
-        (([run], logdir / "text.png"), "plot_out is '.*/text.png', which is no figure; allowed: a new file, or a fig"),
-        (([run], logdir / "text.pdf", Look(formats=("pdf", "svg"))), "text.pdf', but '.*/text.svg' is no figure"),
-        (([run], logdir / "more.png"), "plot_out is '.*/more.png', but '.*/more_scores.png' is no figure; allowed"),
         (([run], logdir / "mine.png"), "plot_out is .* would replace mine.json, a file of something else; allowed: a"),
     ):
         with pytest.raises(SettingError, match=said):
             plot(*arguments)
     assert capsys.readouterr().out == "" and not (logdir / "folder.png" / "plot.png").exists()
-    assert [path.read_text() for path in mine] == ["mine"] * 3
     assert other.read_text() == '{"name": "mine"}' and not other.with_suffix(".png").exists()
 
 
@@ -359,5 +345,3 @@ def test_learning_curves_with_many_losses_and_after_one_epoch_with_few(logdir: P
     assert labels[0][-1] == "epoch" and labels[2] == ["return (sum of rewards)", "obtained return"], (
         "no bar of one epoch"
     )
-    assert figures.stacked(0)[0] == [[0]] and figures.stacked(1)[0] == [[0, 1]]
-    assert figures.stacked(4)[0] == [[0, 0], [1, 2], [3, 4]], "the returns above the losses"

@@ -11,8 +11,7 @@ from control.cli import parse as config
 from control.evolution.inner_loop import InnerLoop
 from control.loops.rollout import rollout
 from control.loops.steps import StepLoop
-from control.reports.bandit import in_bins, paid
-from control.reports.synthetic import behaviour
+from control.reports.synthetic import behaviour, in_bins, paid
 from envs.make import make_environment
 from models.proxies.files import Proxy
 from models.streams import Streams

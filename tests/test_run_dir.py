@@ -139,7 +139,7 @@ HEAD, ROWS = "epoch,env_steps,seed,loss\n", ("1,100,25,0.5\n", "1,100,26,\n", "2
 
 
 @pytest.mark.parametrize(("content", "said"), [
-    (b"\xff\xfe\n", "numbers: 'utf-8' codec can't decode byte 0xff in position 0"),
+    (b"\xff\xfe\n", "numbers: it is no text in UTF-8"),
     ("epoch,env_steps\n", "its first line must be epoch,env_steps,seed"),
     ("epoch,env_steps,seed,epoch\n", "its first line must be .* each once"),
     (HEAD + "1,100,25\n", "line 2: 3 cells instead of 4"),
@@ -147,7 +147,6 @@ HEAD, ROWS = "epoch,env_steps,seed,loss\n", ("1,100,25,0.5\n", "1,100,26,\n", "2
     (HEAD + "1.5,100,25,\n", "line 2: .*'1.5'"),
     (HEAD + "".join(ROWS) + "the end\n", "line 6: 1 cells"),
     (HEAD + f"1,100,{2**63},0.5\n", "numbers: line 2: .* too "),
-    ((HEAD + 5000 * ROWS[0]).encode() + b"1,\xff\n", f"numbers: 'utf-8' .* 0xff in position {26 + 5000 * 13 + 2}:"),
     (None, "Is a directory"),
 ])  # fmt: skip
 def test_a_file_that_is_no_table_of_numbers_is_one_line(tmp_path: Path, content: str | bytes | None, said: str) -> None:

@@ -23,7 +23,8 @@ from control.lightning.board import show_film
 from control.lightning.population import PopulationModule
 from control.lightning.supervised import SupervisedModule
 from control.loops.build import spaces_of
-from control.reports.search import describe, fit_figure, iqm_text, search_figure, speed_text
+from control.reports.figures import learning_curve
+from control.reports.search import describe, fit_figure, iqm_text, speed_text
 from control.reports.style import look_of
 from control.storage import run_dir
 from models.proxies import files
@@ -52,7 +53,7 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
         yield "figure", fit_figure(folder, look_of(run))
     else:
         say_if(verbose, "drawing the fitness of all generations")
-        yield "figure", search_figure(folder, config.solved_reward, look_of(run))
+        yield "figure", learning_curve(folder, look_of(run))
     if not module.is_over():
         return
     generation, winner, rows = (0, module.mean.detach()[0], []) if fit else _reevaluate(module, verbose)

@@ -19,7 +19,7 @@ from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.films.recording import Actor, check_film, record, returns_text
 from control.loops.build import build_loop
 from control.loops.loop import Loop
-from control.reports.files import check_kind, check_writable
+from control.reports.files import check_writable
 from control.reports.folders import say_version_of
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import safe_name
@@ -93,7 +93,6 @@ def _path(run: RunConfig, game: str) -> Path:
         path = Path(run.film_out)
         if path.suffix.lower() != ".mp4" or path.is_dir():
             raise SettingError(f"film_out is {run.film_out!r}; allowed: a file ending in .mp4", "film_out")
-        check_kind("film_out", path, "film", {path: b"ftyp", path.with_suffix(".gif"): b"GIF8"})
     else:
         named = (Path(run.logdir, "films", f"{safe_name(game)}_{number}.mp4") for number in itertools.count())
         path = next(path for path in named if not path.exists())

@@ -8,18 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from control.cli.progress import Watch
 from control.films.pictures import Frame
 from control.storage.run_dir import replacing
 from envs.names import first_line
 from models.settings import UserError
 
-SMALL = 2_000_000  # bytes of a GIF, at most
-# What a GIF may have, from good to poor: frames a second, pixels of its width, colours, seconds.
-_QUALITIES = (
-    (25.0, 720, 128, 40.0), (16.0, 720, 96, 40.0), (12.5, 640, 96, 40.0), (10.0, 560, 64, 40.0), (10.0, 480, 48, 30.0),
-    (8.0, 400, 32, 30.0), (6.25, 360, 32, 20.0), (5.0, 320, 24, 15.0), (5.0, 240, 16, 8.0), (4.0, 160, 8, 4.0),
-)  # fmt: skip
+GIF_BYTES = 2_000_000  # at which it is cut, within a picture or so
+# Pictures a second, pixels of the width and colours of a GIF.
+_GIF_SPEED, _GIF_WIDTH, _GIF_COLOURS = 12.5, 560, 64
 
 
 def encoder() -> Any:
@@ -73,51 +69,18 @@ def _writing(what: str, path: Path) -> Iterator[None]:
         raise UserError(f"{what} {str(path)!r} could not be written: {first_line(error)[:160]}") from error
 
 
-def gif(video: Path, limit: int = SMALL, watch: Watch | None = None) -> Path:
-    """A GIF of ``video`` beside it, as good as ``limit`` bytes allow: a long or lively film gets fewer frames, pixels
-    and colours, and at last fewer seconds. Raises UserError where it cannot be written. ``watch`` is told how much is
-    done, each time half of what was left: nobody knows which quality will be small enough."""
-    path, rate, size, done = video.with_suffix(".gif"), 0.0, 0, 0.0
-    with _writing("GIF", path), replacing(path) as temporary:
-        widest = next(encoder().read_frames(str(video)))["size"][0]
-        for quality in _QUALITIES:
-            now = quality[0] * min(quality[1], widest) ** 2  # pixels a second, nearly
-            if rate and size * now / rate > 2 * limit and quality != _QUALITIES[-1]:
-                continue  # by what the last one took, this one is far too large
-            _convert(video, temporary, *quality)
-            rate, size = now, temporary.stat().st_size
-            if size <= limit:
-                break
-            done = (1 + done) / 2
-            if watch is not None:
-                watch(done)
-    return path
-
-
-def _convert(video: Path, to: Path, frames_per_second: float, width: int, colours: int, seconds: float) -> None:
+def gif(video: Path) -> Path:
+    """A GIF of ``video`` beside it, with as much of it as `GIF_BYTES` hold. UserError where it cannot be written."""
+    path = video.with_suffix(".gif")
     chain = (
-        f"fps={frames_per_second},scale='min({width},iw)':-1:flags=area,split[a][b];"
-        f"[a]palettegen=max_colors={colours}[p];[b][p]paletteuse=dither=none:diff_mode=rectangle"
+        f"fps={_GIF_SPEED},scale='min({_GIF_WIDTH},iw)':-1:flags=area,split[a][b];"
+        f"[a]palettegen=max_colors={_GIF_COLOURS}[p];[b][p]paletteuse=dither=none:diff_mode=rectangle"
     )
-    words = [
-        "-v",
-        "error",
-        "-y",
-        "-t",
-        str(seconds),
-        "-i",
-        str(video),
-        "-vf",
-        chain,
-        "-loop",
-        "0",
-        "-f",
-        "gif",
-        str(to),
-    ]
-    done = subprocess.run(
-        [encoder().get_ffmpeg_exe(), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )  # fmt: skip
-    if done.returncode:
-        said = done.stderr.strip().splitlines()
-        raise OSError(said[-1] if said else f"ffmpeg ended with {done.returncode}")
+    with _writing("GIF", path), replacing(path) as temporary:
+        words = ["-v", "error", "-y", "-i", video, "-vf", chain, "-loop", "0", "-fs", GIF_BYTES, "-f", "gif", temporary]
+        done = subprocess.run(
+            [encoder().get_ffmpeg_exe(), *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise OSError(f"ffmpeg ended with {done.returncode}: {done.stderr.strip()}")
+    return path

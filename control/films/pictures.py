@@ -1,5 +1,5 @@
-"""What stands on and under the frames of a film: enlarged pictures, lines of text, cards at the end of an episode.
-Drawn by Pillow in matplotlib's font, which both come with matplotlib."""
+"""What stands under the frames of a film: enlarged pictures above lines of text, drawn by Pillow in matplotlib's font,
+which both come with matplotlib."""
 
 import functools
 from collections.abc import Sequence
@@ -17,7 +17,6 @@ GAP = 8  # pixels between pictures side by side
 _LETTER, _PER_LETTER = 16, 52  # smallest height of a letter in pixels; a wide film has one such part of its width
 _READABLE = 10  # pixels of the smallest letters
 _BACK, _INK, _STRONG = (24, 26, 30), (206, 210, 216), (255, 255, 255)
-_DIM = 0.3  # of the light that is left behind a card
 
 
 def enlarged(frame: Frame) -> Frame:
@@ -32,27 +31,13 @@ def letters(width: int) -> int:
     return max(_LETTER, width // _PER_LETTER)
 
 
-def fitted(lines: Sequence[Sequence[str]], width: int, height: int) -> int:
-    """The height of letters, ``height`` at most, in which every cell of ``lines`` fits below a picture of that
-    ``width``; never less than can be read."""
-    sizes = range(height, _READABLE, -1)
-    cells = [(text, len(line)) for line in lines for text in line]
-    fits = (size for size in sizes if all(_font(size).getlength(t) <= _room(width, n, size) for t, n in cells))
-    return next(fits, min(height, _READABLE))
-
-
-def _room(width: int, cells: int, height: int) -> int:
-    """What the text of one of ``cells`` in a line has."""
-    return round((width - 2 * (height // 2)) / max(1, cells)) - height // 2
-
-
 def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Frame:
     """The picture above ``lines`` of cells of equal width, so that numbers stay where they are; letters have ``height``
     pixels at most, and fewer where a cell is too long. The first line stands out."""
     row, width, margin = round(1.6 * height), frame.shape[1], height // 2
     strip = _backdrop(row * len(lines) + margin, width).copy()
     for number, cells in enumerate(lines):
-        room = _room(width, len(cells), height) + margin
+        room = (width - 2 * margin) // max(1, len(cells))
         top = margin // 2 + row * number
         for place, text in enumerate(cells):
             left = margin + place * room
@@ -75,19 +60,6 @@ def _cell(text: str, height: int, room: int, row: int, ink: tuple[int, int, int]
 @functools.lru_cache(16)
 def _backdrop(height: int, width: int) -> Frame:
     return np.full((height, width, 3), _BACK, np.uint8)
-
-
-def card(frame: Frame, lines: Sequence[str], height: int) -> Frame:
-    """The picture in the dark, with ``lines`` in its middle, letters of ``height`` pixels at most."""
-    from PIL import Image, ImageDraw
-
-    dark = Image.fromarray((frame * _DIM).astype(np.uint8))
-    draw, row = ImageDraw.Draw(dark), round(1.6 * height)
-    top = (frame.shape[0] - row * (len(lines) - 1)) // 2
-    for number, text in enumerate(lines):
-        words, letter = _fitting(text, height, frame.shape[1] - height)
-        draw.text((frame.shape[1] // 2, top + row * number), words, _STRONG, letter, anchor="mm")
-    return np.asarray(dark)
 
 
 def beside(frames: Sequence[Frame]) -> Frame:

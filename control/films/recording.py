@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from control.cli.progress import Watch, part, progress
+from control.cli.progress import Watch, progress
 from control.cli.settings import RunConfig
 from control.films.encoding import encoder, gif, mp4
-from control.films.pictures import GAP, Frame, beside, captioned, card, enlarged, fitted, letters
+from control.films.pictures import GAP, Frame, beside, captioned, enlarged, letters
 from control.loops.loop import Loop
 from control.storage.run_dir import home
 from envs.make import make_environment
@@ -23,10 +23,8 @@ from models.settings import SettingError, UserError
 from models.streams import Streams
 
 _LONGEST = 10_000  # steps of an episode, after which it is cut: some environments have no end
-_WIDEST = -99_999.0  # of the numbers below pictures, for which there is room
-_LOOK, _PAUSE = 0.4, 1.4  # seconds for which the last picture of an episode stays as it is, and then behind its card
+_PAUSE = 1.8  # seconds for which the last picture of an episode stays
 _SPEED, _STILL = 150.0, 90  # pictures drawn and encoded in a second, nearly, and those at the end of most episodes
-_DRAWN = 0.75  # of the work of a film that also becomes a GIF
 
 
 @dataclass(frozen=True)
@@ -106,35 +104,27 @@ def record(
 ) -> list[list[float]]:  # fmt: skip
     """Write a film of ``actors`` side by side to ``path`` (mp4): one episode after another, each from one of ``seeds``
     for all of them. Who ends first waits for the others. With ``small`` also a GIF beside it. ``watch`` is told how
-    much is done, by episodes as long as those before. Returns of each actor's episodes. Raises UserError where ffmpeg
-    is missing or the environment cannot be drawn."""
-    drawing = part(watch, 0, _DRAWN if small else 1)
+    much is done after each episode. Returns of each actor's episodes. Raises UserError where ffmpeg is missing or the
+    environment cannot be drawn."""
     with contextlib.ExitStack() as stack:
         stages = [_Stage(actor, game, time_limit, len(actors), stack) for actor in actors]
-        speed, usual = stages[0].frames_per_second, stages[0].environment.spaces.max_episode_steps or _LONGEST
+        speed = stages[0].frames_per_second
         with mp4(path, speed) as add:
             for number, seed in enumerate(seeds):
                 heading = f"episode {number + 1} of {len(seeds)}" if len(seeds) > 1 else "one episode"
                 for stage in stages:
                     stage.start(seed, heading)
-                if number == 0:  # one size for all, which no number changes
-                    letter = min(stage.letters(heading) for stage in stages)
-                    for stage in stages:
-                        stage.letter = letter
                 add(beside([stage.picture() for stage in stages]))
-                made = 0
-                left = max(1, round(_LOOK * speed)) + max(1, round(_PAUSE * speed))  # pictures, after the last step
+                left = max(1, round(_PAUSE * speed))  # pictures, after the last step
                 while left:
                     left -= all(stage.done for stage in stages)
                     for stage in stages:
                         stage.advance()
                     add(beside([stage.picture() for stage in stages]))
-                    made += 1
-                    if drawing is not None:
-                        drawing((number + min(made / usual, 1)) / len(seeds))
-                usual = made if number == 0 else (usual * number + made) / (number + 1)
+                if watch is not None:
+                    watch((number + 1) / len(seeds))
     if small:
-        gif(path, watch=part(watch, _DRAWN, 1 - _DRAWN))
+        gif(path)
     return [stage.returns for stage in stages]
 
 
@@ -153,8 +143,6 @@ def returns_text(returns: Sequence[float]) -> str:
 class _Stage:
     """One of ``count`` actors, in an environment of its own with a row for each member of the actor's policy."""
 
-    letter: int  # height of the letters below its pictures
-
     def __init__(self, actor: Actor, game: str, time_limit: int | None, count: int, stack: contextlib.ExitStack):
         self.actor, self.returns, self._count = actor, list[float](), count
         self.policy = actor.begin()
@@ -172,45 +160,31 @@ class _Stage:
         seeds = torch.full(self._first.shape, seed, dtype=torch.int64)
         self._obs: Tensor = self.environment.reset(seeds, self._first)
         self._frame = enlarged(self.environment.frame(0, 0))
-        self._heading, self._steps, self.done, self._waited, self._end = heading, 0, False, 0, "after"
+        self._heading, self._steps, self.done = heading, 0, False
         self.returns.append(0.0)
         self._told = self.policy.told()
 
     def advance(self) -> None:
-        """The next step, or one of waiting behind a card where the episode has ended."""
+        """The next step; nothing where the episode has ended."""
         if self.done:
-            self._waited += 1
-            if self._waited == max(1, round(_LOOK * self.frames_per_second)):
-                ended = f"{self._end} {self._steps:,} step{'s' * (self._steps != 1)}"
-                words = [self._heading, f"return {_number(self.returns[-1])}", ended]
-                self._frame = card(self._frame, words, round(1.5 * self.letter))
             return
         action = self.policy.act(self._obs)
         self._told = self.policy.told()  # what it has acted on
         step = self.environment.step(action, self._first)
         self.policy.advance(step.reward)
-        self._obs, self.done = step.obs, bool(step.done[0, 0])
         self._steps += 1
-        if self._steps == _LONGEST and not self.done:
-            self.done, self._end = True, "cut after"
+        self._obs, self.done = step.obs, bool(step.done[0, 0]) or self._steps == _LONGEST
         self.returns[-1] += float(step.reward[0, 0])
         self._frame = enlarged(self.environment.frame(0, 0))
 
-    def letters(self, heading: str) -> int:
-        """The height of letters in which all fits that may stand below the pictures."""
-        width, asked = self._frame.shape[1], dict.fromkeys(self._told, _WIDEST)
-        return fitted(self._lines(heading, _LONGEST, _WIDEST, asked), width, letters((width + GAP) * self._count))
-
     def picture(self) -> Frame:
         """The picture of now, with what stands below it."""
-        asked = {name: float(value[0, 0]) for name, value in self._told.items()}
-        return captioned(self._frame, self._lines(self._heading, self._steps, self.returns[-1], asked), self.letter)
-
-    def _lines(self, heading: str, steps: int, total: float, asked: dict[str, float]) -> list[list[str]]:
-        lines = [[heading, f"step {steps:,}", f"return {_number(total)}"]]
-        if asked:
-            lines.append([f"{name} asked {_number(value)}" for name, value in asked.items()])
-        return [[self.actor.caption], *lines] if self.actor.caption else lines
+        lines = [[self._heading, f"step {self._steps:,}", f"return {_number(self.returns[-1])}"]]
+        if self._told:
+            lines.append([f"{name} asked {_number(float(value[0, 0]))}" for name, value in self._told.items()])
+        if self.actor.caption:
+            lines.insert(0, [self.actor.caption])
+        return captioned(self._frame, lines, letters((self._frame.shape[1] + GAP) * self._count))
 
 
 def _number(value: float) -> str:

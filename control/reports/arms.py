@@ -53,8 +53,8 @@ def arm_of(group: Group, label: str) -> Arm:
     return Arm(label, group.names, len(group.runs), curves, finals)
 
 
-def read_numbers(path: Path) -> tuple[str, dict[str, Any], list[Arm], list[str]]:
-    """Title, summary, arms and run folders of a JSON that `plot` wrote. Raises SettingError."""
+def read_numbers(path: Path) -> tuple[str, dict[str, Any], list[Arm]]:
+    """Title, summary and arms of a JSON that `plot` wrote. Raises SettingError."""
     try:
         content = read_json(path, _LARGEST)
         title, arms = str(content["runs"]), []
@@ -76,7 +76,7 @@ def read_numbers(path: Path) -> tuple[str, dict[str, Any], list[Arm], list[str]]
             names = tuple(map(str, group.get("names") or [*title.split(", "), *label.split("/")]))
             by_tag = {tag: np.array(finals[tag], float) for tag in TAGS if tag in finals}
             arms.append(Arm(label, names, len(group["seeds"]), curves, by_tag))
-        return title, content["groups"], arms, list(content.get("made_from", []))
+        return title, content["groups"], arms
     except OSError as error:
         raise SettingError(f"plot is '{path}', which cannot be read: {error.strerror}") from None
     except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
@@ -111,20 +111,15 @@ def name_rows(arms: Sequence[Arm]) -> str:
     return start[0].strip("-_")
 
 
-def default_name(folder: Path, arms: Sequence[Arm], look: Look, made_from: Sequence[str]) -> Path:
-    """`plot_lunarlander_RCP-A_UDRL.png` in ``folder``. A figure of other runs under that name stays: this one then
-    takes the next number."""
+def default_name(folder: Path, arms: Sequence[Arm], look: Look) -> Path:
+    """`plot_lunarlander_RCP-A_UDRL.png` in ``folder``."""
     games = sorted({arm.names[0] for arm in arms}) if all(len(arm.names) >= 3 for arm in arms) else []
     words = games if len(games) <= 3 else [f"{len(games)}_environments"]
     kinds = sorted({arm.label for arm in arms})
     words += kinds if len(kinds) <= 4 else [f"{len(kinds)}_groups"]
     words += ["dark"] * (look.theme == "dark") + ["log"] * look.log
     stem = re.sub(r"[^\w.+-]+", "-", "_".join(["plot", *words]))[:80]
-    for number in range(1, 10_000):
-        path = folder / f"{stem}{'' if number == 1 else f'-{number}'}.{(look.formats or ('png',))[0]}"
-        if not (beside := path.with_suffix(".json")).exists() or _made_from(beside) == list(made_from):
-            break
-    return path
+    return folder / f"{stem}.{(look.formats or ('png',))[0]}"
 
 
 def has_numbers(path: Path) -> bool:
@@ -133,10 +128,3 @@ def has_numbers(path: Path) -> bool:
         return {"runs", "groups"} <= read_json(path, _LARGEST).keys()
     except (OSError, ValueError, AttributeError):
         return False
-
-
-def _made_from(path: Path) -> list[str] | None:
-    try:
-        return list(read_json(path, _LARGEST)["made_from"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return None

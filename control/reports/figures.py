@@ -6,17 +6,9 @@ from typing import Any
 import numpy as np
 
 from control.reports import panels
-from control.reports.levels import (
-    STEPS_LABEL,
-    Level,
-    levels,
-    package,
-    quantity,
-    same_axis,
-    sources,
-)  # fmt: skip
+from control.reports.levels import RETURN_LABEL, Level, levels, package, quantity, same_axis, sources, steps_label
 from control.reports.runs import Array, logged, read_runs, return_tags
-from control.reports.sheets import WIDTH, Book, Cells, balanced, rows, set_title
+from control.reports.sheets import WIDTH, Book, balanced, rows, set_title
 from control.reports.style import COLOURS, GREY, INK, PLAIN, Look, parameters
 from control.reports.tags import COMMAND, REWARD_RATE, TAGS, TRAINING, tags
 from models.settings import SettingError
@@ -38,19 +30,19 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
     shown, losses = return_tags(runs), logged(runs, tags("loss"))
     commanded = bool(logged(runs, [COMMAND]) and logged(runs, [TRAINING]))
     known = [level for level in levels(names[0], names[2:]) if same_axis(shown)]
-    cells, widths, height = stacked(len(losses) + commanded)
+    below = balanced(len(losses) + commanded)
     epochs = max(len(run.columns["epoch"]) for run in runs)
     note = "; ".join(part for part in (panels.raw(len(runs), epochs), sources(known)) if part)
     with Book(run_dir / f"curve.{(look.formats or ('png',))[0]}", look) as book, book.sheet(
-        cells, (WIDTH, height), title=title, note=note, widths=widths
+        rows(1, *below), (WIDTH, 2.3 + 1.8 * len(below)), title=title, note=note
     ) as axes:  # fmt: skip
         # A running mean and the training return, of which one is drawn, have the same colour.
         colours = dict(zip(tags("return"), (COLOURS[0], *COLOURS), strict=False))
         for tag in shown:
             panels.draw_seeds(axes[0], runs, tag, colours[tag], TAGS[tag].short)
         rate = shown == [REWARD_RATE]
-        axes[0].set(title="Reward per step" if rate else "Return", xlabel=STEPS_LABEL)
-        axes[0].set_ylabel(quantity(shown[0])[1] if shown else "")
+        axes[0].set(title="Reward per step" if rate else "Return", xlabel=steps_label(*shown))
+        axes[0].set_ylabel(quantity(shown[0])[1] if len(shown) == 1 else RETURN_LABEL)
         panels.scale(axes[0], look.log)
         values = np.concatenate([np.empty(0), *(run.points(tag)[1] for run in runs for tag in shown)])
         panels.clip_below(axes[0], values)
@@ -61,7 +53,7 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
             heading, label = quantity(tag, package(names))
             panels.draw_seeds(axis, runs, tag, INK)
             set_title(axis, heading, WIDTH / 3.2)
-            axis.set(xlabel=STEPS_LABEL, ylabel=label)
+            axis.set(xlabel=steps_label(tag), ylabel=label)
             panels.scale(axis, True)
         if commanded:
             told = (COMMAND, TRAINING, *["epoch"] * (epochs > 1))
@@ -70,15 +62,6 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
                 bar = axes[-1].figure.colorbar(dots, ax=axes[-1], label="epoch")
                 bar.ax.yaxis.get_major_locator().set_params(integer=True)
     return book.files[0]
-
-
-def stacked(count: int) -> tuple[Cells, list[float] | None, float]:
-    """Panel 0 above rows of ``count`` more, or beside one or two; the widths of the columns and the height of all."""
-    if count <= 1:
-        return rows(count + 1), [1.5, 1.0][: count + 1], 2.6
-    if count == 2:
-        return [[0, 0, 1, 2]], [0.8, 0.8, 1.0, 1.0], 2.3
-    return rows(1, *balanced(count)), None, 2.3 + 1.8 * len(balanced(count))
 
 
 def command_figure(commanded: Array, obtained: Array) -> Any:

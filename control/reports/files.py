@@ -60,33 +60,10 @@ def figure_files(out: Path, look: Look = PLAIN) -> tuple[Path, Path]:
     return target, target.with_suffix(".json")
 
 
-def check_kind(setting: str, asked: Path, kind: str, marks: Mapping[Path, bytes]) -> None:
-    """SettingError, in the name of ``setting`` for which the user ``asked``, where one of the files to be written is
-    there and is no ``kind`` of file: its ``marks`` are not at its beginning."""
-    for path, mark in marks.items():
-        if not path.is_file():
-            continue
-        with path.open("rb") as file:
-            begins = file.read(9000 if mark.startswith(b"<") else 8)  # of text, other lines may stand before it
-        if mark not in begins:
-            which = "which" if path == asked else f"but '{path}'"
-            allowed = f"a new file, or a {kind} to replace"
-            raise SettingError(f"{setting} is '{asked}', {which} is no {kind}; allowed: {allowed}", setting)
-
-
 def sheet_file(target: Path, form: str, name: str = "") -> Path:
     """The file of the sheet of that ``name`` in a format. A suffix that the user wrote is kept as it is."""
     end = target.suffix if target.suffix[1:].lower() == form else f".{form}"
     return target.with_name(f"{target.stem}{f'_{name}' if name else ''}{end}")
-
-
-def figure_marks(target: Path, look: Look = PLAIN) -> dict[Path, bytes]:
-    """The files that a figure of several sheets is written to, each with the bytes that its format begins with."""
-    forms = look.formats or (target.suffix[1:].lower(),)
-    return {sheet_file(target, form, name): _MARKS[form] for form in forms for name in ("", "losses", "scores")}
-
-
-_MARKS = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<svg"}
 
 
 def check_writable(setting: str, *paths: Path) -> None:

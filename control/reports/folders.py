@@ -16,14 +16,10 @@ from control.cli.options import Flag, chosen_flags
 from control.cli.parse import parse
 from control.cli.settings import Settings, to_yaml
 from control.cli.words import word
-from control.reports import html
 from control.reports.runs import Group
 from control.reports.tags import GREEDY, MEAN_RETURN, RUNNING_MEAN, of_search
 from control.storage.run_dir import versions
 from models.settings import UserError
-
-SHOWN = 4  # runs that a line names
-_FILMS = ("final.mp4", "final.gif", "eval_*.mp4", "epoch_*.mp4")
 
 
 @dataclass
@@ -67,10 +63,10 @@ class Folder:
     left_out: dict[Path, None] = field(default_factory=dict)
 
     def file(self, *names: str) -> Path | None:
-        """The file of that name, if it is a regular one within the folder and begins as its suffix says. Any other that
-        is there is noted in ``left_out``."""
+        """The file of that name, if it is a regular one within the folder. Any other that is there is noted in
+        ``left_out``."""
         path = self.path.joinpath(*names)
-        if path.is_file() and path.resolve().is_relative_to(self.path.resolve()) and html.is_kind(path):
+        if path.is_file() and path.resolve().is_relative_to(self.path.resolve()):
             return path
         if os.path.lexists(path):
             self.left_out[path] = None
@@ -83,12 +79,6 @@ class Folder:
         with contextlib.suppress(UserError, SystemExit), contextlib.redirect_stderr(io.StringIO()):
             return parse(["--config", str(file)]) if file else None
         return None
-
-    @property
-    def logdir(self) -> Path | None:
-        """What `--logdir` was, where the folder still lies as it was made."""
-        made = self.path.name.startswith("version_") and self.path.parent.name.startswith("seed_")
-        return self.path.parents[4] if made and len(self.path.parents) > 4 else None
 
     @cached_property
     def written(self) -> dict[str, str]:
@@ -119,9 +109,10 @@ class Folder:
     @property
     def films(self) -> list[Path]:
         """The film of the end, those of evaluations, and the last of those on the way."""
-        found = [sorted((self.path / "videos").glob(pattern)) for pattern in _FILMS]
-        end = [path for path in found[1] if path.with_suffix(".mp4") not in found[0]]
-        return [*found[0], *end, *found[2], *found[3][-1:]]
+        patterns = ("final.mp4", "eval_*.mp4", "epoch_*.mp4")
+        end, evaluations, epochs = (sorted((self.path / "videos").glob(pattern)) for pattern in patterns)
+        shown = (self.file("videos", path.name) for path in (*end, *evaluations, *epochs[-1:]))
+        return [path for path in shown if path]
 
 
 def say_versions_of(groups: Sequence[Group], run_dirs: Sequence[Path], flag: str) -> None:
@@ -140,21 +131,17 @@ def say_version_of(path: str, taken: Path, flag: str) -> None:
 
 
 def say_versions(left: Mapping[Path, Sequence[Path]], words: str) -> None:
-    """Say in a line which versions of runs count, the keys of ``left``, and which do not, and how to name another of
-    these: behind the ``words`` of a command. Nothing is said where there are none."""
+    """Say in a line that the newest versions of runs count, the keys of ``left``, and which does not, and how to name
+    one of these: behind the ``words`` of a command. Nothing is said where there are none."""
     if not left:
         return
-    above = os.path.commonpath([folder.parent.parent for folder in left])
-    alike: dict[tuple[str, str], list[str]] = {}
-    for counts, others in left.items():
-        names = (other.name if other.parent == counts.parent else near(other) for other in others)
-        alike.setdefault((counts.name, ", ".join(names)), []).append(os.path.relpath(counts.parent, above))
-    said = []
-    for (version, instead), places in sorted(alike.items()):
-        more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
-        said.append(f"{version} of {', '.join(sorted(places)[:SHOWN])}{more} (not {instead})")
-    another = shlex.quote(near(next(iter(left.values()))[0]))
-    note(f"the newest version of a run counts: {'; '.join(said)}; to take another, name it: {words} {another}")
+    counts, others = next(iter(left.items()))
+    also = f", and the newest of {len(left) - 1} runs more" if len(left) > 1 else ""
+    instead = ", ".join(other.name for other in others)
+    note(
+        f"the newest version of a run counts: {counts.name} of {counts.parent.name} (not {instead}){also}; to take "
+        f"another, name it: {words} {shlex.quote(near(others[0]))}"
+    )
 
 
 def near(path: Path) -> str:

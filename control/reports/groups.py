@@ -10,7 +10,7 @@ import numpy as np
 
 from control.reports import panels, scores
 from control.reports.arms import Arm, arm_of, default_name, has_numbers, labelled, name_rows, read_numbers
-from control.reports.files import check_kind, check_writable, figure_files, figure_marks, numbers_text, write_numbers
+from control.reports.files import check_writable, figure_files, numbers_text, write_numbers
 from control.reports.folders import say_versions_of
 from control.reports.importance import TRIALS, plot_search
 from control.reports.levels import (
@@ -26,7 +26,7 @@ from control.reports.levels import (
 )
 from control.reports.runs import Array, find_groups
 from control.reports.sheets import WIDTH, Book, balanced, rows, set_title
-from control.reports.style import COLOURS, PALER, PLAIN, Look
+from control.reports.style import COLOURS, PLAIN, Look
 from control.reports.tables import seeds_text, summarise, table
 from control.reports.tags import GREEDY, TAGS, tags
 from models.registry import implementations
@@ -53,8 +53,8 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
         figure_files(out, look)  # its suffix is refused before anything is read
     redrawn = Path(run_dirs[0]) if len(run_dirs) == 1 and Path(run_dirs[0]).suffix == ".json" else None
     if redrawn:
-        title, summary, arms, made_from = read_numbers(redrawn)
-        folder = redrawn.parent
+        title, summary, arms = read_numbers(redrawn)
+        folder, made_from = redrawn.parent, list[str]()
     else:
         groups = find_groups(run_dirs)
         say_versions_of(groups, run_dirs, "plot")
@@ -67,12 +67,11 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
             summary[label] |= {"names": arm.names, "curves": numbers_text(arm.curves, arm.scores)}
     heading = ", ".join(filter(None, (title, name_rows(arms))))
     if out is None or out.is_dir() or not out.suffix:
-        out = default_name(out or folder, arms, look, made_from)
+        out = default_name(out or folder, arms, look)
     target, beside = figure_files(out, look)
     if not redrawn and beside.is_file() and not has_numbers(beside):
         line = f"plot_out is '{target}', whose numbers would replace {beside.name}, a file of something else"
         raise SettingError(f"{line}; allowed: another name", "plot_out")
-    check_kind("plot_out", target, "figure", figure_marks(target, look))
     check_writable("plot_out", *([target] if redrawn else [target, beside]))
     if not any(arm.curves or arm.scores for arm in arms):
         raise SettingError(f"{title or 'these runs'}: neither returns nor losses were logged yet")
@@ -115,11 +114,10 @@ def _tasks(arms: Sequence[Arm]) -> tuple[str, dict[str, dict[str, Array]]]:
 def _colours(labels: Sequence[str], arms: Sequence[Arm]) -> dict[str, str]:
     """A colour for each label, another than those of its environments' others as long as there are enough."""
     found: dict[str, str] = {}
-    every = (*COLOURS, *PALER)
-    for label, usual in zip(labels, cycle(every), strict=False):
+    for label, usual in zip(labels, cycle(COLOURS), strict=False):
         games = {arm.game for arm in arms if arm.label == label}
         taken = {found.get(arm.label) for arm in arms if arm.game in games}
-        found[label] = usual if usual not in taken else next((each for each in every if each not in taken), usual)
+        found[label] = usual if usual not in taken else next((each for each in COLOURS if each not in taken), usual)
     return found
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-KINDS = {".mp4": "video/mp4", ".gif": "image/gif", ".png": "image/png"}
-_MARKS = {".mp4": (4, b"ftyp"), ".gif": (0, b"GIF8"), ".png": (0, b"\x89PNG")}  # where a file has which bytes
+_KINDS = {".mp4": "video/mp4", ".png": "image/png"}
 # What figures are drawn in, and the colours of the page that take its place. Others stay as they are.
 _COLOURS = {
     "#000000": "currentColor", "#1a1a1a": "currentColor", "#ffffff": "var(--paper)", "#e4e4e4": "var(--rule)",
@@ -74,27 +73,13 @@ def picture(path: Path, alt: str, caption: str) -> str:
 
 
 def video(path: Path, alt: str, caption: str) -> str:
-    """A film, within the page: an mp4, which is played when asked to, or a GIF."""
-    if path.suffix != ".mp4":
-        return picture(path, alt, caption)
+    """An mp4 within the page, which is played when asked to."""
     shown = f'<video controls preload="metadata" aria-label="{escape(alt)}" src="{_data(path)}">{escape(alt)}</video>'
     return _figure(shown, caption)
 
 
-def is_kind(path: Path) -> bool:
-    """Whether a file begins as pictures or films of its suffix do; any other file may be anything."""
-    start, mark = _MARKS.get(path.suffix, (0, b""))
-    with path.open("rb") as file:
-        return file.read(12).startswith(mark, start)
-
-
-def weight(path: Path) -> int:
-    """Bytes that a file takes within a page."""
-    return 4 * (path.stat().st_size // 3 + 1)
-
-
 def _data(path: Path) -> str:
-    return f"data:{KINDS[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
+    return f"data:{_KINDS[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 def _figure(content: str, caption: str) -> str:

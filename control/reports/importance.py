@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from control.cli.files import read_json
-from control.reports.files import check_kind, check_writable, figure_files, figure_marks
+from control.reports.files import check_writable, figure_files
 from control.reports.sheets import WIDTH, sheet
 from control.reports.style import COLOURS, GREY, PLAIN, Look
 from models.settings import SettingError
@@ -96,15 +96,13 @@ def _is_trial(trial: Mapping[str, Any], space: Mapping[str, Any]) -> bool:
 
 def plot_search(folder: Path, look: Look = PLAIN, out: Path | None = None) -> Path:
     """Draw `importance_figure` of the search in ``folder``: ``importance.png`` there, or ``out``. Raises SettingError
-    for fewer than `FEWEST` trials with a score, for hyperparameters that do not vary, and for a file that is no
-    figure."""
+    for fewer than `FEWEST` trials with a score, and for hyperparameters that do not vary."""
     space, trials = read_trials(folder, "plot")
     if (count := sum(bool(trial["best"]) for trial in trials)) < FEWEST:
         raise SettingError(f"{folder} has {count} trials with a score; allowed: at least {FEWEST}", "plot")
     if all(len(entry["values"]) == 1 for entry in space.values()):
         raise SettingError(f"{folder} has no hyperparameter that varies", "plot")
     target, _ = figure_files(out or folder / "importance.png", look)
-    check_kind("plot_out", target, "figure", figure_marks(target, look))
     check_writable("plot_out", target)
     importance_figure({"space": space, "trials": trials}, target, look)
     return target

@@ -121,9 +121,9 @@ def quantity(tag: str, of: str = "") -> tuple[str, str]:
     return entry.title, "fitness (return)" if tag == FITNESS else RETURN_LABEL
 
 
-def steps_label(tag: str) -> str:
-    """The label of the x axis of a panel of ``tag``."""
-    return SEARCH_STEPS_LABEL if of_search([tag]) else STEPS_LABEL
+def steps_label(*tags: str) -> str:
+    """The label of the x axis of a panel of these ``tags``."""
+    return SEARCH_STEPS_LABEL if of_search(tags) else STEPS_LABEL
 
 
 def same_axis(tags: Iterable[str]) -> list[str]:

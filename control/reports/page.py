@@ -1,7 +1,6 @@
 """`--report`: runs as one HTML file that needs nothing else: curves, tables, films, what learned environments show,
 settings and where they differ, versions, and the commands that repeat it all."""
 
-import hashlib
 import os
 import re
 import time
@@ -12,7 +11,7 @@ from string import Template
 
 from control.cli.colour import warning
 from control.reports import html, sections
-from control.reports.files import check_kind, check_writable
+from control.reports.files import check_writable
 from control.reports.folders import Subject, say_versions_of
 from control.reports.groups import labelled
 from control.reports.runs import find_groups
@@ -22,7 +21,6 @@ from control.storage.versions import versions
 from models.settings import SettingError
 
 TEMPLATE = Path(__file__).with_name("page.html")
-MARK = '<meta name="made-from"'  # of every page
 
 
 def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
@@ -39,70 +37,45 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
         raise SettingError(f"report has '{foreign[0]}', whose metrics.csv is a link to another folder's")
     target = _target(out, subjects, made_from)
     check_writable("report_out", target)
-    atomic_write_text(target, _page(subjects, run_dirs, target, made_from))
+    atomic_write_text(target, _page(subjects, run_dirs, target))
     for path in (path for folder in folders for path in folder.left_out):
-        warning(f"left out: '{path}' is no regular file of its run's folder, or not what its name says")
+        warning(f"left out: '{path}' is no regular file of its run's folder")
     print(f"Report: {target} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")
     return 0
 
 
 def _target(out: Path | None, subjects: Sequence[Subject], made_from: Sequence[str]) -> Path:
-    """The file to write. A page of other runs stays as it is: this one then takes the next number."""
-    if out is not None and out.suffix.lower() in (".html", ".htm") and not out.is_dir():
-        check_kind("report_out", out, "report", {out: MARK.encode()})
+    """The file to write."""
+    if out is not None and not out.is_dir() and (out.suffix or out.is_file()):
+        if out.suffix.lower() not in (".html", ".htm"):
+            raise SettingError(f"report_out is '{out}'; allowed: a folder, or a file ending in .html", "report_out")
         return out
-    if out is not None and (out.suffix or out.is_file()) and not out.is_dir():
-        raise SettingError(f"report_out is '{out}'; allowed: a folder, or a file ending in .html", "report_out")
     folder, words = out or Path(os.path.commonpath(made_from)), ["report"]
     if len(made_from) > 1:
         games = dict.fromkeys(subject.group.names[0] for subject in subjects)
         kinds = dict.fromkeys(subject.group.names[-1] for subject in subjects)
         words += [*games, *kinds] if len(games) + len(kinds) <= 6 else [f"{len(subjects)}_groups"]
-    stem = safe_name("_".join(words))[:80]
-    for number in range(1, 10_000):
-        target = folder / f"{stem}{'' if number == 1 else f'-{number}'}.html"
-        if not target.exists() or _made_from(made_from) in _head(target):
-            break
-    return target
+    return folder / f"{safe_name('_'.join(words))[:80]}.html"
 
 
-def _head(page: Path) -> str:
-    """The beginning of a file, which in a page of ours says what it was made from."""
-    if not page.is_file():
-        return ""
-    with page.open(encoding="utf-8", errors="replace") as file:
-        return file.read(9000)
-
-
-def _made_from(paths: Sequence[str]) -> str:
-    """A text for the runs of a page, by which it knows its own file."""
-    return hashlib.sha256("\n".join(paths).encode()).hexdigest()[:16]
-
-
-def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path, made_from: Sequence[str]) -> str:
+def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -> str:
     words = {
         "In brief": sections.brief(subjects),
         "Curves": sections.curves(subjects, run_dirs),
         "Obedience": sections.obeyed(subjects),
+        "Films": sections.films(subjects),
+        "Learned environments and rewards": sections.learned(subjects),
         "Numbers": sections.numbers(subjects),
         "Settings": sections.settings(subjects),
         "Versions": sections.versions(subjects),
         "How to repeat it": sections.repeat(subjects, run_dirs, target),
     }
-    template = Template(TEMPLATE.read_text(encoding="utf-8"))
-    taken = sum(len(part.encode()) for part in words.values()) + len(template.template) + 20_000
-    room = sections.Room(sections.LARGEST - taken)
-    words["Learned environments and rewards"] = sections.learned(subjects, room)
-    words["Films"] = sections.films(subjects, room)
-    order = ("In brief", "Curves", "Obedience", "Films", "Learned environments and rewards", "Numbers", "Settings",
-             "Versions", "How to repeat it")  # fmt: skip
-    shown = {_anchor(name): (name, words[name]) for name in order if words[name]}
+    shown = {_anchor(name): (name, content) for name, content in words.items() if content}
     counts = seeds_text([len(subject.group.runs) for subject in subjects])
     description = f"{len(subjects)} groups of runs, {counts} each" if len(subjects) > 1 else f"One experiment, {counts}"
-    return template.substitute(
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         title=escape(sections.title(subjects)),
         description=escape(f"{description}, {sections.steps(subjects)}."),
-        made_from=_made_from(made_from),
         contents="\n".join(f"<li>{html.link(anchor, name)}</li>" for anchor, (name, _) in shown.items()),
         sections="\n".join(
             f'<section aria-labelledby="{anchor}"><h2 id="{anchor}">{escape(name)}</h2>\n{content}</section>'

@@ -46,7 +46,7 @@ def compare(tasks: Mapping[str, Task]) -> dict[str, Any]:
     """Numbers for JSON. ``profiles[task][label]``: at ``levels`` the share of seeds above and its interval;
     ``improvement``: of each ordered pair the probability over all tasks, and its interval."""
     profiles = {
-        name: {"levels": (at := _levels(task, 5)).tolist(), "above": {
+        name: {"levels": (at := _levels(task)).tolist(), "above": {
             label: _with(profile([scores], at)) for label, scores in task.items()}} for name, task in tasks.items()
     }  # fmt: skip
     pairs = {f"{x} > {y}": _with(improvement(*_of(tasks, x, y))) for x, y in permutations(common(tasks), 2)}
@@ -58,14 +58,10 @@ def _with(found: tuple[Any, Any]) -> dict[str, Any]:
     return {"estimate": np.asarray(estimate).tolist(), "interval": bounds and np.asarray(bounds).tolist()}
 
 
-def _levels(task: Task, count: int) -> Array:
+def _levels(task: Task) -> Array:
+    """Five levels between the lowest and the highest score."""
     every = np.concatenate(list(task.values()))
-    return np.linspace(every.min(), every.max(), count + 2)[1:-1] if count < POINTS else _span(every)
-
-
-def _span(every: Array) -> Array:
-    margin = 0.04 * (every.max() - every.min() or 1)
-    return np.linspace(every.min() - margin, every.max() + margin, POINTS)
+    return np.linspace(every.min(), every.max(), 7)[1:-1]
 
 
 def table(compared: Mapping[str, Any], of: str) -> str:
@@ -175,7 +171,9 @@ def _named_rows(axis: Any, labels: Sequence[str]) -> None:
 
 
 def _profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
-    at = _levels(task, POINTS)
+    every = np.concatenate(list(task.values()))
+    margin = 0.04 * (every.max() - every.min() or 1)
+    at = np.linspace(every.min() - margin, every.max() + margin, POINTS)
     for label in ranked(task):
         share, bounds = profile([task[label]], at)
         axis.plot(at, share, color=colours[label], linewidth=1.4)

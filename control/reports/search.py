@@ -8,23 +8,12 @@ from torch import Tensor
 
 from control.evolution.inner_loop import Outcome
 from control.evolution.objectives import first, staying, stays
-from control.reports.levels import Level
-from control.reports.panels import draw_levels
 from control.reports.runs import read_runs
 from control.reports.sheets import WIDTH, sheet
 from control.reports.statistics import interval, iqm
 from control.reports.style import COLOURS, PLAIN, Look
 from control.reports.tables import with_interval
-from control.reports.tags import (
-    BEST_FITNESS,
-    FITNESS,
-    GRADIENT_STEPS,
-    HELD_OUT,
-    MEAN_RETURN,
-    MODEL_LOSSES,
-    SYNTHETIC_STEPS,
-    WORST_FITNESS,
-)  # fmt: skip
+from control.reports.tags import GRADIENT_STEPS, HELD_OUT, MODEL_LOSSES
 from models.proxies.search import SearchConfig
 
 
@@ -98,27 +87,4 @@ def fit_figure(folder: Path, look: Look = PLAIN) -> Path:
             axes[1].plot(updates, run.columns[f"{HELD_OUT}_{tag}"], color=colour, label=name)
         axes[0].set(xlabel="gradient steps", ylabel="loss", yscale="log")
         axes[1].set(xlabel="gradient steps", ylabel="share")
-    return path
-
-
-def search_figure(folder: Path, solved: float | None, look: Look = PLAIN) -> Path:
-    """``curve.png``: the population's fitness and the return of the mean's fresh agents over generations."""
-    (run,) = read_runs(folder / "metrics.csv")
-    path, generation = folder / f"curve.{(look.formats or ('png',))[0]}", run.columns["epoch"]
-    steps = run.columns[SYNTHETIC_STEPS][-1] / 1e6
-    note = f"{steps:.1f} M steps on proxies in all"
-    note += "; solved: the return that the search was told to reach" if solved is not None else ""
-    with sheet(path, [[0]], (WIDTH, 2.9), look, note=note) as (axis,):
-        bounds = [run.columns[name] for name in (WORST_FITNESS, BEST_FITNESS)]
-        axis.fill_between(
-            generation, *bounds, color=COLOURS[0], alpha=0.2, linewidth=0, label="perturbed proxies, worst to best"
-        )
-        axis.plot(generation, run.columns[FITNESS], color=COLOURS[0], label="mean of these")
-        scores = run.points(MEAN_RETURN)
-        if len(scores[0]):
-            axis.plot(*scores, color=COLOURS[1], marker="o", markersize=3, label="fresh agents of the search mean")
-        if solved is not None:
-            draw_levels(axis, [Level(solved, "solved", "")], {})
-        axis.set(xlabel="generation", ylabel="return on the real environment")
-        axis.xaxis.get_major_locator().set_params(integer=True)
     return path

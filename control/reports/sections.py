@@ -7,24 +7,21 @@ import re
 import shlex
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from control.cli.files import read_json
-from control.cli.settings import RunConfig
 from control.cli.words import command_line
 from control.reports import html, obedience
 from control.reports.folders import Folder, Subject, as_text, judged_by, near
 from control.reports.groups import plot
-from control.reports.statistics import LEAST
-from control.reports.tables import AGGREGATES, aggregates
+from control.reports.tables import AGGREGATES, aggregates, number_text, rows_of_seeds
 from control.reports.tags import TAGS
 from control.storage.versions import FILE, read_versions
 from models.settings import SettingError
 
-LARGEST = 5_000_000  # bytes of a page
+MOST_FILMS = 12  # of a page; more are said by their number
 _OBEDIENCE = 1000  # the first number of a drawing of obedience, beyond those of curves
 _SOURCES = re.compile(r" \[[A-Z](, [A-Z])*\]")  # letters that the docstring of a family's settings explains
 _MOST_COMMANDS = 12  # of one group; more are said by their number
@@ -39,25 +36,6 @@ _PICTURES = {
     "behaviour_reward.png": "What the synthetic bandit pays for: the mean reward of actions by each number of a state",
     "reward.png": "What the learned reward says of states",
 }
-
-
-@dataclass
-class Room:
-    """How many bytes of the page are ``left`` for pictures and films, and what was ``left_out``."""
-
-    left: int
-    left_out: list[str] = field(default_factory=list)
-
-    def first(self, *paths: Path | None) -> Path | None:
-        """The first of these files that there is room for."""
-        there = [path for path in paths if path]
-        for path in there:
-            if html.weight(path) <= self.left:
-                self.left -= html.weight(path)
-                return path
-        if there:
-            self.left_out.append(f"{near(there[0])} ({there[0].stat().st_size / 1e6:.1f} MB)")
-        return None
 
 
 def title(subjects: Sequence[Subject]) -> str:
@@ -94,7 +72,7 @@ def brief(subjects: Sequence[Subject]) -> str:
             over = aggregates(subject.summary["over_seeds"][tag])
             best = [seed[tag]["best"] for seed in seeds.values() if seed.get(tag, {}).get("best") is not None]
             row += [TAGS[tag].short, *(over[name] for name in AGGREGATES)]
-            row += [_number(sum(best) / len(best))] if best else []
+            row += [number_text(sum(best) / len(best))] if best else []
         rows.append(row + ["-"] * (8 - len(row)))
     head = (
         "runs",
@@ -121,31 +99,20 @@ def brief(subjects: Sequence[Subject]) -> str:
 
 def curves(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> str:
     """The figures of `--plot`."""
-    with tempfile.TemporaryDirectory() as place, contextlib.redirect_stdout(io.StringIO()):
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         try:
-            plot(run_dirs, Path(place, "plot.svg"))
+            plot(run_dirs, Path(folder, "plot.svg"))
         except SettingError:  # nothing to draw yet
             return html.paragraph("Neither returns nor losses were logged yet.")
-        drawn = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(place).glob("*.svg"))}
-        among = json.loads(Path(place, "plot.json").read_text(encoding="utf-8")).get("compared", {}).get("groups", [])
+        drawn = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(folder).glob("*.svg"))}
+        among = json.loads(Path(folder, "plot.json").read_text(encoding="utf-8")).get("compared", {}).get("groups", [])
     parts = []
-    for number, (stem, svg) in enumerate(drawn.items()):
+    for place, (stem, svg) in enumerate(drawn.items()):
         kind = stem.removeprefix("plot").strip("_0123456789")
         whose = _listed(among) if kind == "scores" else title(subjects)
-        said = f"{_FIGURES.get(kind, kind.capitalize())}: {whose}.{_left(subjects, among) if kind == 'scores' else ''}"
-        parts.append(html.drawing(svg, number, f"{said} The tables below have the numbers.", said))
+        said = f"{_FIGURES[kind]}: {whose}."
+        parts.append(html.drawing(svg, place, f"{said} The tables below have the numbers.", said))
     return "\n".join(parts)
-
-
-def _left(subjects: Sequence[Subject], among: Sequence[str]) -> str:
-    """Which groups a comparison of scores leaves out, and why."""
-    left = []
-    for subject in (each for each in subjects if each.label not in among):
-        seeds = len(subject.group.runs)
-        few = f"{seeds} seed{'s' * (seeds > 1)} of at least {LEAST}"
-        alone = "nothing to compare it with"
-        left.append(f"{subject.label} ({'a search' if subject.search else few if seeds < LEAST else alone})")
-    return f" Left out: {', '.join(left)}." if left else ""
 
 
 def obeyed(subjects: Sequence[Subject]) -> str:
@@ -178,22 +145,12 @@ def numbers(subjects: Sequence[Subject]) -> str:
     """A table for each group, a row for each seed."""
     parts = [html.paragraph("Returns: mean over the last tenth of the epochs, in brackets the best epoch.")]
     for subject in subjects:
-        shown = list(subject.summary["over_seeds"])
-        best = subject.summary.get("best_over_seeds", {})
-        rows = [
-            [f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}",
-             *(f"{_number(numbers[tag]['last'])} ({_number(numbers[tag]['best'])})" for tag in shown)]
-            for seed, numbers in subject.summary["seeds"].items()
-        ]  # fmt: skip
-        columns = [aggregates(subject.summary["over_seeds"][tag], best.get(tag)) for tag in shown]
-        rows += [[name.strip(), "", "", *(column[name] for column in columns)] for name in AGGREGATES]
-        made = "steps of all agents" if subject.search else "steps"
-        head = ["seed", "epochs", made, *(TAGS[tag].short for tag in shown)]
+        head, *rows = rows_of_seeds(subject.summary)
         parts.append(html.table(f"Seeds of {subject.label}", head, rows))
     return "\n".join(parts)
 
 
-def learned(subjects: Sequence[Subject], room: Room) -> str:
+def learned(subjects: Sequence[Subject]) -> str:
     """What searches have found: held-out evaluations, and the pictures that they drew."""
     parts = []
     for subject in subjects:
@@ -207,17 +164,20 @@ def learned(subjects: Sequence[Subject], room: Room) -> str:
             if scores:
                 parts.append(_held_out(scores, label))
             for path in files:
-                if found := room.first(path):
-                    what = f"{_PICTURES[path.name]}: {label}"
-                    parts.append(html.picture(found, what, f"{what}."))
-    return "\n".join([*parts, *_left_out(room)])
+                what = f"{_PICTURES[path.name]}: {label}"
+                parts.append(html.picture(path, what, f"{what}."))
+    return "\n".join(parts)
 
 
 def _held_out(scores: dict[str, Any], label: str) -> str:
     names = {"agents": "fresh agents", "mean": "mean return", "std": "standard deviation", "iqm": "IQM",
              "worst": "worst", "solved": "share solved", "steps": "training steps"}  # fmt: skip
-    found = {name: scores["report"].get(name) for name in names}
-    rows = [[names[name], _number(value)] for name, value in found.items() if isinstance(value, int | float)]
+    found = {text: scores["report"].get(name) for name, text in names.items()}
+    rows = [
+        [text, f"{value:,}" if isinstance(value, int) else number_text(value)]
+        for text, value in found.items()
+        if isinstance(value, int | float)
+    ]
     return html.table(f"Held-out evaluation: {label}", ("", "value"), rows)
 
 
@@ -228,44 +188,16 @@ def _scores(folder: Folder) -> dict[str, Any]:
     return {}
 
 
-def films(subjects: Sequence[Subject], room: Room) -> str:
-    """The films of all runs, as long as there is room for them."""
-    room.left_out, parts = [], []
-    for subject in subjects:
-        for folder in subject.folders:
-            for path in folder.films:
-                names = dict.fromkeys((path.name, path.with_suffix(".gif").name))
-                if found := room.first(*(folder.file("videos", name) for name in names)):
-                    what = f"Film {_when(path)}: {subject.label}, {folder.path.parent.name.replace('_', ' ')}"
-                    parts.append(html.video(found, what, f"{what}. A few episodes are no mean: the tables have those."))
-    return "\n".join([*parts, *_left_out(room)])
-
-
-def _when(film: Path) -> str:
-    """When a film was made, in words, by its name."""
-    kind, _, rest = film.stem.partition("_")
-    epoch, _, number = rest.partition("_")
-    if kind != "epoch" or not (epoch.isdecimal() and number.isdecimal()):
-        return {"final": "after training", "eval": "of an evaluation"}.get(kind, f"on the way, {film.stem}")
-    return f"of epoch {int(epoch)}" + (f", number {int(number) + 1}" if int(number) else "")
-
-
-def _left_out(room: Room) -> list[str]:
-    if not room.left_out:
-        return []
-    text = f"Left out, as the page would have more than {LARGEST / 1e6:.0f} MB: {', '.join(room.left_out)}."
-    return [html.paragraph(text, "faint")]
-
-
-def _meanings(subjects: Sequence[Subject]) -> dict[str, str]:
-    """What each setting says of itself, of several families all that they say, without the letters of their sources."""
-    found: dict[str, dict[str, None]] = {}
-    for folder in (folder for subject in subjects for folder in subject.folders):
-        for name in folder.written:
-            if name in folder.known:
-                text = _SOURCES.sub("", str(folder.known[name].meta.get("help", "")))
-                found.setdefault(name, {})[text] = None
-    return {name: "; or: ".join(texts) for name, texts in found.items()}
+def films(subjects: Sequence[Subject]) -> str:
+    """The films of all runs, `MOST_FILMS` at most."""
+    found = [(subject, folder, path) for subject in subjects for folder in subject.folders for path in folder.films]
+    parts = []
+    for subject, folder, path in found[:MOST_FILMS]:
+        what = f"Film {path.stem}: {subject.label}, {folder.path.parent.name.replace('_', ' ')}"
+        parts.append(html.video(path, what, f"{what}. A few episodes are no mean: the tables have those."))
+    if len(found) > MOST_FILMS:
+        parts.append(html.paragraph(f"And {len(found) - MOST_FILMS} films more, in the folders of the runs.", "faint"))
+    return "\n".join(parts)
 
 
 def settings(subjects: Sequence[Subject]) -> str:
@@ -274,7 +206,7 @@ def settings(subjects: Sequence[Subject]) -> str:
     if not names:
         return html.paragraph("No config.yaml was found beside the metrics.")
     known = {name: flag for subject in subjects for folder in subject.folders for name, flag in folder.known.items()}
-    meaning = _meanings(subjects)
+    meaning = {name: _SOURCES.sub("", str(flag.meta.get("help", ""))) for name, flag in known.items()}
     values = {name: [_value(subject, name) for subject in subjects] for name in names}
     labels = [subject.label for subject in subjects]
     every = [[name, *values[name], meaning.get(name, "")] for name in names]
@@ -333,7 +265,7 @@ def repeat(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) 
         for folder in subject.folders:
             config = folder.file("config.yaml")
             if folder.settings is not None:
-                lines.append(f"{command_line(folder.settings)}{_logdir(folder)}")
+                lines.append(command_line(folder.settings))
             elif config:
                 lines.append(f"python trainer.py --config {shlex.quote(near(config))}")
         if not lines:
@@ -348,20 +280,6 @@ def repeat(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) 
     parts += [html.code([f"python trainer.py --report {folders}{out}", f"python trainer.py --plot {folders}"])]
     note = "A run gives the same numbers again with the same versions and processor; others round differently."
     return "\n".join([*parts, html.paragraph(note, "faint")])
-
-
-def _logdir(folder: Folder) -> str:
-    """The flag of it, where it is another than the default."""
-    place = near(folder.logdir) if folder.logdir else RunConfig.logdir
-    return f" --logdir {shlex.quote(place)}" if place != RunConfig.logdir else ""
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, int) or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 1 or not value else f"{value:#.3g}"
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -4,7 +4,6 @@ Axes are matplotlib's, which is imported on first use.
 """
 
 import contextlib
-import functools
 import hashlib
 import math
 import textwrap
@@ -177,30 +176,13 @@ def set_title(axis: Any, words: str, width: float) -> None:
 
 
 def _make_drawable(text: Any) -> None:
-    """Have a text drawn as it is: dollars as dollars, other scripts in a font of this machine that has them, and what
-    no font has as ``\\u65e5``."""
-    from matplotlib import font_manager
+    """Have a text drawn as it is: dollars as dollars, and what the font has not as ``\\u65e5``."""
+    from matplotlib.font_manager import findfont, get_font
 
     words = text.get_text()
     text.set_parse_math("$" not in words)
-    missing = set(words) - {"\n"} - _characters(font_manager.findfont(text.get_fontproperties()))
-    for font in font_manager.fontManager.ttflist if missing else ():
-        if font.weight == 400 and missing <= _characters(font.fname):
-            text.set_fontfamily([*text.get_fontfamily(), font.name])
-            return
-    text.set_text(words.translate({ord(each): each.encode("unicode_escape").decode() for each in missing}))
-
-
-@functools.cache
-def _characters(path: str) -> frozenset[str]:
-    """What a font can draw; nothing of one that is broken, made of pixels, or has a box for everything."""
-    from matplotlib import font_manager
-
-    with contextlib.suppress(OSError, RuntimeError):
-        font = font_manager.get_font(path)
-        real = font.scalable and "Last Resort" not in font.family_name
-        return frozenset(map(chr, font.get_charmap() if real else ()))
-    return frozenset()
+    missing = set(map(ord, words)) - get_font(findfont(text.get_fontproperties())).get_charmap().keys() - {ord("\n")}
+    text.set_text(words.translate({each: chr(each).encode("unicode_escape").decode() for each in missing}))
 
 
 __all__ = ["WIDTH", "Book", "Cells", "balanced", "grid", "rows", "set_title", "sheet"]

@@ -21,7 +21,6 @@ DPI = 200
 COLOURS = tuple(f"C{i}" for i in range(12))
 INK = "C6"
 GREY = "C12"
-PALER = tuple(f"C{i}" for i in range(13, 25))  # the same again, paler, for figures of more than twelve groups
 # Okabe and Ito's palette, told apart under every common colour blindness; its yellow is too faint for a line on white,
 # and its blue on black. Then five of Tol's muted palette, then grey.
 _CYCLES = {
@@ -53,17 +52,6 @@ def look_of(run: Any) -> Look:
     return Look(run.plot_theme, tuple(dict.fromkeys(run.plot_format or ())), run.plot_log)
 
 
-def _cycle(theme: str) -> tuple[str, ...]:
-    """The colours of a theme, and those of `PALER`: each halfway from one of `COLOURS` to the page."""
-    return (*_CYCLES[theme], *(_halfway(each, _PAPER[theme]) for each in _CYCLES[theme][: len(COLOURS)]))
-
-
-def _halfway(one: str, other: str) -> str:
-    """The mean of two colours ``#rrggbb``."""
-    parts = ((int(one[i : i + 2], 16) + int(other[i : i + 2], 16)) // 2 for i in (1, 3, 5))
-    return "#" + "".join(f"{each:02x}" for each in parts)
-
-
 def parameters(theme: str) -> Any:
     """matplotlib's parameters of a theme. Fonts are embedded: as TrueType in PDF, as outlines in SVG."""
     from cycler import cycler
@@ -71,7 +59,7 @@ def parameters(theme: str) -> Any:
     ink, paper = _INK[theme], _PAPER[theme]
     coloured = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     return dict.fromkeys(coloured, ink) | {
-        "axes.prop_cycle": cycler(color=_cycle(theme)),
+        "axes.prop_cycle": cycler(color=_CYCLES[theme]),
         "figure.facecolor": paper, "axes.facecolor": paper, "savefig.facecolor": paper, "patch.edgecolor": paper,
         "figure.dpi": DPI, "savefig.dpi": DPI,
         "font.size": 8, "axes.titlesize": 8.5, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,

@@ -1,4 +1,4 @@
-"""What a synthetic environment shows the agents that train on it."""
+"""What a synthetic environment shows the agents that train on it, and what a bandit pays for."""
 
 import dataclasses
 from pathlib import Path
@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop
 from control.loops.rollout import rollout
-from control.reports.bandit import draw_paid
 from control.reports.sheets import WIDTH, balanced, rows, sheet
 from control.reports.style import COLOURS, Look, look_of
 from envs.base import Environment
@@ -18,8 +18,10 @@ from envs.make import make_environment
 from models.contract import Policy
 from models.proxies.files import Proxy
 from models.proxies.synthetic.networks import Networks
+from models.spaces import Discrete
 
 _AGENTS, _EPISODES, _BINS = 10, 10, 60
+_REWARD_BINS, _ACTIONS, _PANELS = 25, 41, 9
 
 
 def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
@@ -91,22 +93,16 @@ _NAMES = {
 }
 
 
-def picture(proxy: Proxy, folder: Path, settings: Settings, name: str = "behaviour") -> Path:
+def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     """``behaviour.png`` in ``folder``: histograms of `behaviour`, one panel per dimension of the state and one for the
     reward. Beside it, of a bandit, ``behaviour_reward.png``: what it pays for."""
     look = look_of(settings.run)
     ending = (look.formats or ("png",))[0]
-    path, data, bandit = folder / f"{name}.{ending}", behaviour(proxy, settings), proxy.config.proxy == "bandit"
+    path, data, bandit = folder / f"behaviour.{ending}", behaviour(proxy, settings), proxy.config.proxy == "bandit"
     draw_behaviour(path, data, proxy.game, bandit, look)
     if bandit:
-        draw_rewards(folder / f"{name}_reward.{ending}", data, proxy, look)
+        draw_rewards(folder / f"behaviour_reward.{ending}", data, proxy, look)
     return path
-
-
-def draw_rewards(path: Path, data: dict[str, np.ndarray], proxy: Proxy, look: Look) -> Path:
-    """What a bandit pays for in the states of `behaviour` (`draw_paid`)."""
-    states = torch.from_numpy(data["synthetic"][:, :-1])
-    return draw_paid(path, proxy, states, names_of(proxy.game, states.shape[1]), look)
 
 
 def names_of(game: str, size: int) -> list[str]:
@@ -147,3 +143,67 @@ def draw_behaviour(path: Path, data: dict[str, np.ndarray], game: str, bandit: b
             axis.set(xlabel=name, ylim=(1e-4, 2))
             if i in np.cumsum([0, *lengths]):
                 axis.set_ylabel("share of samples")
+
+
+def paid(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[Tensor, Tensor]:
+    """Actions ``[K]``, of continuous ones the values of one coordinate with the others at the middle of their ranges,
+    and the reward ``[K, N]`` of each in ``states [N, S]``."""
+    networks: Any = proxy.networks
+    program, actions, count = networks.program(proxy.parameters[None]), networks.actions, len(states)
+    if isinstance(actions, Discrete):
+        values = torch.arange(actions.n)
+        acted = values.view(-1, 1, 1).expand(-1, 1, count)
+    else:
+        low, high = torch.tensor(actions.low), torch.tensor(actions.high)
+        values = torch.linspace(float(low[coordinate]), float(high[coordinate]), _ACTIONS)
+        acted = ((low + high) / 2).repeat(_ACTIONS, 1, count, 1)
+        acted[..., coordinate] = values.view(-1, 1, 1)
+    return values, torch.cat([program.step(states[None], action).reward for action in acted])
+
+
+def in_bins(reward: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """Edges ``[_REWARD_BINS + 1]`` of one number ``seen [N]`` of the states, without its outermost 0.5 %, and the mean
+    reward ``[K, _REWARD_BINS]`` of ``reward [K, N]`` there, NaN where there is no state."""
+    low, high = seen.quantile(0.005), seen.quantile(0.995)
+    edges = torch.linspace(float(low), float(high) if high > low else float(low) + 1, _REWARD_BINS + 1)
+    at = torch.bucketize(seen.contiguous(), edges[1:-1])
+    inside = (seen >= edges[0]) & (seen <= edges[-1])
+    sums = torch.zeros(len(reward), _REWARD_BINS).index_add_(1, at[inside], reward[:, inside])
+    return edges, sums / torch.bincount(at[inside], minlength=_REWARD_BINS)
+
+
+def draw_rewards(path: Path, data: dict[str, np.ndarray], proxy: Proxy, look: Look) -> Path:
+    """What a bandit pays for: the mean reward of each action over each number of the states of `behaviour`, which
+    agents train on. Lines of discrete actions, and of continuous ones an image for each coordinate. Of many, the nine
+    where it depends most on the number of the state which actions are paid."""
+    states = torch.from_numpy(data["synthetic"][:, :-1])
+    networks: Any = proxy.networks
+    actions = networks.actions
+    discrete = isinstance(actions, Discrete)
+    panels = []
+    for coordinate in range(1 if isinstance(actions, Discrete) else actions.size):
+        values, reward = paid(proxy, states, coordinate)
+        for i, name in enumerate(names_of(proxy.game, states.shape[1])):
+            edges, means = in_bins(reward, states[:, i])
+            rise = (means[-1] - means[0])[means.isfinite().all(0)]  # from the least action to the largest
+            panels.append((float(rise.std()) if len(rise) > 1 else 0.0, coordinate, name, values, edges, means))
+    telling = sorted(range(len(panels)), key=lambda k: -panels[k][0])[:_PANELS]
+    shown = [panels[k] for k in sorted(telling)]
+    lengths = balanced(len(shown))
+    note = "means over the states that agents train on; other numbers of the action are at the middle of their ranges"
+    note = "means over the states that agents train on" if discrete or actions.size == 1 else note
+    title = f"what the synthetic bandit of {proxy.game} pays for"
+    with sheet(path, rows(*lengths), (WIDTH, 2.0 * len(lengths)), look, title=title, note=note) as axes:
+        for axis, (_, coordinate, name, values, edges, means) in zip(axes, shown, strict=True):
+            middles = (edges[1:] + edges[:-1]) / 2
+            if discrete:
+                for value, mean in zip(values.tolist(), means, strict=True):
+                    axis.plot(middles, mean, label=f"action {value}")
+                axis.set(xlabel=name, ylabel="reward")
+                continue
+            ends = (float(edges[0]), float(edges[-1]), float(values[0]), float(values[-1]))
+            image = axis.imshow(means, origin="lower", extent=ends, aspect="auto")
+            axis.set(xlabel=name, ylabel="action" if actions.size == 1 else f"action {coordinate}")
+            axis.grid(False)
+            axis.figure.colorbar(image, ax=axis, label="reward")
+    return path

@@ -48,20 +48,25 @@ def over_seeds(values: Sequence[float]) -> dict[str, Any]:
 
 
 def table(title: str, summary: dict[str, Any]) -> str:
-    """The summary of each group as text: one row per seed and three for the aggregates."""
+    """The summary of each group as text (`rows_of_seeds`)."""
     lines = [f"{f'{title}: returns' if title else 'Returns'}, mean of the last tenth of the epochs (best epoch)"]
     for label, group in summary.items():
-        shown = list(group["over_seeds"])
-        steps = "steps of all agents" if of_search(shown) else "env steps"
-        rows = [[label, "epochs", steps, *(TAGS[tag].short for tag in shown)]]
-        for seed, numbers in group["seeds"].items():
-            cells = [f"{_number(numbers[tag]['last'])} ({_number(numbers[tag]['best'])})" for tag in shown]
-            rows.append([f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}", *cells])
-        best = group.get("best_over_seeds", {})
-        columns = [aggregates(group["over_seeds"][tag], best.get(tag)) for tag in shown]
-        rows += [[name, "", "", *(column[name] for column in columns)] for name in AGGREGATES]
-        lines += ["", *aligned(rows)]
+        (_, *head), *rows = rows_of_seeds(group)
+        lines += ["", *aligned([[label, *head], *rows])]
     return "\n".join(lines)
+
+
+def rows_of_seeds(group: dict[str, Any]) -> list[list[str]]:
+    """The summary of a group as a table: the names of the columns, a row for each seed and three for the aggregates."""
+    shown = list(group["over_seeds"])
+    steps = "steps of all agents" if of_search(shown) else "env steps"
+    rows = [["seed", "epochs", steps, *(TAGS[tag].short for tag in shown)]]
+    for seed, numbers in group["seeds"].items():
+        cells = [f"{number_text(numbers[tag]['last'])} ({number_text(numbers[tag]['best'])})" for tag in shown]
+        rows.append([f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}", *cells])
+    best = group.get("best_over_seeds", {})
+    columns = [aggregates(group["over_seeds"][tag], best.get(tag)) for tag in shown]
+    return rows + [[name, "", "", *(column[name] for column in columns)] for name in AGGREGATES]
 
 
 def aligned(rows: Sequence[Sequence[str]], least: Sequence[int] = ()) -> list[str]:
@@ -85,18 +90,18 @@ def seeds_text(counts: Sequence[int]) -> str:
     return f"{'-'.join(map(str, fewest_and_most))} seed{'s' * (max(counts) > 1)}"
 
 
-def _number(value: float | None) -> str:
+def number_text(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:.1f}" if abs(value) >= 1 or value == 0 else f"{value:#.3g}"  # rewards per step are small
+    return f"{value:,.1f}" if abs(value) >= 1 or value == 0 else f"{value:#.3g}"  # rewards per step are small
 
 
 def aggregates(over: dict[str, Any], best: dict[str, Any] | None = None) -> dict[str, str]:
     """What the rows `AGGREGATES` show of the numbers that `over_seeds` gave, in brackets also those of ``best``."""
     low_high = over["iqm_interval"]
     few = {1: "one seed", 2: "two seeds"}.get(over["n"], "-")
-    span = f"{_number(low_high[0])} to {_number(low_high[1])}" if low_high else few
-    texts = dict(zip(AGGREGATES, (_number(over["mean"]), _number(over["iqm"]), span), strict=True))
+    span = f"{number_text(low_high[0])} to {number_text(low_high[1])}" if low_high else few
+    texts = dict(zip(AGGREGATES, (number_text(over["mean"]), number_text(over["iqm"]), span), strict=True))
     if best is None:
         return texts
     return {name: f"{texts[name]} ({text})" for name, text in aggregates(best).items()}

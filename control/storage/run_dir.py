@@ -21,7 +21,6 @@ from models.settings import SettingError, UserError
 
 KEYS = ("epoch", "env_steps", "seed")
 LARGEST = 500_000_000  # bytes of a metrics.csv
-_LONGEST_LINE = 1_000_000  # characters; of a row
 LAST = Path("checkpoints", "last.ckpt")  # in the folder of a run: what --resume goes on from
 _VERSION = re.compile(r"version_(\d+)")
 
@@ -264,20 +263,14 @@ def _rows(path: Path) -> Iterator[tuple[list[str], Sequence[float]]]:
                 raise ValueError(f"{len(cells)} cells instead of {len(columns)}")
             keys = array("q", [int(cell) for cell in cells[: len(KEYS)]])  # OverflowError beyond 64 bits
             yield cells, [*keys, *[float(cell or math.nan) for cell in cells[len(KEYS) :]]]
+    except UnicodeError as error:
+        raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: it is no text in UTF-8") from error
     except (OSError, ValueError, OverflowError, csv.Error) as error:
-        where = "" if isinstance(error, UnicodeError) else where  # which says its place itself
         reason = getattr(error, "strerror", None) or error
         raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: {where}{reason}") from error
 
 
 def _lines(path: Path) -> Iterator[str]:
     """The lines of a file without their ends. A last line that was cut off is left out."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            while line := file.readline(_LONGEST_LINE):
-                if line.endswith("\n"):
-                    yield line[:-1]
-                elif len(line) == _LONGEST_LINE:
-                    raise ValueError(f"a line has more than {_LONGEST_LINE:,} characters")
-    except UnicodeDecodeError:
-        path.read_text(encoding="utf-8")  # raises it with its place in the file, not in the part that was read last
+    with open(path, encoding="utf-8") as file:
+        yield from (line[:-1] for line in file if line.endswith("\n"))

@@ -179,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = flags.parse_args(argv)
 
     def make() -> None:
-        out = figure_to_write("out", given.out, look_of(given))
+        out = figure_to_write("out", given.out)
         check_number("discount", given.discount, minimum=0, maximum=1)
         if given.kind == "curves" and len(given.source) > 1:
             raise SettingError(f"source is {' '.join(given.source)!r}; allowed for curves: one file")

@@ -113,7 +113,7 @@ def make(given: argparse.Namespace) -> None:
     held_out = "held-out: 64 new agents, 10 episodes each; line: 95 % bootstrap interval of the interquartile mean"
     notes += [held_out] * bool(reports)
     height = 2.1 * bool(found) + max(2.3, 0.22 * len(results)) * bool(games or results)
-    with Book(figure_to_write("out", given.out, look_of(given)), look_of(given), given.numbers) as book, book.sheet(
+    with Book(figure_to_write("out", given.out), look_of(given), given.numbers) as book, book.sheet(
         cells, (WIDTH, height), note="; ".join([*notes, SOLVED])
     ) as axes:  # fmt: skip
         for kind, words in WORDS.items():

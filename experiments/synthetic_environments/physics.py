@@ -168,7 +168,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     def run() -> None:
         check_given(given, LAYOUT, agents=1, episodes=1, real_steps=1)
         check_number("spread", given.spread, **BOUNDS)
-        given.out = given.out and figure_to_write("out", given.out, look_of(given))
+        given.out = given.out and figure_to_write("out", given.out)
+        look_of(given)  # a wrong format is refused before anything is measured
         torch.set_num_threads(1)
         numbers = numbers_in("numbers", given.numbers, LAYOUT) if given.numbers else measure(given)
         if given.numbers and not drawable(numbers):

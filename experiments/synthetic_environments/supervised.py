@@ -172,7 +172,7 @@ def draw(given: argparse.Namespace, results: dict[str, Any]) -> None:
     note = "violins: density of the agents' mean returns; diamonds: interquartile means; all agents "
     note += "train for as many steps, with drawn learning rates; bars: mean and standard deviation"
     size = (WIDTH, 2.6 * len(results))
-    with Book(figure_to_write("out", given.out, look_of(given)), look_of(given), given.json) as book, book.sheet(
+    with Book(figure_to_write("out", given.out), look_of(given), given.json) as book, book.sheet(
         grid(2 * len(results), 2), size, note=note, widths=[1.9, 1.0]
     ) as axes:  # fmt: skip
         for (game, row_of), (left, right) in zip(results.items(), zip(axes[::2], axes[1::2], strict=True), strict=True):
@@ -206,7 +206,8 @@ def draw(given: argparse.Namespace, results: dict[str, Any]) -> None:
 def make(given: argparse.Namespace) -> None:
     """Measure what is missing, print the table and draw the figure."""
     check_given(given, LAYOUT, agents=1, models=1, steps=1)
-    figure_to_write("out", given.out, look_of(given))
+    figure_to_write("out", given.out)
+    look_of(given)  # a wrong format is refused before anything is measured
     results = numbers_in("json", given.json, LAYOUT) if given.draw else measure(given)
     table(results)
     draw(given, results)
