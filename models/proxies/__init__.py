@@ -1,1 +1,1 @@
-"""Proxies: learned environments and rewards that agents train on. `contract` says what a kind of proxy must have."""
+"""Proxies: learned environments and rewards that agents train on. `contract` is the interface of a kind of proxy."""

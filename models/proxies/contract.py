@@ -1,4 +1,4 @@
-"""What a proxy is to the search for it: a learned environment or reward that fresh agents train on.
+"""The interface between a search and its proxies: learned environments or rewards that fresh agents train on.
 
 A kind of proxy is a folder here and a file of the same name in ``envs/``. Its ``config.py`` has ``Config``, which
 derives from `models.proxies.search.SearchConfig` and adds what the proxy is, and ``FAMILY`` (`models.family.Family`,
@@ -28,14 +28,14 @@ class Parameters(Protocol):
         """First parameters ``[M, D]`` float32, one row a stream."""
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Each network's own part of ``flat [M, D]``, views ``[M, *]`` by name; histograms are drawn of them."""
+        """Views ``[M, *]`` of ``flat [M, D]``, one for each network by name. TensorBoard shows their histograms."""
 
     def named(self, flat: Tensor) -> dict[str, Tensor]:
         """Views of ``flat [D]`` as the file has them: weights ``[out, in]`` and biases ``[out]`` of layer i of a part,
         ``reward.0.weight``."""
 
     def target(self, flat: Tensor) -> Policy:
-        """The policy that each of ``flat [M, D]`` rewards. Raises SettingError where the kind does not say which."""
+        """The policy that each reward of ``flat [M, D]`` defines. Raises SettingError if this kind defines none."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Proxies on disk for the trainer: the layers of an `understudy` file as one flat tensor, and its text as our own
+"""Reading and writing proxies for the trainer: the layers of an `understudy` file as one flat tensor, and its text as
 settings. The format and its validation are `understudy.files`."""
 
 import importlib
@@ -101,8 +101,8 @@ def save(
 
 
 def load(name_or_path: str | Path) -> Proxy:
-    """The proxy of a file, of a search's folder, or of a shipped name. Raises ProxyError, one line with the path, where
-    there is none that can be used, and for settings of the search that are none."""
+    """Load the proxy of a file, of a search's folder, or of a shipped name. Raises ProxyError, one line with the path,
+    if there is no usable proxy, or if its settings are invalid."""
     file = understudy.load(name_or_path)
     own = implementations()[searching(file.kind)]
     known = kinds(own.config)
@@ -132,8 +132,8 @@ def load(name_or_path: str | Path) -> Proxy:
 
 
 def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, game: str) -> Tensor:
-    """Parameters ``[D]`` of another proxy, from which a search with these settings starts. Raises SettingError where it
-    is of another kind, shape or environment."""
+    """Parameters ``[D]`` of another proxy, from which a search with these settings starts. Raises SettingError if its
+    kind, shape or environment differs."""
     try:
         found = load(name_or_path)
     except ProxyError as error:

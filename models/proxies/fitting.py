@@ -11,9 +11,11 @@ _UPDATES, _LR, _BATCH = 3000, 3e-3, 512
 
 @torch.no_grad()
 def fit(mlp: Mlp, own: Tensor, inputs: Tensor, wanted: Tensor, lesson: tuple[int, float] | None = None) -> Tensor:
-    """Parameters ``[M, P]`` of ``mlp`` that give about ``wanted [M or 1, N, O]`` for ``inputs [M or 1, N, I]``; from
-    ``own [M, P]``, by Adam on the mean squared error of batches of 512, with a step size that falls to zero. A
-    ``lesson`` is so many updates, of all rows, and the first step size."""
+    """Fit parameters ``[M, P]`` of ``mlp`` so that ``inputs [M or 1, N, I]`` give ``wanted [M or 1, N, O]``.
+
+    Starts from ``own [M, P]``. Adam minimises the mean squared error of batches of 512, with a learning rate that
+    decays to zero. ``lesson`` is a number of updates on all rows and the initial learning rate.
+    """
     own = own.clone()
     updates, lr = lesson or (_UPDATES, _LR)
     adam = MemberAdam(own, torch.full((len(own),), lr))

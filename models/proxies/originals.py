@@ -1,4 +1,4 @@
-"""Learned environments and rewards in files of other projects, read without running what the files say.
+"""Readers of learned environments and rewards in files of other projects. They run no code from the files.
 
 [F] Ferreira et al. 2022 (learning_environments) save ``{"model": state_dict, "config": settings}`` by ``torch.save``.
 [L] Liesen et al. 2024 (synthetic-gymnax) pickle Flax parameters. A pickle names functions that rebuild its content:

@@ -1,7 +1,7 @@
-"""Settings of every search for a proxy, whatever the proxy is: the search itself, and the choice of its winner.
+"""Settings that all searches for proxies share: the search itself, and the choice of its winner.
 
-The ``Config`` of a proxy's folder is what the proxy is, and these: ``class Config(SearchConfig, ...)``. The only
-home of their defaults and ranges; imports no torch. Sources, [F] and [L]: `models.proxies.synthetic.config`.
+Each kind of proxy adds its settings: ``class Config(SearchConfig, ...)`` in its folder. Defaults and ranges of the
+shared ones stand here alone. Imports no torch. Sources, [F] and [L]: `models.proxies.synthetic.config`.
 """
 
 import functools
@@ -31,7 +31,7 @@ _choice = functools.partial(setting, section="choosing the winner")
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """The networks that a proxy is made of."""
+    """Sizes and activation of a proxy's networks."""
 
     proxy_hidden_size: int = width(128, "units of each hidden layer of the networks [F]", section="proxy")
     proxy_hidden_layer: int = _network(1, "hidden layers of the networks [F]; 0: linear ones", minimum=0, maximum=16)
@@ -193,7 +193,7 @@ class SearchConfig:
         return self.deploy_steps or self.inner_steps
 
     def at(self, generation: int) -> "SearchConfig":
-        """The settings of a generation, counted from 1: those of its phase, and the limit of its tests."""
+        """The settings of a generation, counted from 1, with the values of its phase and the limit of its tests."""
         limited = self if self.test_limit_first is None else replace(self, test_limit=self._limit_at(generation))
         if self.second_phase is None or generation <= self.second_phase:
             return limited
@@ -228,7 +228,7 @@ def ineffective(config: SearchConfig) -> dict[str, str]:
 
 
 def validate(config: SearchConfig) -> str | None:
-    """What is wrong with a combination of settings, as one line; None where nothing is."""
+    """The error in a combination of settings, as one line; None if there is none."""
     if config.mirrored and config.population % 2:
         return f"population is {config.population}; allowed with mirrored: an even number"
     if config.strategy == "ars" and not config.mirrored:
@@ -270,7 +270,7 @@ def validate(config: SearchConfig) -> str | None:
 
 
 def _growing(config: SearchConfig) -> str | None:
-    """What is wrong with a limit of tests that grows."""
+    """The error in the settings of a growing test limit; None if there is none."""
     first, last, grows = config.test_limit_first, config.test_limit, config.test_limit_grows
     if first is None:
         return None

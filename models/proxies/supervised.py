@@ -26,7 +26,7 @@ _WIDE = 0.5  # standard deviation of wide first states, as a share of the larges
 
 class Transitions(NamedTuple):
     """``obs [N, S]``, ``action [N]`` int64 or ``[N, A]``, ``reward [N]``, ``next_obs [N, S]``, and ``ended [N]``, 1
-    where the episode ended there, which a time limit is not. Rows of one episode follow one another."""
+    at termination and 0 at a time limit. Rows of an episode are consecutive."""
 
     obs: Tensor
     action: Tensor
@@ -54,7 +54,7 @@ class Transitions(NamedTuple):
 
 
 class Fit:
-    """The scales of what the networks of a synthetic MDP read and give, and their losses.
+    """Scales of the inputs and outputs of a synthetic MDP's networks, and the losses of a fit.
 
     Within the fit all inputs and targets have mean 0 and variance 1; `folded` puts these scales into the first and the
     last layers. A target that never varies is a constant: its scale is 0.
@@ -74,7 +74,7 @@ class Fit:
         }
 
     def inputs(self, rows: Transitions) -> Tensor:
-        """What the networks read, ``[N, A + S]``: the action, one-hot where discrete, then the state."""
+        """Inputs of the networks, ``[N, A + S]``: the action (one-hot if discrete), then the state."""
         discrete = isinstance(self.networks.actions, Discrete)
         action = F.one_hot(rows.action, self.networks.action_size) if discrete else rows.action
         return torch.cat([action.float(), rows.obs], 1)
@@ -98,7 +98,7 @@ class Fit:
         return self.scaled("state", rows.next_obs), self.scaled("reward", rows.reward[:, None]), rows.ended[:, None]
 
     def scaled(self, name: str, values: Tensor) -> Tensor:
-        """Outputs of a network in standard deviations; where they never vary, differences from that constant."""
+        """Standardised outputs of a network. Outputs that never vary are only centred."""
         center, spread = self.targets[name]
         return (values - center) / spread.where(spread > 0, 1.0)
 
@@ -117,19 +117,20 @@ class Fit:
         return flat
 
     def start_wide(self, flat: Tensor, streams: Streams) -> None:
-        """Give the initial-state network of ``flat [1, D]``, where there is one, wide first states: normal ones around
-        0, with half the largest size met as standard deviation of each number."""
+        """Fit the initial-state network of ``flat [1, D]``, if there is one, to wide initial states: normal, with mean
+        0 and half of the largest absolute value in the data as standard deviation of each number."""
         if "initial" in self.networks.parts:
             own, noise = self.networks.split(flat)["initial"], streams.normal(4096, self.networks.latent)
             own.copy_(fit(self.networks.parts["initial"], own, noise, noise * self.largest * _WIDE))
 
     def errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
-        """How far the synthetic environment ``flat [1, D]`` (`folded`) is from ``rows``, by name.
+        """Errors of the synthetic environment ``flat [1, D]`` (`folded`) on ``rows``, by name.
 
-        Losses as `transition_losses`; ``ends_missed`` and ``ends_false`` are shares of the ends and of the other steps.
-        For ``rollout_error`` it starts where a piece of an episode does and goes on by itself with the recorded
-        actions: the root mean square over the state's numbers, in standard deviations, at the last step; the median
-        over pieces. ``rollout_ends`` is the share of pieces that it ends elsewhere. NaN where nothing can be measured.
+        Losses are as in `transition_losses`. ``ends_missed`` and ``ends_false`` are shares of the ends and of the other
+        steps. ``rollout_error`` is measured at the last step of closed-loop rollouts, which start at the first state
+        of a piece of an episode and take the recorded actions. It is the root mean square over the state's numbers, in
+        standard deviations, and the median over pieces. ``rollout_ends`` is the share of pieces whose rollout ends at
+        another step. An error without data is NaN.
         """
         program, last = self.networks.program(flat), len(rows.obs) - 1
         out = program.step(rows.obs[None], rows.action[None])
@@ -151,5 +152,5 @@ class Fit:
 
 
 def _spread(values: Tensor) -> Tensor:
-    """Standard deviations ``[S]`` of ``values [N, S]``, 0 where all are equal."""
+    """Standard deviations ``[S]`` of ``values [N, S]``, exactly 0 for equal values."""
     return values.std(0, correction=0).where(values.amax(0) > values.amin(0), 0.0)

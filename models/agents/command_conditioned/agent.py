@@ -1,7 +1,7 @@
 """Upside-Down RL, RCP-R and RCP-A: one agent, three settings.
 
-Read top to bottom: what is remembered (`observe`), how the policy is fitted to what happened (`learn`). What is
-commanded is in commands.py. Deviations from the papers and the public code are listed in
+Read top to bottom: storing episodes (`observe`), then fitting the policy to them (`learn`). Commands are drawn in
+commands.py. Deviations from the papers and the public code are listed in
 docs/command_conditioned.md.
 """
 
@@ -83,8 +83,9 @@ class Agent(EpisodeAgent):
         return self.policy(self.trunk(obs), command * self.commands.scale.unsqueeze(1))
 
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Remember whole episodes and make the next exploration commands from them. ``validate`` gives the loss on
-        them, ``{"validation_loss": [M]}``, or nothing where it is switched off or steps have no command yet (RCP-A)."""
+        """Store whole episodes and derive the next exploration commands from them. With ``validate``, also return the
+        loss on these episodes, ``{"validation_loss": [M]}``. Empty if validation is off, or if steps have no command
+        yet (RCP-A)."""
         discounted = discounted_returns(trajectory.reward, trajectory.valid, self.config.discount)
         episodes = [self._episodes(trajectory, discounted, m) for m in range(self.members)]
         metrics = {}
@@ -139,8 +140,8 @@ class Agent(EpisodeAgent):
         return super().status() | {"train/buffer_size": torch.tensor(held)} | self._seen()
 
     def _seen(self) -> dict[str, Tensor]:
-        """The smallest and largest return ``[M]`` of the episodes in memory, as commands have them; empty where no
-        return is commanded."""
+        """The smallest and largest return ``[M]`` of the episodes in memory, in the commands' units. Empty if no
+        command is a return."""
         names = [name for name in ("rtg", "cum_rew") if name in self.commands.names]
         if not names:
             return {}
@@ -202,12 +203,12 @@ class Agent(EpisodeAgent):
         for m, seen in enumerate(memory.column("rtg")):
             ended = torch.stack([episode.extras["terminated"] for episode in memory.episodes[m]])
             last[m] = last[m] * scale[m] * ~ended * float(config.bootstrap_truncation)
-            # Where an episode is cut off the network may only extrapolate (a lander can climb for ever), and
-            # bootstrapping from that feeds on itself; no value lies outside the returns seen.
+            # At a time limit the network may have to extrapolate (a lander can climb for ever), and bootstrapping
+            # from an extrapolation feeds on itself. So values are clamped to the returns in memory.
             values[m] = (values[m] * scale[m]).clamp(seen.min(), seen.max())
             last[m] = last[m].clamp(seen.min().clamp(max=0), seen.max().clamp(min=0))
         memory.set_column("value", torch.cat(values))
-        # Episodes side by side, [T, N], those of the members in turn.
+        # Episodes side by side, [T, N], ordered by member.
         lengths = [len(episode) for episodes in memory.episodes for episode in episodes]
         columns = (memory.column("reward"), values)
         reward, value = (pad_sequence(torch.cat(column).split(lengths)) for column in columns)
@@ -239,12 +240,12 @@ class Agent(EpisodeAgent):
         return [out[m, : len(values)] for m, values in enumerate(obs)]
 
     def _value(self, obs: Tensor) -> Tensor:
-        """Values ``[M, B]`` in the network's own units; the trunk of an image agent is the policy's, held fixed."""
+        """Values ``[M, B]``, in units of `_value_scale`. An image agent shares the policy's trunk, without gradient."""
         assert self.value
         return self.value(self.trunk(obs).detach()).squeeze(-1)
 
     def _value_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean squared error in the network's own units."""
+        """Mean squared error, in units of `_value_scale`."""
         obs, target = self.memory.gather(slots, ["obs", "value_target"])
         loss = (self._value(obs) - target / self._value_scale().unsqueeze(1)).square().mean(1)
         return loss, loss.detach()
@@ -268,8 +269,8 @@ class Agent(EpisodeAgent):
 class CommandedPolicy(Policy):
     """Actions in E episodes of every member under commands ``[M, E, C]``, which it draws and counts down.
 
-    ``sample`` draws actions, else the greatest is taken; ``exact`` takes the mean of the commands, and ``given``
-    replaces some (see `Commands.draw`).
+    ``sample`` draws actions instead of taking the most likely one. ``exact`` uses the mean command instead of drawing
+    one, and ``given`` overrides some commands (see `Commands.draw`).
     """
 
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool, exact: bool, given: Command):

@@ -1,4 +1,4 @@
-"""The commands that agents give themselves: what is asked for, and the scale in which networks see it."""
+"""The distribution of commands during exploration, and the scale of a command as a network input."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,14 +10,15 @@ from models.memory import EpisodeMemory
 from models.streams import Streams
 
 COMMANDS = ("rtg", "cum_rew", "horizon", "advantage")
-REACH = 5.0  # automatic scales bring the data into about +-5, where the authors' values put LunarLander's
+REACH = 5.0  # automatic scales map the data to about [-5, 5], as the authors' scales do on LunarLander
 _CALLED = {"rtg": "return", "cum_rew": "return", "horizon": "horizon", "advantage": "advantage"}  # by users
 
 
 class Commands(nn.Module):
     """The distribution of each member's next commands, of C numbers called ``names``, in raw units.
 
-    ``mean`` and ``spread [M]`` are those of the return or advantage, ``horizon [M]`` is the number of steps. The
+    ``mean`` and ``spread [M]`` are the mean and standard deviation of the return or advantage, ``horizon [M]`` is the
+    number of steps. The
     reaches ``[M]`` say how large returns, horizons and advantages get; ``scale [M, C]`` is the factor on each command.
     """
 
@@ -58,7 +59,7 @@ class Commands(nn.Module):
         return self.mean.unsqueeze(1) + self.spread.unsqueeze(1) * (torch.zeros_like(noise) if exact else noise)
 
     def returns(self, command: Tensor) -> Tensor | None:
-        """The return that is asked for, ``[M, E]``; None where none is commanded."""
+        """The commanded return ``[M, E]``; None if no command is a return."""
         column = self.column.get("rtg", self.column.get("cum_rew"))
         return None if column is None else command[..., column].clone()
 

@@ -15,7 +15,7 @@ from models.settings import nonlinearity, setting, width
 
 @dataclass(frozen=True)
 class Config:
-    """Hyperparameters of UDRL, RCP-R and RCP-A. Defaults are UDRL's; `FAMILY` holds what the others change."""
+    """Hyperparameters of UDRL, RCP-R and RCP-A. Defaults are UDRL's; `FAMILY` holds the other defaults."""
 
     # Network
     network: str = setting(

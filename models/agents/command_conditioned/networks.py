@@ -1,5 +1,5 @@
 """The policies of the family: ``obs [M, B, O]`` and scaled ``command [M, B, C]`` in, logits or action means ``[M, B,
-outputs]`` out. ``activation`` is that of the hidden layers; published is ReLU."""
+outputs]`` out. ``activation`` follows each hidden layer; the papers use ReLU."""
 
 from itertools import pairwise
 

@@ -25,9 +25,9 @@ class Agent(Replaying):
     """``act / observe / learn``, one step of all members after another. E is ``config.num_envs``.
 
     Target: ``r + discount * Q_target(s', argmax_a Q(s', a))``, r alone after termination; a time limit is no
-    end. ``intrinsic`` adds a reward for novelty to those of a batch (`models.curiosity`). Mean squared error, Adam, and
-    a soft target update after every gradient step. Member m explores, remembers and learns by its own streams; with
-    ``vary_hp`` it has its own hyperparameters, drawn from its seed. Members must then come from one group of `groups`.
+    end. ``intrinsic`` adds a novelty bonus to the rewards of a batch (`models.curiosity`). Mean squared error, Adam,
+    and a soft target update after every gradient step. Each member has separate random streams. With ``vary_hp`` it
+    also has separate hyperparameters, drawn from its seed; all members must then come from one group of `groups`.
     """
 
     action_kinds = (Discrete,)
@@ -136,7 +136,7 @@ class Agent(Replaying):
         super().select(members)
 
     def measured(self) -> dict[str, Tensor]:
-        """Epsilon now; what the latest update found of its batch, NaN where there was none since the last call."""
+        """Epsilon, and statistics of the latest batch, ``[M]`` by tag. NaN without an update since the last call."""
         names = ("train/q_mean", "train/explained_variance", "train/grad_norm")
         found = dict.fromkeys(names, torch.full((self.members,), torch.nan))
         if self._latest:

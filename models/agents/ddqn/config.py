@@ -15,7 +15,7 @@ from models.settings import nonlinearity, setting, width
 
 @dataclass(frozen=True)
 class Config(Intrinsic):
-    """Hyperparameters of DDQN and DuelingDDQN. `FAMILY` holds what the dueling form changes."""
+    """Hyperparameters of DDQN and DuelingDDQN. `FAMILY` holds the defaults of the dueling form."""
 
     # Network
     head: str = setting(
@@ -78,7 +78,7 @@ def validate(config: Config) -> str | None:
     return varied.validate(config)
 
 
-# One set of defaults for all environments. What agents on a proxy need is in the presets of that proxy's config.
+# One set of defaults for all environments. Defaults of agents on a proxy are in the presets of that proxy's config.
 FAMILY = Family(
     config=Config,
     implementations={"DDQN": {}, "DuelingDDQN": {"head": "dueling"}},

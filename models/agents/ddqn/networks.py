@@ -12,7 +12,7 @@ from models.streams import Streams
 
 class Dueling:
     """Features (no activation on top), then a value and an advantage of one hidden layer each:
-    ``Q = V + A - mean(A)``. ``sizes`` and methods are those of `Mlp`.
+    ``Q = V + A - mean(A)``. Arguments and methods are as in `Mlp`.
 
     Source: Wang et al. 2016, eq. 9, with the mean over the actions of each row. The public code of Ferreira et al.
     takes it over the whole batch: ``dueling_mean="batch"``.

@@ -38,8 +38,8 @@ class Agent(StepAgent):
     observations by the exploring policy, and learns from every imagined step, weighted by the probability that its
     episode got there. Mean squared error, `AdamW`, a copy to the target network every so many steps.
 
-    ``dynamics`` is the environment itself, for the perfect model alone. Member m acts, remembers and learns by its own
-    streams. An update has fixed shapes and asks the device for nothing, so that it can be captured as a graph.
+    ``dynamics`` is the environment itself, for the perfect model alone. Each member has separate
+    random streams. An update has fixed shapes and never waits for the device, so it can be captured as a graph.
     """
 
     action_kinds = (Discrete,)
@@ -161,7 +161,7 @@ class Agent(StepAgent):
             batch = self.replay.batch(numbers["starts"])
         self._latest = self._improve(batch, numbers)
         self.values.optimizer.update([self._latest.gradient])
-        # A captured graph writes its next results where these are.
+        # A captured graph overwrites these tensors in its next replay.
         return losses | {"loss": self._latest.loss.clone()}
 
     def _gradient(self, batch: Any, numbers: dict[str, Tensor]) -> Update:
@@ -170,8 +170,8 @@ class Agent(StepAgent):
         return imagined(self.values, self.model, batch, numbers)
 
     def measured(self) -> dict[str, Tensor]:
-        """Means of the model's losses, and of what was acted by, ``[M]`` since the last call, by tag; and how much the
-        values explain of the latest update's goals."""
+        """Means ``[M]`` since the last call, by tag: losses of the model and statistics of exploration. Also the
+        explained variance of the latest update's targets."""
         means = {f"model/{name}_loss": total / self._updates for name, total in self._sums.items() if name != "loss"}
         self._sums, self._updates = {}, 0
         if self._latest is not None:
@@ -208,7 +208,7 @@ class Agent(StepAgent):
 
 
 def _has_bits(config: Config, spaces: Spaces) -> bool:
-    """Whether observations are remembered and predicted as bits. Raises SettingError where they cannot be."""
+    """Whether observations are stored and predicted as bits. Raises SettingError if they are no bits."""
     if config.binary_obs and not spaces.binary:
         raise SettingError("binary_obs is True, but observations of this game are numbers; allowed: false, or null")
     bits = spaces.binary if config.binary_obs is None else config.binary_obs

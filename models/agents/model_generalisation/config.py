@@ -19,14 +19,15 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     for game, of_game in GAMES.items()
     for regime, of_regime in REGIMES.items()
 }
-# The values where neither the game nor a preset has others.
+# Defaults if neither the game nor a preset has a value.
 _USUAL = PRESETS["procmaze_high"]
 
 
 @dataclass(frozen=True)
 class Config:
-    """Hyperparameters of ER, PerfectModel, SimpleModel, CategoricalLatent and GaussianLatent. Defaults are those of ER
-    in the high-data regime on ProcMaze; `IMPLEMENTATIONS` holds what others change, presets.py the other cells."""
+    """Hyperparameters of ER, PerfectModel, SimpleModel, CategoricalLatent and GaussianLatent. Defaults are ER's
+    in the high-data regime on ProcMaze; `IMPLEMENTATIONS` holds the other agents' defaults, presets.py the other cells.
+    """
 
     num_envs: ClassVar[int] = 1  # environments per member
 
@@ -199,7 +200,7 @@ def preset_game(preset: str) -> str | None:
 
 
 def changeable(config: Config) -> tuple[str, ...]:
-    """What a resumed run may change: the device, for random numbers are the CPU's everywhere."""
+    """Settings that a resumed run may change. The device is one, because random numbers are drawn on the CPU."""
     return ("accelerator",)
 
 

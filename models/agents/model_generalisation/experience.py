@@ -1,4 +1,4 @@
-"""What was lived through, to learn from again: transitions, bits as bytes, or states of the environment itself."""
+"""Replay buffers: transitions, with bits stored as bytes, or states of the environment."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +23,9 @@ class Batch:
 
 
 class Transitions(ReplayBuffer):
-    """A row holds the observations (bytes where they are ``bits``), the reward, and the action, which is stored as its
-    complement, below zero, where the episode terminated with it: 2 O + 5 bytes for up to 128 actions."""
+    """A replay buffer of observations, rewards and actions. Observations are stored as bytes if they are ``bits``. An
+    action that ended the episode is stored as its complement, below zero. So a row takes 2 O + 5 bytes for up to 128
+    actions."""
 
     @staticmethod
     def layout(obs_size: int, actions: int, bits: bool) -> Columns:

@@ -1,4 +1,4 @@
-"""What imagines: the environment itself, a model of observations, a model of latent states."""
+"""Models that imagine rollouts: the environment itself, a model of observations, a model of latent states."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ Noise = Tensor | None
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What a learned model is made for: ``obs_size`` numbers or ``bits``, ``actions``, rollouts from ``starts`` rows of
-    a batch, members ``seeds``."""
+    """Sizes of a learned model: ``obs_size`` numbers or ``bits`` of an observation, number of ``actions``, number of
+    rows of a batch from which rollouts start (``starts``), and the members' ``seeds``."""
 
     obs_size: int
     actions: int
@@ -36,11 +36,11 @@ class ModelSpec:
 
 
 class Imagination(nn.Module):
-    """Encodes observations to what the action values see, learns from a batch (`fit`), and advances an imagined rollout
-    step by step. This base shows observations of ``size`` numbers as they are; it learns and imagines nothing.
+    """Encodes observations as inputs of the action values, learns from a batch (`fit`), and advances an imagined
+    rollout step by step. This base class passes observations of ``size`` numbers on, and has no model.
 
     ``noise`` has the shapes of the random numbers by the method that needs them, all drawn by ``draw``.
-    ``optimizer`` is None where nothing is learned.
+    ``optimizer`` is None if there is nothing to learn.
     """
 
     draw: Callable[..., Tensor] = staticmethod(Streams.uniform)
@@ -52,7 +52,7 @@ class Imagination(nn.Module):
         self.noise: Shapes = {}
 
     def encode(self, obs: Tensor, noise: Noise) -> Tensor:
-        """What the action values see of observations ``[M, B, O]``: ``[M, B, size]``."""
+        """Inputs of the action values, ``[M, B, size]``, for observations ``[M, B, O]``."""
         return obs
 
     def fit(self, batch: Any, noise: Noise) -> dict[str, Tensor]:
@@ -60,17 +60,17 @@ class Imagination(nn.Module):
         return {}
 
     def begin(self, start: Any, noise: Noise) -> tuple[Any, Tensor]:
-        """Rollouts from ``start``: what the model goes on from, and what is seen."""
+        """The first state of rollouts from ``start``, and the inputs of the action values there."""
         seen = self.encode(start.obs, noise)
         return seen, seen
 
     def step(self, state: Any, action: Tensor, noise: Noise) -> tuple[Any, Tensor, Any]:
-        """The next of both after ``action [M, B]``, and what `outcomes` wants of this step."""
+        """The next state and the next inputs after ``action [M, B]``, and the record of this step for `outcomes`."""
         raise NotImplementedError
 
     def outcomes(self, seen: Tensor, action: Tensor, kept: list[Any]) -> tuple[Tensor, Tensor]:
-        """Rewards, and probabilities that the episode continues, of all T steps: ``[M, T B]`` each. Of learned models
-        they depend on states and actions alone, so they are asked for once a rollout, and not once a step."""
+        """Rewards, and probabilities that the episode continues, of all T steps: ``[M, T B]`` each. They depend on
+        states and actions alone, so learned models compute them once a rollout instead of once a step."""
         raise NotImplementedError
 
 
@@ -116,7 +116,7 @@ class _Learned(Imagination):
         }  # fmt: skip
 
     def net(self, name: str, inputs: int, outputs: int) -> MlpNetwork:
-        """A network with weights of its own stream."""
+        """A network whose initial weights come from the stream of its ``name``."""
         streams = Streams.named(self.spec.seeds, f"weights of {name}")
         return network(self.config, inputs, outputs, streams, self.spec.device)
 
@@ -147,8 +147,8 @@ class _Learned(Imagination):
 
 
 class Simple(_Learned):
-    """A model of observations: each number of the next one by itself, a bit with its own probability, or a normal
-    variable of standard deviation 1."""
+    """A model of observations that predicts each number of the next one independently: a bit with a probability, or a
+    normal variable of standard deviation 1."""
 
     def __init__(self, config: Config, spec: ModelSpec):
         super().__init__(config, spec, spec.obs_size)
@@ -229,7 +229,7 @@ class Latent(_Learned):
 
 
 def _held(params: Params) -> Params:
-    """A distribution that no gradient goes into."""
+    """Parameters of a distribution without gradient."""
     return tuple(each.detach() for each in params)
 
 
@@ -251,7 +251,7 @@ def imagined(values: ActionValues, model: Imagination, start: Any, numbers: dict
         traces.append(trace)
         actions.append(action)
         kept.append(outcome)
-    # The policy's forward passes are those of the loss too: the values change only after the rollout.
+    # The loss reuses the policy's forward passes, because the values change only after the rollout.
     before, traces_together = torch.cat(every_seen[:-1], 1), [torch.cat(each, 1) for each in zip(*traces, strict=True)]
     chosen = torch.cat(actions, 1)
     reward, continues = model.outcomes(before, chosen, kept)

@@ -20,7 +20,7 @@ Params = tuple[Tensor, ...]
 def pick(probability: Tensor, uniform: Tensor) -> Tensor:
     """Draws of classes: ``probability [..., C]``, ``uniform [...]`` in [0, 1) -> ``[...]`` int64. The inverse of the
     distribution function, so that a draw takes one number."""
-    # The last class takes what rounding leaves over.
+    # Rounding errors of the sum go to the last class.
     return (probability.cumsum(-1)[..., :-1] <= uniform.unsqueeze(-1)).sum(-1)
 
 

@@ -1,18 +1,19 @@
-"""The sweep's best values for five agents in three environments, in the high- and the low-data regime: what the public
-code of [Y] (see config.py) prints beside figure 4 of the paper. config.py makes its defaults and presets of these
-tables.
+"""Best values of the paper's sweep for five agents in three environments, in the high- and the low-data regime.
+
+Source: the public code of [Y] (see config.py), for figure 4 of the paper. The defaults and presets in config.py come
+from these tables.
 """
 
 from typing import Any
 
-# What an environment needs, for every agent.
+# Settings of an environment, for all agents.
 GAMES: dict[str, dict[str, Any]] = {
     "procmaze": {"episodic_env": True},
     "buttongrid": {"episodic_env": False},  # never ends
     "panflute": {"episodic_env": False},  # never ends
 }
 
-# What a regime changes. High data is one update per step, as the defaults in config.py say. Low data has as many
+# Settings of a regime. High data is one update per step, as the defaults in config.py say. Low data has as many
 # updates over a tenth of the steps, and as many of them between two copies to the target network.
 REGIMES: dict[str, dict[str, Any]] = {
     "high": {},

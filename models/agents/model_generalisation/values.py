@@ -38,17 +38,17 @@ def one_hot(action: Tensor, actions: int) -> Tensor:
 
 
 class Update(NamedTuple):
-    """What an update of the values goes by, and what it may be judged by."""
+    """Loss and gradient of an update of the values, and the numbers by which it is measured."""
 
     loss: Tensor  # [M]
     gradient: Tensor  # [M, D]
     taken: Tensor  # [M, B], values of the actions that were taken, before the update
     goal: Tensor  # [M, B]
-    weight: Tensor | None  # [M, B]; None where all weigh the same
+    weight: Tensor | None  # [M, B]; None if all weights are equal
 
 
 class ActionValues(nn.Module):
-    """Q of M members on what they see, ``[M, B, size] -> [M, B, A]``, with the target network and the optimiser."""
+    """Action values of M members, ``[M, B, size] -> [M, B, A]``, with the target network and the optimiser."""
 
     def __init__(self, config: Config, size: int, actions: int, seeds: Sequence[int], device: torch.device):
         super().__init__()
@@ -61,8 +61,8 @@ class ActionValues(nn.Module):
         return self.online(seen)
 
     def bootstrap_value(self, seen: Tensor) -> Tensor:
-        """The value of what comes after a step, ``[M, B, size] -> [M, B]``: the best by the target network, or, with
-        ``double_DQN``, the target network's value of what the online network finds best."""
+        """Values of the states after a step, ``[M, B, size] -> [M, B]``: the target network's maximum or, with
+        ``double_DQN``, its value of the online network's best action."""
         values = self.online.trace(seen, self.target if self.config.use_target else None)[-1]
         if not self.config.double_DQN:
             return values.amax(2)
@@ -72,8 +72,8 @@ class ActionValues(nn.Module):
         self, goal: Tensor, seen: Tensor, trace: list[Tensor], action: Tensor, weight: Tensor | None = None
     ) -> Update:
         """The loss ``mean(weight (Q(seen)[action] - goal)^2)`` and its gradient, for ``goal``, ``action`` and
-        ``weight`` ``[M, B]``; ``trace`` is what ``online.trace`` gave for ``seen``. The mean divides by B whatever the
-        weights are."""
+        ``weight`` ``[M, B]``. ``trace`` is the result of ``online.trace`` for ``seen``. The mean divides by B even if
+        there are weights."""
         chosen = one_hot(action, self.actions).float()
         taken = (trace[-1] * chosen).sum(2)
         error = taken - goal
@@ -84,7 +84,7 @@ class ActionValues(nn.Module):
 
 
 def exploration_noise(config: Config, actions: int) -> tuple[Callable[..., Tensor], int]:
-    """How the random numbers of one choice are drawn, and how many there are."""
+    """The sampler of random numbers for one choice of an action, and their count."""
     return (Streams.gumbel, actions) if config.exploration_strat == "softmax" else (Streams.uniform, 2)
 
 
@@ -112,7 +112,7 @@ def compiled(function: Callable[..., Any], device: torch.device) -> Callable[...
     """``function`` as one program of fixed shapes, compiled when it is first called, which takes half a minute; on a
     GPU a captured graph of operations. It rounds otherwise than ``function`` itself.
 
-    Raises SettingError where the processor's code has no C++ compiler to go to.
+    Raises SettingError on a CPU without a C++ compiler.
     """
     if device.type == "cpu" and not (os.environ.get("CXX") or any(map(shutil.which, ("g++", "clang++", "c++")))):
         raise SettingError(

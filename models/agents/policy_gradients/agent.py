@@ -1,7 +1,7 @@
 """Policy gradients: vanilla, with baseline, with entropy, with both, and advantage actor-critic; one agent, five
 settings.
 
-Read top to bottom: acting, what the episodes of a batch are worth (`observe`), the one gradient step they are good for
+Read top to bottom: acting, the returns and advantages of a batch of episodes (`observe`), and one gradient step on it
 (`learn`). Deviations from the notebook are listed in docs/policy_gradients.md.
 """
 
@@ -45,16 +45,15 @@ class Agent(EpisodeAgent):
         if self.network.critic:
             self.optimizers.append(Adam([self.network.critic.flat], config.value_lr or config.lr, eps=config.adam_eps))
         self.batch: Batch | None = None
-        self.taken = torch.zeros(len(seeds), dtype=torch.int64)  # steps of every member, those of the batch not yet
+        self.taken = torch.zeros(len(seeds), dtype=torch.int64)  # steps of every member, without the current batch
 
     def begin(self, envs: int, streams: Streams, *, sample: bool, **_: Any) -> "SoftmaxPolicy":
         return SoftmaxPolicy(self, envs, streams, sample)
 
     @torch.no_grad()
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Take in the episodes of one update. Returns ``baseline`` and ``advantage_mean``, where there is a baseline:
-        means over the experiences of what their returns were compared with, and of what was left; and the
-        ``explained_variance`` of values."""
+        """Store the episodes of one update. With a baseline, return its mean over the experiences (``baseline``), the
+        mean advantage (``advantage_mean``), and the ``explained_variance`` of values."""
         config = self.config
         self.batch = batch = pack(trajectory)
         values = None
@@ -80,7 +79,7 @@ class Agent(EpisodeAgent):
         """Discounted or TD(lambda) returns of every step ``[T, M, E]``, given ``values [M, N]`` of the packed ones."""
         config = self.config
         reward, valid = trajectory.reward * config.reward_scale, trajectory.valid
-        last = torch.zeros_like(trajectory.returns)  # V after each episode, 0 where the environment ended it
+        last = torch.zeros_like(trajectory.returns)  # V after each episode, 0 after termination
         if config.bootstrap_truncation:
             last = self.network.values(trajectory.final_obs) * ~trajectory.terminated.any(0)
         if values is None or config.gae_lambda is None:
@@ -111,8 +110,8 @@ class Agent(EpisodeAgent):
         return sums | {"grad_norm": lengths[0]}
 
     def _anneal(self) -> None:
-        """Lower the learning rates by how much of the run has been made, of each member by itself where that is told by
-        its steps."""
+        """Anneal the learning rates linearly over the run: by epochs, or by each member's steps if the run ends after a
+        number of steps."""
         rates = (self.config.lr, self.config.value_lr or self.config.lr)
         done = self.optimizers[0].param_groups[0]["step_count"] / self.config.epochs if self.config.epochs else 0.0
         for optimizer, lr in zip(self.optimizers, rates, strict=False):
@@ -129,7 +128,7 @@ class Agent(EpisodeAgent):
             self.taken, self.budget = like(self.taken, state["taken"], "taken"), state["budget"]
 
     def _descend(self, chunk: Batch) -> dict[str, Tensor]:
-        """Add the gradient of a chunk; what it adds to each mean, ``[M]``."""
+        """Add the gradient of a chunk. Returns its contribution to each mean, ``[M]`` by name."""
         config = self.config
         scores, values = self.network(chunk.obs)
         negative_entropy = entropy_loss(scores, 1.0, chunk.share)
@@ -157,7 +156,7 @@ class Agent(EpisodeAgent):
 
 
 def _standardised(values: Tensor) -> Tensor:
-    """Mean 0 and standard deviation 1 over ``[n]``; all 0 where they are equal."""
+    """Scale ``values [n]`` to mean 0 and standard deviation 1; equal values become 0."""
     centred = values - values.mean()
     return centred / (centred.square().mean().sqrt() + 1e-8)
 
@@ -177,10 +176,10 @@ class SoftmaxPolicy(Policy):
 
 
 class ActorCritic(nn.Module):
-    """Scores ``[M, B, A]`` of the actions and, where the baseline is a value, state values ``[M, B]``.
+    """Scores ``[M, B, A]`` of the actions and, if the baseline is a value network, state values ``[M, B]``.
 
     Two networks, or with ``shared_trunk`` one whose last output is the value. Images go through convolutions first,
-    which the policy's loss trains; a value network of its own reads their output without changing them.
+    which the policy's loss trains. A separate value network reads their output without a gradient.
     """
 
     def __init__(self, config: Config, spaces: Spaces, streams: Streams):

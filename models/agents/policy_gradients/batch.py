@@ -1,7 +1,7 @@
 """Episodes of unequal length as one table of experiences a member, in chunks of one shape.
 
 A matrix product or a sum rounds by how many rows it has. Members play different numbers of steps, so their tables are
-padded to whole chunks: what a member adds up does not depend on how many chunks others need.
+padded to whole chunks. A member's sums then do not depend on the number of chunks of other members.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,11 +17,10 @@ CHUNK = 256  # experiences; large enough for matrix products, small enough to wa
 
 @dataclass
 class Batch:
-    """N experiences a member, those of an episode in order and episodes one after another, then padding to whole
-    chunks.
+    """N experiences of each member: episode after episode, each in order, then padding to whole chunks.
 
-    ``obs [M, N, *O]``, ``action [M, N]``, ``returns [M, N]`` (what values are fitted to), ``weights [M, N]`` (what
-    the action's log-probability is weighted by), ``share [M, N]`` (1 / the member's number of experiences, 0 for
+    ``obs [M, N, *O]``, ``action [M, N]``, ``returns [M, N]`` (targets of the values), ``weights [M, N]`` (factors of
+    the actions' log-probabilities), ``share [M, N]`` (1 / the member's number of experiences, 0 for
     padding); ``counts`` are these numbers.
     """
 

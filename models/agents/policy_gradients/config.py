@@ -3,7 +3,7 @@
 Sources: [N] the notebook "Policy gradients on the 300-step lander" (a course's fourth homework) with the skeleton it
 came with, [W] Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement
 learning", [M] Mnih et al. 2016, arXiv 1602.01783 (entropy; advantage actor-critic), [G] Schulman et al. 2016, arXiv
-1506.02438 (GAE). Where none is named, the value was found here: docs/policy_gradients.md.
+1506.02438 (GAE). Other values were tuned in this project: docs/policy_gradients.md.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from models.settings import nonlinearity, setting, width
 
 @dataclass(frozen=True)
 class Config:
-    """Hyperparameters of VPG, EPG, BPG, CPG and AAC. Defaults are VPG's; `IMPLEMENTATIONS` holds what others change."""
+    """Hyperparameters of VPG, EPG, BPG, CPG and AAC. Defaults are VPG's; `IMPLEMENTATIONS` holds the other agents'."""
 
     preset: str = setting(
         "published",
@@ -107,7 +107,7 @@ IMPLEMENTATIONS: dict[str, dict[str, object]] = {
     "EPG": _ENTROPY,
     "BPG": _BASELINE,
     "CPG": _BASELINE | _ENTROPY,
-    # The notebook prints AAC's networks and none of its hyperparameters: these were found here.
+    # The notebook prints AAC's networks but no hyperparameters: these were tuned in this project.
     "AAC": _CRITIC
     | {"hidden_sizes": (32, 32), "beta": 0.1, "discount": 0.99, "lr": 4e-3, "value_lr": 1e-2, "batch_episodes": 8},
 }
@@ -140,7 +140,7 @@ PRESETS: dict[str, dict[str, dict[str, object]]] = {
 
 
 def changeable(config: Config) -> tuple[str, ...]:
-    """What a resumed run may change: when it ends, unless the learning rates depend on that."""
+    """Settings that a resumed run may change: its end, unless the learning rates depend on it."""
     return ("target_running_mean",) if config.anneal_lr else ("max_episodes", "target_running_mean")
 
 

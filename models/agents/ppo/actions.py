@@ -1,8 +1,8 @@
 """Distributions of actions given the outputs of a policy network, ``[M, A, B]``: draws, log-probabilities, entropies
 and gradients by hand.
 
-A distribution has ``outputs`` A of the network, ``scales`` numbers of its own that are learned whatever the state, and
-takes ``width`` numbers to remember an action. ``noise`` draws what `draw` needs.
+A distribution has ``outputs`` A of the network and ``scales`` learned numbers that do not depend on the state. It
+stores an action as ``width`` numbers. ``noise`` draws the random numbers for `draw`.
 """
 
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ from models.streams import NoiseBlocks, Streams
 
 @dataclass
 class Judged:
-    """Actions under a distribution: their log-probabilities and its entropy in nats, ``[M, B]`` (``[M, 1]`` where
-    states do not matter), and what the gradient needs."""
+    """Actions under a distribution: their log-probabilities and its entropy in nats, ``[M, B]`` (``[M, 1]`` if it does
+    not depend on states), and intermediate results for the gradient."""
 
     log_prob: Tensor
     entropy: Tensor
@@ -70,8 +70,9 @@ class Categorical:
 
 
 class Gaussian:
-    """A vector of A independent normal numbers, means by the state and deviations not. They are clipped to the bounds
-    when they are executed, and remembered as they were drawn. A scale is the logarithm of a deviation.
+    """A vector of A independent normal numbers. Their means depend on the state, their standard deviations do not.
+    Actions are stored unclipped, and clipped to the bounds for the environment. A scale is the logarithm of a standard
+    deviation.
     """
 
     noise = staticmethod(Streams.normal)
@@ -92,7 +93,7 @@ class Gaussian:
         return outputs.transpose(1, 2)
 
     def executed(self, action: Tensor) -> Tensor:
-        # a NaN, which no environment takes, would stay one: a member that has diverged acts all the same
+        # environments take no NaN, and a member that has diverged still has to act
         return action.nan_to_num(0.0).clamp(self.low, self.high)
 
     def judge(self, outputs: Tensor, scales: Tensor, action: Tensor) -> Judged:
@@ -114,7 +115,7 @@ Actions = Categorical | Gaussian
 
 
 def noise_of(actions: Actions, streams: Streams, envs: int) -> NoiseBlocks:
-    """What draws an action of each of ``envs`` environments, step by step."""
+    """The random numbers for one action in each of ``envs`` environments, step by step."""
     return NoiseBlocks(streams, [(type(actions).noise, {"action": (envs, actions.outputs)})])
 
 

@@ -1,15 +1,15 @@
 """Proximal policy optimisation for M members in lock-step.
 
-The form is that of CleanRL and stable-baselines3. Three things are otherwise there:
+As in CleanRL and stable-baselines3, with three deviations:
 
-1. Values of final observations enter at time limits, as in stable-baselines3 and unlike CleanRL.
-2. The numbers of `Agent.measured` are those of the last pass over a rollout, not means over all passes.
-3. A minibatch of one step keeps its advantage as it is; in CleanRL it is no number.
+1. At time limits the value of the final observation is bootstrapped, as in stable-baselines3 but not in CleanRL.
+2. `Agent.measured` gives statistics of the last pass over a rollout, not means over all passes.
+3. In a minibatch of one step the advantage is not normalised; in CleanRL it becomes NaN.
 
 Tests are greedy; ``test_noise`` draws actions, of a search's agents alike for all members.
 
-``intrinsic`` adds rewards for novelty to those of a rollout (`models.curiosity`). It learns from a minibatch right when
-it pays for it; in the code of Ferreira et al. 2022 it pays first.
+``intrinsic`` adds novelty bonuses to the rewards of a rollout (`models.curiosity`). Each minibatch trains the bonus as
+it is paid; in the code of Ferreira et al. 2022 it is paid first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -238,7 +238,7 @@ class Agent(InnerAgent):
         return self.network.critic.forward(self.parts.critic, obs)[-1].squeeze(1)
 
     def _minibatches(self, table: Tensor) -> Iterator[Tensor]:
-        """A pass over the rollout, in an order of each member's own."""
+        """Minibatches of a pass over the rollout, shuffled for each member separately."""
         if self._batch() == self.rows:
             yield table
             return
@@ -246,8 +246,8 @@ class Agent(InnerAgent):
         yield from table.gather(2, order).split(self._batch(), 2)
 
     def descend(self, part: Tensor, going: Tensor | None = None) -> tuple[Tensor, ...]:
-        """A gradient step on ``[M, W, B]`` of the table; what `measure` takes. With ``target_kl`` the step is that of
-        the members in ``going [M]`` bool, from which those are removed whose policy has left the rollout's too far."""
+        """Make a gradient step on a minibatch ``[M, W, B]`` of the table. Returns the arguments of `measure`. With
+        ``target_kl`` only the members in ``going [M]`` bool make it; members beyond the limit are removed from it."""
         config, network, parts = self.config, self.network, self.parts
         obs, action, rest = part.split([network.actor.sizes[0], network.actions.width, 4], 1)
         before, advantage, goal, old_value = rest.unbind(1)
@@ -282,7 +282,7 @@ class Agent(InnerAgent):
         return torch.stack([numbers.mean(1) for numbers in each], 1)
 
     def measured(self) -> dict[str, Tensor]:
-        """Of the latest rollout; NaN before the first, and the explained variance where all goals are equal."""
+        """Statistics of the latest rollout; NaN before the first. The explained variance is NaN for equal targets."""
         return {f"train/{name}": values for name, values in self.numbers.items()}
 
     def status(self) -> dict[str, Tensor]:
@@ -343,7 +343,7 @@ def approximate_kl(ratio: Tensor, log_ratio: Tensor) -> Tensor:
 
 
 def columns_of(config: Config, spaces: Spaces) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """What is remembered of a step."""
+    """Name -> shape and dtype of the columns that store a step."""
     width = 1 if isinstance(spaces.actions, Discrete) else spaces.actions.size
     shapes: dict[str, tuple[int, ...]] = {"obs": spaces.obs_shape, "next_obs": spaces.obs_shape, "action": (width,)}
     shapes |= {"reward": (), "discount": (), "done": ()}

@@ -18,7 +18,7 @@ from models.settings import nonlinearity, setting, width
 
 @dataclass(frozen=True)
 class Config(Intrinsic):
-    """Hyperparameters of PPO and A2C. `FAMILY` holds what some environments change."""
+    """Hyperparameters of PPO and A2C. `FAMILY` holds defaults of some environments."""
 
     # Network
     hidden_sizes: tuple[int, ...] = width((64, 64), "units of each hidden layer, of the policy and of the values [B]")

@@ -1,4 +1,4 @@
-"""What M members of PPO are made of, as one flat tensor ``[M, D]``, and play by it."""
+"""Parameters of M members of PPO as one flat tensor ``[M, D]``, and the policy that plays by them."""
 
 from typing import NamedTuple
 
@@ -13,12 +13,12 @@ from models.mlp import Layer, Mlp
 from models.spaces import Spaces
 from models.streams import NoiseBlocks, Streams
 
-LIMIT = 10.0  # normalised observations and rewards are cut off there
+LIMIT = 10.0  # normalised observations and rewards are clipped to [-LIMIT, LIMIT]
 POLICY_GAIN, VALUE_GAIN = 0.01, 1.0  # of the last layers, Huang et al. 2022, 2
 
 
 class Parts(NamedTuple):
-    """Views of ``flat [M, D]``; ``mean`` and ``scale`` are empty where observations are not normalised."""
+    """Views of ``flat [M, D]``. ``mean`` and ``scale`` are empty if observations are not normalised."""
 
     actor: list[Layer]
     critic: list[Layer]
@@ -27,17 +27,17 @@ class Parts(NamedTuple):
     scale: Tensor
 
     def normalised(self, obs: Tensor) -> Tensor:
-        """``obs [M, B, O]`` as the networks see them."""
+        """Observations ``[M, B, O]``, normalised if the config says so."""
         if not self.mean.shape[1]:
             return obs
         return ((obs - self.mean.unsqueeze(1)) * self.scale.unsqueeze(1)).clamp(-LIMIT, LIMIT)
 
 
 class ActorCritic:
-    """A network for the policy, one for the values, the scales of actions, and what observations are normalised by.
+    """A policy network, a value network, the scales of actions, and the mean and scale of observations.
 
-    The first ``trained`` numbers of a row learn. A row ends with zeros, so that it fills whole blocks. ``own`` holds
-    the widths, of a member with its own hyperparameters.
+    The first ``trained`` numbers of a row are trained. A row is padded with zeros to whole blocks. ``own`` is the
+    config with drawn hyperparameters, which sets the widths.
     """
 
     def __init__(self, config: Config, own: Config, spaces: Spaces):
@@ -53,7 +53,7 @@ class ActorCritic:
         self.padding = -(self.trained + self.rest) % BLOCK
 
     def initial(self, streams: Streams) -> Tensor:
-        """First parameters ``[M, D]``, each member's drawn from its own stream."""
+        """Initial parameters ``[M, D]``, drawn from each member's stream."""
         rows = []
         for network, gain in ((self.actor, POLICY_GAIN), (self.critic, VALUE_GAIN)):
             flat = network.initial(streams)

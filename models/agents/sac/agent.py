@@ -14,12 +14,12 @@ from models.streams import Draw, Streams
 
 
 class Agent(OffPolicy):
-    """Goal: ``r + discount * (min Q_target(s', a') - alpha log pi(a'|s'))`` with a' drawn from the actor. Then the
-    actor goes down ``alpha log pi(a|s) - min Q(s, a)``, and the temperature alpha to where the entropy is
-    ``target_entropy``. Actions are a normal distribution's under tanh.
+    """Goal: ``r + discount * (min Q_target(s', a') - alpha log pi(a'|s'))`` with a' drawn from the actor. The actor
+    minimises ``alpha log pi(a|s) - min Q(s, a)``, and the temperature alpha is adjusted until the entropy is
+    ``target_entropy``. Actions are tanh of normal numbers.
 
     Source: Haarnoja et al. 2018, arXiv 1812.05905, algorithm 1. The logarithm of alpha is one more weight of the actor,
-    and its gradient is taken by it rather than by alpha, as in common implementations.
+    and the gradient is taken with respect to it, as in common implementations.
     """
 
     of_updates = (*OffPolicy.of_updates, "now")

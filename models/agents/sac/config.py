@@ -3,7 +3,7 @@
 Sources: [H] Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications", arXiv 1812.05905. [O] Haarnoja et
 al. 2018, "Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Learning with a Stochastic Actor", arXiv
 1801.01290. [E] Eberhard et al. 2023, "Pink Noise Is All You Need: Colored Noise Exploration in Deep Reinforcement
-Learning", ICLR. [S] stable-baselines3, whose Ornstein-Uhlenbeck process it is. Settings are named as those of TD3.
+Learning", ICLR. [S] stable-baselines3 (Ornstein-Uhlenbeck process). Settings are named as in TD3.
 """
 
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ def ineffective(config: Config) -> dict[str, str]:
     return intrinsic.ineffective(config) | own
 
 
-# A fixed temperature keeps the deviation wide while nothing is found; one hidden layer makes large batches cheap.
+# A fixed temperature keeps the actions wide until the first reward; one hidden layer makes large batches cheap.
 _MOUNTAIN_CAR: dict[str, object] = {
     "noise_type": "ornstein-uhlenbeck", "learn_temperature": False, "entropy_temperature": 0.3,
     "hidden_sizes": (64,), "lr": 3e-3, "tau": 0.01, "buffer_size": 200_000, "fill": 1000, "num_envs": 8,

@@ -27,7 +27,7 @@ _BLOCK = 512  # steps whose random numbers are drawn at once; a draw costs as mu
 
 
 def draw(config: Config, seed: int) -> Config:
-    """The hyperparameters of one agent: what ``vary`` names uniform in [0.1, 1]; ``config`` itself unless ``vary_hp``.
+    """The hyperparameters of one agent: with ``vary_hp``, the settings in ``vary`` are uniform in [0.1, 1].
 
     Source: Ferreira et al. 2022, appendix on varied hyperparameters, of their grid.
     """
@@ -35,10 +35,10 @@ def draw(config: Config, seed: int) -> Config:
 
 
 class Cells:
-    """Where a table ``[M * S, A]`` has the row of a one-hot observation: ``[M, E, S]`` to ``[M * E]``.
+    """Index of a one-hot observation's row in a table ``[M * S, A]``: ``[M, E, S]`` to ``[M * E]``.
 
-    A product with 0, 1, 2, ... finds the 1 several times faster than the search for a maximum. It is a sum of whole
-    numbers, and so exact in any order.
+    A product with 0, 1, 2, ... is several times faster than argmax. It is a sum of integers, so it is exact in any
+    order.
     """
 
     def __init__(self, members: int, states: int):
@@ -81,24 +81,23 @@ def _exploring(epsilon: float | None) -> Callable[[Streams, int, int], Tensor]:
 
 
 class Now:
-    """The step under way. These are no attributes of the agent, for a module looks long at what it is given."""
+    """State of the current step. It is no part of the agent, because setting attributes of a Module is slow."""
 
     count = 0  # of steps
     numbers: dict[str, Array]
     obs: Tensor | None = None  # acted on
     rows: Array  # of `obs`
-    parts: tuple[Array, ...]  # where values move, rows that come next, rewards, discounts: [M * E] each
+    parts: tuple[Array, ...]  # updated entries, next rows, rewards, discounts: [M * E] each
     done: Array  # [M, E]
 
 
 class Agent(InnerAgent):
     """``act / observe / learn``, one step of all members after another. E is ``config.num_envs``.
 
-    Every step moves one value: ``Q(s, a) += lr * (r + discount * next - Q(s, a))``. ``next`` is the best value of the
-    next cell (Q-learning), or that of an epsilon-greedy action there (SARSA); it is 0 after termination, and after a
-    time limit with ``truncation_ends``. ``intrinsic`` adds a reward for novelty to that of the step
-    (`models.curiosity`). With several environments their steps are taken in one after another. Values
-    are 0 at the start.
+    Every step updates one value: ``Q(s, a) += lr * (r + discount * next - Q(s, a))``. ``next`` is the best value of the
+    next cell (Q-learning), or the value of an epsilon-greedy action there (SARSA). It is 0 after termination, and also
+    after a time limit with ``truncation_ends``. ``intrinsic`` adds a novelty bonus to the reward (`models.curiosity`).
+    Steps of several environments are learned one after another. Initial values are 0.
 
     The public code of Ferreira et al. draws SARSA's next action for the update alone (``redrawn``); the agent then
     draws another one to act with. ``executed`` is the textbook's: the action of the update is the one taken next,
@@ -120,7 +119,7 @@ class Agent(InnerAgent):
         self.online = nn.Parameter(torch.zeros(shape), requires_grad=False)
         self.visits = torch.zeros(shape, dtype=torch.int64) if config.count_bonus else None
         self.curiosity = curiosity_of(config, spaces, seeds)
-        # [M, E], the action that is taken next; the number of actions where none is chosen yet.
+        # [M, E], the next action; the number of actions if none is chosen yet.
         self.planned = torch.full((len(seeds), self.envs), self.actions) if config.backup == "executed" else None
         self._epsilon = Epsilon(config)
         forms = ("", "next ") if config.backup != "max" else ("",)
@@ -136,11 +135,11 @@ class Agent(InnerAgent):
         self._prepare()
 
     def _prepare(self) -> None:
-        """What follows from the members."""
+        """Set up arrays whose sizes depend on the members."""
         self._rows = self.online.numpy().reshape(-1, self.actions)  # [M * S, A]
         self._values = self._rows.reshape(-1)
         self._cells = Cells(self.members, self.states)
-        self._among = np.arange(self.members) * self.actions  # where rows [M, A] begin
+        self._among = np.arange(self.members) * self.actions  # first index of rows [M, A]
         self._lr = np.array([own.lr for own in self.own], np.float32)
         self._discounts = self.discounts().numpy()
         self._now.obs = None
@@ -162,8 +161,8 @@ class Agent(InnerAgent):
         return self._epsilon.now(self.episodes, (self.steps - 1) * self.envs, self.budget)
 
     def _explore(self, greedy: Array, form: str = "", at: Any = slice(None)) -> None:
-        """Put random actions into ``greedy [M, E]``, or into that ``[M]`` of the environment ``at``, where a step
-        explores, by the numbers of this ``form``."""
+        """Replace actions in ``greedy [M, E]`` (``[M]`` with ``at``, the index of an environment) by random ones at
+        steps that explore, by the random numbers of this ``form``."""
         numbers = self._now.numbers
         explore = numbers[form + "explore"]
         if self._epsilon.constant is None:
@@ -238,7 +237,7 @@ class Agent(InnerAgent):
         return loss
 
     def _next_action(self, env: int, values: Array) -> Array:
-        """The actions ``[M]`` that one environment is taken to choose next, by ``values [M, A]``."""
+        """The next actions ``[M]`` in one environment, epsilon-greedy by ``values [M, A]``."""
         ties = self._now.numbers["next ties"][:, env] if self.config.random_ties else None
         action = best(values, ties)
         self._explore(action, "next ", env)

@@ -19,7 +19,7 @@ VARIED = ("lr", "discount")
 
 @dataclass(frozen=True)
 class Config(Intrinsic):
-    """Hyperparameters of QLearning and SARSA. `FAMILY` holds what SARSA changes."""
+    """Hyperparameters of QLearning and SARSA. `FAMILY` holds SARSA's defaults."""
 
     # Learning
     backup: str = setting(

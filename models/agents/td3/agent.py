@@ -10,7 +10,7 @@ from models.streams import Streams
 
 class Agent(OffPolicy):
     """Goal: ``r + discount * min Q_target(s', a')``, a' the target actor's action with clipped noise. Every
-    ``policy_delay`` updates of a member the actor goes up the first critic, and the targets follow.
+    ``policy_delay`` updates of a member, the actor ascends the first critic and the targets are updated.
 
     Source: Fujimoto et al. 2018, algorithm 1. The critics see actions in shares of half the range.
     """

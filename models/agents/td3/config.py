@@ -3,7 +3,7 @@
 Sources: [T] Fujimoto, van Hoof & Meger 2018, "Addressing Function Approximation Error in Actor-Critic Methods", arXiv
 1802.09477. [F] Ferreira et al. 2022, "Learning Synthetic Environments and Reward Networks", arXiv 2202.02790, and its
 public code. [L] Lillicrap et al. 2016, "Continuous Control with Deep Reinforcement
-Learning", arXiv 1509.02971. Its noise is that of [S] stable-baselines3, and the words for it are rl-baselines3-zoo's.
+Learning", arXiv 1509.02971. [S] stable-baselines3 (noise; its settings are named as in rl-baselines3-zoo).
 """
 
 from dataclasses import dataclass

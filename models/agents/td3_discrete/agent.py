@@ -11,11 +11,12 @@ from models.streams import Draw, Streams
 
 
 class Agent(td3.Agent):
-    """The actor gives logits, an action is a Gumbel-softmax vector of length A with normal noise, of which the largest
-    number is what is done. The critics see vectors, and the target's are not clipped.
+    """The actor outputs logits. An action is a Gumbel-softmax vector of length A with normal noise; its largest number
+    is the action in the environment. The critics take vectors, and the target's are not clipped.
 
-    Source: Ferreira et al. 2022 and its public code; Jang, Gu & Poole 2017. In the code tests draw as training does
-    (``test_noise``). A learned temperature is one more weight of the actor, its logarithm, so that it stays above 0.
+    Source: Ferreira et al. 2022 and its public code; Jang, Gu & Poole 2017. The public code samples
+    actions in tests too (``test_noise``). A learned temperature is one more weight of the actor: its logarithm, so that
+    the temperature stays above 0.
     """
 
     action_kinds = (Discrete,)
@@ -79,8 +80,8 @@ class Agent(td3.Agent):
         return torch.cat([of_network, of_level], 1)
 
     def measured(self) -> dict[str, Tensor]:
-        """Also the entropy of what is done by vectors without normal noise. The largest of logits with Gumbel noise is
-        a draw from their softmax, whatever the temperature (Jang et al. 2017, section 2)."""
+        """Statistics of TD3, and the entropy of actions without normal noise. The argmax of logits with Gumbel noise is
+        a sample of their softmax at any temperature (Jang et al. 2017, section 2)."""
         logits = self.critics.latest.get("logits")
         nothing = torch.full((self.members,), torch.nan)
         found = {"train/entropy": nothing if logits is None else entropy(logits.transpose(1, 2))}

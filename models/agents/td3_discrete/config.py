@@ -1,4 +1,4 @@
-"""Settings of TD3 for discrete actions; those of TD3 are in its own ``config.py``. It imports no torch.
+"""Settings of TD3 for discrete actions, beside TD3's (``td3/config.py``). Imports no torch.
 
 Sources: [F] Ferreira et al. 2022, "Learning Synthetic Environments and Reward Networks", arXiv 2202.02790, and its
 public code. [J] Jang, Gu & Poole 2017, "Categorical Reparameterization with

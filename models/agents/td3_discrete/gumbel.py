@@ -20,7 +20,7 @@ def gumbel_softmax(logits: Tensor, gumbel: Tensor, temperature: Tensor) -> Tenso
 
 
 def softmax_slope(soft: Tensor, gradient: Tensor) -> Tensor:
-    """From the gradient by a softmax over the A actions, ``soft``, to that by what it was taken of."""
+    """Backpropagate through a softmax over A actions: from d loss / d ``soft`` to d loss / d scores."""
     return soft * (gradient - (soft * gradient).sum(1, keepdim=True))
 
 

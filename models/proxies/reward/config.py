@@ -1,7 +1,7 @@
-"""Settings of reward networks; those of the search for them are in `models.proxies.search`. Imports no torch.
+"""Settings of reward networks. Settings of the search are in `models.proxies.search`. Imports no torch.
 
 Source: [F] Ferreira et al. 2022, "Learning Synthetic Environments and Reward Networks for Reinforcement Learning",
-arXiv 2202.02790, and its public code. What is not from there was found here: docs/reward_networks.md.
+arXiv 2202.02790, and its public code. Other values were tuned in this project: docs/reward_networks.md.
 """
 
 import functools
@@ -20,7 +20,7 @@ PRESETS = ("recipe", "cheap", "paper")
 
 @dataclass(frozen=True)
 class Reward:
-    """What a reward network phi is. r is the task's reward, x and x' are the states before and after a step."""
+    """Settings of a reward network phi. r is the task's reward, x and x' are the states before and after a step."""
 
     proxy: str = _reward("reward", "the kind of proxy", choices=("reward",))
     mode: int = _reward(
@@ -82,7 +82,7 @@ _Q: dict[str, object] = {  # the agents of a search for a reward of CartPole
     "hidden_sizes": (64,), "batch_size": 32, "lr": 1e-3, "tau": 0.01, "discount": 0.99,
     "eps_init": 1.0, "eps_min": 0.01, "eps_decay": 0.9, "init_episodes": 1,
 }  # fmt: skip
-# What presets and games change of the defaults: (preset, game) -> settings of the reward, the search and its agents.
+# Defaults of presets and games: (preset, game) -> settings of the reward, the search and its agents.
 _CLIFF = {"proxy_hidden_size": 32, "test_episodes": 1, "population": 64} | _TABULAR
 _SHORT = {"test_every": 25, "deploy_steps": 5000, "solved_reward": -12.0, "center_agents": 32}
 _BY_GAME: dict[tuple[str, str], dict[str, object]] = {
@@ -144,8 +144,8 @@ _BY_MODE["recipe", "cliff", 6] = {
 
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
-    """What preset, mode and game change of the defaults of reward, search and inner agent. ``values`` are the settings
-    given so far. Raises SettingError for a preset that does not exist."""
+    """Defaults of a preset, mode and game, for reward, search and inner agent. ``values`` are the explicit
+    settings. Raises SettingError for a preset that does not exist."""
     preset, mode = values.get("preset", Config.preset), values.get("mode", Config.mode)
     if preset not in PRESETS:
         raise no_choice("preset", preset, PRESETS)
@@ -159,7 +159,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     if int(str(found.get("agents_per_proxy", 1))) % kinds:  # each kind of agent as often as the others
         found |= {"agents_per_proxy": kinds}
     solved = values.get("solved_reward", found.get("solved_reward"))
-    if solved is None:  # of a game that nothing is known of
+    if solved is None:  # a game without a known threshold
         found |= {"choose_by": "return"} | ({"objective": "final", "inner_rule": "budget"} if preset == "paper" else {})
     if found.get("objective") == "average" and "test_every" not in found:
         found |= {"test_every": 500}

@@ -1,4 +1,4 @@
-"""Fits reward networks to given values of states, as where a search may start."""
+"""Fits reward networks to values of states, as initial means of a search."""
 
 import torch
 from torch import Tensor

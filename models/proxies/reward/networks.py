@@ -13,11 +13,11 @@ from understudy.kinds import MODES, MOST_EXPONENT
 
 
 class Networks:
-    """Architecture of phi: of S numbers of the state, of the I numbers that a step tells, or of both; one output.
+    """Architecture of phi. Its inputs are the S numbers of a state, the I numbers of a step's info, or both.
 
-    Of the step's numbers alone it is one weight without bias. In mode 0 it is there, and of no use. Source: Ferreira et
-    al. 2022, section 3 and appendix, and its public code, which gives it no action either. Raises SettingError for a
-    mode with info where ``spaces`` has none, and for scaled inputs of another number than S.
+    With info alone it is one linear layer without bias. Mode 0 does not use it. Source: Ferreira et al. 2022, section 3
+    and appendix; as in its public code, the action is no input. Raises SettingError for a mode with info if ``spaces``
+    has none, and if the number of input scales is not S.
     """
 
     def __init__(self, config: Config, spaces: Spaces):
@@ -114,7 +114,7 @@ class Phi:
         return self._bent(self._mlp.forward(self._layers, obs.transpose(1, 2))[-1][:, 0])
 
     def _bent(self, given: Tensor) -> Tensor:
-        """phi of what the network gives, ``[M, E]``."""
+        """phi for outputs of the network, ``[M, E]``."""
         found = given * self._scale
         return found.abs().clamp(max=MOST_EXPONENT).expm1() * found.sign() if self.bent else found
 

@@ -1,8 +1,9 @@
-"""Settings of synthetic environments; those of the search for them are in `models.proxies.search`. Imports no torch.
+"""Settings of synthetic environments. Settings of the search are in `models.proxies.search`. Imports no torch.
 
 Sources: [F] Ferreira et al. 2022, "Learning Synthetic Environments and Reward Networks for Reinforcement Learning",
 arXiv 2202.02790, and its public code. [L] Liesen et al. 2024, "Discovering Minimal Reinforcement Learning
-Environments", arXiv 2406.12589. Where neither is named, the value was found here: docs/synthetic_environments.md.
+Environments", arXiv 2406.12589. Other values were tuned in this project:
+docs/synthetic_environments.md.
 """
 
 import functools
@@ -25,7 +26,7 @@ FORMS = ("free", "absolute", "squared", "exponential")
 
 @dataclass(frozen=True)
 class Synthetic:
-    """What a synthetic environment is."""
+    """Settings of a synthetic environment."""
 
     proxy: str = _proxy(
         "mdp",
@@ -172,7 +173,7 @@ _PRESETS["distilled", "bandit"] = _PRESETS["two_stage", "bandit"] | {
 }  # fmt: skip
 _PRESETS["clone", "bandit"] = {
     "reward_form": "absolute", "first_states": "table", "proxy_activation_fn": "tanh", "proxy_hidden_size": 64,
-    # One generation scores the clone; what it would move by is nothing.
+    # One generation, with a negligible step, scores the clone.
     "population": 2, "generations": 1, "step_size": 1e-9, "inner_steps": 10_000, "center_agents": 4, "keep_best": 1,
     "retest_agents": 8, "report_agents": 32,
 }  # fmt: skip
@@ -296,8 +297,8 @@ def usual_agents(values: Mapping[str, Any], continuous: bool) -> str:
 
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
-    """What preset, proxy and game change of the defaults of proxy, search and inner agent. ``values`` are the settings
-    given so far. Raises SettingError for a combination that does not exist."""
+    """Defaults of a preset, kind of proxy and game, for proxy, search and inner agent. ``values`` are the explicit
+    settings. Raises SettingError for a combination that does not exist."""
     preset, proxy = values.get("preset", Config.preset), values.get("proxy", Config.proxy)
     if proxy not in PROXIES:
         raise no_choice("proxy", proxy, PROXIES)

@@ -17,7 +17,7 @@ from understudy.kinds import FORMS, FREE
 
 @dataclass
 class Outcome:
-    """What a step gives: ``next_state [M, E, S]``, ``reward [M, E]`` and the raw ``done [M, E]``, real-valued."""
+    """Result of a step: ``next_state [M, E, S]``, ``reward [M, E]`` and the raw ``done [M, E]``, real-valued."""
 
     next_state: Tensor
     reward: Tensor
@@ -28,14 +28,13 @@ class Networks:
     """Architecture of one kind of synthetic environment. S is the size of an observation, A the number of actions
     (or the size of one).
 
-    As an MDP: next state, reward and done are three networks of ``[action, state]``, the action one-hot where
-    discrete; the next state is absolute, nothing is clipped. As a bandit: a reward network alone, or a target network
-    of the state, by which the reward goes (`understudy.kinds.FORMS`). Where resets are
-    learned, an initial-state network of normal noise. Source: Ferreira et al. 2022, section 3, and its public code;
-    Liesen et al. 2024 for the bandit.
+    An MDP has three networks of ``[action, state]`` for next state, reward and done, with a one-hot action if discrete.
+    The next state is absolute, and nothing is clipped. A bandit has a reward network alone, or a target network of the
+    state that defines the reward (`understudy.kinds.FORMS`). With learned resets there is an initial-state network of
+    normal noise. Source: Ferreira et al. 2022, section 3, and its public code; Liesen et al. 2024 for the bandit.
 
-    A bandit may have numbers that no search changes, after those that one does: centre and spread ``[S]`` of what its
-    target sees, and its table of first states ``[table_size, S]``.
+    After the parameters that a search changes, a bandit may have fixed ones: centre and spread ``[S]`` of its target's
+    inputs, and a table of initial states ``[table_size, S]``.
     """
 
     def __init__(self, config: Config, spaces: Spaces):
@@ -101,9 +100,9 @@ class Networks:
             part.zero_()
 
     def spread_over(self, flat: Tensor, states: Tensor, scaled: bool = True) -> Tensor:
-        """``flat [M, size]`` with these ``states [M, N, S]``, the first ``table_size`` as its table, and, ``scaled``,
-        with a target that sees them with mean 0 and variance 1; else, where ``target_scale`` is widest, with variances
-        of at most 1."""
+        """``flat [M, size]`` with the first ``table_size`` of ``states [M, N, S]`` as its table of initial states. If
+        ``scaled``, the target's inputs get mean 0 and variance 1 on these states. Otherwise, with ``target_scale``
+        widest, the spread of its inputs only grows, so that their variances are at most 1."""
         flat = flat.clone()
         fixed = self.fixed(flat)
         if self.rows:
@@ -117,18 +116,18 @@ class Networks:
         return flat
 
     def fixed(self, flat: Tensor) -> dict[str, Tensor]:
-        """The numbers that no search changes, views of ``flat [M, size]`` by name."""
+        """Parameters that a search does not change, views of ``flat [M, size]`` by name."""
         counts = [math.prod(shape) for shape in self._fixed.values()]
         views = flat[:, self.searched :].split(counts, 1) if counts else ()
         return {name: view.unflatten(1, self._fixed[name]) for name, view in zip(self._fixed, views, strict=True)}
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Each network's own parameters, views of ``flat [M, size]``."""
+        """Parameters of each network by name, views of ``flat [M, size]``."""
         sizes = [part.size for part in self.parts.values()]
         return dict(zip(self.parts, flat[:, : self.searched].split(sizes, 1), strict=True))
 
     def named(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views of ``flat [D]`` as a file names them: weights ``[out, in]`` and biases ``[out]``."""
+        """Views of ``flat [D]`` by their names in a file: weights ``[out, in]`` and biases ``[out]``."""
         found = {}
         for part, own in self.split(flat[None]).items():
             for i, (weight, bias) in enumerate(self.parts[part].layers(own)):
@@ -136,7 +135,7 @@ class Networks:
         return found | {name: view[0] for name, view in self.fixed(flat[None]).items()}
 
     def target(self, flat: Tensor) -> Policy:
-        """The policy of each target of ``flat [M, size]``. Raises SettingError where a reward has none."""
+        """The policy of each target of ``flat [M, size]``. Raises SettingError if the reward has no target."""
         if not self.has_target:
             line = f"scored_by is 'target', but reward_form is {self.config.reward_form!r}, which has none"
             raise SettingError(f"{line}; allowed: agents", "scored_by")
@@ -148,8 +147,8 @@ class Networks:
 
 
 class Program:
-    """Networks with their parameters. The first layers of all step networks are one product, and so are their last
-    ones where there is one hidden layer: a step is two products whatever the number of networks."""
+    """Networks with their parameters. The first layers of all step networks are computed as one matrix product. So are
+    the last layers if there is one hidden layer, and a step then takes two products."""
 
     def __init__(self, networks: Networks, flat: Tensor):
         self.networks, self.flat = networks, flat
@@ -219,7 +218,7 @@ class Program:
 
     @torch.no_grad()
     def aims(self, state: Tensor) -> Tensor:
-        """What the target network gives for ``state [M, E, S]``, ``[M, A, E]``."""
+        """Outputs of the target network for ``state [M, E, S]``, ``[M, A, E]``."""
         seen = as_seen(state, self.fixed)
         return self.networks.parts["target"].forward(self.layers["target"], seen.transpose(1, 2))[-1]
 
@@ -258,7 +257,7 @@ def as_seen(states: Tensor, fixed: dict[str, Tensor]) -> Tensor:
 
 
 class Target(Policy):
-    """Plays what the rewards of M bandits reward most."""
+    """The policy that takes the action with the highest reward of each of M bandits."""
 
     def __init__(self, program: Program):
         self.program, self.members = program, len(program.flat)
