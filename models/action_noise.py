@@ -15,10 +15,10 @@ THETA, DT = 0.15, 0.01
 
 
 class OrnsteinUhlenbeck:
-    """``x += -THETA x DT + sqrt(DT) n`` by standard normal n, from 0, where all episodes start; ``[M, E, A]``.
+    """``x += -THETA x DT + sqrt(DT) n`` with standard normal n, ``[M, E, A]``. x is 0 at the start of an episode.
 
-    Times a standard deviation sigma it is the noise of stable-baselines3 by that sigma. After t steps its own deviation
-    is about ``sqrt((1 - exp(-2 THETA DT t)) / (2 THETA))``: 0.1 after one, 0.9 after a hundred, 1.8 in the end.
+    Multiplied by sigma it is the noise of stable-baselines3. After t steps its standard deviation is about ``sqrt((1 -
+    exp(-2 THETA DT t)) / (2 THETA))``: 0.1 after one, 0.9 after a hundred, 1.8 in the end.
     """
 
     def __init__(self, *shape: int):

@@ -1,4 +1,4 @@
-"""Archives of `torch.save`, read without trust in what they say.
+"""A safe reader of archives by `torch.save`.
 
 `torch.load` with ``weights_only=True`` runs no code, but it takes sizes from the file: a storage is as long as the
 pickle says, whatever the archive holds, and a tensor of stride 0 or lists that share their parts have any size. Here,
@@ -26,7 +26,7 @@ _TYPES = {
     "BFloat16Storage": torch.bfloat16, "LongStorage": torch.int64, "IntStorage": torch.int32,
     "ShortStorage": torch.int16, "CharStorage": torch.int8, "ByteStorage": torch.uint8, "BoolStorage": torch.bool,
 }  # fmt: skip
-_Base: Any = pickle._Unpickler  # in Python: that in C lets nobody choose opcodes, or ask what they take
+_Base: Any = pickle._Unpickler  # the Python version; the C version does not let subclasses restrict opcodes
 
 
 def read_archive(file: Path) -> Any:

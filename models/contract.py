@@ -1,7 +1,7 @@
-"""What an agent is to the loops that train and play it (control/loops/). No agent needs to be read to write another.
+"""The interface between agents and the loops that train and test them (control/loops/).
 
-Every tensor leads with the member axis M: a member is one independent learner, with a seed of its own. E is the number
-of environments a member has, O the shape of an observation, A the size of a continuous action (discrete actions have
+Every tensor leads with the member axis M: a member is one independent learner with one seed. E is the number
+of environments of a member, O the shape of an observation, A the size of a continuous action (discrete actions have
 no such axis). A family's ``agent.py`` has one class ``Agent`` that derives from one of three:
 
 | base | trained by | must have, beside ``action_kinds`` and ``begin`` |
@@ -10,9 +10,9 @@ no such axis). A family's ``agent.py`` has one class ``Agent`` that derives from
 | `StepAgent` | control/loops/steps.py, after every step | ``act``, ``observe``, ``learn``, ``learning`` |
 | `InnerAgent` | the same, also on proxies | all of the above, and ``online``, ``with_weights``, ``select`` |
 
-It is made by ``Agent(config, spaces, seeds)``: the family's ``Config``, what the environment shows and takes, and M
-seeds. What member m computes depends on ``seeds[m]`` and its own experience alone, to the bit and whatever M is
-(docs/design.md lists the traps). `models.registry.agent_class` raises TypeError for a class that lacks something.
+The loops call ``Agent(config, spaces, seeds)`` with the family's ``Config``, the environment's spaces, and M seeds. The
+numbers of member m depend only on ``seeds[m]`` and its experience: they are equal to the bit for any M (docs/design.md
+lists the traps). `models.registry.agent_class` raises TypeError for a class that lacks something.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,31 +30,31 @@ Command = Mapping[str, float]
 
 
 class Policy(Protocol):
-    """Chooses the actions of E episodes of each of M ``members``, which all begin at its first `act`. It is asked for
-    all E until the last has ended; what it chooses in an episode that has ended is ignored."""
+    """Chooses the actions in E episodes of each of M ``members``. All episodes begin at its first `act`. It acts in
+    all E until the last one has ended; actions in episodes that have ended are ignored."""
 
     members: int
-    commanded_returns: Tensor | None = None  # [M, E], what return each episode was asked for, where there is a command
+    commanded_returns: Tensor | None = None  # [M, E], the commanded return of each episode, if any
 
     def act(self, obs: Tensor) -> Tensor:
         """Actions ``[M, E]`` int64 or ``[M, E, A]`` float32 for ``obs [M, E, *O]``."""
 
     def moves(self) -> Tensor | None:
-        """Its actions ``[M, S]`` in each of S cells, where they depend on the cell alone; None for any other."""
+        """The actions ``[M, S]`` in each of S cells if they depend on the cell alone, else None."""
         return None
 
     def told(self) -> Mapping[str, Tensor]:
-        """What each episode was last asked for by the names that users know, ``[M, E]`` each in raw units; empty where
-        the policy follows no command."""
+        """The current command of each episode by the users' names, ``[M, E]`` each in raw units. Empty if the policy
+        follows no command."""
         return {}
 
     def advance(self, reward: Tensor) -> None:
-        """Take in what the last action brought, ``[M, E]``; nothing for a policy without memory."""
+        """Update the policy's memory, if it has one, by the reward ``[M, E]`` of the last action."""
         return None
 
 
 class RandomPolicy(Policy):
-    """Uniform actions, each member from its own stream."""
+    """Uniformly random actions, drawn from each member's stream."""
 
     def __init__(self, spaces: Spaces, envs: int, streams: Streams):
         self.actions, self.envs, self.streams, self.members = spaces.actions, envs, streams, len(streams)
@@ -64,15 +64,15 @@ class RandomPolicy(Policy):
 
 
 class Agent(nn.Module):
-    """The base of all agents. Weights that learn are parameters ``[M, ...]`` (``requires_grad=False`` where no gradient
-    is taken), other tensors buffers ``[M, ...]``; `state_dict` holds both."""
+    """The base class of all agents. Trained weights are parameters ``[M, ...]`` (``requires_grad=False`` without
+    autograd), other tensors are buffers ``[M, ...]``; `state_dict` holds both."""
 
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]]
     takes_images: ClassVar[bool] = False  # else observations must be vectors, O = (n,)
     takes_cells_only: ClassVar[bool] = False  # whether they must be one-hot (`models.spaces.Spaces.one_hot`)
     advice: ClassVar[str] = "a smaller lr may help"  # said when weights or losses are no longer finite
     optimizers: Sequence[torch.optim.Optimizer] = ()  # those that Lightning is to save; others are in `training_state`
-    device = torch.device("cpu")  # where observations are expected and actions come from
+    device = torch.device("cpu")  # of observations and actions
     seeds: list[int]
     config: Any
     spaces: Spaces
@@ -84,45 +84,44 @@ class Agent(nn.Module):
     def begin(
         self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False, command: Command | None = None
     ) -> Policy:
-        """A policy for E = ``envs`` episodes a member with the weights of now.
+        """A policy for E = ``envs`` episodes of each member, with the current weights.
 
-        ``sample`` draws actions, which an agent that learns between steps does in `StepAgent.act` alone; else the
-        policy is greedy. ``evaluate`` says that nothing will be learned from the episodes. ``command`` replaces parts
-        of what the agent tells itself to do; only agents with commands are given one. All randomness comes from
-        ``streams``, one a member.
+        With ``sample`` actions are drawn, else they are greedy. (An agent that learns between steps draws actions only
+        in `StepAgent.act`.) With ``evaluate`` the agent will not learn from the episodes. ``command`` overrides
+        parts of the agent's command, if it follows one. All randomness comes from ``streams``, one for each member.
         """
         raise NotImplementedError
 
     def commands_now(self) -> dict[str, Tensor]:
-        """The mean of the present command by name, ``[M]`` each in raw units; empty where the agent follows none."""
+        """The mean of the current command by name, ``[M]`` each in raw units. Empty if the agent follows none."""
         return {}
 
     def status(self) -> dict[str, Tensor]:
-        """What training goes by at the moment, ``{tag: [M]}``: the learning rate of the policy, or of the values where
-        these act; the steps in a replay buffer."""
+        """Current state of training, ``{tag: [M]}``: the learning rate (of the policy, or of values that act) and the
+        number of steps in a replay buffer."""
         rates = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
         return (
             {"train/learning_rate": torch.full((self.members,), float(rates[0]), dtype=torch.float64)} if rates else {}
         )
 
     def training_state(self) -> dict[str, Any]:
-        """What training goes on from beside weights and ``optimizers``, as plain values and tensors."""
+        """State that training needs to resume, beside weights and ``optimizers``, as plain values and tensors."""
         return {}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        """Take up what `training_state` gave."""
+        """Restore the result of `training_state`."""
 
 
 class EpisodeAgent(Agent):
     """Learns from whole episodes. ``config.schedule`` is a `models.family.EpisodeSchedule`."""
 
-    budget: int | None = None  # steps of a member that end the run, where its settings say so; set by the loop
+    budget: int | None = None  # steps of a member after which the run ends, if its settings limit them; set by the loop
     main_loss: ClassVar[str]
     """The number of `learn` that the progress line shows as loss and that must stay finite; it need not fall."""
 
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Remember episodes. What is measured of them, ``{name: [M]}``. ``validate`` is True where nothing has been
-        learned from these episodes yet, so losses on them may be reported as well."""
+        """Store episodes. Returns statistics of them, ``{name: [M]}``. ``validate`` is True if the agent has not
+        learned from these episodes yet, so that losses on them are validation losses."""
         raise NotImplementedError
 
     def learn(self) -> dict[str, Tensor]:
@@ -130,7 +129,7 @@ class EpisodeAgent(Agent):
         raise NotImplementedError
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        """Which members ``[M]`` bool can learn no more, going by what `learn` gave, and what to tell the user."""
+        """Whether members ``[M]`` can no longer learn, judged by the results of `learn`, and a message for the user."""
         return torch.zeros(self.members, dtype=torch.bool), ""
 
 
@@ -138,14 +137,14 @@ class StepAgent(Agent):
     """Learns between the steps of its environments: ``act, observe, learn`` in turn, E = ``envs``. ``config`` has
     ``num_envs``, which the agent's ``envs`` equals.
 
-    It may have ``values(obs [M, B, O]) -> [M, B, A]``, the values of the A actions in units of reward, or
-    ``[M, B, 1]``, that of its policy. The contract tests compare them with the true values of small problems.
+    It may have ``values(obs [M, B, O])``: the values of the A actions ``[M, B, A]``, or the value of its policy
+    ``[M, B, 1]``, in units of reward. The contract tests compare them with the true values of small problems.
 
-    An agent that says ``knows_dynamics`` is made with two arguments more: ``dynamics``, the environment's own
-    (`envs.tensor.ChanceDynamics`, or None where it is no tensor program), and ``device``.
+    With ``knows_dynamics`` the agent takes two more arguments: ``dynamics`` of the environment
+    (`envs.tensor.ChanceDynamics`, or None if it is no tensor program) and ``device``.
     """
 
-    main_loss: ClassVar[str] = "value_loss"  # what the loss of `learn` is called in an epoch's row
+    main_loss: ClassVar[str] = "value_loss"  # name of the loss of `learn` in an epoch's row
     knows_dynamics: ClassVar[bool] = False
     acts_on_stale: bool = False  # whether an episode's last observation is acted on once more after its end
     envs: int = 1
@@ -158,13 +157,13 @@ class StepAgent(Agent):
         raise NotImplementedError
 
     def visit(self, state: Tensor) -> None:
-        """Be told the state ``[M, E, K]`` of the dynamics that is about to be acted in, where it knows them."""
+        """Store the current state ``[M, E, K]`` of the dynamics, for agents that know them."""
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Remember the step, ``[M, E, ...]``. ``discount`` is 0 where nothing comes after it (termination, not a time
-        limit), ``done`` where the episode ended either way."""
+        """Store the step, ``[M, E, ...]``. ``discount`` is 0 after termination (but not at a time limit). ``done`` is
+        True at both."""
         raise NotImplementedError
 
     def learn(self) -> Tensor:
@@ -177,7 +176,7 @@ class StepAgent(Agent):
         return 1
 
     def learning(self) -> Tensor:
-        """Which members ``[M]`` bool have seen enough to learn; none ever goes back."""
+        """Whether members ``[M]`` have enough experience to learn. Once True, it stays True."""
         raise NotImplementedError
 
     def updates(self, steps: int, learned: Tensor) -> Tensor:
@@ -185,7 +184,7 @@ class StepAgent(Agent):
         return learned * self.updates_per_step
 
     def measured(self) -> dict[str, Tensor]:
-        """What an epoch's row says beside loss and return, ``{tag: [M]}``, since the last call."""
+        """Statistics since the last call, ``{tag: [M]}``, for an epoch's row beside loss and return."""
         return {}
 
     @staticmethod

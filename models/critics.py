@@ -1,4 +1,4 @@
-"""Two critics Q(s, a) for each of M members, with targets and gradients by hand: what TD3 and SAC have in common.
+"""Two critics Q(s, a) for each of M members, with targets and gradients by hand, for TD3 and SAC.
 
 Source: Fujimoto, van Hoof & Meger 2018, "Addressing Function Approximation Error in Actor-Critic Methods", arXiv
 1802.09477, section 4.
@@ -17,9 +17,9 @@ from models.streams import Streams
 
 
 class TwinCritics(nn.Module):
-    """``sizes`` are those of one critic: observation and action together, hidden widths, 1.
+    """Two critics, each with layers of ``sizes``: observation and action together, hidden widths, 1.
 
-    Without ``both`` the second critic is there, but says nothing and stays as it was.
+    Without ``both`` the second critic exists, but is neither used nor trained.
 
     Pairs of observation and action come in columns, ``[M, O + A, B]``. The parameters of both critics of a member lie
     side by side, ``[M, 2 D]``, so that they are 2 M networks.

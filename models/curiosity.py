@@ -1,11 +1,11 @@
 """Rewards for novelty for M members: the intrinsic curiosity module (ICM) and random network distillation (RND).
 
-    curiosity = curiosity_of(config, spaces, seeds)   # None where the settings ask for none
+    curiosity = curiosity_of(config, spaces, seeds)   # None without intrinsic rewards
     rewards = batch["reward"] + curiosity.rewards(batch["obs"], batch["action"], batch["next_obs"])
 
-Each call learns from the rows that it rewards. ``next_obs`` is what the action led to, also where the episode ended
-there: never the first observation of the next one. Nothing here knows of terminations, which end what an agent's values
-add up, not novelty. All that is learned or measured belongs to a member alone.
+Each call also trains on its rows. ``next_obs`` is the observation after the action, even at the end of an episode, and
+never the first observation of the next one. Terminations are ignored: they end returns, not novelty. Each member has
+separate networks and statistics.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ class Curiosity:
         self.optimizer.update(gradient, learning)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What it remembers beside its optimiser, ``[M, ...]`` each."""
+        """State beside the optimiser, ``[M, ...]`` each."""
         return {"weights": self.network.flat.detach()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -77,15 +77,15 @@ class Curiosity:
 class Icm(Curiosity):
     """Intrinsic curiosity module (Pathak et al. 2017) as the baseline of Ferreira et al. 2022.
 
-    Features phi of observations are learned with an inverse model, which says by phi(s) and phi(s') what was done, and
-    a forward model, which says phi(s') by phi(s) and the action. The loss is ``(1 - beta) * inverse + beta * forward``;
-    the forward model's gradient goes into the features too, as in the public code. The reward is ``eta`` times the mean
-    squared error of the forward model, after the step.
+    Features phi of observations are learned with an inverse model, which predicts the action from phi(s) and phi(s'),
+    and a forward model, which predicts phi(s') from phi(s) and the action. The loss is ``(1 - beta) * inverse + beta *
+    forward``; the forward model's gradient goes into the features too, as in the public code. The reward is
+    ``eta`` times the mean squared error of the forward model, after the update.
 
     Networks as there: features O-h-h-f with LeakyReLU; inverse 2f-h-h-outputs with ReLU; forward [f, a]-h-h-f, four
     residual blocks ``x + L2([LeakyReLU(L1([x, a])), a])`` of width f, and f-h-f. Two actions are one number (0 or 1),
-    more are one-hot, continuous ones as they are. Errors are cross entropies of discrete actions (of one logit where
-    there are two), mean squares of continuous ones.
+    more are one-hot, continuous ones are not transformed. The error of the inverse model is a cross entropy for
+    discrete actions (with one logit for two actions) and a mean square for continuous ones.
     """
 
     def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int]):
@@ -142,10 +142,10 @@ class Icm(Curiosity):
 class Rnd(Curiosity):
     """Random network distillation (Burda et al. 2019): how far a predictor is from a random network at ``next_obs``.
 
-    Observations are standardised by a member's mean and deviation over all rows that it has seen, and cut off. The
-    reward is the mean squared error before the step, divided by its deviation over all those rows, times
-    ``rnd_scale``. (There the deviation is that of discounted returns of such rewards, which a batch from a replay
-    buffer does not have.) The target never learns; it starts as the predictor does, by other draws.
+    Observations are standardised by a member's running mean and standard deviation, and clipped. The reward is the mean
+    squared error before the update, divided by its running standard deviation, times ``rnd_scale``. (The paper divides
+    by the standard deviation of discounted returns of such rewards, which a batch from a replay buffer does not have.)
+    The target has the predictor's initialisation with other random numbers, and is never trained.
     """
 
     def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int]):
@@ -182,7 +182,7 @@ class Rnd(Curiosity):
 
 
 def curiosity_of(config: Intrinsic, spaces: Spaces, seeds: Sequence[int]) -> Curiosity | None:
-    """What ``intrinsic`` names."""
+    """The intrinsic reward that ``config.intrinsic`` names; None for none."""
     kinds = {"none": None, "icm": Icm, "rnd": Rnd}
     kind = kinds[config.intrinsic]
     return None if kind is None else kind(config, spaces, seeds)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Settings(Protocol):
-    """What the settings of an agent say of it; their help texts say what they mean."""
+    """The settings of an epsilon schedule; their help texts explain them."""
 
     @property
     def eps_init(self) -> float: ...
@@ -33,7 +33,7 @@ class Epsilon:
 
     def __init__(self, config: Settings):
         self.config = config
-        self.constant = config.eps_init if config.eps_init == config.eps_min else None  # where it never moves
+        self.constant = config.eps_init if config.eps_init == config.eps_min else None  # if it is constant
         self._table = torch.tensor([config.eps_init])
 
     def now(self, episodes: Tensor, steps: int, budget: int) -> Tensor:
@@ -48,8 +48,8 @@ class Epsilon:
     def ahead(
         self, episodes: Tensor, begun: int, steps: int, envs: int, budget: int
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Of the next ``steps`` after those ``begun``, of E = ``envs`` environments: by how many episodes will have
-        been finished, or else by step. The one that does not say it is empty."""
+        """Epsilon in the next ``steps`` after ``begun`` steps, in E = ``envs`` environments: by the number of finished
+        episodes, and by step. The array that does not apply is empty."""
         if self.config.eps_fraction is None:
             most = int(episodes.max()) + steps * envs + 1
             return self.now(torch.arange(most), 0, 1).numpy(), np.empty(0, np.float32)

@@ -1,4 +1,4 @@
-"""What a family of implementations says about itself, and of an epoch of its training. Imports no torch."""
+"""The record of a family of implementations, and the schedule of its training. Imports no torch."""
 
 import dataclasses
 import sys
@@ -43,12 +43,11 @@ class EpisodeSchedule:
 
 @dataclass(frozen=True)
 class StepSchedule:
-    """Of an agent that learns between steps. It comes from the run's settings, or from the agent's where these say
-    it.
+    """Schedule of an agent that learns between steps, by the run's settings or by the agent's if it has them.
 
     An epoch is ``steps_per_epoch`` steps of every member; every ``eval_every`` epochs ``eval_episodes`` episodes of at
-    most ``eval_steps`` (None: as in training) are played. ``endless``: training episodes know no time limit but the
-    run's own. ``continuing``: the environment has no episodes, so the reward per step says more than the return.
+    most ``eval_steps`` (None: as in training) are played. ``endless``: training episodes have no time limit but the
+    run's. ``continuing``: the environment has no episodes, so the reward per step says more than the return.
     """
 
     steps_per_epoch: int
@@ -70,10 +69,10 @@ class Family:
     A family must have:
 
     - ``config``: a frozen dataclass of `models.settings.setting` fields. Its module's docstring names the sources. It
-      may have a property ``epochs`` where its own settings say how long a run is, and, of ``steps``, a property
-      ``schedule`` (`StepSchedule`) where they say how long an epoch is. ``total_steps``, ``steps_per_epoch``,
-      ``eval_every`` and ``eval_episodes`` of its own take the place of the run's.
-    - ``implementations``: each name that ``--implementation`` takes, with what it changes of the defaults.
+      may have a property ``epochs``, if its settings define the length of a run, and, with ``steps``, a property
+      ``schedule`` (`StepSchedule`), if they define the length of an epoch. Fields ``total_steps``, ``steps_per_epoch``,
+      ``eval_every`` and ``eval_episodes`` replace the run's.
+    - ``implementations``: the names for ``--implementation``, each with its overrides of the defaults.
     - ``learns_from``: which loop trains it. ``episodes``: updates come between whole episodes, and ``config`` has a
       property ``schedule``. ``steps``: updates come between steps of the environment, and ``config`` has ``num_envs``,
       which the agent's ``envs`` equals. ``evolution``: it learns a proxy, with which an agent of another family trains.
@@ -86,12 +85,12 @@ class Family:
     - ``preset_game(preset)``: the game whose values a preset holds, None for a preset of any game.
     - ``proxy_defaults(given, game)``: the overrides of proxy and inner agent for the settings given so far
       (``evolution`` only). Raises SettingError.
-    - ``usual_agents(given, continuous)``: the agents that train on its proxies where none are given (``evolution``
+    - ``usual_agents(given, continuous)``: the default agents that train on its proxies (``evolution``
       only), for the settings given so far and an environment whose actions are ``continuous`` or not.
-    - ``validate(config)``: one line that says which settings do not go together, None where all do.
-    - ``ineffective(config)``: name -> reason, of settings that do nothing beside the others.
-    - ``only_with``: name -> what an environment must have for this setting to do anything, of `PARTS`.
-    - ``replaced``: name of a run's setting -> the family's own setting that takes its place, or "".
+    - ``validate(config)``: one line that names conflicting settings, None if there are none.
+    - ``ineffective(config)``: name -> reason, of settings that have no effect in this combination.
+    - ``only_with``: name -> property of an environment, of `PARTS`, without which this setting has no effect.
+    - ``replaced``: name of a run's setting -> the family's setting that replaces it, or "".
     - ``changeable(config)``: names of settings that a resumed run may change.
     - ``accelerators``: devices on which its agents can learn.
     - ``trains_on_proxies``: its agents can train on a proxy, and are `models.contract.InnerAgent`.

@@ -1,5 +1,4 @@
-"""Settings of rewards for novelty, which an agent may earn beside its own. This file is the only home of their
-defaults; it imports no torch. `models.curiosity` has what they do.
+"""Settings of intrinsic rewards for novelty (`models.curiosity`). Their defaults stand here alone. Imports no torch.
 
 Sources: [P] Pathak et al. 2017, "Curiosity-driven Exploration by Self-supervised Prediction", arXiv 1705.05363 (ICM).
 [B] Burda et al. 2019, "Exploration by Random Network Distillation", arXiv 1810.12894 (RND). [F] Ferreira et al. 2022,
@@ -19,7 +18,7 @@ _units = functools.partial(_curious, minimum=1, maximum=65_536)
 
 @dataclass(frozen=True)
 class Intrinsic:
-    """A part of an agent's settings, from which its own derive."""
+    """Base class for the settings of agents that can have intrinsic rewards."""
 
     intrinsic: str = _curious(
         "none",

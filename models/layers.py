@@ -1,8 +1,7 @@
 """Networks of M members whose parameters are one flat tensor ``[M, D]``.
 
-One flat leaf makes the rest simple and fast: the optimiser is six elementwise operations whatever the number of
-layers, a gradient norm per member is one reduction, a checkpoint is one tensor, and a row
-is what an evolution strategy perturbs.
+One flat leaf is simple and fast: the optimiser is six elementwise operations for any number of layers, a gradient norm
+per member is one reduction, a checkpoint is one tensor, and an evolution strategy perturbs rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from models.streams import Streams
 
 RELU_GAIN = sqrt(2.0)
 LEAK = 0.01  # slope of leakyrelu below zero
-BLOCK = 64  # floats; a multiple of what two vector registers hold
+BLOCK = 64  # floats; a multiple of two vector registers
 
 
 @dataclass(frozen=True)
@@ -97,8 +96,7 @@ class Network(nn.Module):
     def weights(self) -> list[Tensor]:
         """Weight ``[M, in, out]`` and bias ``[M, out]`` of each layer in turn, as views of `flat`.
 
-        `split` hands its gradients back as one concatenation, where slicing would add up one zero-filled ``[M, D]`` a
-        layer.
+        The gradient of `split` is one concatenation. Slices would add up a zero-filled ``[M, D]`` for each layer.
         """
         if torch.is_grad_enabled():
             return self._split(self.flat)
@@ -172,7 +170,7 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def trunk(spaces: Spaces, channels: tuple[int, ...], streams: Streams) -> tuple[nn.Module, int]:
-    """What stands before the other networks, convolutions for images or else nothing, and its number of features."""
+    """The shared first layers (convolutions for images, else none) and the number of their features."""
     if not spaces.is_image:
         return nn.Identity(), spaces.obs_shape[0]
     found = ConvolutionalTrunk(spaces, channels, streams)

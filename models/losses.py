@@ -25,8 +25,8 @@ def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tenso
     """Weights of reward-weighted regression ``min(exp(z / temperature), cap)``, z the values ``[M, B]`` standardised
     over B.
 
-    Source: Kumar et al. 2019 (RCP), eq. 4, and its public code. Where all values are equal the standard deviation is
-    zero and every weight is 1 (the public code gives NaN).
+    Source: Kumar et al. 2019 (RCP), eq. 4, and its public code. If all values are equal, the standard deviation is
+    zero and every weight is 1 (NaN in the public code).
     """
     centred = values - values.mean(1, keepdim=True)
     deviation = values.std(1, keepdim=True) if values.shape[1] > 1 else torch.zeros_like(values)
@@ -69,9 +69,9 @@ def entropy(scores: Tensor) -> Tensor:
 
 
 def explained_variance(values: Tensor, goal: Tensor, weight: Tensor | None = None) -> Tensor:
-    """``1 - Var(goal - values) / Var(goal)`` over the last axis: 1 where values are the goals up to a constant, 0 where
-    they say no more than their mean. NaN where all goals are equal. Experiences count by their ``weight``, of which the
-    first is above 0; None is alike."""
+    """``1 - Var(goal - values) / Var(goal)`` over the last axis: 1 if values equal the goals up to a constant, 0 if
+    they predict no better than a constant. NaN for equal goals. ``weight`` weights the experiences, of which the first
+    must be above 0; None weights all equally."""
     whole = _variance(goal, weight)
     return (1 - _variance(goal - values, weight) / whole).masked_fill(whole == 0, torch.nan)
 
@@ -99,11 +99,12 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Te
 
 
 def clipped_value_error(values: Tensor, goal: Tensor, before: Tensor, clip: float | None) -> tuple[Tensor, Tensor]:
-    """Squared error of values, and its derivative by them: ``[M, B]`` both.
+    """Squared error of values, and its derivative with respect to them, ``[M, B]`` each.
 
-    With ``clip`` it is the larger one of the value's own and of that of a value that keeps within ``clip`` of the one
-    ``before``, so that values which left this range towards their goal go no further. Source: Huang et al. 2022, "The
-    37 Implementation Details of PPO", 9.
+    With ``clip`` it is the maximum of two squared errors: of the value, and of the value clipped to within ``clip`` of
+    the value ``before``. So a value that has left this range towards its goal moves no further.
+
+    Source: Huang et al. 2022, "The 37 Implementation Details of PPO", 9.
     """
     _check_shape("goals", goal, values)
     error = values - goal
@@ -122,7 +123,7 @@ def _check_shape(name: str, given: Tensor, like: Tensor) -> None:
 
 
 def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
-    """``-log p(bit)`` where 1 has probability sigmoid(logit), in nats, each by itself; ``bits`` are floats 0 or 1."""
+    """``-log p(bit)`` of each bit in nats, with p(1) = sigmoid(logit); ``bits`` are floats 0 or 1."""
     # max(l, 0) - l b + log(1 + e^-|l|), which no logit overflows. A clamp would pass its gradient on at 0 in full.
     size = logits.abs()
     return 0.5 * (logits + size) - logits * bits + (-size).exp().log1p()

@@ -1,7 +1,7 @@
 """The settings of agents of several families in one search, as one dataclass. Imports no torch.
 
-Each family keeps its own: ``lr`` of DDQN and of PPO are the fields ``DDQN_lr`` and ``PPO_lr``. A setting that one
-family has alone keeps its name. A value given as ``lr`` is meant for every family that has one (`spread`).
+Each family has separate fields: ``lr`` of DDQN and of PPO become ``DDQN_lr`` and ``PPO_lr``. A setting of one family
+alone keeps its name. A value given as ``lr`` is meant for every family that has one (`spread`).
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ class Mixture:
 
 
 def names_in(classes: Classes) -> dict[type, dict[str, str]]:
-    """Class of settings -> field -> its name among those of all ``classes``."""
+    """Class of settings -> field -> its name in the joint settings of all ``classes``."""
     having = Counter(field.name for _, one in classes for field in dataclasses.fields(one))
     return {
         one: {
@@ -38,7 +38,8 @@ def names_in(classes: Classes) -> dict[type, dict[str, str]]:
 
 
 def together(configs: tuple[tuple[str, Any], ...]) -> Any:
-    """The settings of several families as one, ``(name, settings)`` of each; those of one family as they are."""
+    """Joint settings of several families, given as ``(name, settings)``. Settings of one family are returned
+    unchanged."""
     if len(configs) == 1:
         return configs[0][1]
     classes = tuple((name, type(own)) for name, own in configs)
@@ -62,7 +63,7 @@ def _class_of(classes: Classes) -> type:
 
 
 def classes_of(config: Any) -> Classes:
-    """The classes that settings are made of; of one family its own, without a name."""
+    """The classes that joint settings consist of; for one family its class, without a name."""
     return config.classes if isinstance(config, Mixture) else (("", type(config)),)
 
 
@@ -85,7 +86,7 @@ def shared(config: Any) -> dict[str, tuple[str, ...]]:
 
 
 def spread(config: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """``values`` by the names of fields: one for several families is given to each that has none of its own."""
+    """``values`` by the names of fields. A value for several families goes to each family without a specific value."""
     meant, found = shared(config), dict[str, Any]()
     for name, value in values.items():
         found |= dict.fromkeys(meant.get(name, (name,)), value)

@@ -1,13 +1,13 @@
 """The fully connected network of M members, with its forward and backward pass by hand.
 
-Small networks spend their time in thin matrix products and in autograd's bookkeeping, so the gradient is worked out
-here; autograd is the oracle in the tests. There are two layouts of activations, and each is several times faster than
-the other where it is used:
+Small networks spend their time in thin matrix products and in autograd's bookkeeping, so gradients are computed by
+hand; tests compare them with autograd. There are two layouts of activations, each several times faster for
+its users:
 
 - ``columns``, ``[M, features, B]``: the batch is the wide, contiguous axis of every product. At two outputs that is
   five times faster than rows (DDQN, synthetic environments).
 - ``rows``, ``[M, B, features]``: at batches of 8 to 32 products ``[B, in] x [in, out]`` take a quarter of the time of
-  their transposes (imagined rollouts), and other networks speak it (policy gradients, state values).
+  their transposes (imagined rollouts). Policy gradients and state values use it too.
 
 The layouts share everything but their products (models/products.py).
 """
@@ -24,7 +24,7 @@ from models.layers import Dense, sigmoid
 from models.products import LEAK, Columns, Rows, derivative
 from models.streams import Streams
 
-PRELU_SLOPE = 0.25  # where prelu's learned slope starts
+PRELU_SLOPE = 0.25  # initial value of prelu's learned slope
 
 Layer = tuple[Tensor, Tensor]
 """Weight and bias: ``[M, out, in]`` and ``[M, out, 1]`` in columns, ``[M, in, out]`` and ``[M, out]`` in rows."""
@@ -37,8 +37,8 @@ class Mlp:
     slope, shared by all layers), in rows also elu and silu.
 
     A layer is stored as its weight, then its bias; prelu's slope comes last. Rows store a weight ``[in, out]``. Columns
-    store its shorter side first, which thin products like best. ``size`` is rounded up to a multiple of ``block`` with
-    zeros, which get no gradient. ``layer`` says how a layer starts.
+    store the shorter side first, which is fastest for thin products. ``size`` is rounded up to a multiple of ``block``
+    with zeros, which get no gradient. ``layer`` is the initialisation of a layer.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Mlp:
         self.size = sum(self._counts) + self.padding
 
     def initial(self, streams: Streams) -> Tensor:
-        """First parameters ``[M, size]``, each member's drawn from its own stream."""
+        """Initial parameters ``[M, size]``, drawn from each member's stream."""
         return streams.each(self._first)
 
     def _first(self, generator: torch.Generator) -> Tensor:
@@ -81,7 +81,7 @@ class Mlp:
         return torch.cat([*parts, torch.tensor([PRELU_SLOPE] * self._slope), torch.zeros(self.padding)])
 
     def layers(self, flat: Tensor) -> list[Layer]:
-        """Views of ``flat [M, size]``; they stay valid while its memory does. A prelu slope is a last, lone layer."""
+        """Views of ``flat [M, size]``, valid as long as its memory is. A prelu slope is a last layer of one tensor."""
         parts = flat.split([*self._counts, self.padding] if self.padding else self._counts, 1)
         views = [part.unflatten(1, shape) for part, shape in zip(parts, self._stored, strict=False)]
         pairs = zip(views[0 : 2 * self.depth : 2], views[1::2], self._turned, strict=False)
@@ -89,8 +89,8 @@ class Mlp:
         return found + [(views[-1], views[-1])] * self._slope
 
     def forward(self, layers: list[Layer], x: Tensor) -> list[Tensor]:
-        """The trace of ``x [M, in, B]`` (rows: ``[M, B, in]``), which `backward` needs: what each hidden layer gives,
-        before the activation where that is prelu or silu, then the network's own output without activation."""
+        """The trace of ``x [M, in, B]`` (rows: ``[M, B, in]``) for `backward`: the output of each hidden layer (before
+        the activation for prelu and silu), then the output of the network, without activation."""
         trace: list[Tensor] = []
         affine, activation = self.products.affine, self.activation
         for weight, bias in layers[: self.depth - 1]:
@@ -105,8 +105,8 @@ class Mlp:
     def backward(
         self, layers: list[Layer], x: Tensor, trace: list[Tensor], gradient: Tensor, inputs: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """From d loss / d output, shaped as the output, to d loss / d parameters ``[M, size]``, summed over the batch;
-        with ``inputs`` also d loss / d x. ``trace`` is what `forward` gave for ``x``."""
+        """Backpropagate d loss / d output, shaped as the output, to d loss / d parameters ``[M, size]``, summed over
+        the batch, and with ``inputs`` to d loss / d x. ``trace`` is the result of `forward` for ``x``."""
         parts: list[Tensor] = []
         slopes: list[Tensor] = []
         for i in reversed(range(self.depth)):
@@ -138,7 +138,7 @@ class Mlp:
         return gradient
 
     def _derivative(self, layers: list[Layer], gradient: Tensor, kept: Tensor) -> Tensor:
-        """``gradient`` times the activation's derivative, by what the trace keeps."""
+        """``gradient`` times the activation's derivative, from an entry of the trace."""
         if self._slope:
             return gradient * ((kept > 0) + layers[-1][0] * (kept <= 0))
         return derivative(gradient, kept, self.activation, self.leak)
@@ -156,10 +156,10 @@ def parameters(sizes: Sequence[int]) -> int:
 
 
 class MlpNetwork(nn.Module):
-    """An `Mlp` in rows with weights of its own: ``[M, B, inputs] -> [M, B, outputs]``.
+    """An `Mlp` in rows as a module with weights: ``[M, B, inputs] -> [M, B, outputs]``.
 
-    It is open to autograd, which goes through the backward pass by hand. `trace` and `gradient` are the two passes
-    without autograd.
+    Autograd works through it, by way of the manual backward pass. `trace` and `gradient` are the two passes without
+    autograd.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class MlpNetwork(nn.Module):
         return _ByHand.apply(x, self.flat, self) if torch.is_grad_enabled() else self.trace(x)[-1]
 
     def trace(self, x: Tensor, flat: Tensor | None = None) -> list[Tensor]:
-        """As `Mlp.forward`, by its own weights or by others ``flat [M, D]``."""
+        """As `Mlp.forward`, with the module's weights or with ``flat [M, D]``."""
         return self.mlp.forward(self.layers() if flat is None else self.mlp.layers(flat), x)
 
     def gradient(

@@ -9,9 +9,9 @@ _EPS = 1e-8  # added to variances
 
 
 class Moments:
-    """Mean and variance of all numbers that each member has met, each of ``shape`` by itself: ``[M, *shape]`` float64.
+    """Running mean and variance of arrays of ``shape``, elementwise for each member: ``[M, *shape]`` float64.
 
-    Before the first number stand ``prior`` numbers of mean 0 and variance 1. Source: Chan et al. 1979, "Updating
+    They start as if there had been ``prior`` numbers of mean 0 and variance 1. Source: Chan et al. 1979, "Updating
     formulae and a pairwise algorithm for computing sample variances".
     """
 
@@ -31,12 +31,12 @@ class Moments:
             setattr(self, name, new[name] if who is None else torch.where(who.view_as(self.count), new[name], own))
 
     def scale(self) -> Tensor:
-        """What numbers are multiplied by, ``[M, *shape]`` float32. Variances are taken to be 1e-8 larger, as in
-        Gymnasium's and stable-baselines3's wrappers."""
+        """The factor that normalises numbers, ``[M, *shape]`` float32. 1e-8 is added to variances, as in Gymnasium's
+        and stable-baselines3's wrappers."""
         return (1 / (self._variance() + _EPS).sqrt()).float()
 
     def deviation(self) -> Tensor:
-        """``[M, *shape]``; 1 where nothing varies, but for rounding."""
+        """Standard deviations ``[M, *shape]``; 1 for numbers that vary by no more than rounding."""
         variance = self._variance()
         return torch.where(variance > 1e-20 * self.mean.square() + 1e-30, variance.sqrt(), 1.0)
 

@@ -1,4 +1,4 @@
-"""Actor-critic agents that learn from a replay buffer: all that TD3 and SAC share around their two updates."""
+"""Actor-critic agents that learn from a replay buffer: the common part of TD3 and SAC."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -23,12 +23,12 @@ from models.varied import draw_all, groups
 class OffPolicy(Replaying):
     """``act / observe / learn``, one step of all members after another. E is ``config.num_envs``.
 
-    Inside, actions are vectors of A numbers, [-1, 1] standing for the bounds of each coordinate of the real ones, so
-    that noise is in shares of half the range. Until a member learns it acts at random. A time limit is no end: what
-    comes after it counts. Member m explores, remembers and learns by its own streams; with ``vary_hp`` it has its own
-    hyperparameters, drawn from its seed, and members must come from one group of `groups`.
+    Internally, actions are vectors of A numbers in [-1, 1], which are scaled to the bounds of the environment. So noise
+    is relative to half the range. A member acts at random until it learns. Values are bootstrapped at time limits.
+    Each member has separate random streams. With ``vary_hp`` it also has separate hyperparameters, drawn from its seed;
+    all members must then come from one group of `groups`.
 
-    A class of this kind has the methods below that raise, and may have more numbers a step (`_draws`).
+    A subclass implements the methods below that raise NotImplementedError, and may draw more numbers a step (`_draws`).
     """
 
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]] = (Continuous,)
@@ -77,7 +77,7 @@ class OffPolicy(Replaying):
         return vector
 
     def _initial(self, streams: Streams) -> Tensor:
-        """First weights of the actor, ``[M, D]``; those of its network come first."""
+        """Initial weights of the actor, ``[M, D]``, of which the network's come first."""
         return self.network.initial(streams)
 
     def _draws(self) -> list[Draw]:
@@ -95,7 +95,7 @@ class OffPolicy(Replaying):
         raise NotImplementedError
 
     def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Vectors ``[M, E, A]`` of a test; ``streams`` are there only where tests draw."""
+        """Action vectors ``[M, E, A]`` in a test. ``streams`` is None if tests are deterministic."""
         raise NotImplementedError
 
     def act(self, obs: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ class OffPolicy(Replaying):
         return 2 * self.numbers["random"] - 1
 
     def executed(self, vectors: Tensor) -> Tensor:
-        """The real actions that ``vectors [M, E, A]`` stand for."""
+        """Actions of the environment for action ``vectors [M, E, A]``."""
         return torch.addcmul(self.centre, vectors, self.reach).maximum(self.low).minimum(self.high)
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "Play":
@@ -126,7 +126,7 @@ class OffPolicy(Replaying):
 
     @torch.no_grad()
     def state_values(self, obs: Tensor) -> Tensor:
-        """What the target critics say of greedy play, ``obs [M, B, O] -> [M, B]``."""
+        """Values of the greedy policy by the target critics, ``obs [M, B, O] -> [M, B]``."""
         states = obs.transpose(1, 2)
         vectors = self.play(self.network.forward(self._actor, states)[-1], None)
         if isinstance(self.spaces.actions, Discrete):  # of logits, only which is the largest counts
@@ -176,15 +176,15 @@ class OffPolicy(Replaying):
         return loss
 
     def _novelty(self, pairs: Tensor, next_obs: Tensor, learning: Tensor | None) -> Tensor:
-        """Rewards ``[M, B]`` for novelty, of ``pairs [M, B, O + A]``. Continuous actions count in shares of half their
-        range, discrete ones by what is done."""
+        """Intrinsic rewards ``[M, B]`` of ``pairs [M, B, O + A]``. Continuous actions are action vectors, discrete ones
+        are indices."""
         assert self.curiosity is not None
         obs, vectors = pairs.split((self.obs_size, self.action_size), 2)
         action = vectors if isinstance(self.spaces.actions, Continuous) else vectors.argmax(2)
         return self.curiosity.rewards(obs, action, next_obs, learning)
 
     def later(self, next_obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
-        """What the goal says of ``next_obs [M, O, B]``, ``[M, B]``."""
+        """Target values of ``next_obs [M, O, B]``, ``[M, B]``."""
         raise NotImplementedError
 
     def improve(self, obs: Tensor, numbers: dict[str, Tensor], learning: Tensor | None) -> None:
@@ -213,7 +213,7 @@ class OffPolicy(Replaying):
         return self.seen | self.of_learners(found)
 
     def policy_loss(self, latest: dict[str, Tensor]) -> Tensor:
-        """The actor's loss ``[M]`` in its latest update, by what `TwinCritics.latest` kept of it."""
+        """The actor's loss ``[M]`` in the latest update, from `TwinCritics.latest`."""
         return latest["acted"].flatten(1).mean(1).neg()
 
     def training_state(self) -> dict[str, Any]:

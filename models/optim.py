@@ -27,8 +27,7 @@ class Adam(Optimizer):
         self.share: Tensor | None = None  # [M], factor on every member's learning rate
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """torch's own, without the wrapper that loads torch's compiler first: more than a second, which evaluations
-        would pay too."""
+        """As in torch, but without the decorator that loads torch's compiler, which takes more than a second."""
         add = Optimizer.add_param_group
         getattr(add, "__wrapped__", add)(self, param_group)
 
@@ -61,7 +60,7 @@ class Adam(Optimizer):
                 param.sub_(update)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Raises StateError where it is that of other parameters."""
+        """Load the state. Raises StateError if it belongs to other parameters."""
         like(self.state_dict()["param_groups"], state_dict["param_groups"], "param_groups")
         params = [param for group in self.param_groups for param in group["params"]]
         for index, moments in state_dict["state"].items():
@@ -78,8 +77,8 @@ def _direction(
     eps: float,
     keep: tuple[float | Tensor, float | Tensor] | None = None,
 ) -> Tensor:
-    """The moments brought up to date in place, and the step they call for before its size and first correction.
-    ``keep`` is the share of both moments that stays, where that is not ``betas``."""
+    """Update the moments in place. Returns the step without learning rate and first bias correction. ``keep`` replaces
+    ``betas`` as the decay rates of both moments."""
     keep = keep or betas
     mean.mul_(keep[0]).add_(grad * (1 - betas[0]))
     square.mul_(keep[1]).add_(grad.square().mul_(1 - betas[1]))
@@ -88,8 +87,8 @@ def _direction(
 
 @functools.cache
 def _corrections(betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
-    """Bias corrections by count, from floats: 1 / (1 - beta1**count) and sqrt(1 - beta2**count), from 0 (where both are
-    1) to the first count from which on they are 1 in float32."""
+    """Bias corrections by count, computed in floats: 1 / (1 - beta1**count) and sqrt(1 - beta2**count). Counts go from
+    0 (both are 1) to the first count at which both are 1 in float32."""
     first, root2 = [1.0], [1.0]
     while len(first) == 1 or max(betas) ** (len(first) - 1) > 2e-8:  # less than half a unit in the last place of 1
         first.append(1 / (1 - betas[0] ** len(first)))
@@ -98,9 +97,9 @@ def _corrections(betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
 
 
 class MemberAdam:
-    """Adam whose members may start at different times: each has its own count, and with it its own bias correction.
+    """Adam whose members may start at different times: each has a separate count, and so a separate bias correction.
 
-    One parameter ``[M, D]``. A member's numbers are those of `Adam` from its own first update on. Not a
+    One parameter ``[M, D]``. A member's numbers equal those of `Adam`, counted from its first update. Not a
     `torch.optim.Optimizer`: that class loads torch's compiler and hooks into every step, which at these sizes costs
     a tenth of it.
     """
@@ -119,7 +118,7 @@ class MemberAdam:
         rate = self.lr.unsqueeze(1)
         if learning is None:
             self.count += 1
-        else:  # the others get no gradient, all of their moments stay, and their step is 0
+        else:  # other members get no gradient, keep their moments, and have a step of 0
             self.count += learning
             moves = learning.unsqueeze(1)
             grad, rate = grad.masked_fill(~moves, 0.0), rate * moves
@@ -144,8 +143,8 @@ class MemberAdam:
 
 
 class AdamW:
-    """Adam (Kingma & Ba 2015) whose weights also lose the share ``decay`` of themselves at every update, whatever the
-    learning rate: ``x <- x - lr m / (sqrt(v) + eps) - decay x`` with bias-corrected m and v.
+    """Adam (Kingma & Ba 2015) with a weight decay that does not depend on the learning rate: ``x <- x - lr m / (sqrt(v)
+    + eps) - decay x`` with bias-corrected m and v.
 
     That is decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2, with a constant schedule) as in Young et al.
     2023; `torch.optim.AdamW` multiplies its ``weight_decay`` by the learning rate, so it is given ``decay / lr``. Its
@@ -181,11 +180,11 @@ class AdamW:
 
 
 class LockstepAdam:
-    """Adam of one parameter ``[M, D]`` whose members all step together, each by its own learning rate ``lr [M]``. With
-    ``apart``, some may step without the others, and ``count`` is a tensor ``[M]`` int64.
+    """Adam of one parameter ``[M, D]`` whose members all step together, with learning rates ``lr [M]``. With ``apart``,
+    some may step without the others, and ``count`` is a tensor ``[M]`` int64.
 
-    D is a multiple of 64, for the fused kernel (see `AdamW`). It is one call where the rates are equal, else one a
-    member. A member's numbers are those of `Adam` up to rounding.
+    D is a multiple of 64, for the fused kernel (see `AdamW`). It is one call if the rates are equal, else one for
+    each member. A member's numbers equal those of `Adam` up to rounding.
     """
 
     def __init__(

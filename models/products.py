@@ -1,7 +1,7 @@
 """The products of fully connected layers in the two layouts of `models.mlp`, and derivatives of activations.
 
-A single row, column or output is a matrix-vector product to the library, which then rounds by the number of members.
-Each layout goes around that in the way that is cheap for it, which is why the products are written twice.
+A single row, column or output is a matrix-vector product to the library, whose rounding then depends on the number of
+members. Each layout has a different cheap way around that, so the products are written twice.
 """
 
 import torch
@@ -15,7 +15,7 @@ _MINUS_ONE = torch.tensor(-1.0)
 
 
 class Columns:
-    """Products where activations are ``[M, features, B]``."""
+    """Products for activations ``[M, features, B]``."""
 
     batch = 2  # the axis
 
@@ -23,8 +23,8 @@ class Columns:
     def affine(weight: Tensor, bias: Tensor, x: Tensor, activation: str | None = None, slope: float = LEAK) -> Tensor:
         """``activation(weight @ x + bias)``: ``[M, out, in], [M, out, 1], [M, in, B] -> [M, out, B]``.
 
-        One column or one output is a product and a sum, or two equal columns where the layer is large. The result lies
-        in whole vector blocks, for `torch.sigmoid` (see `in_blocks`).
+        One column or one output is computed as a product and a sum, or as two equal columns if the layer is large. The
+        result is stored in whole vector blocks, for `torch.sigmoid` (see `in_blocks`).
         """
         one_column, one_output = x.shape[2] == 1, weight.shape[1] == 1
         if one_column and weight.shape[1] * weight.shape[2] > _LARGE:
@@ -67,7 +67,7 @@ class Columns:
 
 
 class Rows:
-    """Products where activations are ``[M, B, features]``."""
+    """Products for activations ``[M, B, features]``."""
 
     batch = 1  # the axis
 
@@ -102,7 +102,7 @@ class Rows:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """``[M, i, j] x [M, j, k] -> [M, i, k]``, without what the library does otherwise for one row or column."""
+    """``[M, i, j] x [M, j, k] -> [M, i, k]``, without the library's special case for one row or column."""
     if a.shape[2] == 1:
         return a * b
     if b.shape[2] == 1:
@@ -113,7 +113,7 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def derivative(gradient: Tensor, kept: Tensor, activation: str, leak: float = LEAK) -> Tensor:
-    """``gradient`` times the derivative of an activation, by what the trace keeps; may be written into ``gradient``."""
+    """``gradient`` times the derivative of an activation, from an entry of the trace; may overwrite ``gradient``."""
     aten = torch.ops.aten
     if activation == "relu":
         return aten.threshold_backward(gradient, kept, 0)

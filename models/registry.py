@@ -30,7 +30,7 @@ def implementations() -> dict[str, Family]:
     return found
 
 
-# What comes nearest to what other libraries and books have.
+# Nearest implementations to names from other libraries and books.
 _ELSEWHERE = {other: ours for ours, others in {
     "DDQN": "DQN, double DQN, C51, QR-DQN, IQN, Ape-X DQN, R2D2",
     "DuelingDDQN": "Rainbow, dueling DQN, D3QN",
@@ -57,7 +57,7 @@ def family(name: str) -> Family:
 
 
 def as_named(names: str) -> str:
-    """``names`` of implementations, one or several with commas between them, each in its own spelling."""
+    """``names`` of implementations, separated by commas, in their canonical spelling."""
     return ",".join(spelt(name.strip(), implementations()) for name in names.split(","))
 
 
@@ -67,8 +67,8 @@ def inner_agents() -> list[str]:
 
 
 def named_agents(names: str) -> list[str]:
-    """The agents of ``names``, one or several with commas between them. Raises SettingError for one that cannot train
-    on a proxy, or that stands there twice."""
+    """The agents in ``names``, separated by commas. Raises SettingError for an agent that cannot train on a proxy, and
+    for a repeated name."""
     found = [name.strip() for name in names.split(",")]
     twice = next((name for name in found if found.count(name) > 1), None)
     if twice is not None or "" in found:
@@ -78,7 +78,7 @@ def named_agents(names: str) -> list[str]:
     for name in found:
         if name not in inner_agents():
             meant = _meant(name)
-            # Others that exist cannot, for they learn from whole episodes: near is what is like them, not their name.
+            # Agents that learn from whole episodes cannot train on proxies: suggest a similar agent, no similar name.
             others = implementations().keys() - set(inner_agents())
             meant = {"AAC": "A2C", "VPG": "PPO"}.get(meant, "" if meant in others else meant)
             raise no_choice("agent", name, inner_agents(), meant=meant)
@@ -86,7 +86,7 @@ def named_agents(names: str) -> list[str]:
 
 
 def families_of(name: str, agent: str) -> list[str]:
-    """The folders of the families whose settings a run of ``name`` has, with these agents where it learns a proxy."""
+    """The folders of the families whose settings a run of ``name`` has, including its agents if it learns a proxy."""
     inner = named_agents(agent) if family(name).learns_from == "evolution" else []
     own = [family(each) for each in (name, *inner)]
     return list(dict.fromkeys(one.package.rpartition(".")[2] for one in own))
@@ -113,8 +113,8 @@ def distinctive(name: str) -> set[str]:
 
 
 def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
-    """The settings of one of the ``agents``, of the settings of all: its family's. Where these are for several agents,
-    with what implementation ``name`` changes, and without what others do."""
+    """The settings of agent ``name``, taken from the joint settings of all ``agents``: with the overrides of this
+    implementation, and without those of the others."""
     own = family(name)
     found = next(part for part in parts(config) if type(part) is own.config)
     if sum(family(other) is own for other in agents) == 1:
@@ -124,7 +124,8 @@ def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
 
 
 def agent_class(name: str) -> type[Any]:
-    """The ``Agent`` class of implementation ``name``. Imports torch. TypeError where it lacks what it must have."""
+    """The ``Agent`` class of implementation ``name``. Imports torch. Raises TypeError if it does not satisfy
+    `models.contract`."""
     from models.contract import Agent, EpisodeAgent, InnerAgent, StepAgent
 
     own = family(name)
@@ -151,9 +152,9 @@ def agent_class(name: str) -> type[Any]:
 
 
 def default_config(name: str, game: str, given: Mapping[str, Any] | None = None) -> Any:
-    """The ``config`` of ``name`` on ``game``: the family's defaults <- the implementation's <- what that game needs <-
-    the preset that is ``given``, where the family has any. ``game`` may have parameters behind a comma, which change
-    none of this. Raises SettingError for a preset that ``name`` has not."""
+    """The ``config`` of ``name`` on ``game``. Defaults of the family are overridden by the implementation, the game,
+    and the ``given`` preset, if there is one. Parameters of ``game`` after a comma change no defaults. Raises
+    SettingError for a preset that ``name`` does not have."""
     own = family(name)
     values = {**own.implementations[name], **own.environment_presets.get((name, game.partition(",")[0]), {})}
     preset = (given or {}).get("preset")
@@ -166,9 +167,9 @@ def default_config(name: str, game: str, given: Mapping[str, Any] | None = None)
 
 
 def default_configs(name: str, game: str, given: Mapping[str, Any], agent: str) -> tuple[Any, Any]:
-    """Settings of the agents and, where ``name`` learns a proxy, of that (else None), before anything given is applied.
+    """Default settings of the agents and of the proxy (None if ``name`` learns none).
 
-    ``given`` may choose a preset; ``agent`` names those that train on a proxy. Where a preset has ``PPO_lr``, it is of
+    ``given`` may choose a preset; ``agent`` names the agents that train on a proxy. ``PPO_lr`` in a preset applies to
     that family alone. Raises SettingError.
     """
     own = family(name)

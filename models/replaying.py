@@ -1,5 +1,5 @@
-"""What agents that learn from a replay buffer have in common, whatever they learn: who learns, who stays, and what
-training goes on from."""
+"""The base class of agents that learn from a replay buffer: start of learning, selection of members, state of
+training."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,8 +21,8 @@ def rates(own: Sequence[Any]) -> Tensor:
 
 
 class Replaying(InnerAgent):
-    """A subclass makes the attributes below, and says in `_views` what follows from its weights. ``own`` are the
-    hyperparameters of each member, ``steps`` those of every environment so far."""
+    """Subclasses set the attributes below, and `_views` sets up attributes that depend on the weights. ``own`` holds
+    the hyperparameters of each member, ``steps`` the number of steps so far in each environment."""
 
     own: list[Any]
     optimizer: MemberAdam  # of ``online``

@@ -5,8 +5,8 @@
         lr: float = setting(3.5e-4, "Adam's learning rate", above=0)
         hidden_sizes: tuple[int, ...] = setting((32, 128), "units of each layer", minimum=1)
 
-A field is a `bool`, `int`, `float` or `str`, a ``tuple[X, ...]`` of one of them, or either of these ``| None``. Every
-one has a finite range: what a field does not say itself says `RANGES`.
+A field is a `bool`, `int`, `float` or `str`, a ``tuple[X, ...]`` of one of them, or either of these ``| None``. All
+ranges are finite: `RANGES` has the bounds that a field does not set.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ class StopNow(BaseException):
 class SettingError(UserError, ValueError):
     """A setting that is unknown, of the wrong type, out of range or at odds with another.
 
-    ``name`` is the setting at fault, empty where it is not one alone. It tells which file the value came from.
+    ``name`` is the setting at fault, empty for several. With it, the message can name the file of the value.
     """
 
     def __init__(self, line: str, name: str = ""):
@@ -67,7 +67,7 @@ class SettingErrors(SettingError):
 
 
 def raise_all(errors: Sequence[SettingError]) -> None:
-    """Raise the one error there is, or all of several; nothing where there is none."""
+    """Raise the error, or all of several as one. Does nothing without errors."""
     if errors:
         raise SettingErrors(errors) if len(errors) > 1 else errors[0]
 
@@ -89,8 +89,8 @@ def setting(
     """A dataclass field with help and range. Bounds and choices hold for each item of a tuple, of which there are
     ``longest`` at most; None is never bounded. ``above`` and ``below`` exclude the bound itself; of text ``maximum``
     counts the bytes in UTF-8, as file systems do. ``empty`` permits the empty tuple and the empty text; ``section`` is
-    the heading under which ``--help`` lists it. One that came ``later`` than the first files of proxies is left out of
-    these where it has its default, so that a file stays as it is."""
+    the heading under which ``--help`` lists it. A setting added ``later`` than the first files of proxies is left out
+    of them at its default, so that existing files stay the same."""
     metadata = {"help": help, "choices": tuple(choices or ()), "empty": empty, "section": section, "longest": longest}
     metadata["later"] = later
     metadata |= {"above": above, "minimum": minimum, "below": below, "maximum": maximum}
@@ -131,7 +131,7 @@ _KINDS: dict[type, dict[str, Kind]] = {}
 
 
 def kinds(config_class: type) -> Mapping[str, Kind]:
-    """Name -> Kind of every field, in order. Each class is taken apart once, for that is slow."""
+    """Name -> Kind of every field, in order. Cached for each class, because it is slow."""
     if config_class not in _KINDS:
         hints = typing.get_type_hints(config_class)
         _KINDS[config_class] = {field.name: _kind(hints[field.name]) for field in dataclasses.fields(config_class)}
@@ -168,8 +168,8 @@ def check_value(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> N
 
 
 def bounds(kind: Kind, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The bounds of each item of a field, its own and those of `RANGES`, by their names in `setting`; none of a choice,
-    true or false."""
+    """The bounds of each item of a field, including those of `RANGES`, by their names in `setting`. Choices and bools
+    have none."""
     if meta.get("choices"):
         return {}
     own = {name: meta[name] for name in _BOUNDS if meta.get(name) is not None}
@@ -178,7 +178,8 @@ def bounds(kind: Kind, meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refused(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> SettingError:
-    """The error that says what ``name`` is and what it may be, `RANGES` included where they are what it breaks."""
+    """The error for a value out of range: ``name``, the value, and the allowed ones, with `RANGES` if these are
+    broken."""
     choices, more = [each for each in meta.get("choices", ()) if isinstance(each, str)], ""
     near = nearest(value, choices) if isinstance(value, str) else ""
     items, number = value if isinstance(value, tuple) else (value,), _as_number(value)
@@ -194,16 +195,15 @@ def refused(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> Setti
 
 
 def no_choice(name: str, value: Any, choices: Iterable[str], where: str = "", meant: Any = None) -> SettingError:
-    """The error for a ``value`` of ``name`` that is none of the ``choices`` there; ``meant`` is what the nearest is
-    looked up for, else the value itself."""
+    """The error for a ``value`` of ``name`` that is not in ``choices``. It suggests the choice nearest to ``meant``, by
+    default the value."""
     known, meant = list(choices), value if meant is None else meant
     near = nearest(meant, known) if isinstance(meant, str) else ""
     return SettingError(f"{name} is {shown(value)}{allowing(near, ', '.join(known), where)}", name)
 
 
 def read(item: type, text: str) -> Any:
-    """The ``item`` that ``text`` stands for; ``1e5`` is an integer too. Raises ValueError, also for what is not
-    finite."""
+    """Parse ``text`` as ``item``; ``1e5`` is an integer too. Raises ValueError, also for NaN and infinities."""
     if item is int and re.fullmatch(r"[+-]?[0-9.]+[eE]\+?[0-9]{1,2}", text) and float(text) % 1 == 0:
         return int(float(text))
     if item is int:
@@ -215,7 +215,7 @@ def read(item: type, text: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value as an error shows it: `repr` with lists for tuples, without its middle where it is long."""
+    """A value for an error message: `repr` with lists for tuples, with the middle cut out if it is long."""
     try:
         return brief(repr(list(value) if isinstance(value, tuple) else value), 60)
     except ValueError:  # of integers beyond some 4,300 digits
@@ -223,13 +223,13 @@ def shown(value: Any) -> str:
 
 
 def brief(text: str, most: int) -> str:
-    """``text`` without its middle where it has more than ``most`` characters."""
+    """``text`` with the middle cut out if it has more than ``most`` characters."""
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 3 :]}"
 
 
 def allowed(kind: Kind, meta: Mapping[str, Any]) -> str:
-    """What a field accepts, in words: "integer, at least 1", "list of numbers, each greater than 0; or null". `RANGES`
-    are not said."""
+    """The allowed values of a field in words, such as "integer, at least 1" or "list of numbers, each greater than 0;
+    or null", without `RANGES`."""
     unit = " bytes" if kind.item is str else ""
     bounds = [f"{words} {meta[bound]}{unit}" for bound, (words, _) in _BOUNDS.items() if meta.get(bound) is not None]
     if kind.item is str and not meta.get("choices") and not meta.get("empty"):
@@ -249,13 +249,13 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def allowing(near: str, what: str, where: str = "") -> str:
-    """The end of an error: what is meant (`nearest`), if that is known, before ``what`` is allowed ``where``."""
+    """The end of an error message: the suggestion (`nearest`), if there is one, then the allowed values."""
     return f"{near} Allowed{where}: {what}" if near else f"; allowed{where}: {what}"
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
-    """The most similar of ``names``, case aside: the shortest that goes on where this one ends, else as letters are;
-    None when none is close."""
+    """The most similar of ``names``, ignoring case: the shortest with ``name`` as prefix, else by edit distance. None
+    if no name is close."""
     by_lower, wanted = {other.lower(): other for other in names}, name.lower()
     longer = sorted((other for other in by_lower if other.startswith(f"{wanted}_")), key=len)
     close = [wanted] if wanted in by_lower else longer or difflib.get_close_matches(wanted, by_lower, 1, cutoff=0.6)
@@ -263,8 +263,8 @@ def closest(name: str, names: Iterable[str]) -> str | None:
 
 
 def spelt(name: str, names: Iterable[str]) -> str:
-    """``name`` as the one of ``names`` is spelt that equals it but for case, blanks, dashes and underscores; ``name``
-    itself where it is one of them, or where none or several do."""
+    """The one of ``names`` that equals ``name`` if case, blanks, dashes and underscores are ignored. Returns ``name``
+    itself if it is in ``names``, or if there is no unique match."""
     names = list(names)
     same = [] if name in names else [other for other in names if _bare(other) == _bare(name)]
     return same[0] if len(same) == 1 else name
@@ -291,8 +291,8 @@ def _fits(value: Any, item: type, meta: Mapping[str, Any]) -> bool:
 
 
 def _in_range(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
-    """Whether a number, of text that is to be one too, or the length of other text is within its `bounds`. True of what
-    is none of these."""
+    """Whether a number (or text of a number), or the length of other text, is within its `bounds`. True for other
+    values."""
     size = len(value.encode(errors="replace")) if kind.item is str and isinstance(value, str) else _as_number(value)
     if size is None or kind.item is bool:
         return True
@@ -301,7 +301,7 @@ def _in_range(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
 
 
 def _as_number(value: Any) -> float | None:
-    """The number that a value is or that its text stands for, an int where it is one; None where it is none."""
+    """A value, or its text, as a number (an int if it is integral). None if it is no number."""
     try:
         number = value if type(value) is int else float(value)
     except OverflowError:

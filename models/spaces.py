@@ -1,4 +1,4 @@
-"""What an agent must know of an environment before it can be built: shapes, action kind, bounds."""
+"""The spaces of an environment, from which agents are built: shapes, kind of actions, bounds."""
 
 from dataclasses import dataclass
 
@@ -29,12 +29,12 @@ class Spaces:
     """Observation and action spaces of one environment.
 
     ``obs_shape`` is ``(O,)`` for vectors (dtype float32) and ``(C, H, W)`` for images (dtype uint8, 0..255).
-    ``max_episode_steps`` is the time limit in steps, None where there is none.
-    ``max_return`` is the largest return an episode can reach, None where unknown.
+    ``max_episode_steps`` is the time limit in steps, None without one.
+    ``max_return`` is the largest possible return of an episode, None if unknown.
     ``binary`` says that every number of an observation is 0 or 1; False promises nothing.
     ``one_hot`` says that each observation is a single 1 among zeros, the number of a cell or state; False promises
     nothing.
-    ``info`` names the numbers that each step tells beside observation and reward.
+    ``info`` names the numbers in the info of each step.
     """
 
     obs_shape: tuple[int, ...]

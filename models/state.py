@@ -1,4 +1,4 @@
-"""State that comes from a file, held against the state that the program itself would write before it is believed."""
+"""Validation of state from a file against the state of the current program."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,11 +10,11 @@ _NOT_NEGATIVE = ("square", "second_moment", "noise_std")
 
 
 class StateError(ValueError):
-    """A piece of state that this program cannot have written. ``str(e)`` names it and says what it should be."""
+    """A piece of state that this program cannot have written. ``str(e)`` names it and the expected one."""
 
 
 def like(own: Any, found: Any, name: str = "state") -> Any:
-    """``found``, where it could stand in the place of ``own``; else StateError with the first piece that could not.
+    """Return ``found`` if it can replace ``own``. Raises StateError for the first piece that cannot.
 
     Mappings have the same keys, lists the same length, tensors the same shape and dtype; whole numbers are not below
     zero and floats not NaN, nor are squares and spreads, by their names. Tensors may hold NaN: a member that has

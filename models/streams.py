@@ -33,7 +33,7 @@ class Streams:
     on the company a member keeps (a rollout lasts as long as its longest episode) draws from a `fork`.
     """
 
-    device = torch.device("cpu")  # where what they draw lies
+    device = torch.device("cpu")  # of the drawn numbers
 
     def __init__(self, seeds: Sequence[int]):
         self.generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
@@ -48,7 +48,7 @@ class Streams:
         return len(self.generators)
 
     def each(self, draw: Callable[[torch.Generator], Tensor]) -> Tensor:
-        """What ``draw`` gives of the generator of each member, ``[M, ...]``."""
+        """Call ``draw`` with the generator of each member: ``[M, ...]``."""
         return torch.stack([draw(generator) for generator in self.generators])
 
     def uniform(self, *shape: int) -> Tensor:
@@ -84,7 +84,7 @@ class Streams:
         return Streams(self.integers(2**31 - 1).tolist())
 
     def of(self, members: Tensor) -> "Streams":
-        """The streams of ``members`` (indices), which stay shared with these."""
+        """The streams of ``members`` (indices). Their generators are shared with these streams."""
         chosen = Streams(())
         chosen.generators = [self.generators[m] for m in members.tolist()]
         return chosen
@@ -98,7 +98,8 @@ class Streams:
         return self.standing()()
 
     def standing(self) -> Callable[[], Tensor]:
-        """What gives the `get_state` of now, also later; most are never asked."""
+        """A function that returns the current `get_state` when it is called later. Cheap, because most are never
+        called."""
         states = [generator.get_state() for generator in self.generators]
         return lambda: torch.stack(states)
 
@@ -109,8 +110,8 @@ class Streams:
 
 
 class SharedStreams(Streams):
-    """Streams of which many have the same seed: one generator draws for all of these, in a fraction of the time. They
-    are the numbers of `Streams`. Members stay in step, so nothing is drawn for some of them alone."""
+    """Streams in which many members have the same seed. One generator draws for all of them, in a fraction of the time,
+    the same numbers as `Streams`. All members draw together."""
 
     def __init__(self, seeds: Sequence[int]):
         numbers = {seed: number for number, seed in enumerate(dict.fromkeys(seeds))}
@@ -178,7 +179,7 @@ class Blocks:
 
     def _begin(self, number: int) -> None:
         self.number = number  # of the present block; -1 before the first
-        # It, and the next one where that is drawn already, each with the state of the streams before it.
+        # The current block, and the next one if it is drawn, each with the state of the streams before it.
         self._blocks: list[tuple[Callable[[], Tensor], dict[str, Tensor]]] = [(self.streams.standing(), {})]
         self._by_step: Mapping[str, Sequence[Any]] | None = None  # the present one, split when it is first needed
 
@@ -225,7 +226,7 @@ class Blocks:
         return self._blocks[0][0]()
 
     def again(self, began: Tensor, number: int) -> None:
-        """Be where the block of that ``number`` is the present one, before which the streams ``began``."""
+        """Go to block ``number``, which starts at the state ``began`` of the streams."""
         self.streams.set_state(began)
         self._begin(max(number, 0) - 1)
         if number >= 0:
@@ -239,8 +240,8 @@ def _rows(state: Callable[[], Tensor], members: Tensor) -> Tensor:
 class NoiseBlocks(Blocks):
     """`Blocks` of ``steps`` that are used up in order.
 
-    ``draws`` are functions such as `Streams.uniform`, each with the shapes of what it gives a step, by name. They are
-    called one after another; numbers that share a call lie side by side in it.
+    ``draws`` are functions such as `Streams.uniform`, each with the names and shapes of its numbers of a step. They are
+    called one after another; the numbers of one call are adjacent.
     """
 
     STEPS = 128
@@ -258,8 +259,8 @@ class NoiseBlocks(Blocks):
         return self.row(self._used - 1)
 
     def ahead(self, most: int, joined: int = 0) -> dict[str, Tensor]:
-        """The numbers of the next steps ``[M, T, *shape]``, of as many as are drawn already, of one block else, and of
-        ``most`` at most; of further blocks as long as all are ``joined`` steps at most."""
+        """The numbers of the next T steps, ``[M, T, *shape]`` by name. T is the rest of the current block, or a whole
+        block, plus further blocks while there are at most ``joined`` steps; at most ``most``."""
         parts: list[dict[str, Tensor]] = []
         made = 0
         while not parts or made < most and made + self.steps <= joined:
@@ -278,7 +279,7 @@ class NoiseBlocks(Blocks):
             counts = [prod(shape) for shape in shapes.values()]
             numbers = draw(self.streams, self.steps, sum(counts)).to(self.device)
             for (name, shape), part in zip(shapes.items(), numbers.split(counts, 2), strict=True):
-                found[name] = part.unflatten(2, shape).contiguous()  # here, where another thread may do it
+                found[name] = part.unflatten(2, shape).contiguous()  # here, because another thread may run this
         return found
 
     def turn(self) -> None:
@@ -286,7 +287,7 @@ class NoiseBlocks(Blocks):
         self._used = 0
 
     def get_ready(self) -> None:
-        """Draw what the next step needs, as another thread may while the numbers of now are used."""
+        """Draw the numbers of the next step. Another thread may do so while the current numbers are used."""
         if self._used == self.steps:
             self.prepare()
 

@@ -1,4 +1,4 @@
-"""What acting in environments leaves behind, and its returns, time first: ``[T, ...]``."""
+"""Trajectories of episodes and their returns, with time as the first axis: ``[T, ...]``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,8 +77,8 @@ def generalised_advantages(
     """GAE ``A_t = d_t + discount_t trace A_{t+1}`` with ``d_t = r_t + discount_t V(s_{t+1}) - V(s_t)`` along the first
     axis of pieces of experience ``[T, ...]``, in which episodes may begin and end anywhere.
 
-    ``next_value`` is V of the observation after each step, which is not the next step's where ``done`` says that an
-    episode ended; nothing is traced across such an end, nor behind the last step. ``discount`` is 0 after termination.
+    ``next_value`` is V of the observation after each step, which is the final one if the episode ended (``done``).
+    Traces are cut at the end of an episode and after the last step. ``discount`` is 0 after termination.
     Values of 0 and a ``trace`` of 1 give Monte-Carlo returns. Source: Schulman et al. 2016, eq. 11 and 16.
     """
     error = reward + discount * next_value - value

@@ -1,5 +1,5 @@
-"""Hyperparameters that every agent draws for itself, for families whose settings have ``vary_hp``, ``vary`` and what
-`VARIED` names. Imports no torch, so that the modules of settings can import it.
+"""Random hyperparameters for each agent, for families with the settings ``vary_hp``, ``vary`` and those in `VARIED`.
+Imports no torch, so that the modules of settings can import it.
 
 Source: Ferreira et al. 2022, appendix on varied hyperparameters, arXiv 2202.02790, and the public code.
 """
@@ -28,7 +28,7 @@ def vary(source: str = "") -> Any:
 
 
 def validate(config: Any) -> str | None:
-    """What is wrong with settings that are drawn, as one line; None where nothing is."""
+    """The error in settings of random hyperparameters, as one line; None if there is none."""
     if config.vary_hp and set(SHAPE) & set(config.vary) and len(set(config.hidden_sizes)) > 1:
         given = f"hidden_sizes is {list(config.hidden_sizes)}, but vary_hp draws width or depth"
         return f"{given}; allowed: hidden layers of one width, or a vary without width and depth"
@@ -54,8 +54,8 @@ def draw(config: Any, seed: int) -> Any:
 
 
 def sampled(config: Any, seed: int, values: Callable[[list[float]], Mapping[str, float]]) -> Any:
-    """``config`` with those of ``values(u)`` that ``vary`` names, u four numbers of the seed, uniform on [0, 1); itself
-    unless ``vary_hp``."""
+    """``config`` with random values for the settings in ``vary``: ``values(u)`` of four numbers u, uniform on [0, 1),
+    by ``seed``. Unchanged without ``vary_hp``."""
     if not config.vary_hp:
         return config
     import torch
@@ -78,7 +78,7 @@ def _log_uniform(base: int, u: float) -> int:
 
 
 def draw_all(config: Any, seeds: Sequence[int]) -> list[Any]:
-    """The hyperparameters of the members of one tensor program. ValueError where their shapes differ."""
+    """The hyperparameters of the members of one tensor program. Raises ValueError if their shapes differ."""
     drawn = {seed: draw(config, seed) for seed in set(seeds)}
     own = [drawn[seed] for seed in seeds]
     if any(shape_of(each) != shape_of(own[0]) for each in drawn.values()):
@@ -87,12 +87,12 @@ def draw_all(config: Any, seeds: Sequence[int]) -> list[Any]:
 
 
 def shape_of(own: Any) -> tuple[tuple[int, ...], int]:
-    """What members of one tensor program have in common: hidden layers and batch size."""
+    """The settings that members of one tensor program must share: hidden layers and batch size."""
     return own.hidden_sizes, own.batch_size
 
 
 def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
-    """Positions in ``seeds`` of the agents that can share a tensor program: those of one shape."""
+    """Group the indices of ``seeds`` by shape (`shape_of`). Agents of a group can share a tensor program."""
     found: dict[tuple[tuple[int, ...], int], list[int]] = {}
     drawn = {seed: shape_of(draw(config, seed)) for seed in set(seeds)}
     for position, seed in enumerate(seeds):
