@@ -190,7 +190,7 @@ def draw(given: argparse.Namespace, results: dict[str, Any]) -> None:
                 right.bar(places, [e.mean() for e in episodes], 0.95 * share, yerr=[e.std() for e in episodes],
                           color=colours[name], error_kw={"linewidth": 0.6})  # fmt: skip
             for axis in (left, right):
-                axis.set_xticks(range(len(kinds)), kinds)
+                axis.set_xticks(range(len(kinds)), kinds, fontsize=5.5 if axis is right else None)
                 axis.tick_params(axis="x", length=0)
                 axis.grid(False, axis="x")
             threshold = solved(game)
