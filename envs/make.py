@@ -21,7 +21,7 @@ from models.settings import SettingError
 from models.spaces import Spaces
 from models.streams import Streams
 
-_NO_LIMIT = -1  # to `gymnasium.make`, to which None is the environment's own
+_NO_LIMIT = -1  # for `gymnasium.make`, to which None means the environment's limit
 
 
 def make_environment(
@@ -36,12 +36,12 @@ def make_environment(
 ) -> Environment:
     """``members * envs`` environments of that name (see `envs.names.resolve`).
 
-    ``num_workers`` processes step them; 1 is this process. Tensor programs (probes, environments with dynamics) are
-    always stepped in this process, and so are environments made to ``render``. Those have ``frame(member, env)`` and
-    are always Gymnasium's, where the same seed starts another episode than in a tensor program. ``time_limit``
-    replaces the environment's own limit in steps, 0 means no limit; probes keep theirs. A ``device`` other than the CPU
-    needs `envs.tensor.Dynamics`. Raises SettingError for an unknown name, or for an environment whose packages
-    are missing or that does not take its arguments. One that does not answer for ``step_timeout`` seconds is a fault;
+    ``num_workers`` processes step them; 1 is this process. Tensor programs (probes, environments with dynamics) and
+    environments with ``render`` are always stepped in this process. With ``render`` environments have ``frame(member,
+    env)`` and are always Gymnasium's, in which a seed starts a different episode than in a tensor program.
+    ``time_limit`` in steps replaces the environment's limit; 0 means no limit; probes keep theirs. A ``device`` other
+    than the CPU needs `envs.tensor.Dynamics`. Raises SettingError for an unknown name, missing packages, or arguments
+    that the environment does not take. One that does not answer for ``step_timeout`` seconds is a fault;
     then even one process is another one than this.
     """
     game = _limited(name, time_limit)
@@ -52,7 +52,7 @@ def make_environment(
         return ProbeEnvironment(game.name, members, envs)
     if dynamics is not None:
         return TensorEnvironment(dynamics, members, envs, device=device)
-    if not game.gym_id:  # a tensor program of its own
+    if not game.gym_id:  # a tensor program without a Gymnasium id
         raise SettingError(f"record: {game.name} cannot be drawn, since it has no Gymnasium id", "record")
     if (num_workers > 1 and members * envs > 1 or step_timeout is not None) and not render:
         return ParallelEnvironment(game, members, envs, num_workers, step_timeout)
@@ -60,9 +60,9 @@ def make_environment(
 
 
 def make_dynamics(name: str, time_limit: int | None = None) -> Dynamics | None:
-    """The game of that name as a tensor program, None where it has no such form (probes have none either).
+    """The game of that name as a tensor program; None if there is none (as for probes).
 
-    ``time_limit`` in steps replaces its own, 0 meaning none. Raises SettingError for an unknown name.
+    ``time_limit`` in steps replaces the game's limit; 0 means none. Raises SettingError for an unknown name.
     """
     return _dynamics(_limited(name, time_limit))
 
@@ -82,8 +82,7 @@ def _dynamics(game: Game) -> Dynamics | None:
 
 @functools.lru_cache(32)
 def _made(place: str, arguments: tuple[tuple[str, Any], ...]) -> Dynamics:
-    """One object for all that step by it, for dynamics have no memory: a search makes several environments a
-    generation."""
+    """Dynamics, cached because they have no state and a search makes several environments in each generation."""
     module, _, of_class = place.partition(":")
     made, kwargs = getattr(importlib.import_module(module), of_class), dict(arguments)
     if kwargs.get("max_episode_steps") != _NO_LIMIT:
@@ -103,7 +102,7 @@ class Stages(Protocol):
 
     @property
     def spaces(self) -> Spaces:
-        """The real environment's, which the agents are made for."""
+        """Spaces of the real environment, for which agents are built."""
         ...
 
     @property
@@ -114,7 +113,7 @@ class Stages(Protocol):
         ...
 
     def check_start(self) -> None:
-        """Raises SettingError where `initial` would."""
+        """Raise the SettingError that `initial` would raise."""
         ...
 
     def idle(self) -> dict[str, str]:
@@ -122,29 +121,30 @@ class Stages(Protocol):
         ...
 
     def check_policy(self, source: str) -> bool:
-        """Whether a proxy that is made from the policy ``source`` wants to know what each action is worth, not what the
-        policy does. Raises SettingError where there is no such proxy."""
+        """Whether a proxy cloned from the policy ``source`` needs action values instead of actions. Raises SettingError
+        if no such proxy can be made."""
         ...
 
     def of_policy(self, told: Callable[[Tensor], Tensor], met: Callable[..., Tensor], streams: Streams) -> Tensor:
-        """Parameters ``[M, D]`` made from a policy that is ``told`` observations ``[N, S]`` and gives actions or their
-        worth (`check_policy`); ``met(count, limit) [count, S]`` are observations that it meets in episodes of ``limit``
-        steps, None for the environment's own."""
+        """Parameters ``[M, D]`` cloned from a policy. ``told`` maps observations ``[N, S]`` to its actions or action
+        values (`check_policy`). ``met(count, limit) [count, S]`` gives observations in its episodes of ``limit`` steps
+        (None: the environment's limit)."""
         ...
 
     def known(self, flat: Tensor) -> Tensor:
-        """What a search changes of parameters ``[D]``, and all that its strategy knows: ``[K]``."""
+        """The part ``[K]`` of parameters ``[D]`` that a search changes, and that its strategy sees."""
         ...
 
     def completed(self, known: Tensor, like: Tensor) -> Tensor:
-        """Parameters ``[..., D]`` of what is `known`, ``[..., K]``; the others are those of ``like [D]``, or follow."""
+        """Parameters ``[..., D]`` with the searched part ``known [..., K]``. Other parameters are derived from it, or
+        are equal to ``like [D]``."""
         ...
 
     def as_met(self, flat: Tensor, met: Callable[..., Tensor], scaled: bool) -> Tensor:
-        """Parameters ``flat [D]`` whose first states are those that the proxy's own target meets, where they should
-        be; else as they are. ``met(act, count, limit) [count, S]`` are observations that a policy meets (`of_policy`);
-        ``act`` takes some ``[N, S]`` and gives actions. ``scaled``: the target sees them with mean 0 and
-        variance 1 from now on."""
+        """Parameters ``flat [D]`` with initial states replaced by states in episodes of the proxy's target policy, if
+        the settings ask for that. ``met(act, count, limit) [count, S]`` gives observations in episodes of a policy
+        (`of_policy`), which ``act`` evaluates on ``[N, S]``. With ``scaled`` the target's inputs also get mean 0 and
+        variance 1 on these states."""
         ...
 
     def stage(self, flat: Tensor, agent: Trainee) -> Environment:
@@ -154,8 +154,8 @@ class Stages(Protocol):
 
 
 class Untaught:
-    """What `Stages` has of a kind that is made from no policy, all of whose parameters a search changes, and all of
-    which is checked when these are made."""
+    """Default methods of `Stages` for kinds of proxies that cannot be cloned from a policy, and whose parameters are
+    all searched."""
 
     def check_start(self) -> None:
         return None

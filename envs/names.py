@@ -1,7 +1,7 @@
-"""The names ``--gamename`` takes: our own table, files of this folder that declare a ``GAME``, and every registered
+"""The names for ``--gamename``: a table of games, files of this folder that declare a ``GAME``, and every registered
 Gymnasium id. Imports no torch.
 
-The name of an environment with parameters contains those that differ from the table, sorted and as YAML writes them:
+The name of an environment with parameters contains the parameters that differ from the table, sorted, as in YAML:
 ``procmaze,grid_size=5,teleport_on_termination=false``.
 """
 
@@ -95,16 +95,16 @@ class CartPoleParameters(Parameters):
 class Game:
     """One environment by name.
 
-    ``gym_id`` is the Gymnasium id, ``module:id`` where a module must be imported first; empty for probes.
-    ``max_return`` is a bound that no episode's return exceeds, None where none is known: commands are clipped to it.
-    ``kwargs`` go to ``gymnasium.make``, other than ``action_repeat`` (`envs.wrappers.RepeatAction`) and those of
+    ``gym_id`` is the Gymnasium id, ``module:id`` if a module must be imported first; empty for probes.
+    ``max_return`` is an upper bound on returns, None if unknown. Commands are clipped to it.
+    ``kwargs`` go to ``gymnasium.make``, except ``action_repeat`` (`envs.wrappers.RepeatAction`) and the fields of
     `CartPoleParameters` (`envs.wrappers.CartPolePhysics`); ``wrappers`` are classes of ``envs/wrappers.py``, applied in
     order.
     ``dynamics`` is ``module:class`` of the environment as a tensor program (`envs.tensor.Dynamics`, made with the same
-    ``kwargs``), empty where there is none; it replaces the Gymnasium id except where frames are drawn.
-    ``parameters`` is the class of those ``kwargs`` that a name may change (`Parameters`), None where it
-    may change none. Its fields have the names and defaults of the constructor's arguments and become flags.
-    ``info`` names the numbers in Gymnasium's ``info`` that a step hands out as `envs.base.Step.info`, in this order.
+    ``kwargs``), empty if there is none. It replaces the Gymnasium id except to draw frames.
+    ``parameters`` is the class of the ``kwargs`` that a name may change (`Parameters`), None if there are
+    none. Its fields have the names and defaults of the constructor's arguments and become flags.
+    ``info`` names the numbers of Gymnasium's ``info`` in `envs.base.Step.info`, in this order.
     """
 
     name: str
@@ -147,7 +147,8 @@ def _map(name: str, max_return: float, steps: int) -> Game:
 
 
 def _repeatable(dynamics: str, gym_id: str, steps: int, max_return: float | None = None) -> Game:
-    """A tensor program ``module:class`` of this folder that repeats actions where asked to, of that many steps."""
+    """A tensor program ``module:class`` of this folder with the parameter ``action_repeat`` and a limit of
+    ``steps``."""
     name = dynamics.partition(":")[0].replace("_", "-")
     kwargs = {"max_episode_steps": steps}
     return Game(name, gym_id, max_return, kwargs, dynamics=f"envs.{dynamics}", parameters=RepeatParameters)
@@ -176,7 +177,7 @@ _TABLE = (
     Game("carracing", "CarRacing-v3", 1000.0),
     # The id has no time limit, and a greedy policy that walks into a wall would never come back.
     Game("cliffwalking", "CliffWalking-v1", -13.0, {"max_episode_steps": 200}, dynamics="envs.gridmaps:CliffWalking"),
-    # What a step tells beside its reward. The published reward networks saw HalfCheetah-v3, whose reward_run is
+    # Numbers in the info of a step. The published reward networks saw HalfCheetah-v3, whose reward_run is
     # reward_forward now.
     Game("halfcheetah", "HalfCheetah-v5", info=("x_position", "x_velocity", "reward_forward", "reward_ctrl")),
     Game("hopper", "Hopper-v5", info=(
@@ -208,12 +209,12 @@ for _name in _PROBES:
 
 
 def resolve(name: str) -> Game:
-    """The environment of that name: ours, or any registered Gymnasium id (``module:Env-v0`` of a module that is
-    imported: names come from files too, so nothing is imported here). Parameters in a name come in any order; the
-    `Game` has the name with them sorted.
+    """The environment of that name: from the table, or any registered Gymnasium id (``module:Env-v0`` if the module is
+    already imported; names come from files too, so nothing is imported here). Parameters in a name come in any order;
+    the name in the `Game` has them sorted.
 
     An id without a version means the newest; one whose version is gone is mapped to the newest, with a note on
-    stderr. An id of our table (``LunarLander-v3``) gives our `Game`. Case and separators are those of the name
+    stderr. An id in the table (``LunarLander-v3``) gives its `Game`. Case and separators are ignored
     (`models.settings.spelt`). Raises SettingError with the nearest name.
     """
     name = spelt(name, [*GAMES, *declared()])
@@ -255,8 +256,8 @@ def import_module(setting: str, value: str) -> None:
 
 @functools.cache
 def declared() -> dict[str, str]:
-    """Name -> module of the environments that are not in the table above: files of this folder with a line that begins
-    ``GAME = Game("name"``, unannotated. They are read as text, because importing them imports torch. RuntimeError for a
+    """Name -> module of environments outside the table: files of this folder with a line that begins ``GAME =
+    Game("name"``, unannotated. They are read as text, because importing them imports torch. Raises RuntimeError for a
     name that is taken."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))}
     found = {stem: re.search(r'^GAME = Game\(\s*"([^"]+)"', text, re.MULTILINE) for stem, text in texts.items()}
@@ -293,8 +294,8 @@ def taken_apart(name: str) -> tuple[Game, dict[str, Any]]:
 
 
 def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
-    """``game``, whose name has no parameters, with ``values`` in place of its own. Raises SettingError for a value out
-    of range."""
+    """``game``, whose name has no parameters, with parameters ``values``. Raises SettingError for a value out of
+    range."""
     if game.parameters is None or not values:
         return game
     own = game.in_use()
@@ -306,7 +307,7 @@ def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
 
 @functools.cache
 def is_continuous(name: str) -> bool:
-    """Whether an environment takes continuous actions; False where it cannot be made."""
+    """Whether an environment takes continuous actions; False if it cannot be made."""
     base_name = name.partition(",")[0]
     if base_name in GAMES or base_name in declared():
         return base_name in _CONTINUOUS or base_name.endswith("-continuous")
@@ -339,8 +340,7 @@ def register_ours() -> None:
 
 
 def reward_threshold(name: str) -> float | None:
-    """The mean return from which Gymnasium calls the environment solved; None where it does not say. Raises
-    SettingError."""
+    """The mean return at which Gymnasium considers the environment solved; None without one. Raises SettingError."""
     from gymnasium.envs.registration import registry
 
     spec = registry.get(resolve(name).gym_id.rpartition(":")[2])
@@ -352,15 +352,14 @@ def _ids() -> dict[str, str]:
     from gymnasium.envs.registration import registry
 
     register_ours()
-    # Retired ids stay registered, with a function that does nothing but raise.
+    # Retired ids stay registered, with an entry point that raises.
     points = {name: spec.entry_point for name, spec in registry.items()}
     points = {name: each for name, each in points.items() if not getattr(each, "__name__", "").startswith("_raise_")}
     return {name: getattr(each, "__module__", str(each).partition(":")[0]) for name, each in points.items()}
 
 
 def _registered(bare: str) -> str | None:
-    """``bare`` in its own spelling when it can be made, else the newest version where ``bare`` names an older one or
-    none."""
+    """The registered id for ``bare``: itself if it can be made, else its newest version."""
     ids = _ids()
     bare = spelt(bare, ids)
     asked = re.fullmatch(r"(.+?)(?:-[vV](\d+))?", bare)
@@ -391,7 +390,7 @@ def _unknown(name: str) -> SettingError:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type where it has none or fails to say it."""
+    """The first line of an error's message, or its type if there is no message."""
     try:
         return str(error).strip().splitlines()[0]
     except Exception:

@@ -1,7 +1,7 @@
-"""What a Gymnasium environment has promised, and whether it keeps it: spaces when it is made, and all that it gives.
+"""Checks that a Gymnasium environment keeps its contract: usable spaces, and results of steps that match them.
 
 NumPy would make numbers of nearly everything: it spreads one number over a whole observation, reads text, and drops
-imaginary parts. What is right costs a few comparisons in the adapter; only what looks unusual is looked at here.
+imaginary parts. For valid results the adapter makes a few comparisons; these functions check the unusual ones.
 """
 
 import traceback
@@ -21,12 +21,12 @@ _CALLS = {"step": "observation, reward, terminated, truncated and info", "reset"
 
 
 class Broken(Exception):
-    """What an environment gave, and what was expected of it."""
+    """A result of an environment that breaks its contract; the message has the result and the expected one."""
 
 
 def check_observation(space: gym.Space, given: Any, name: str = "observation") -> None:
-    """Raises `Broken` where ``given`` is no observation of ``space``. Numbers of another type are fine where the
-    space's holds them, and bounds of floats are not looked at: many environments overshoot theirs a little."""
+    """Raise `Broken` if ``given`` is no observation of ``space``. Numbers of another type are accepted if they can be
+    cast safely. Bounds of floats are not checked, because many environments overshoot theirs a little."""
     if isinstance(space, Box):
         _check_numbers(space, given, name)
     elif isinstance(space, gym.spaces.Dict) and isinstance(given, Mapping):
@@ -56,8 +56,8 @@ def _check_numbers(space: Box, given: Any, name: str) -> None:
 
 
 def number(given: Any, name: str = "reward") -> Any:
-    """``given`` itself, or what an array of one number holds; `Broken` where it is no number: text, None, complex,
-    several."""
+    """``given`` or, for an array of one number, that number. Raises `Broken` for anything else, such as text, None or
+    complex numbers."""
     if (
         type(given) is np.float64
         or not isinstance(given, np.ndarray | np.generic)
@@ -80,7 +80,7 @@ def flag(given: Any, name: str) -> bool:
 
 
 def check_info(info: Any, names: tuple[str, ...] = ()) -> None:
-    """Raises `Broken` where ``info`` is no mapping, or lacks one of the ``names``."""
+    """Raise `Broken` if ``info`` is no mapping, or lacks one of the ``names``."""
     if not isinstance(info, Mapping):
         raise Broken(f"info is {_shown(info)}; expected a mapping")
     _check_keys(info, names, "info")
@@ -92,7 +92,7 @@ def _check_keys(given: Mapping[str, Any], names: tuple[str, ...], what: str) -> 
 
 
 def reason(error: BaseException, call: str) -> str:
-    """The line on what ``call`` (step, reset, ...) of an environment raised; what a signal did is raised again."""
+    """One line about an error that ``call`` (step, reset, ...) of an environment raised. Signals are raised again."""
     if isinstance(error, KeyboardInterrupt | StopNow):
         raise error
     if isinstance(error, Broken | UserError):
@@ -105,8 +105,8 @@ def reason(error: BaseException, call: str) -> str:
 
 
 def problem(env: gym.Env, screen: Box | None) -> str | None:
-    """What no agent can use of a new environment's spaces and time limit, None where all is well. Observations are
-    images of the space ``screen``, or else flattened."""
+    """The reason why agents cannot use an environment's spaces or time limit; None if they can. Observations are images
+    of the space ``screen``, or else flattened."""
     seen, acted, limit = env.observation_space, env.action_space, env.spec and env.spec.max_episode_steps
     try:
         count = gym.spaces.flatdim(seen if screen is None else screen)

@@ -1,4 +1,4 @@
-"""Real environments that pay learned rewards: member m is paid by a network of its own."""
+"""Real environments with learned rewards. Each member has a separate reward network."""
 
 from dataclasses import replace
 from typing import Any, Protocol, Self
@@ -32,10 +32,10 @@ class Potential(Protocol):
 
 
 class RewardedEnvironment:
-    """A real environment whose steps pay ``mode``'s reward of ``phi``; the contract is that of `envs.base.Environment`.
+    """A real environment with the reward that ``mode`` makes of ``phi``. Interface: `envs.base.Environment`.
 
-    ``discounts [M]`` are the agents', which potentials use. Both states of a step get the info of that step, as in the
-    published code. With ``zero_at_end`` phi is 0 where an episode terminates. ``weight`` multiplies the real reward.
+    ``discounts [M]`` of the agents are for potentials. Both states of a step get the info of that step, as in the
+    published code. With ``zero_at_end`` phi is 0 at termination. ``weight`` multiplies the real reward.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class RewardedEnvironment:
         self.members, self.envs, self.discounts = real.members, real.envs, discounts.unsqueeze(1)
         self.spaces = replace(real.spaces, max_return=None)
         self._obs: Tensor | None = None
-        self._before: Tensor | None = None  # phi of the present observations, where it needs no info
+        self._before: Tensor | None = None  # phi of the current observations, if it needs no info
 
     @property
     def state(self) -> Tensor | None:
@@ -110,8 +110,8 @@ class RewardedEnvironment:
 
 
 def played(game: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Transitions of the real environment: the states they lead to ``[N, S]``, what they pay and whether they
-    terminate ``[N]``. All of a map of cells, else those of random play."""
+    """Transitions of the real environment: next states ``[N, S]``, rewards ``[N]`` and terminations ``[N]``. All
+    transitions of a map of cells, else those of random play."""
     if isinstance(dynamics := make_dynamics(game), CellTable):
         return torch.eye(dynamics.spaces.obs_shape[0])[dynamics.next_cell], dynamics.reward, dynamics.terminated
     envs = 64
@@ -129,8 +129,8 @@ def played(game: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def ends(reward: Tensor, terminated: Tensor, steps: int = 20) -> Tensor:
-    """Of transitions ``[N]``: 5 where they end an episode well, -5 where badly, else 0. An end is good where it pays
-    more than ``steps`` further steps would at the mean reward of steps that end nothing."""
+    """Values ``[N]`` of transitions: 5 at a good termination, -5 at a bad one, else 0. A termination is good if it pays
+    more than ``steps`` further steps with the mean reward of other transitions."""
     usual = reward[~terminated].mean() * steps if (~terminated).any() else reward.new_zeros(())
     good = torch.where(reward > usual, _GOOD, -_GOOD)
     return torch.where(terminated, good, 0.0)

@@ -1,4 +1,4 @@
-"""A population of synthetic environments as one environment: member m is stepped by networks of its own."""
+"""A population of synthetic environments as one environment. Each member has separate networks."""
 
 import functools
 from collections.abc import Callable
@@ -31,13 +31,14 @@ Starts = Callable[[Tensor], Tensor]
 
 
 class SyntheticDynamics(Dynamics):
-    """Learned networks; the state ``[M, E, S]`` is what is seen. Where the real environment shows one-hot vectors
-    (`models.spaces.Spaces.one_hot`) only its largest number is seen, as a 1 among zeros, as in the published code.
+    """Dynamics by learned networks. The observation is the state ``[M, E, S]``. If the real environment has one-hot
+    observations (`models.spaces.Spaces.one_hot`), it is a one-hot vector of the state's largest number, as in the
+    published code.
 
-    Episodes start where the real environment's do (``starts``), or from the learned initial-state network on normal
-    noise drawn from the seed, or in a row of a table. They end where the output of the done network is above 0.5. With
-    ``raw_done`` the discount is 1 - d for its raw output d, as in the published replay buffer; else 0 at an end and 1
-    elsewhere. Nothing is clipped, so states may leave every range and poor networks may give infinities.
+    Initial states are the real environment's (``starts``), outputs of the learned initial-state network for normal
+    noise drawn from the seed, or rows of a table. Episodes terminate if the output of the done network is above 0.5.
+    With ``raw_done`` the discount is 1 - d for its raw output d, as in the published replay buffer; else it is 0 at
+    termination and 1 otherwise. Nothing is clipped, so states may leave every range and become infinite.
     """
 
     def __init__(self, program: Program, spaces: Spaces, starts: Starts):
@@ -97,16 +98,16 @@ class Stages:
 
     @property
     def seen(self) -> int:
-        """Observations of which the first ones are a table, and by all of which a target's inputs are scaled."""
+        """Number of observations that scale a target's inputs. The first of them are the table of initial states."""
         return max(self.parameters.rows, _SEEN)
 
     @functools.cached_property
     def unbounded(self) -> bool:
-        """Whether a table is wanted, and nobody knows what the environment can show."""
+        """Whether there is a table of initial states, but the range of observations is unknown."""
         return bool(self.parameters.rows) and anywhere(self.game, Streams([0]), 1) is None
 
     def check_start(self) -> None:
-        """Raises SettingError for a table where nobody knows what the environment can show, and no target plays."""
+        """Raise SettingError for a table without a known range of observations and without a target policy."""
         if self.unbounded and not self.parameters.has_target:
             line = f"first_states is 'table', but nothing is known of how far the observations of {self.game} go"
             raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")
@@ -116,7 +117,8 @@ class Stages:
         return {} if self.unbounded else dict.fromkeys(("table_episodes", "target_scale"), known)
 
     def as_met(self, flat: Tensor, met: Callable[..., Tensor], scaled: bool) -> Tensor:
-        """As `envs.make.Stages` says: where nobody knows what the environment can show, and none are searched for."""
+        """See `envs.make.Stages`. Replaces initial states if the range of observations is unknown and none are
+        searched."""
         own = self.parameters
         if not (self.unbounded and own.has_target) or own.config.pairs and not scaled:
             return flat
@@ -125,8 +127,8 @@ class Stages:
         return own.spread_over(flat[None], states[None], scaled)[0]
 
     def known(self, flat: Tensor) -> Tensor:
-        """As `envs.make.Stages` says: the networks; or pairs ``[S + A]`` of a row of the table, as the target sees it,
-        and what the target says there."""
+        """See `envs.make.Stages`: the networks, or pairs ``[S + A]`` of a row of the table, scaled as the target's
+        input, and the target's output there."""
         own, fixed = self.parameters, self.parameters.fixed(flat[None])
         if own.config.pairs is None:
             return flat[: own.searched]
@@ -135,7 +137,8 @@ class Stages:
         return torch.cat([as_seen(states, fixed), said], 2).flatten()
 
     def completed(self, known: Tensor, like: Tensor) -> Tensor:
-        """As `envs.make.Stages` says: the tables stay, or targets are `taught` the pairs, all from the same weights."""
+        """See `envs.make.Stages`. Tables are those of ``like``, or targets are `taught` the pairs from equal
+        weights."""
         own = self.parameters
         if own.config.pairs is None:
             return torch.cat([known, like[own.searched :].expand(*known.shape[:-1], -1)], -1)
@@ -143,9 +146,8 @@ class Stages:
         return self.taught(rows, like, in_step([0] * len(rows), "first weights")).view(*known.shape[:-1], -1)
 
     def taught(self, known: Tensor, like: Tensor, streams: Streams) -> Tensor:
-        """Parameters ``[M, D]`` whose tables are the states of the pairs ``known [M, K]`` and whose targets were
-        trained on these alone, each from first weights of its stream; the scale of the states is that of ``like [D]``.
-        """
+        """Parameters ``[M, D]`` with the states of the pairs ``known [M, K]`` as tables, and with targets trained on
+        these pairs alone, from initial weights of each stream. States are scaled as in ``like [D]``."""
         own, actions = self.parameters, self.spaces.actions
         states, said = known.unflatten(1, (own.rows, -1)).split([own.state_size, own.action_size], 2)
         if not isinstance(actions, Discrete):
@@ -174,8 +176,8 @@ class Stages:
         return self._of_values
 
     def of_policy(self, told: Callable[[Tensor], Tensor], met: Callable[..., Tensor], streams: Streams) -> Tensor:
-        """A bandit that pays for doing what the policy does, or as much as it thinks an action is worth. First states
-        are all that there can be or, where nothing is known of that, those it meets."""
+        """A bandit that rewards the policy's actions, or pays the policy's action values. Initial states spread over
+        the range of observations or, if that is unknown, are states in the policy's episodes."""
         own, actions = self.parameters, self.spaces.actions
         flat, values = own.initial(streams), self._of_values
         states = anywhere(self.game, streams, self.seen)
@@ -212,8 +214,8 @@ class Stages:
 
 
 def anywhere(game: str, streams: Streams, count: int) -> Tensor | None:
-    """Observations ``[M, count, S]`` that spread over all that the environment can show, M streams; None where it does
-    not say how far that goes."""
+    """Observations ``[M, count, S]`` spread over the environment's range, drawn from M streams; None if the range is
+    unknown."""
     real = make_environment(game, 1, 1)
     try:
         if isinstance(real, TensorEnvironment):
@@ -226,9 +228,9 @@ def anywhere(game: str, streams: Streams, count: int) -> Tensor | None:
 
 
 def starts_of(environment: Environment, draws: int = 4096) -> Starts:
-    """First observations of a real environment as a function of seeds.
+    """Initial observations of a real environment as a function of seeds.
 
-    Of a tensor program, its own; of any other, one of ``draws`` observations collected by resetting it beforehand.
+    For other environments than tensor programs: one of ``draws`` observations, collected by resets beforehand.
     """
     if isinstance(environment, TensorEnvironment):
         dynamics = environment.dynamics

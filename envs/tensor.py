@@ -1,4 +1,4 @@
-"""Environments as tensor programs: dynamics say what one step does, `TensorEnvironment` keeps the episodes."""
+"""Environments as tensor programs: `Dynamics` compute one step, `TensorEnvironment` holds the episodes."""
 
 import copy
 from dataclasses import replace
@@ -20,11 +20,11 @@ CPU = torch.device("cpu")
 
 
 class Dynamics(Protocol):
-    """How an environment moves, without memory of its own: states go in and come out.
+    """The transition function of an environment, as pure functions of states.
 
-    Everything is a new tensor or the one given, never one written into. ``spaces`` includes the time limit, which
-    `TensorEnvironment` applies. Dynamics may have parameters for every member (a learned environment); those that
-    have none serve any number of members.
+    Results are new tensors or the arguments themselves; arguments are never changed. ``spaces`` includes the time
+    limit, which `TensorEnvironment` applies. Dynamics may have parameters for every member (a learned environment);
+    dynamics without them serve any number of members.
     """
 
     spaces: Spaces
@@ -35,15 +35,15 @@ class Dynamics(Protocol):
         Leading axes are a block of ticks at once, cheaper than tick by tick."""
 
     def observe(self, state: Tensor) -> Tensor:
-        """What is seen of states ``[..., M, E, K]``: ``[..., M, E, *O]`` in the dtype of ``spaces``."""
+        """Observations ``[..., M, E, *O]`` of states ``[..., M, E, K]``, in the dtype of ``spaces``."""
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """``state [M, E, K]``, ``actions [M, E(, A)]`` to the next state, reward ``[M, E]`` float32, terminated
-        ``[M, E]`` bool, and the discount ``[M, E]`` of `Step`, None where it only says the same as terminated."""
+        ``[M, E]`` bool, and the discount ``[M, E]`` of `Step`, None if it is 1 minus terminated."""
 
     def anywhere(self, streams: Streams, count: int) -> Tensor | None:
-        """Observations ``[M, count, *O]`` of M streams, spread over all states that there can be; None where these are
-        not known."""
+        """Observations ``[M, count, *O]`` spread over the range of states, drawn from M streams; None if the range is
+        unknown."""
         return None
 
     def select(self, members: Tensor) -> Self:
@@ -61,17 +61,17 @@ class Dynamics(Protocol):
 
 
 class ChanceDynamics(Dynamics):
-    """Base of dynamics whose chance may be given from outside, on any device. They show bits and have no parameters of
-    members.
+    """Base class of dynamics whose random events can be passed in, on any device. Their observations are bits, and they
+    have no parameters of members.
 
     States ``[..., K]`` are int64 and begin with the columns `SEED`, of the episode, and `TIME`, the steps since its
     start. `step` is `advance` with a chance that is a hash of these two (`envs.seeded.uniform_at`), so an episode is a
-    function of its seed and its actions alone. Playing a stored state again with the same seed meets the same events;
-    put another number into column `SEED` for events of its own, or give `advance` the chance.
+    function of its seed and its actions alone. A stored state that is played again with the same seed has the same
+    events. For other events, change column `SEED`, or pass the random numbers to `advance`.
     """
 
     state_size: int  # K
-    chances: int  # random numbers that a step takes, the same at every step; 0 where nothing is random
+    chances: int  # random numbers of a step, the same at every step; 0 for deterministic dynamics
 
     def __init__(self, seen: int, actions: int, max_episode_steps: int | None, max_return: float | None = None):
         check_value("max_episode_steps", max_episode_steps, OPTIONAL_INTEGER, {"minimum": 1})
@@ -79,8 +79,8 @@ class ChanceDynamics(Dynamics):
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """``state [..., K]``, ``actions [...]`` and ``chance [..., chances]``, independent and uniform on [0, 1) in any
-        floating dtype, to what `step` returns. Of seed and time it only hands the one on and counts the other, and it
-        takes no number back to the host."""
+        floating dtype, to the results of `step`. It passes the seed on, counts the time, and never waits for the
+        device."""
         raise NotImplementedError
 
     def chance_at(self, seed: Tensor, time: Tensor) -> Tensor:
@@ -93,14 +93,15 @@ class ChanceDynamics(Dynamics):
 
 
 class TensorEnvironment:
-    """``[M, E]`` episodes of one `Dynamics`; see `envs.base.Environment` for the contract.
+    """``[M, E]`` episodes of one `Dynamics`. Interface: `envs.base.Environment`.
 
-    ``time_limit`` in steps replaces that of the dynamics (None: theirs). As with Gymnasium's TimeLimit, the step that
-    reaches it is truncated even where it also terminates. ``state [M, E, K]`` and ``age [M, E]`` int64, the steps since
-    the reset, are replaced at every step and never written into. Rewards and states are not checked for NaN.
+    ``time_limit`` in steps replaces the limit of the dynamics, unless it is None. As with Gymnasium's TimeLimit, the
+    step that reaches it is truncated even if it also terminates. ``state [M, E, K]`` and ``age [M, E]`` int64, the
+    steps since the reset, are replaced at every step and never written into. Rewards and states are not checked for
+    NaN.
 
-    Episodes are on ``device``, as are actions, masks of `step` and all that it returns. ``dynamics`` stays where it was
-    made, and draws starts of seeds on the CPU; `reset` and `set_state` move what they are given.
+    Episodes, actions, masks and results are on ``device``. ``dynamics`` stays on its device, and draws initial states
+    on the CPU; `reset` and `set_state` move their arguments.
     """
 
     def __init__(
@@ -120,13 +121,13 @@ class TensorEnvironment:
         self.state = dynamics.initial(torch.zeros(members, envs, dtype=torch.int64)).to(device)
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
-        """Start episodes from ``seeds [M, E]``, only those in ``where [M, E]``; the observations of all."""
+        """Start episodes from ``seeds [M, E]``, only in ``where [M, E]``. Returns the observations of all episodes."""
         return self.set_state(self.starts(seeds), where)
 
     def set_state(self, state: Tensor, where: Tensor | None = None) -> Tensor:
-        """`reset` to given states ``[M, E, K]``, such as a tick of a block that ``dynamics.initial`` drew beforehand.
+        """`reset` to given states ``[M, E, K]``, such as initial states that ``dynamics.initial`` drew beforehand.
 
-        ``state`` is kept, not copied, where it takes the place of all.
+        Without ``where`` the tensor ``state`` is stored without a copy.
         """
         self._started = True
         state = state.to(self.device)
@@ -138,15 +139,15 @@ class TensorEnvironment:
         return self.on_device.observe(self.state)
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """One step of those in ``active [M, E]`` bool (None: all, the cheapest). Raises EnvironmentFault where no
-        episode was ever started."""
+        """One step of the episodes in ``active [M, E]`` bool (None: all, the cheapest). Raises EnvironmentFault before
+        the first reset."""
         if not self._started:
             raise EnvironmentFault(f"environment {type(self.dynamics).__name__} was stepped before its first reset")
         state, reward, terminated, discount = self.on_device.step(self.state, actions)
         if active is None:
             self.state, self.age = state, self.age + 1
         else:
-            # Chosen, not multiplied by the mask: what an inactive row would become may be infinite.
+            # `where` instead of a product with the mask, because inactive rows may become infinite.
             self.state, self.age = torch.where(active[..., None], state, self.state), self.age + active
             reward, terminated = torch.where(active, reward, 0.0), terminated & active
         truncated = torch.zeros_like(terminated) if self._limit is None else self.age >= self._limit
@@ -155,7 +156,8 @@ class TensorEnvironment:
         return Step(self.on_device.observe(self.state), reward, terminated, truncated, discount)
 
     def select(self, members: Tensor) -> "TensorEnvironment":
-        """A new environment of the members ``[M']`` int64 alone, their episodes where they are; this one is left."""
+        """A new environment of the members ``[M']`` int64 alone, with their current episodes. This one is not
+        changed."""
         kept = TensorEnvironment(self.dynamics.select(members), len(members), self.envs, self._limit, self.device)
         rows = members.to(self.device)
         kept.state, kept.age, kept._started = self.state[rows], self.age[rows], self._started
