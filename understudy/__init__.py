@@ -6,12 +6,12 @@
     env = gymnasium.make("understudy:understudy/SyntheticCartPole-v0")  # without the import
     env = understudy.RewardWrapper(gymnasium.make("CartPole-v1"), "runs/proxy.safetensors")
 
-Importing this registers the ids. ``proxy`` is a file, the folder of a search or the name of a shipped one
-(`pretrained`). SyntheticCartPole-v0 and SyntheticAcrobot-v0 are contextual bandits, on which any agent can train. So
-are SyntheticAcrobotTarget-v0, SyntheticMountainCar-v0, SyntheticMountainCarContinuous-v0, SyntheticPendulum-v0,
-SyntheticSwimmer-v0, SyntheticHopper-v0 and SyntheticHalfCheetah-v0, whose rewards contain a policy. The episodes of
-SyntheticCartPoleMDP-v0 have up to 200 steps, and value learners alone do well on it; those of
-SyntheticCartPoleMDPBroad-v0 have ten, and policy learners do too.
+Importing the package registers the ids. ``proxy`` is a file, the folder of a search, or the name of a shipped
+environment or reward (`pretrained`). SyntheticCartPole-v0 and SyntheticAcrobot-v0 are contextual bandits, on which any
+agent can train. So are SyntheticAcrobotTarget-v0, SyntheticMountainCar-v0, SyntheticMountainCarContinuous-v0,
+SyntheticPendulum-v0, SyntheticSwimmer-v0, SyntheticHopper-v0 and SyntheticHalfCheetah-v0, whose rewards contain a
+policy. Episodes of SyntheticCartPoleMDP-v0 have up to 200 steps; only value-based agents learn well on it. Episodes of
+SyntheticCartPoleMDPBroad-v0 have ten steps, and policy-based agents learn well on it too.
 """
 
 from gymnasium.envs.registration import register, registry

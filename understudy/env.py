@@ -22,11 +22,10 @@ _COLOUR, _REWARD_COLOUR = (0, 114, 178), (230, 159, 0)
 
 
 class SyntheticEnv(gym.Env[np.ndarray, Any]):
-    """One synthetic environment, without time limit; `make_synthetic` adds that.
+    """One synthetic environment, without a time limit, which `make_synthetic` adds.
 
-    ``asked`` are ``game`` and ``kind`` (mdp, bandit), which say what ``proxy`` must have been learned for. Raises
-    ProxyError where the proxy cannot be loaded or is another. ``render_mode`` rgb_array shows numbers as bars, for
-    there is nothing else to see.
+    ``asked`` may have ``game`` and ``kind`` (mdp, bandit), which the ``proxy`` must match. Raises ProxyError if the
+    proxy cannot be loaded or does not match. ``render_mode`` rgb_array draws the observation as bars.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
@@ -86,11 +85,12 @@ def make_synthetic(proxy: Source = None, **asked: Any) -> gym.Env:
 
 
 class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
-    """``num_envs`` (N) copies as one program; each does what a `SyntheticEnv` of its seed does, up to rounding.
+    """``num_envs`` (N) copies as one program. Each equals a `SyntheticEnv` of its seed, up to rounding.
 
-    ``asked`` are as there. ``max_episode_steps`` shortens the time limit of the proxy. ``autoreset_mode`` is NEXT_STEP,
-    where the step after an episode's last one starts the next and pays 0, or SAME_STEP, where the last step itself
-    gives the new episode's observation and ``infos["final_obs"]`` holds its own. That wastes no step of a bandit.
+    ``asked`` is as there. ``max_episode_steps`` shortens the time limit of the proxy. With ``autoreset_mode``
+    NEXT_STEP, the step after the last one of an episode starts the next episode and pays 0. With SAME_STEP, the last
+    step returns the first observation of the next episode, and ``infos["final_obs"]`` has the final one. That wastes no
+    step of a bandit.
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -125,8 +125,8 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start all; ``seed`` s gives them s, s + 1, and so on, a list each its own; a None in it, or for all, goes
-        on with the next episode. ``options`` are ignored. Observations ``[N, S]``."""
+        """Reset all environments and return observations ``[N, S]``. A ``seed`` s seeds them with s, s + 1, and so on;
+        a list has one seed for each. None, alone or in a list, starts the next episode. ``options`` are ignored."""
         one = int(seed) if isinstance(seed, int | np.integer) else None
         super().reset(seed=one)
         if isinstance(seed, list | tuple):
@@ -174,7 +174,7 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
 
 
 def _opened(proxy: Source, game: str = "", kind: str = "") -> Proxy:
-    """The learned environment, held against what it must have been learned for. Raises ProxyError."""
+    """Load a learned environment and check its game and kind. Raises ProxyError."""
     if proxy is None:
         raise ProxyError(f"proxy is None; allowed: a {SUFFIX} file of a synthetic environment")
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
@@ -192,8 +192,8 @@ def _opened(proxy: Source, game: str = "", kind: str = "") -> Proxy:
 
 
 def _checked(actions: Any, space: gym.Space, single: gym.Space) -> np.ndarray:
-    """Actions of ``space``, each of them of ``single``, as numbers; ValueError where they are none. Continuous ones may
-    be out of bounds, but are finite."""
+    """Actions of ``space``, each one in ``single``, as an array. Raises ValueError for anything else. Continuous ones
+    may be out of bounds, but must be finite."""
     given = np.asarray(actions, np.float32 if isinstance(single, gym.spaces.Box) else None)
     good = given.shape == space.shape
     if isinstance(single, gym.spaces.Discrete) and good:  # negative ones are large without their sign

@@ -24,7 +24,7 @@ from understudy.kinds import KINDS, Json, Kind
 from understudy.proxy import Proxy, ProxyError
 
 SUFFIX = ".safetensors"
-IN_RUN = "proxy.safetensors"  # what the folder of a search calls its winner
+IN_RUN = "proxy.safetensors"  # name of the winner in the folder of a search
 SHIPPED = Path(__file__).resolve().parent / "pretrained"
 
 _FORMAT, _KEY = 1, "understudy"
@@ -42,8 +42,8 @@ def pretrained() -> dict[str, Path]:
 
 
 def load(name_or_path: str | Path) -> Proxy:
-    """The learned environment of a file, of a search's folder, or of a shipped name; what exists comes first. Raises
-    ProxyError, one line with the path or the nearest name, where there is none that can be used."""
+    """Load the learned environment or reward of a file, of a search's folder, or of a shipped name. Existing paths take
+    precedence over names. Raises ProxyError, one line with the path or the nearest name, if that fails."""
     known = pretrained()
     try:
         path = Path(name_or_path).expanduser()
@@ -64,11 +64,10 @@ def load(name_or_path: str | Path) -> Proxy:
 def save(
     path: str | Path, tensors: Mapping[str, np.ndarray], *, game: str, spaces: Json, config: Json, description: Json
 ) -> None:
-    """Write one learned environment; `Proxy` says what the parts are. ``path`` is the whole old file or the whole new
-    one, whatever happens.
+    """Write a learned environment or reward, with the fields of `Proxy`. The file is replaced atomically.
 
-    ``description`` must be JSON; numbers in it that are not finite become null. Raises ProxyError, and leaves ``path``
-    as it was, where `load` would refuse the file; OSError where it cannot be written.
+    ``description`` must be JSON; numbers in it that are not finite become null. Raises ProxyError and does not change
+    ``path`` if `load` would refuse the file. Raises OSError if it cannot be written.
     """
     path = Path(path)
     # JSON has no numbers that are not finite; Python's writes them as words.
@@ -97,18 +96,18 @@ def save(
 
 
 def refused(path: Path, what: str, allowed: str) -> ProxyError:
-    """The one line that says what is wrong with a file."""
+    """The error about a file, as one line."""
     return ProxyError(f"proxy {str(path)!r}: {what}{' Allowed' if what.endswith('?') else '; allowed'}: {allowed}")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` with the closest of ``names``, or ``""`` where none is close."""
+    """``"; did you mean 'x'?"`` with the closest of ``names``, or ``""`` if none is close."""
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.55)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def _read(file: Path, path: Path) -> Proxy:
-    """What ``file`` holds, as that of ``path``."""
+    """Read the open ``file``. Errors name ``path``."""
     try:
         with open(file, "rb") as opened:
             if (start := opened.read(8))[:4] == b"PK\x03\x04":
@@ -117,7 +116,7 @@ def _read(file: Path, path: Path) -> Proxy:
                 raise refused(path, f"not a whole safetensors file (a header of {size:,} bytes)", _ALLOWED)
         with safe_open(file, "np") as opened:
             header = _parsed(path, (opened.metadata() or {}).get(_KEY, "null"))
-            # Held against the settings before memory is taken for it.
+            # Checked against the settings before memory is allocated.
             layers = {name: opened.get_slice(name) for name in opened.keys()}
             found = {name: (layer.get_dtype(), layer.get_shape()) for name, layer in layers.items()}
             for what, allowed in _problems(header, found):
@@ -138,7 +137,7 @@ def _read(file: Path, path: Path) -> Proxy:
 
 
 def _digest(header: Json, tensors: Mapping[str, np.ndarray]) -> str:
-    """A hash of every number and every word of a file, its own apart."""
+    """A hash of all numbers and text of a file, except the hash itself."""
     words = json.dumps({name: part for name, part in header.items() if name != "digest"}, sort_keys=True)
     parts = [f"{name} {tensors[name].shape} ".encode() + tensors[name].tobytes() for name in sorted(tensors)]
     return hashlib.sha256(b"".join([words.encode(), *parts])).hexdigest()
@@ -167,7 +166,7 @@ def _parsed(path: Path, text: str) -> Any:
 
 
 def _brief(value: Any) -> str:
-    """A value as a line shows it, without its end where that is long."""
+    """A value for an error message, cut off if it is long."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # thousands of digits, or of brackets
@@ -176,8 +175,8 @@ def _brief(value: Any) -> str:
 
 
 def _problems(header: Any, found: Mapping[str, tuple[str, list[int]]]) -> Iterator[tuple[str, str]]:
-    """What is wrong with a header and with dtype and shape of each tensor, and what is allowed. Each relies on those
-    before it not being so."""
+    """Errors in a header and in dtypes and shapes of tensors, each with the allowed values. Later checks assume that
+    earlier ones passed."""
     if not isinstance(header, dict) or "format" not in header:
         yield f"a safetensors file without {_KEY!r} metadata", "a file as `save` writes it"
     if type(header["format"]) is not int or header["format"] != _FORMAT:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-UNIFORM, RADIUS, ANGLE, AT = range(4)  # what a hash is for: apart, so that no two uses share numbers
+UNIFORM, RADIUS, ANGLE, AT = range(4)  # purposes of a hash, so that no two uses share numbers
 UNIT = 2.0**-53  # of `bits`, to [0, 1)
 # Unsigned in the source, signed here: int64 wraps around.
 GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -49,7 +49,7 @@ def _mix(number: Any) -> Any:
 
 
 def _shift(number: Any, count: int) -> Any:
-    """Shift right that fills with zeros; that of int64 keeps the sign."""
+    """Logical right shift, which fills with zeros; the shift of int64 is arithmetic."""
     number = number >> count
     number &= (1 << (64 - count)) - 1
     return number

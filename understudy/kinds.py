@@ -16,7 +16,7 @@ Json = Mapping[str, Any]
 
 
 class Setting(NamedTuple):
-    """What a reader demands of one setting of a file: whether a value is ``good``, and what is allowed in ``words``."""
+    """Requirements on one setting of a file: a test of a value (``good``), and the allowed values in ``words``."""
 
     good: Callable[[Any], bool]
     words: str
@@ -26,12 +26,11 @@ class Setting(NamedTuple):
 class Kind:
     """One kind of proxy.
 
-    ``called`` is its name in a sentence. ``settings`` are those that a reader needs, with the ranges of the trainer's
-    flags; `defaults` are those among them that a file may leave out, as older ones do, and what they are then.
-    ``shapes(config, spaces)`` names every tensor with its shape, ``words(config)`` tells a person how to rebuild the
-    networks. ``spaces`` are the entries that such a file has beside the usual ones of the real environment, and
-    ``fits(config, spaces)`` is false where they are damaged. ``one_step`` says that every step is an episode.
-    ``used_by`` is what pays a learned reward; it is empty for an environment.
+    ``called`` is its name in a sentence. ``settings`` are the settings that a reader needs, with the ranges of the
+    trainer's flags. `defaults` has default values for settings that older files lack. ``shapes(config, spaces)`` maps
+    each tensor's name to its shape. ``words(config)`` explains how to rebuild the networks. ``spaces`` are additional
+    entries about the real environment, and ``fits(config, spaces)`` is false if they are damaged. ``one_step`` means
+    that every step is an episode. ``used_by`` names the wrapper of a learned reward; it is empty for an environment.
     """
 
     called: str
@@ -47,9 +46,12 @@ class Kind:
 
 @dataclass(frozen=True)
 class Mode:
-    """One way to make a reward of a network phi (`understudy.rewards.shaped`): ``additive`` to the real reward, else in
-    its place; of a ``potential``, else of where a step leads. phi is of the ``state``, of the step's ``info``, or of
-    both; of the info alone it is linear and has no bias."""
+    """One way to compute a reward from a network phi (`understudy.rewards.shaped`).
+
+    ``additive`` rewards are added to the real one, others replace it. With ``potential`` phi is a potential, else the
+    reward is phi of the next state. The inputs of phi are the ``state``, the step's ``info``, or both; with info alone
+    phi is linear without bias.
+    """
 
     name: str
     additive: bool
@@ -84,11 +86,11 @@ MODES: dict[int, Mode] = {
 }
 
 
-# What settings may be -----------------------------------------------------------------------------------------------
+# Types of settings ---------------------------------------------------------------------------------------------------
 
 
 def integer(most: int, words: str, optional: bool = False, least: int = 1) -> Setting:
-    """From ``least`` to ``most``, or null where it is ``optional``."""
+    """An integer from ``least`` to ``most``, or null if it is ``optional``."""
     return Setting(lambda v: v is None and optional or type(v) is int and least <= v <= most, words)
 
 
@@ -133,7 +135,7 @@ def activation_in_words(config: Json) -> str:
 
 
 def _vector(spaces: Json) -> int:
-    """Numbers of an action, one-hot where discrete."""
+    """Length of an action as an input of networks (one-hot if discrete)."""
     actions = spaces["actions"]
     return int(actions["n"] if "n" in actions else len(actions["low"]))
 
@@ -157,8 +159,8 @@ def _mdp_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
 
 
 def _bandit_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
-    """The reward ``[1]`` is a network of ``[action, state]``, or it goes by ``target``, a network of
-    ``(state - center) / spread`` that gives actions. States are the rows of a table, or ``initial`` gives them."""
+    """The reward ``[1]`` is a network of ``[action, state]``, or depends on ``target``, a network of ``(state - center)
+    / spread`` whose outputs are actions. Initial states are rows of a table, or outputs of ``initial``."""
     (size,), free, table = spaces["obs_shape"], config["reward_form"] == FREE, config["first_states"] == "table"
     networks = {"reward": (_inputs(spaces), 1)} if free else {"target": (size, _vector(spaces))}
     found = layers(networks | ({} if table else _initial(config, spaces)), config)

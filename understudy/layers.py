@@ -39,8 +39,8 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def side_by_side(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> Layers:
-    """Networks of one input and one depth as one wide network, so that a step costs as many products as one network
-    has layers. After the first layer their matrices stand along the diagonal."""
+    """Join networks of equal depth with the same input into one wide network, so that a step takes one product a layer.
+    After the first layer the matrices are block-diagonal."""
     layers: Layers = []
     while (weight := f"{len(layers)}.weight") and f"{names[0]}.{weight}" in tensors:
         weights = [tensors[f"{name}.{weight}"].T for name in names]
@@ -58,7 +58,7 @@ def _diagonal(matrices: list[np.ndarray]) -> np.ndarray:
 
 
 def finished(hidden: np.ndarray, layers: Layers, activation: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """From what the first layer gives, before its activation, through all further ``layers``: ``[..., out]``."""
+    """Outputs ``[..., out]`` of the ``layers`` after the first one, given its result before the activation."""
     for weight, bias in layers:
         hidden = activation(hidden) @ weight + bias
     return hidden

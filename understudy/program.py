@@ -15,9 +15,9 @@ from understudy.proxy import BOUND, Proxy, ProxyError
 
 SEEDS = 2**62  # of an environment's first episode; the next ones count on
 ENDS_ABOVE = 0.5  # the done network's output above which an episode ends
-_BLOCK = 32  # episodes whose first states are drawn at once
+_BLOCK = 32  # episodes whose initial states are drawn at once
 _DRAWS = 4096  # first observations of an environment that has no formula here
-# Gymnasium ids of the trainer's own names of environments; any other name is an id itself.
+# Gymnasium ids for the trainer's names of environments; any other name is an id.
 IDS = {
     "cartpole": "CartPole-v1",
     "cartpole-200": "CartPole-v0",
@@ -48,8 +48,7 @@ Starts = Callable[[np.ndarray], np.ndarray]
 class Program:
     """A `Proxy` ready to be stepped.
 
-    What a poor one may blow up is made finite: NaN becomes 0, and observations and rewards stop at `BOUND` either way.
-    Below the bound nothing is changed.
+    Results are made finite: NaN becomes 0, and observations and rewards are clipped to [-`BOUND`, `BOUND`].
     """
 
     def __init__(self, proxy: Proxy) -> None:
@@ -74,7 +73,7 @@ class Program:
         return Program, (self._proxy,)  # pickle takes none of the functions made here
 
     def first_states(self, seeds: np.ndarray) -> np.ndarray:
-        """As `Starts`: learned from normal noise, or rows of a table, else those of the real environment."""
+        """Initial states of episodes, as `Starts`: learned, rows of a table, or the real environment's."""
         with np.errstate(all="ignore"):
             states = _finite(self._starts(seeds))
         if states.shape[-1] != self._size:
@@ -82,9 +81,9 @@ class Program:
         return states
 
     def step(self, state: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """``state [N, S]``, ``action [N]`` integers or ``[N, A]`` float32, or one for all rows without that axis, to
-        the next state ``[N, S]``, reward ``[N]`` float32 and whether the episode ends, ``[N]`` bool. The next state of
-        a bandit is the array that was given."""
+        """One step from ``state [N, S]`` with ``action [N]`` integers or ``[N, A]`` float32 (or one action for all
+        rows, without that axis). Returns the next state ``[N, S]``, the reward ``[N]`` float32 and the end of the
+        episode ``[N]`` bool. The next state of a bandit is the same array as ``state``."""
         with np.errstate(all="ignore"):
             if self._pay is not None:
                 return state, _finite(self._pay(state, action)), np.ones(len(state), np.bool_)
@@ -118,7 +117,7 @@ def _rows_of(table: np.ndarray) -> Starts:
 
 
 def _pay_by_target(proxy: Proxy) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Rewards ``[N]`` of states ``[N, S]`` and actions, by how far these are from what the target would do."""
+    """A function from states ``[N, S]`` and actions to rewards ``[N]`` by their distance from the target's actions."""
     (weight, bias), *layers = side_by_side(proxy.tensors, ["target"])
     center, spread = proxy.tensors["target.center"], proxy.tensors["target.spread"]
     activation, form = ACTIVATIONS[proxy.config["proxy_activation_fn"]], FORMS[proxy.config["reward_form"]]
@@ -146,10 +145,10 @@ class Episodes:
 
     def __init__(self, program: Program, seeds: np.ndarray) -> None:
         self._program, self.seeds = program, seeds
-        self._first = seeds - _BLOCK  # of the block that was drawn, before the first one
+        self._first = seeds - _BLOCK  # seeds of the drawn block; before the first one, none is
 
     def begin(self, rows: np.ndarray) -> np.ndarray:
-        """``[k, S]``, a copy, for the k environments ``rows``, each of which goes on to its next episode."""
+        """Start the next episode in the k environments ``rows``. Returns initial states ``[k, S]``, a copy."""
         used = self.seeds[rows] - self._first[rows]
         if used.max() == _BLOCK:
             self._first, used = self.seeds.copy(), np.zeros_like(used)
@@ -159,9 +158,9 @@ class Episodes:
 
 
 def real_starts(game: str) -> Starts:
-    """First observations of the environment of that name, the same as those that agents of the trainer see
-    (`envs.synthetic.starts_of`): by formula for tensor programs of the trainer; for any other, the Gymnasium
-    environment's, reset with one of 4,096 seeds. Raises ProxyError where that cannot be made."""
+    """Initial observations of the environment of that name, equal to those in the trainer (`envs.synthetic.starts_of`).
+    They follow from a formula for tensor programs of the trainer. For other environments they are the result of a reset
+    with one of 4,096 seeds. Raises ProxyError if the environment cannot be made."""
     game = re.sub(r",action_repeat=\d+$", "", game)  # which changes no start
     gym_id = IDS.get(game.partition(",")[0], game)  # whose parameters change none either
     return _FORMULAS[gym_id] if gym_id in _FORMULAS else _resets(gym_id)
@@ -219,7 +218,7 @@ _FORMULAS = {
 @functools.cache
 def _resets(gym_id: str) -> Starts:
     module = gym_id.rpartition(":")[0]
-    if module and module not in sys.modules:  # Gymnasium would import it, and the name comes from a file
+    if module and module not in sys.modules:  # Gymnasium would import the module, whose name comes from a file
         line = f"first states are those of {gym_id!r}, but no file has a module imported"
         raise ProxyError(f"{line}; import {module} yourself first")
     try:

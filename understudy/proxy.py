@@ -18,13 +18,13 @@ class ProxyError(ValueError):
 
 @dataclass(frozen=True)
 class Proxy:
-    """One learned environment or reward, as its file holds it (`understudy.load`).
+    """A learned environment or reward, with the content of its file (`understudy.load`).
 
-    ``game`` names the real environment and ``spaces`` are that one's: ``obs_shape`` [S], ``actions`` (``n``, or ``low``
-    and ``high``), ``max_episode_steps``, ``max_return`` and, with a reward, the names ``info`` of what a step tells.
-    ``config`` are the settings of its networks and of the search,
-    ``description`` is plain data such as ``settings`` and ``scores``. ``tensors`` are finite float32, named and laid
-    out as in ``torch.nn.Linear``: ``state.0.weight [out, in]``, ``state.0.bias [out]``.
+    ``game`` is the name of the real environment. ``spaces`` describes it: ``obs_shape`` [S], ``actions`` (``n``, or
+    ``low`` and ``high``), ``max_episode_steps``, ``max_return`` and, for a reward, ``info``, the names of numbers in
+    the info of a step. ``config`` holds the settings of the networks and of the search. ``description`` is plain data
+    such as ``settings`` and ``scores``. ``tensors`` are finite float32, named and laid out as in ``torch.nn.Linear``:
+    ``state.0.weight [out, in]``, ``state.0.bias [out]``.
     """
 
     path: Path
@@ -41,7 +41,7 @@ class Proxy:
 
     @property
     def time_limit(self) -> int | None:
-        """Steps of an episode at most; None where there is no limit, and for a bandit, which needs none."""
+        """The time limit in steps; None without a limit, and for bandits."""
         return None if KINDS[self.kind].one_step else self.config["max_steps"] or self.spaces["max_episode_steps"]
 
     @property

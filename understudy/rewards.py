@@ -24,7 +24,7 @@ from understudy.layers import ACTIVATIONS
 from understudy.program import IDS
 from understudy.proxy import Proxy, ProxyError
 
-NATIVE = "native_reward"  # the entry of info that keeps the environment's own reward
+NATIVE = "native_reward"  # entry of info for the environment's reward
 
 
 def shaped(mode: Mode, reward: Any, before: Any, after: Any, discount: Any) -> Any:
@@ -65,7 +65,7 @@ class Phi:
 
 @dataclass
 class _Payer:
-    """What both wrappers share: the network, the discount, and phi of the states where N environments are."""
+    """The learned reward of N environments, for both wrappers: network, discount, and phi of the current states."""
 
     phi: Phi
     discount: float
@@ -87,8 +87,8 @@ class _Payer:
 def _opened(
     proxy: str | Path | Proxy, discount: float | None, space: gym.Space, actions: gym.Space, spec: EnvSpec | None
 ) -> _Payer:
-    """Raises ProxyError where the reward is of another environment than that of ``spec``, or no discount is known.
-    Bounds of actions may differ: no reward sees an action, and wrappers rescale them."""
+    """Make the `_Payer` of a wrapper. Raises ProxyError if the reward was learned for another environment than
+    ``spec``, or if no discount is known. Bounds of actions may differ, because rewards do not depend on actions."""
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
     phi = Phi(loaded)
     if discount is None:
@@ -115,7 +115,7 @@ def _kind(actions: gym.Space) -> str:
 
 
 def _units(space: gym.Space) -> str:
-    """What an observation has so many of: numbers in all environments that are known by name."""
+    """The unit of an observation's size for error messages: numbers, or cells of a one-hot observation."""
     if isinstance(space, gym.spaces.Box) and len(space.shape) != 1:
         return f"numbers in the shape {list(space.shape)}"
     first = space.start if isinstance(space, gym.spaces.Discrete) else 0
@@ -123,8 +123,8 @@ def _units(space: gym.Space) -> str:
 
 
 def _other_task(spec: EnvSpec, game_id: str) -> bool:
-    """Whether both are environments of Gymnasium, of another name and another class. A variant that somebody else has
-    registered is taken for what it is said to be."""
+    """Whether both are Gymnasium's environments with different names and classes. Variants from other packages are
+    accepted."""
     own = gym.registry.get(game_id)
     if own is None or own.name == spec.name or own.entry_point == spec.entry_point:
         return False
@@ -132,7 +132,7 @@ def _other_task(spec: EnvSpec, game_id: str) -> bool:
 
 
 def _told(names: list[str], info: dict[str, Any], count: int) -> np.ndarray:
-    """The numbers ``[N, I]`` that a step tells. Raises ProxyError where one is missing."""
+    """The numbers ``[N, I]`` of ``names`` in the info of a step. Raises ProxyError if one is missing."""
     for name in names:
         if name not in info:
             raise ProxyError(f"the learned reward needs info[{name!r}], which this environment does not tell")
@@ -150,11 +150,10 @@ def _told_by_all(names: list[str], info: dict[str, Any], stepped: np.ndarray, en
 
 
 class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
-    """An environment that pays a learned reward. Everything else stays as it is; ``info["native_reward"]`` has the
-    environment's own.
+    """Replaces the reward of an environment by a learned one. ``info["native_reward"]`` has the environment's reward.
 
     ``proxy`` is a file, the folder of a search, the name of a shipped reward, or a `Proxy`. ``discount`` is the
-    agent's, which potentials need; None is that of the search's agents. Raises ProxyError.
+    agent's, for potentials; None means the discount of the search's agents. Raises ProxyError.
     """
 
     def __init__(self, env: gym.Env, proxy: str | Path | Proxy, discount: float | None = None) -> None:
@@ -179,12 +178,12 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
 
 
 class RewardVectorWrapper(gym.vector.VectorWrapper):
-    """`RewardWrapper` for a vector environment of any autoreset mode. A step that only resets an environment pays the
-    environment's own reward."""
+    """`RewardWrapper` for a vector environment of any autoreset mode. A step that only resets an environment pays
+    the environment's reward."""
 
     def __init__(self, env: gym.vector.VectorEnv, proxy: str | Path | Proxy, discount: float | None = None) -> None:
         super().__init__(env)
-        # Environments that were put together by hand have no spec, but each of them has its own.
+        # Vector environments that were assembled by hand have no spec, but their environments do.
         first = getattr(env.unwrapped, "envs", (env,))[0]
         spec = env.unwrapped.spec or getattr(getattr(first, "unwrapped", None), "spec", None)
         self._payer = _opened(proxy, discount, env.single_observation_space, env.single_action_space, spec)
