@@ -1,4 +1,4 @@
-"""Where trials and populations run: a Ray started here and ended with them, or a cluster that is already there."""
+"""Ray for trials and populations: a local instance, shut down at the end, or an existing cluster."""
 
 import concurrent.futures
 import contextlib
@@ -35,7 +35,7 @@ _PACKAGES = [str(_ROOT / name) for name in ("understudy", "models", "envs", "con
 _REACH_SECONDS, _ANSWER_SECONDS = 5.0, 20.0
 # Read by Ray when it is first imported. Its reports, its usage statistics and its copies of every metric are off, and
 # trials have the priority of an ordinary run, not the lowest but four. Nor does a call after its end start another, and
-# what its daemons would print here, such as a page on a worker that died, is skipped.
+# messages of its daemons, such as a page about a dead worker, are skipped.
 _ENVIRONMENT = {
     "RAY_ENABLE_AUTO_CONNECT": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -49,7 +49,7 @@ _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
 }
-# As on systems where it knows no clusters, all servers of a local Ray then listen on 127.0.0.1 alone.
+# All servers of a local Ray then listen on 127.0.0.1 alone.
 _ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _SERVERS = ("raylet", "gcs_server")
 _LOCAL_STORE_BYTES = 100 * 2**20
@@ -59,9 +59,9 @@ _NOTICE_SECONDS, _GRACE_SECONDS, _LOOK_SECONDS = 60.0, 1.0, 0.2
 
 @contextlib.contextmanager
 def connected(address: str | None, cpus: int) -> Iterator[None]:
-    """Ray for the length of the block: a local one with ``cpus``, or the cluster at ``address``.
+    """Context manager for Ray: a local instance with ``cpus``, or the cluster at ``address``.
 
-    UserError, one line, where the cluster cannot be reached. The temporary files of a local Ray go with it.
+    Raises UserError, one line, if the cluster cannot be reached. Temporary files of a local instance are removed.
     """
     for name, value in (_ENVIRONMENT | (_ALONE if address is None else {})).items():
         os.environ.setdefault(name, value)
@@ -70,7 +70,7 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     import ray
 
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    # The code travels with the search, so that every node runs this very version; what it imports must be there.
+    # The code is sent along, so that every node runs this version. Packages that it imports must be installed there.
     variables = {"OMP_NUM_THREADS": "1", "MKL_CBWR": os.environ.get("MKL_CBWR", "AUTO")}  # rounds as this process does
     code = {"py_modules": _PACKAGES, "env_vars": variables}
     common: dict[str, Any] = {"runtime_env": code, "log_to_driver": False, "logging_level": logging.CRITICAL}
@@ -85,7 +85,7 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
             try:
                 with _no_stderr():
                     ray.init(address=address or "local", **common)
-            # Ray raises ConnectionError, RuntimeError, ValueError, its own or a plain Exception, by what went wrong.
+            # Ray raises ConnectionError, RuntimeError, ValueError, its own errors or a plain Exception.
             except Exception as error:
                 line = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 if address is not None:
@@ -94,7 +94,7 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
                     f"Ray cannot start on this machine, which may be too busy or out of memory: {line}"
                 ) from error
             if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, before)  # Ray's own would end the process with status 1
+                signal.signal(signal.SIGTERM, before)  # Ray's handler would exit with status 1
             yield
     finally:
         ray.shutdown()
@@ -163,7 +163,7 @@ def _watched(temporary: str) -> Iterator[None]:
 
 
 def _reach(address: str) -> None:
-    """Ask from outside first: where no cluster answers, Ray in this process would go on asking for minutes."""
+    """Check from a subprocess that a cluster answers; without one, Ray in this process would retry for minutes."""
     if address != "auto":
         host, _, port = address.rpartition(":")
         if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
@@ -209,11 +209,10 @@ def _cores_for(num_workers: int, address: str | None) -> Iterator[int]:
 class RayWorkers:
     """`InnerLoop` in ``num_workers`` processes of one thread.
 
-    Their Ray is started here, or is the cluster at ``ray_address``; in a trial of a search it is the search's, with the
-    cores that the trial has reserved. Where a process dies, another starts its agents over with the same result; nodes
-    with other processors may round otherwise. Workers ignore Ctrl-C: what a signal handler raises comes out of `run` at
-    once. Raises UserError (one line) where the cluster cannot be joined
-    or a worker cannot start.
+    They use a local Ray or the cluster at ``ray_address``; in a trial of a search, the search's Ray and the cores that
+    the trial has reserved. If a process dies, another one trains its agents again with the same result. Nodes with
+    other processors may round differently. Workers ignore Ctrl-C: exceptions of a signal handler leave `run` at once.
+    Raises UserError (one line) if the cluster cannot be joined or a worker cannot start.
     """
 
     def __init__(
@@ -230,17 +229,17 @@ class RayWorkers:
             import ray
 
             self._task: Any = ray.remote(num_cpus=cores, max_retries=_DEATHS - 1)(_work)
-            # Nothing to do but to load what they need: what is wrong with them shows now.
+            # An empty job, which loads the imports, so that errors show now.
             self._results([None] * num_workers)
         except BaseException:
             self.close()
             raise
 
     def run(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None = None, **how: Any) -> Outcome:
-        """`InnerLoop.run`, a contiguous part of the agents for each worker; seconds are the slowest worker's. ``watch``
-        is told nothing on the way: the workers are elsewhere.
+        """`InnerLoop.run`, with a contiguous part of the agents in each worker. Times are those of the slowest worker.
+        ``watch`` gets no progress from the workers.
 
-        UserError, one line, where workers have died three times over the same agents.
+        Raises UserError, one line, if workers have died three times over the same agents.
         """
         count = min(self._count, len(seeds))
         bounds = [len(seeds) * i // count for i in range(count + 1)]
@@ -253,12 +252,12 @@ class RayWorkers:
         return dataclasses.replace(Outcome.joined(parts), train_seconds=train, test_seconds=test)
 
     def close(self) -> None:
-        """End the workers, and the Ray that was started for them; a cluster stays as it was found."""
+        """Stop the workers, and Ray if it is local."""
         self._end()
 
     def _results(self, calls: Sequence[Any]) -> list[Any]:
-        """What `_work` gives for each of ``calls``, in order. By futures: Ray's own waiting makes a SystemError of what
-        a signal handler raises, and only when the tasks are done."""
+        """Results of `_work` for each of ``calls``, in order. They are awaited as futures, because `ray.get` turns
+        exceptions of signal handlers into a SystemError, and only after the tasks are done."""
         starting = calls[0] is None
         self._running[:] = [self._task.remote(self._job, call) for call in calls]
         futures = [task.future() for task in self._running]
@@ -296,7 +295,7 @@ def make_workers(
 
 
 def _work(job: tuple[Any, ...], call: tuple[Tensor | None, list[int], dict[str, Any]] | None) -> Outcome | None:
-    """What a worker process does: load what the job needs, then train and test the agents of ``call``, if any."""
+    """The task of a worker process: load the imports of the job, then train and test the agents of ``call``, if any."""
     loop = _loaded(*job)
     return loop.run(call[0], call[1], **call[2]) if call else None
 
@@ -309,8 +308,8 @@ def _loaded(*job: Any) -> InnerLoop:
 
 
 def _cancel(tasks: list[Any]) -> None:
-    """End those that do not end by themselves: Ray aborts this process where one ends as it is cancelled ("Tried to
-    complete task that was not pending"), and those that fail by one fault end together."""
+    """Cancel tasks that do not end by themselves soon. Ray aborts this process if a task ends while it is cancelled
+    ("Tried to complete task that was not pending"), and tasks that fail for the same reason end together."""
     import ray
 
     if not tasks or not ray.is_initialized():  # at the end of the program Ray may have gone first
@@ -321,7 +320,7 @@ def _cancel(tasks: list[Any]) -> None:
 
 
 def _one_line(error: Any, worker: str, starting: bool) -> Exception:
-    """What was raised in a worker, with its traceback unless a user error; a line if it died or could not start."""
+    """The exception of a worker: with its traceback unless it is a user error, one line if the worker died."""
     from ray.exceptions import RayTaskError
 
     if isinstance(error, RayTaskError):

@@ -1,10 +1,10 @@
-"""Fitness of a generation -> weights of the noise that made it.
+"""Weights of a generation's perturbations by their fitness.
 
-All work in float64 and on any fitness ``[n]``, higher is better. A **failed** member is one whose fitness is NaN,
-infinite or beyond the range of float32 (about 3.4e38, past which differences overflow); it counts as worse than
-every sound one, whatever the rule.
+All functions compute in float64 and take any fitness ``[n]``, higher is better. A **failed** member is one whose
+fitness is NaN, infinite or beyond the range of float32 (about 3.4e38, past which differences overflow); every rule
+ranks it below all sound ones.
 
-Equal fitness: where a rule orders members, the one of lower index counts as better (a stable sort), and failed
+Equal fitness: if a rule orders members, the one of lower index counts as better (a stable sort), and failed
 members come last, by index; `centred_ranks` and `shared_utilities` give equal members equal numbers instead.
 """
 
@@ -39,20 +39,20 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
     | kind | weight |
     |---|---|
     | 0 | (F - min F) / (max F - min F + 1e-9) |
-    | 1 | rank / (n - 1), the worst 0 and the best 1; 1 where n = 1 |
-    | 2 | `nes_utilities`, divided by the largest: best 1, sum 0; 0 where n = 1 |
-    | 3 | the same before 1/n is taken off: best 1, worse half 0 |
+    | 1 | rank / (n - 1), the worst 0 and the best 1; 1 if n = 1 |
+    | 2 | `nes_utilities`, divided by the largest: best 1, sum 0; 0 if n = 1 |
+    | 3 | the same without subtracting 1/n: best 1, worse half 0 |
     | 4 | the best 1, others 0 |
     | 5 | as 4 if the best beats S by more than 1e-6, else all 0 |
-    | 6 | F - S of those that beat it by more than 1e-6, divided by the largest; others 0 |
+    | 6 | F - S if it is more than 1e-6, divided by the largest; others 0 |
     | 7 | as 6, divided by the sum |
 
-    S is ``mean_score``, the fitness of the mean itself, needed by 5, 6 and 7; one that failed counts as equal to the
+    S is ``mean_score``, the fitness of the mean, for 5, 6 and 7; if the mean failed, it counts as equal to the
     worst sound member. All members failed: all weights 0. In 6 and 7 the code first divides by max F - S + 1e-9, which
-    cancels and is left out. Its order of equal members is that of an unstable sort.
+    cancels and is left out. It orders equal members by an unstable sort.
     Synthetic environments, Ferreira et al. 2022, arXiv:2202.02790, the setting ``score_transform_type``.
 
-    Raises ValueError where a rule needs ``mean_score`` and has none.
+    Raises ValueError if a rule needs ``mean_score`` and it is None.
     """
     if kind >= 5 and mean_score is None:
         raise ValueError(f"score transformation {kind} needs the fitness of the mean")
@@ -113,7 +113,7 @@ def shared_utilities(fitness: Tensor) -> Tensor:
 def centred_ranks(fitness: Tensor) -> Tensor:
     """Ranks ``[n]`` in [-0.5, 0.5], float64, the best 0.5; equal members, and all failed ones, share the mean rank.
 
-    0 where n = 1. Salimans et al. 2017, "Evolution Strategies as a Scalable Alternative to Reinforcement Learning",
+    0 if n = 1. Salimans et al. 2017, "Evolution Strategies as a Scalable Alternative to Reinforcement Learning",
     section 2.1 (fitness shaping); their code breaks ties by index.
     """
     _, group, sizes = failures_last(fitness).unique(return_inverse=True, return_counts=True)

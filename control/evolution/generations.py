@@ -1,7 +1,7 @@
-"""A generation of a search: who trains on what, and what their scores say. And the mean that a search begins with,
-which may be the best of several short searches.
+"""A generation of a search: its agents and proxies, and the fitness from their scores. And the initial mean of a
+search, which may be the best of several short searches.
 
-D is the number of parameters of a proxy, K that of those that a strategy knows (`envs.make.Stages.known`).
+D is the number of parameters of a proxy, K the number of searched ones (`envs.make.Stages.known`).
 """
 
 from collections.abc import Callable
@@ -27,8 +27,8 @@ Train = Callable[[Tensor, list[int]], Outcome]
 def as_met(
     mean: Tensor, stages: Stages, game: str, seed: int, generation: int, spent: Spent, scaled: bool = False
 ) -> Tensor:
-    """The ``mean [D]`` before a generation, with first states that its own target meets, where they should be
-    (`Stages.as_met`). ``spent`` is told the real steps of that."""
+    """The ``mean [D]`` before a generation, with initial states from episodes of its target policy, if the settings ask
+    for that (`Stages.as_met`). ``spent`` gets the number of real steps."""
     own = derive_seed(seed, f"states of generation {generation}")
     return stages.as_met(mean, lambda act, count, limit: visited(act, game, count, own, limit, spent), scaled)
 
@@ -50,8 +50,8 @@ def entered(
 
 
 def judged(scores: Tensor, config: SearchConfig) -> tuple[Tensor, Tensor, Tensor]:
-    """The ``scores [N]`` of agents as `entered` has them -> fitness ``[P]``, what a strategy goes by ``[P]``, and the
-    scores on the mean."""
+    """Split ``scores [N]`` of agents, in the order of `entered`. Returns the fitness ``[P]``, the values ``[P]`` for
+    the strategy, and the scores on the mean."""
     agents = config.population * config.agents_per_proxy
     by_agent, of_mean = scores[:agents].view(config.population, -1), scores[agents:]
     fitness = ranked = by_agent.mean(1)
@@ -65,9 +65,9 @@ def first_mean(
     config: SearchConfig, stages: Stages, game: str, seed: int, kinds: int, train: Train,
     spent: Spent = lambda steps: None,
 ) -> Tensor:  # fmt: skip
-    """The proxy a search starts from, ``[D]``: of ``initial_draws`` the one whose perturbed copies have the best
-    fitness, or whose own search gets furthest. Of random bandits, more than half are flat: no perturbation tells better
-    from worse. ``spent`` is told real steps that are no tests of agents."""
+    """The initial mean of a search, ``[D]``: of ``initial_draws`` random proxies the one whose perturbed copies have
+    the best fitness, or whose short search gets furthest. More than half of random bandits are flat: perturbations do
+    not change the fitness. ``spent`` gets the number of real steps that are no tests of agents."""
     draws, members = config.initial_draws, config.initial_members
     if config.start_from is not None:
         if is_teacher(config.start_from):
@@ -94,8 +94,8 @@ def first_mean(
 def _furthest(
     first: Tensor, config: SearchConfig, stages: Stages, generations: int, seed: int, kinds: int, train: Train
 ) -> Tensor:
-    """Where the best of the searches from ``first [N, D]`` comes to, ``[D]``. After every so many ``generations`` the
-    better half goes on: a search may be stuck where no small step leads out, and another start is not."""
+    """The final mean ``[D]`` of the best search from the initial means ``first [N, D]``. After every ``generations``
+    the better half continues (successive halving), because some initial means are on a plateau."""
     running = {i: STRATEGIES[config.strategy](config, stages.known(mean)) for i, mean in enumerate(first)}
     done = 0
     while len(running) > 1:

@@ -33,14 +33,14 @@ from models.streams import Streams, derive_seed, in_step, numbered_seed
 Advance = Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]]
 MOST_MEMBERS = 512  # fresh agents in one program; more take turns, for the sake of memory and cache
 _COMPACT = 0.75  # share of members still in training below which the others leave the program
-_WATCHED, _WATCHED_COMPILED = 128, 512  # steps of all environments after which it is said how much is done
-_TRAINING = 0.9  # what is told of the work when agents are trained and still have to be tested
+_WATCHED, _WATCHED_COMPILED = 128, 512  # steps of all environments between reports of progress
+_TRAINING = 0.9  # progress when agents are trained but not tested yet
 
 
 @dataclass
 class Trained:
-    """N agents after training: their greedy policy, whether their weights are ``finite [N]``, the steps and episodes of
-    each, ``[N]``, and what tests on the way gave, ``curve [N, T]``."""
+    """N agents after training: their greedy policy, whether their weights are ``finite [N]``, their numbers of steps
+    and episodes ``[N]``, and results of tests during training, ``curve [N, T]``."""
 
     policy: Policy
     finite: Tensor
@@ -113,12 +113,11 @@ def train(
     look: int = 1,
     watch: Watch | None = None,
 ) -> Trained:
-    """Up to ``steps`` steps of every environment; fewer of a member where ``rule`` says so, or after ``episodes``.
-    ``test(policy, k) -> [M]`` says how good all members are, each as it is or as it ended, after every ``test_every``
-    steps, the k-th time. ``advance`` makes the steps in place of the loop's own; members that are done leave the
-    program after every ``look`` of them. ``watch`` is told how much is done.
+    """Train for up to ``steps`` steps of every environment. A member ends sooner by ``rule``, or after ``episodes``.
 
-    What a member learns does not depend on when others leave.
+    ``test(policy, k) -> [M]`` is the k-th test of all members, after every ``test_every`` steps; members that have
+    ended are tested as they ended. ``advance`` replaces the loop's method of that name. Members that are done leave the
+    program after every ``look`` steps, which does not change the results of others. ``watch`` gets the progress.
     """
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
@@ -142,7 +141,7 @@ def train(
         for ended in (advance or type(loop).advance)(loop, due, running, stops):
             if not stops:
                 continue
-            mine = running[ended.members]  # a rule may be costly: it is asked about agents in training only
+            mine = running[ended.members]  # rules may be slow, so they are applied to agents in training only
             if not mine.any():
                 continue
             step = ended.step if isinstance(ended.step, int) else ended.step[mine]
@@ -175,10 +174,10 @@ def train(
 class InnerLoop:
     """Trains and tests agents on proxies of one kind around one real environment, all in this process.
 
-    ``agent`` is the agents' implementation, or several with commas between them, of which an agent's seed chooses
-    (`fresh_seeds`); ``agent_config`` their settings (`models.mixture`); ``game`` is the real environment. ``threads``
-    share the agents where these train in machine code, and change no number. Sets torch to one thread and to
-    round denormal numbers to zero: else the same agent would come out differently in another process.
+    ``agent`` is the agents' implementation, or several separated by commas, of which each agent's seed chooses one
+    (`fresh_seeds`). ``agent_config`` holds their settings (`models.mixture`), ``game`` is the real environment.
+    ``threads`` share the agents that train in machine code, with equal results. Sets torch to one thread, and to flush
+    denormal numbers to zero; otherwise results could differ between processes.
     """
 
     def __init__(self, config: SearchConfig, agent: str, agent_config: Any, game: str, threads: int = 1):
@@ -201,12 +200,12 @@ class InnerLoop:
         by_target: bool = False,
         **changes: Any,
     ) -> Outcome:
-        """Train N fresh agents of ``seeds [N]`` and test them; agent i on ``proxies [N, D]`` row i, or all on the
-        real environment where ``proxies`` is None.
+        """Train N fresh agents of ``seeds [N]`` and test them. Agent i trains on row i of ``proxies [N, D]``; without
+        ``proxies`` all train on the real environment.
 
-        ``changes`` replace settings of the search; ``sample_all`` samples all hyperparameters that can be sampled.
-        ``watch`` is told how much is done. Tests start from seeds of the agent's own seed. ``by_target`` trains nobody:
-        what is tested is the policy that each proxy rewards.
+        ``changes`` replace settings of the search. ``sample_all`` samples all hyperparameters that can be sampled.
+        ``watch`` gets the progress. Test episodes depend on the agent's seed. With ``by_target`` no agent is trained:
+        the policy that each proxy defines is tested.
         """
         configure_torch()  # again: this thread need not be the one of last time
         loop = copy.copy(self)
@@ -227,7 +226,7 @@ class InnerLoop:
             for group in own.agent_class.groups(own.agent_config, [seeds[i] for i in mine]) if mine else ():
                 for first in range(0, len(group), MOST_MEMBERS):
                     pieces.append((copy.copy(own), [mine[i] for i in group[first : first + MOST_MEMBERS]]))
-        # A piece of few agents, such as those of one shape, is no work for several threads: each takes whole ones.
+        # Small groups of agents, such as those of one shape, are not split between threads.
         few = self.threads > 1 and len(seeds) < 4 * self.threads * len(pieces)
         threads = self.threads if few and self.dynamics is not None and loop.runs_compiled() else 1
         parts, done = {}, [0.0] * len(pieces)
@@ -320,8 +319,7 @@ class InnerLoop:
 
     @contextlib.contextmanager
     def _tests_on_the_way(self, seeds: Sequence[int]) -> Iterator[TestsOnTheWay | None]:
-        """Give the tests on the way of agents of ``seeds [M]`` for the length of the block; None where the settings ask
-        for none."""
+        """Context manager for tests during the training of agents of ``seeds [M]``; None if there are none."""
         config = self.config
         if config.test_every is None:
             yield None
@@ -350,7 +348,7 @@ class InnerLoop:
         return played or self._by_table(policy) or rollout(policy, real, seeds, keep=False)
 
     def _by_table(self, policy: Policy) -> Episodes | None:
-        """The tests of a policy on a map, where all of its episodes are the same; None for any other."""
+        """Test a policy on a map, if all of its episodes are equal; None otherwise."""
         if not isinstance(self.dynamics, CellTable) or (moves := policy.moves()) is None:
             return None
         limit = self.config.test_limit or self.dynamics.spaces.max_episode_steps
@@ -360,7 +358,7 @@ class InnerLoop:
         return Episodes(*(each.unsqueeze(1).expand(-1, self.config.test_episodes).clone() for each in played))
 
     def _rule(self, members: int) -> Rule | None:
-        """``inner_rule``, or "solved": by the agent's own episodes, where these are on the real environment."""
+        """The rule ``inner_rule``, or "solved": by training episodes, for agents on the real environment."""
         config, initial = self.config, self.agent_config.init_episodes
         name, number = config.inner_rule, config.early_out_num
         if name == "plateau":

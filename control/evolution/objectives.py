@@ -1,4 +1,4 @@
-"""What a search maximises: from agents that were trained and tested to the fitness of the proxies they trained on."""
+"""Objectives of a search: the fitness of proxies from the results of agents that trained on them."""
 
 from typing import Any, Protocol
 
@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 class Tested(Protocol):
-    """N agents: mean return of the tests after training ``scores [N]`` and their ``lengths [N, K]``, training ``steps
-    [N]``, and ``curve [N, T]``, the mean returns of tests on the way, every ``test_every`` steps. NaN where an agent
-    failed."""
+    """Results of N agents: mean return of the tests after training ``scores [N]`` and their ``lengths [N, K]``,
+    training ``steps [N]``, and ``curve [N, T]``, the mean returns of tests during training, every ``test_every`` steps.
+    NaN for agents that failed."""
 
     @property
     def scores(self) -> Tensor: ...
@@ -28,8 +28,8 @@ def final(outcome: Tested, config: Any) -> Tensor:
 
 
 def average(outcome: Tested, config: Any) -> Tensor:
-    """The mean return over a training of fixed length, from ``average_from`` steps on, where each solved test counts
-    ``solved_bonus`` more. It is high where agents are quick to solve a task and keep it solved."""
+    """The mean test return during a training of fixed length, from ``average_from`` steps on, plus ``solved_bonus`` for
+    each solved test. It is high if agents solve a task early and keep it solved."""
     first = -(-config.average_from // config.test_every) - 1 if config.average_from else 0
     counted = outcome.curve[:, max(0, first) :]
     if config.solved_bonus:
@@ -57,7 +57,7 @@ def objective(outcome: Tested, config: Any) -> Tensor:
 
 
 def stays(curve: Tensor, solved: float) -> Tensor:
-    """From which test on each agent is solved for good, ``[N]`` int64 of ``curve [N, T]``; T where it never is."""
+    """Index of the test from which on each agent stays solved, ``[N]`` int64 of ``curve [N, T]``; T for never."""
     below = ~(curve >= solved)  # NaN too
     positions = torch.arange(1, curve.shape[1] + 1)
     return (below * positions).amax(1)
@@ -69,6 +69,6 @@ def staying(curve: Tensor, solved: float) -> Tensor:
 
 
 def first(curve: Tensor, solved: float) -> Tensor:
-    """The first test at which each agent is solved, ``[N]`` int64; T where none is."""
+    """Index of the first test at which each agent is solved, ``[N]`` int64; T for never."""
     reached = curve >= solved
     return torch.where(reached.any(1), reached.int().argmax(1), curve.shape[1])

@@ -1,13 +1,13 @@
-"""Evolution strategies: a population around a mean, a step of the mean towards its better members, and the best means.
+"""Evolution strategies, with ask and tell, and the archive of the best means.
 
     strategy = STRATEGIES[config.strategy](config, mean)
     noise = torch.randn(strategy.rows, len(mean))
     population = strategy.ask(noise)  # [P, D]
     strategy.tell(noise, fitness)  # [P], higher is better
 
-Noise is given by the caller: the strategies draw no random numbers. A failed member (see
-`control.evolution.fitness_shaping`) counts as worse than every sound one (ars: as the worst of them) and its
-value is never computed with. Sums over the population are taken in float64, the mean is kept in float32.
+The caller draws the noise. A failed member (see `control.evolution.fitness_shaping`) counts as worse than every sound
+one (ars: as equal to the worst), and its value never enters a sum. Sums over the population are computed in float64,
+the mean is stored in float32.
 """
 
 import copy
@@ -30,9 +30,9 @@ from models.state import demand, like
 
 
 class Strategy:
-    """What the strategies have in common. P members of the population a generation, D parameters.
+    """The base class of strategies. P is the size of the population, D the number of parameters.
 
-    ``mean [D]`` is float32; ``rows`` are the rows of noise that `ask` wants: P / 2 when mirrored, else P.
+    ``mean [D]`` is float32. ``rows`` is the number of rows of noise for `ask`: P / 2 if mirrored, else P.
     """
 
     kept: tuple[str, ...] = ("mean",)  # attributes in the state
@@ -85,12 +85,12 @@ class Strategy:
 class NES(Strategy):
     """The outer loop of synthetic environments: Ferreira et al. 2022, arXiv:2202.02790, and its code.
 
-    Of each mirrored pair only the better one counts: F_i = max(plus, minus), and noise i changes sign where minus is
+    Of each mirrored pair only the better one counts: F_i = max(plus, minus), and noise i changes sign if minus is
     strictly better. mean <- mean (1 - weight_decay) + s sum_i w_i noise_std noise_i, with the weights w of
     `control.evolution.fitness_shaping.transform` and s the learning rate ``step_size``, divided by the rows if
     ``nes_step_size``. As in the paper's code nothing is divided by noise_std or by the sum of the weights, so the
-    length of a step depends on the rule. Transformations 5, 6 and 7 need ``mean_score``, the fitness of the mean
-    itself, there averaged over the workers.
+    length of a step depends on the rule. Transformations 5, 6 and 7 need ``mean_score``, the fitness of the
+    mean, averaged over the workers in that code.
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:

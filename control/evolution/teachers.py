@@ -1,7 +1,7 @@
-"""Makes synthetic environments from a policy, as they are or as the start of a search: from an agent's checkpoint, or
-from any function of observations, such as a controller by hand or an agent of another library.
+"""Makes synthetic environments from a policy, to be used directly or as the start of a search. The policy is an agent's
+checkpoint or any function of observations, such as a manual controller or an agent of another library.
 
-What is made so contains the policy: agents that train on it are told, state by state, what it would do.
+Such an environment contains the policy: its rewards show an agent the policy's action in each state.
 """
 
 import contextlib
@@ -47,8 +47,8 @@ def is_teacher(source: str) -> bool:
 
 
 def teacher(source: str, game: str, spaces: Spaces, values: bool = False) -> Teacher:
-    """What ``source`` does (`is_teacher`), cut to the bounds of continuous actions, or with ``values`` what it thinks
-    that each action is worth. Raises SettingError where it cannot be used in ``game``."""
+    """The policy ``source`` (`is_teacher`) as a function of observations: its actions, clipped to the bounds of
+    continuous ones, or with ``values`` its action values. Raises SettingError if it cannot be used in ``game``."""
     found, actions = _agent(source, game, values) if Path(source).exists() else _function(source), spaces.actions
     if isinstance(actions, Discrete):
         shape = (actions.n,) if values else ()
@@ -98,7 +98,7 @@ def _function(source: str) -> Teacher:
 
 
 def _checkpoint(source: str) -> Checkpoint:
-    """An agent's checkpoint. SettingError for what holds none."""
+    """Load an agent's checkpoint. Raises SettingError if there is none."""
     line = f"start_from is {source!r}"
     try:
         found = checkpoints.load(source)
@@ -143,9 +143,9 @@ def _agent(source: str, game: str, values: bool) -> Teacher:
 def visited(
     act: Teacher, game: str, count: int, seed: int, limit: int | None = None, spent: Spent = lambda steps: None
 ) -> Tensor:
-    """Observations ``[count, S]`` that a policy meets in the real environment, a third of them as it is, the others
-    with noise on its actions. Without such a ladder agents would not learn what to do where the policy never is.
-    Episodes begin anew after ``limit`` steps; None is the environment's own. ``spent`` is told the steps made."""
+    """Observations ``[count, S]`` in a policy's episodes on the real environment: a third without noise, the others
+    with noise on its actions, so that agents also learn to act in states that the policy never reaches. Episodes
+    restart after ``limit`` steps; None means the environment's limit. ``spent`` gets the number of steps."""
     envs = _ENVS * len(_LADDER)
     streams = Streams([derive_seed(seed, "states of a teacher")])
     rungs = torch.tensor(_LADDER).repeat_interleave(_ENVS)
@@ -173,14 +173,14 @@ def visited(
 
 
 def check_teacher(source: str, stages: Stages, game: str) -> Teacher:
-    """The policy ``source``. Raises SettingError where no proxy of these settings can be made of it."""
+    """The policy ``source``. Raises SettingError if no proxy with these settings can be cloned from it."""
     if Path(source).exists():
         _checkpoint(source)
     return teacher(source, game, stages.spaces, values=stages.check_policy(source))
 
 
 def cloned(source: str, stages: Stages, game: str, seed: int, spent: Spent = lambda steps: None) -> Tensor:
-    """Parameters ``[D]`` of the proxy that is made from a policy, with the errors of `check_teacher`."""
+    """Parameters ``[D]`` of the proxy cloned from a policy. Raises the errors of `check_teacher`."""
     values = stages.check_policy(source)
     act = told = teacher(source, game, stages.spaces)
     if values:

@@ -21,10 +21,11 @@ from models.streams import Streams
 
 
 class AgentModule(RunModule):
-    """Trains M members (seeds ``seed, seed + 1, ...``) of one agent in one environment, by the ``loop`` of its family.
+    """Trains M members (seeds ``seed, seed + 1, ...``) of one agent in one environment, with the ``loop`` of its
+    family.
 
-    SettingError where agent, environment and machine do not fit; whether there is memory is asked where it is for
-    ``training``. The agents' own optimisers are Lightning's, for checkpoints; they make their steps themselves.
+    Raises SettingError if agent, environment and machine do not fit together. The agents' optimisers are registered
+    with Lightning, for checkpoints, but the agents make the optimiser steps.
     """
 
     def __init__(self, settings: Settings, training: bool = True):
@@ -36,8 +37,8 @@ class AgentModule(RunModule):
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: str | PathLike[str], **changes: Any) -> Self:  # type: ignore[override]
-        """The trained module from a file of Lightning's or the folder of a run. ``changes`` are settings that do not
-        touch the networks. Only weights are taken: to go on training, `trainer.fit(module, ckpt_path=...)`."""
+        """Load a trained module from a checkpoint or the folder of a run. ``changes`` are settings that do not affect
+        the networks. Only weights are loaded; to resume training, use `trainer.fit(module, ckpt_path=...)`."""
         checkpoint = checkpoints.load(checkpoint_path)
         module = cls(checkpoint.settings.replace(**changes))
         module.take_weights(checkpoint)
@@ -62,15 +63,15 @@ class AgentModule(RunModule):
         self.epoch, self.env_steps = self.loop.epochs, self.loop.env_steps
         self.gradient_steps = self.loop.gradient_steps
         if self.is_over() and self.epoch < (self.trainer.check_val_every_n_epoch or 0):
-            # Too short for any evaluation. One that is resumed for longer has the numbers of one that was so long.
+            # Too short for any evaluation. A longer, resumed run still equals an uninterrupted one.
             with self.loop.put_back():
                 self._evaluate(logger=False, on_step=False, on_epoch=True)
 
     @torch.no_grad()
     def forward(self, observations: ArrayLike | Tensor) -> Tensor:
-        """The greedy actions of the first seed's agent, ``[B]`` int64 or ``[B, A]`` float32, for ``observations
-        [B, *O]``; for one, ``[*O]``, its action ``[]`` or ``[A]``. Each is taken as at the start of an episode: agents
-        with commands act under that of evaluations. Raises SettingError for anything but such observations."""
+        """The greedy actions of the first seed's agent, ``[B]`` int64 or ``[B, A]`` float32, for ``observations [B,
+        *O]``; for one, ``[*O]``, its action ``[]`` or ``[A]``. Each observation is treated as the first of an episode,
+        with the command of evaluations for agents that follow one. Raises SettingError for other observations."""
         device, own = next(self.parameters()).device, self.loop.agents[0].spaces.obs_shape
         obs = as_observations(observations, own, device)
         rows = obs.reshape(-1, *own)
@@ -112,7 +113,7 @@ class AgentModule(RunModule):
         demand((self.epoch, *ours) == (self.loop.epochs, *own), "loop", f"has counted {own}", f"{ours} of the run")
 
     def take_weights(self, checkpoint: checkpoints.Checkpoint) -> None:
-        """Only the weights: no optimiser, memory or counters. CheckpointError where they have other shapes."""
+        """Load the weights alone. Raises CheckpointError if shapes differ."""
         take_weights(self.loop.agents, checkpoint)
 
     def is_evaluated(self) -> bool:
@@ -122,7 +123,7 @@ class AgentModule(RunModule):
         return super().is_over() or self.loop.has_reached_target()
 
     def score(self) -> float | None:
-        """A seed that has diverged counts with what it still plays: the mean stays one over the same seeds."""
+        """The mean return over all seeds, including diverged ones, so that it is comparable between epochs."""
         values = self.row.get(self.loop.score_tag, torch.empty(0))
         finite = values[values.isfinite()]
         return float(finite.mean()) if len(finite) else None
@@ -152,7 +153,7 @@ class AgentModule(RunModule):
         return ", ".join(self._shown({self._return_tag: "return {:.0f}", self.loop.loss_tag: "loss {:.3g}"}))
 
     def report(self) -> list[str] | None:
-        """At evaluations, in the first epoch of a process, and always where more is to be printed."""
+        """Lines at evaluations, in the first epoch of a process, and in every epoch with verbose output."""
         first = self.epoch == self.epochs_before + 1
         if not (first or self.is_evaluated() or self.settings.run.print_statements > 0):
             return None
@@ -172,7 +173,7 @@ class AgentModule(RunModule):
         return [texts[tag].format(means[tag]) for tag in texts if tag in means] + diverged
 
     def seconds_after(self) -> float:
-        """The film, of episodes as long as those of training."""
+        """Seconds for the film, whose episodes are as long as those of training."""
         limit = self.loop.agents[0].spaces.max_episode_steps
         return film_seconds(self.settings.run, self.means().get(LENGTH, limit))
 

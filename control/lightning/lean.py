@@ -1,4 +1,4 @@
-"""Lightning without two of its imports that runs do without: most of what it takes to start.
+"""Imports Lightning without two slow modules that runs do not need.
 
 torchmetrics, of which Lightning needs a class, imports scipy.signal to give it a name that newer versions lack. From
 torch's compiler Lightning takes a class, to see whether a module is compiled, and a decorator, which keeps the compiler
@@ -17,7 +17,7 @@ from typing import Any
 
 class _Later(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what the import system asks
+        if name.startswith("__"):  # accessed by the import system
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
@@ -25,7 +25,7 @@ class _Later(types.ModuleType):
 
 
 class _Compiled(type):
-    """Of a class that stands for the compiler's: no module is compiled before the compiler is imported."""
+    """Metaclass of a stand-in for the compiler's class: no module is compiled before the compiler is imported."""
 
     def __instancecheck__(cls, module: object) -> bool:
         compiler = sys.modules.get("torch._dynamo")

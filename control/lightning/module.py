@@ -1,4 +1,4 @@
-"""The base of the LightningModules here: what any run is, counts and keeps, whatever it is that learns."""
+"""The base class of the LightningModules: counters, rows of metrics, and checkpoints of any run."""
 
 import math
 from typing import Any
@@ -20,31 +20,31 @@ from models.state import like
 class RunModule(pl.LightningModule):
     """M members of one run, with seeds ``seeds [M]``; callbacks, commands and checkpoints know only this class.
 
-    A Lightning epoch has one batch, so that Lightning's cost is paid once an epoch. A subclass trains an epoch in
-    `training_step`, where it sets ``epoch`` and begins a new ``row``: what was measured, ``{tag: [M]}``, NaN where
-    there was nothing to measure. ``env_steps [M]`` and ``gradient_steps`` count from the start of the run, ``best`` is
-    the best `score` so far. Any Lightning trainer will do; loggers get the mean of every row, at the
-    mean number of environment steps of a member.
+    A Lightning epoch has one batch, so that Lightning's overhead occurs once an epoch. A subclass trains an epoch in
+    `training_step`, where it sets ``epoch`` and begins a new ``row`` of measurements, ``{tag: [M]}``, NaN for missing
+    ones. ``env_steps [M]`` and ``gradient_steps`` count from the start of the run, ``best`` is the best `score` so far.
+    Works with any Lightning trainer. Loggers get the mean of every row, at the mean number of environment steps of a
+    member.
     """
 
-    unit = "epoch"  # what the progress bar counts
+    unit = "epoch"  # unit of the progress bar
     validate_every = 1  # epochs between validations
-    steps_on = "environment"  # what `env_steps` are steps of
+    steps_on = "environment"  # kind of `env_steps`
 
     def __init__(self, settings: Settings, seeds: list[int]):
         super().__init__()
         self.automatic_optimization = False
         self.save_hyperparameters(as_dict(settings))
         self.settings, self.seeds = settings, seeds
-        self.epochs, self.total_steps = settings.epochs, settings.total_steps  # each None where it ends nothing
+        self.epochs, self.total_steps = settings.epochs, settings.total_steps  # None for no limit
         self.row: dict[str, Tensor] = {}
-        self.epoch = 0  # of the row being collected; survives a resume as Lightning's own counter does
+        self.epoch = 0  # of the current row; restored at a resume, as Lightning's counter is
         self.epochs_before = 0  # done when this process took over
         self.env_steps = torch.zeros(len(seeds), dtype=torch.int64)
         self.gradient_steps = 0
         self.best = -math.inf
-        self.callback_states: dict[str, Any] = {}  # by Lightning's keys, where `restore` found some
-        self.watch: Watch | None = None  # told how much of an epoch, or of what comes before the first, is done
+        self.callback_states: dict[str, Any] = {}  # by Lightning's keys, from `restore`
+        self.watch: Watch | None = None  # gets the progress of an epoch, or of the work before the first one
         self.whole = True  # whether the checkpoint about to be written must serve to resume
 
     def is_over(self) -> bool:
@@ -58,11 +58,11 @@ class RunModule(pl.LightningModule):
         return min(1.0, max(steps, epochs))
 
     def steps_a_seed(self) -> int:
-        """`env_steps` of a seed; the mean, where seeds have played episodes of other lengths."""
+        """The mean of `env_steps` over seeds."""
         return round(float(self.env_steps.double().mean()))
 
     def score(self) -> float | None:
-        """What best.ckpt goes by in this epoch; None where nothing was evaluated."""
+        """The score for best.ckpt in this epoch; None without an evaluation."""
         raise NotImplementedError
 
     def means(self) -> dict[str, float]:
@@ -71,7 +71,7 @@ class RunModule(pl.LightningModule):
         return {tag: math.fsum(values) / len(values) for tag, values in finite.items() if values}
 
     def stop_reason(self) -> str:
-        """Why the run is to end with this epoch, in words; empty where it goes on."""
+        """The reason why the run ends with this epoch; empty if it does not."""
         return ""
 
     def is_evaluated(self) -> bool:
@@ -91,7 +91,7 @@ class RunModule(pl.LightningModule):
         return {}
 
     def seconds_after(self) -> float:
-        """What is left to do after the last epoch may take so long, as far as that is known."""
+        """Estimated seconds of work after the last epoch."""
         return 0.0
 
     def close(self) -> None:
@@ -104,8 +104,8 @@ class RunModule(pl.LightningModule):
         return DataLoader([0])  # type: ignore[arg-type]  # a list is a dataset
 
     def on_fit_start(self) -> None:
-        """Warn of a callback that waits for a measurement of a misspelt name, which Lightning sees only when the first
-        evaluation is over. Callbacks may log measurements of their own, so it is no error."""
+        """Warn of a callback that monitors an unknown name, which Lightning detects only after the first evaluation. It
+        is no error, because callbacks may log other names."""
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             name = getattr(callback, "monitor", None)
             meant = "eval/return_greedy" if str(name).startswith("val") else str(name)  # val_loss, of habit
@@ -114,11 +114,11 @@ class RunModule(pl.LightningModule):
 
     def on_train_start(self) -> None:
         self.epochs_before = self.epoch
-        if self.epoch and self.is_over():  # a run that goes on from its end; before the first epoch there is no result
+        if self.epoch and self.is_over():  # a run resumed at its end; before the first epoch there is no result
             self.trainer.should_stop = True
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        # Agents make their own optimiser steps, which Lightning cannot see. ModelCheckpoint writes nothing at a step
+        # Agents make the optimiser steps, which Lightning cannot see. ModelCheckpoint writes nothing at a step
         # that it has seen before, so an epoch counts as one.
         progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
         progress.increment_ready()
@@ -128,9 +128,9 @@ class RunModule(pl.LightningModule):
         if self.stop_reason() or self.is_over():
             self.trainer.should_stop = True
         means = self.means()
-        # Our own callbacks read the row, and a note to Lightning takes half a millisecond a number.
+        # The project's callbacks read the row, and `self.log` takes half a millisecond a number.
         noted = any(type(each).__module__.partition(".")[0] != "control" for each in self.trainer.callbacks)  # type: ignore[attr-defined]
-        for tag, mean in means.items() if noted else ():  # those of an evaluation are logged with it
+        for tag, mean in means.items() if noted else ():  # means of an evaluation are logged with it
             if tag not in SCORES:
                 self.log(tag, mean, logger=False, batch_size=1)
         if self.loggers:
@@ -140,11 +140,11 @@ class RunModule(pl.LightningModule):
                 logger.log_metrics(counters | means, int(steps))
 
     def own_state(self) -> dict[str, Any]:
-        """What a resumed run needs beside weights and optimisers."""
+        """State that a resumed run needs beside weights and optimisers."""
         return {name: getattr(self, name) for name in COUNTERS}
 
     def take_state(self, state: dict[str, Any]) -> None:
-        """Go on from what `own_state` gave. Raises StateError, among others, where it is none of this module's."""
+        """Restore the result of `own_state`. Raises StateError, among others, if it does not fit this module."""
         for name in COUNTERS:
             setattr(self, name, like(getattr(self, name), state[name], name))
 
@@ -160,8 +160,8 @@ class RunModule(pl.LightningModule):
         self.take_state(checkpoint[OURS])
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint without Lightning. CheckpointError where it does not fit; then this module is of no
-        use any more."""
+        """Restore a checkpoint without Lightning. Raises CheckpointError if it does not fit; then this module must not
+        be used any more."""
         content = checkpoint.content
         with believing(checkpoint.path):
             self.load_state_dict(like(self.state_dict(), content["state_dict"], "state_dict"))

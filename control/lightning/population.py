@@ -55,11 +55,11 @@ class PopulationModule(RunModule):
         self.archive = Archive(self.config.keep_best)
         self.reached = -math.inf  # return of the latest mean that was scored in tests of full length
         self.noise = self.population = torch.zeros(0)  # of the generation: [rows, D], [P, D]
-        self.fitness = self.ranked = torch.zeros(0)  # [P], and what the strategy goes by
-        self.mean_fitness: float | None = None  # of the mean itself, in the generations where it is due
+        self.fitness = self.ranked = torch.zeros(0)  # [P], and the values [P] for the strategy
+        self.mean_fitness: float | None = None  # fitness of the mean, in generations that evaluate it
         self.outcome: Outcome | None = None
         self.real_steps = 0
-        self.flat = 0  # generations in a row in which all proxies had the same fitness, below what counts as solved
+        self.flat = 0  # consecutive generations in which all proxies had the same fitness, below solved_reward
         self.told = False  # that a generation had one fitness
         self.widened = 0  # times that noise_std was doubled since all proxies had the same fitness
         self.strategy = self.strategy_from(stages.known(self.mean[0]), 1)
@@ -99,7 +99,7 @@ class PopulationModule(RunModule):
         return {f"weights/{name}": part[0] for name, part in split.items()}
 
     def seconds_of(self, agents: int) -> float:
-        """What training and testing so many fresh agents as they are in use may take, by the last generation's."""
+        """Estimated seconds to train and test fresh agents after the search, by the last generation's speed."""
         if self.outcome is None:
             return 0.0
         own = (self.outcome.train_seconds + self.outcome.test_seconds) / len(self.outcome.returns)
@@ -118,7 +118,7 @@ class PopulationModule(RunModule):
     val_dataloader = test_dataloader = RunModule.train_dataloader
 
     def forward(self, *args: Any, **more: Any) -> Any:
-        """Raises UserError: what is learned here does not act."""
+        """Raise UserError, because proxies have no actions."""
         called = KINDS[self.settings.proxy.proxy].called
         raise UserError(
             f"{self.settings.run.implementation} learns a {called}, which has no actions; --eval_agent with "
@@ -131,13 +131,13 @@ class PopulationModule(RunModule):
         return [Evolution()]
 
     def strategy_from(self, mean: Tensor, generation: int) -> Strategy:
-        """The strategy of a generation's phase at its start, with what it knows of a mean, ``[K]``."""
+        """The strategy of a generation's phase at its start, from the searched part of a mean, ``[K]``."""
         config = self.config.at(generation)
         config = dataclasses.replace(config, noise_std=config.noise_std * 2**self.widened)
         return STRATEGIES[config.strategy](config, mean)
 
     def completed(self, known: Tensor) -> Tensor:
-        """Rows ``[..., D]`` of what the strategy knows of them, ``[..., K]``, with the mean's other numbers."""
+        """Parameters ``[..., D]`` with the searched part ``known [..., K]`` and the mean's other parameters."""
         return self.stages.completed(known, self.mean.detach()[0])
 
     def first_mean(self) -> Tensor:
@@ -147,7 +147,7 @@ class PopulationModule(RunModule):
         return first_mean(self.config, self.stages, run.gamename, run.seed, self.kinds, train, self.spend)
 
     def as_met(self, mean: Tensor, generation: int) -> Tensor:
-        """The ``mean [D]`` before a generation, with first states that its own target meets, where they should be."""
+        """The ``mean [D]`` before a generation, with initial states from its target policy (`generations.as_met`)."""
         run = self.settings.run
         return as_met(mean, self.stages, run.gamename, run.seed, generation, self.spend)
 
@@ -156,8 +156,8 @@ class PopulationModule(RunModule):
         self.real_steps += steps
 
     def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
-        """Fresh agents of ``seeds [N]`` on ``proxies [N, D]``, their steps counted as the search's. Their tests are as
-        long as those of the generation, or of the first one."""
+        """Train fresh agents of ``seeds [N]`` on ``proxies [N, D]`` and add their steps to the search's. Their tests
+        have the limit of the current generation (before the first one, of the first)."""
         limit = self.config.at(max(self.epoch, 1)).test_limit
         outcome = self.workers.run(proxies, seeds, watch=self.watch, test_limit=limit, **changes)
         self.env_steps = self.env_steps + int(outcome.steps.sum())
@@ -185,7 +185,7 @@ class PopulationModule(RunModule):
         }
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """The fitness of the population and, where it is due, of the mean."""
+        """Compute the fitness of the population and, if it is due, of the mean."""
         outcome = self.outcome
         if outcome is None:
             return  # a trainer that tries a validation before the first epoch
@@ -213,7 +213,8 @@ class PopulationModule(RunModule):
         self.row |= {tag: value[None] for tag, value in numbers.items()}
 
     def plays_out(self) -> bool:
-        """Whether tests of this generation are as long as they ever are: before, no return says what is solved."""
+        """Whether tests of this generation have the final limit. Before, returns cannot be compared with
+        solved_reward."""
         return self.config.at(self.epoch).test_limit == self.config.test_limit
 
     def keep_mean(self) -> None:
@@ -227,11 +228,11 @@ class PopulationModule(RunModule):
         self.archive.offer(self.mean_fitness, self.epoch, self.completed(self.strategy.mean))
 
     def has_slope(self) -> bool:
-        """Whether some proxy is better than another, or all are good. UserError where none has been for long."""
+        """Whether fitness differs between proxies, or all are solved. Raises UserError after many flat generations."""
         solved, sound = self.config.solved_reward, self.fitness[self.fitness.isfinite()]
         level = len(sound) > 1 and bool((sound == sound[0]).all())
         assert self.outcome is not None
-        # Agents may end well on all proxies, and none reach what the objective asks beside that.
+        # Agents may solve the task on all proxies although none reaches the rest of the objective.
         reached = min(float(self.outcome.scores.nanmean()), float(self.fitness.nanmean()))
         unsolved = solved is None or not self.plays_out() or reached < solved
         self.flat = self.flat + 1 if level and unsolved else 0
@@ -251,7 +252,7 @@ class PopulationModule(RunModule):
         return self.flat == 0
 
     def start_elsewhere(self) -> None:
-        """Where nothing can be climbed: twice the noise and, unless ``start_from`` names one, another first mean."""
+        """Restart after a flat generation: with twice the noise and, without ``start_from``, another initial mean."""
         self.widened += 1
         mean = self.strategy.mean
         if self.config.start_from is None:
@@ -337,7 +338,7 @@ class Evolution(pl.Callback):
 
 
 def build(settings: Settings, kind: type[PopulationModule] = PopulationModule) -> PopulationModule:
-    """The module of a search, or another ``kind``. Raises SettingError where agent and environment do not fit."""
+    """Build the module of a search, or of another ``kind``. Raises SettingError if agent and environment do not fit."""
     run = settings.run
     every = run.checkpoint_every if "checkpoint_every" in settings.given else 1  # a generation is worth keeping
     settings = settings.replace(checkpoint_every=every)
@@ -370,7 +371,7 @@ def build(settings: Settings, kind: type[PopulationModule] = PopulationModule) -
 
 
 def _compiled(settings: Settings) -> bool:
-    """Whether the agents of a search train in machine code. Raises SettingError where they are to, and cannot."""
+    """Whether the agents of a search train in machine code. Raises SettingError if that was asked for in vain."""
     run, asked = settings.run, "compiled" in settings.given and settings.proxy.compiled
     if not HAS_NUMBA:
         if settings.proxy.compiled:  # asked for, or by a run that began so

@@ -28,7 +28,7 @@ _MOST_HELD_OUT = 20_000
 
 
 class SupervisedModule(PopulationModule):
-    """A population module whose mean is not evolved but fitted to transitions (`Fit`), of which a tenth is held out,
+    """A population module whose mean is fitted to transitions (`Fit`) instead of evolved. A tenth is held out,
     20,000 at most. An epoch is a twentieth of the updates; after each, every network of the mean gets the new weights
     if these have the lowest held-out loss so far. Transitions follow from the seed: a resumed run records them again.
     """
@@ -106,7 +106,7 @@ class SupervisedModule(PopulationModule):
         return [losses, f"ends missed {100 * missed:.1f} %, false {100 * false:.2f} %", f"rollout {rollout:.2g}"]
 
     def fitted_to(self) -> dict[str, Any]:
-        """What the mean was fitted to, and how far it is from what was held out."""
+        """Source of the transitions, and errors on the held-out ones."""
         source = {name: getattr(self.settings.proxy, name) for name in ("transitions", "transitions_from")}
         return source | {"gradient_steps": self.gradient_steps, "held_out": self.errors}
 
@@ -119,8 +119,8 @@ class SupervisedModule(PopulationModule):
 
 
 def recorded(loop: InnerLoop, seed: int) -> Transitions:
-    """``transitions`` that two agents meet on the real environment, each in as many steps, while they learn or, where
-    these are to be random, before they begin to. Raises SettingError for agents that keep none."""
+    """Record ``config.transitions`` steps of two agents on the real environment, in equal parts. The agents learn or,
+    with ``transitions_from`` random, act at random. Raises SettingError for agents without a replay buffer."""
     loop = loop.alone(loop.kinds[0])
     if not issubclass(loop.agent_class, Replaying):
         line = f"agent is {loop.kinds[0]!r}, which keeps no transitions in a replay buffer"

@@ -25,7 +25,8 @@ from models.streams import Streams
 
 
 def build_loop(settings: Settings, training: bool = True) -> Loop:
-    """The loop of a run, its environments open. SettingError where agent, environment and machine do not fit."""
+    """Build the loop of a run, with open environments. Raises SettingError if agent, environment and machine do not
+    fit."""
     run, spaces = settings.run, spaces_of(settings.run.gamename)
     check_accelerator(run)
     check_spaces(run, agent_class(run.implementation), spaces)
@@ -40,7 +41,7 @@ def build_loop(settings: Settings, training: bool = True) -> Loop:
 
 
 def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
-    """Only the weights: no optimiser, memory or counters. CheckpointError where they have other shapes."""
+    """Load the weights alone. Raises CheckpointError if shapes differ."""
     module = nn.ModuleDict({"agents": nn.ModuleList(agents)})  # named as they are in an `AgentModule`
     try:
         module.load_state_dict(like(module.state_dict(), checkpoint.content["state_dict"]))
@@ -53,15 +54,15 @@ def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
 
 
 def spaces_of(game: str, time_limit: int | None = None) -> Spaces:
-    """What a game shows and takes, and what it pays at most, without an environment that stays open. ``time_limit`` in
-    steps replaces its own."""
+    """The spaces of a game, from an environment that is closed again. ``time_limit`` in steps replaces the game's
+    limit."""
     environment = make_environment(game, 1, 1, time_limit=time_limit)
     environment.close()
     return environment.spaces
 
 
 def check_spaces(run: RunConfig, agent: type[Agent], spaces: Spaces, name: str = "") -> None:
-    """SettingError where an agent cannot play the game. ``name`` is its implementation, if not the run's own."""
+    """Raise SettingError if an agent cannot play the game. ``name`` is its implementation, by default the run's."""
     acts = name or run.implementation
     if not isinstance(spaces.actions, agent.action_kinds):
         given = type(spaces.actions).__name__.lower()
@@ -84,15 +85,15 @@ def check_spaces(run: RunConfig, agent: type[Agent], spaces: Spaces, name: str =
 
 
 def aware_of(settings: Settings, spaces: Spaces) -> Settings:
-    """`settings` that know what the environment has not."""
+    """Add to ``settings`` the properties that the environment lacks."""
     actions = "continuous" if isinstance(spaces.actions, Discrete) else "discrete"
     lacks = frozenset({f"{actions} actions", *(() if spaces.is_image else ("images",))})
     return dataclasses.replace(settings, lacks=lacks)
 
 
 def in_spaces(settings: Settings, spaces: Spaces, more: Mapping[str, str] | None = None) -> Settings:
-    """What `aware_of` gives. SettingError where one was given, other than its default, that does nothing there, or of
-    those in ``more``, name -> reason."""
+    """The result of `aware_of`. Raises SettingError if an explicit setting, other than its default, has no effect in
+    this environment, or is in ``more`` (name -> reason)."""
     known = aware_of(settings, spaces)
     idle, values, defaults = ineffective(known) | dict(more or {}), as_dict(settings), usual(settings)
     for name in sorted(settings.given & idle.keys() - ineffective(settings).keys()):
@@ -107,7 +108,7 @@ def device_of(run: RunConfig) -> torch.device:
 
 
 def check_accelerator(run: RunConfig) -> None:
-    """SettingError where the run's agents cannot learn on its accelerator, or the machine has none."""
+    """Raise SettingError if the run's agents cannot learn on its accelerator, or the machine has none."""
     if run.accelerator == "cpu":
         return
     if run.accelerator not in family(run.implementation).accelerators:

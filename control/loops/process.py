@@ -22,10 +22,10 @@ def configure_torch(threads: int = 1, matmul_precision: str = "highest") -> None
 
 @functools.cache
 def _keep_memory() -> None:
-    """Have glibc keep what is freed: it hands large blocks back, and the page faults of getting them anew were a fifth
-    of an update of thirty members. Elsewhere nothing happens."""
+    """Make glibc keep freed memory. It returns large blocks to the system, and their page faults took a fifth of an
+    update of thirty members. No effect without glibc."""
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL("libc.so.6")
-        # The second alone would do harm: it ends glibc's own raising of the first.
+        # The second alone would do harm, because it stops glibc from raising the first.
         if libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30):
             libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

@@ -13,7 +13,7 @@ from envs.base import Environment
 from models.contract import Policy
 from models.trajectory import Trajectory
 
-LONG = 10_000  # steps of an episode without end, after which that is told
+LONG = 10_000  # steps of an episode after which a note says that it does not end
 
 
 @dataclass

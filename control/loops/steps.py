@@ -17,7 +17,7 @@ from models.family import StepSchedule
 from models.state import demand, like
 from models.streams import Blocks, Streams
 
-BLOCK = 128  # steps whose episode starts are drawn at once
+BLOCK = 128  # steps whose initial states are drawn at once
 KEPT = ("steps", "obs", "shown", "returns", "lengths", "seeds")
 
 
@@ -33,7 +33,7 @@ class Ended:
 
 
 class Starts(Blocks):
-    """The ``seeds [M, BLOCK, E]`` of episodes and the ``starts [M, BLOCK, E, ...]`` that they stand for."""
+    """The ``seeds [M, BLOCK, E]`` of episodes and their initial states ``starts [M, BLOCK, E, ...]``."""
 
     def __init__(self, streams: Streams, environment: Environment, envs: int):
         super().__init__(streams)
@@ -45,17 +45,17 @@ class Starts(Blocks):
 
 
 class StepLoop:
-    """Steps of ``act, observe, learn`` for all members; an environment whose episode ended starts anew at once.
+    """Steps of ``act, observe, learn`` for all members. Environments restart as soon as an episode ends.
 
-    ``streams`` give the seeds of episodes, one for every environment and step whether it is used or not, so that a
-    member's episodes do not depend on when those of others end.
+    ``streams`` draw the seeds of episodes: one for every environment and step, used or not, so that a member's episodes
+    do not depend on the lengths of others.
     """
 
     def __init__(self, agent: StepAgent, environment: Environment, streams: Streams):
         self.agent, self.environment, self.streams = agent, environment, streams
         self.steps = 0
         self.obs: Tensor | None = None
-        self.shown: Tensor | None = None  # what the agent acts on, where that is not `obs`
+        self.shown: Tensor | None = None  # observations for the agent, if they differ from `obs`
         shape, device = (agent.members, agent.envs), agent.device
         self.returns = torch.zeros(shape, device=device)
         self.lengths = torch.zeros(shape, dtype=torch.int64, device=device)
@@ -95,9 +95,8 @@ class StepLoop:
         return ended
 
     def epoch(self, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
-        """Train for so many steps. ``loss``, ``return`` and ``length`` ``[M]`` are means, NaN where there was nothing;
-        ``updated [M]`` counts the steps with updates, ``updates [M]`` these; with what the agent has `measured`, by
-        tag."""
+        """Train for ``steps`` steps. Returns means ``loss``, ``return`` and ``length`` ``[M]`` (NaN without data), the
+        number of steps with updates ``updated [M]`` and of ``updates [M]``, and the agent's `measured`, by tag."""
         members, device = self.agent.members, self.agent.device
         losses, waited = [], torch.zeros(members, dtype=torch.int64, device=device)
         counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64, device=device)
@@ -120,9 +119,9 @@ class StepLoop:
     def _row(
         self, losses: Tensor, waited: Tensor, counts: Tensor, returns: Tensor, lengths: Tensor
     ) -> dict[str, Tensor]:
-        """What `epoch` gives, from the losses ``[M, T]`` of its steps, how many came before a member could learn, and
-        how many episodes ended, with the sums of their returns and lengths, ``[M]`` each."""
-        # Members lead and stay contiguous: a sum over the leading axis rounds by how many members there are.
+        """The result of `epoch`, from the losses ``[M, T]`` of its steps, the number of steps before a member could
+        learn, and the number of finished episodes with the sums of their returns and lengths, ``[M]`` each."""
+        # Members are the leading, contiguous axis, so that the rounding of sums does not depend on M.
         table, steps = losses.double(), losses.shape[1]
         waiting = torch.arange(steps, device=losses.device) < waited.unsqueeze(1)
         updated = steps - waited
@@ -135,9 +134,9 @@ class StepLoop:
         return {name: value.cpu() for name, value in row.items()}
 
     def advance(self, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
-        """``count`` steps, and the episodes that ended in them, some at a time. Only the members ``running [M]`` bool
-        must make them. With ``pause`` none of these goes on after a step that ended an episode before that episode is
-        given; whoever takes it may end the member's training by ``running``. Without, none need be given."""
+        """Make ``count`` steps of the members ``running [M]`` bool, and yield episodes that ended, some at a time. With
+        ``pause`` a member waits after a step that ended an episode until that episode is yielded, so that the caller
+        can stop the member by ``running``. Without it episodes may be skipped."""
         for _ in range(count):
             if not running.any():
                 return
@@ -145,8 +144,8 @@ class StepLoop:
                 yield ended
 
     def starts_ahead(self, count: int) -> tuple[Tensor, Tensor]:
-        """Seeds ``[M, T, E]`` of the episodes that begin after each of the next T = ``count`` steps, and the starts
-        ``[M, T, E, ...]`` that they stand for."""
+        """Seeds ``[M, T, E]`` of episodes that would begin after each of the next T = ``count`` steps, and their
+        initial states ``[M, T, E, ...]``."""
         seeds, starts, at, end = [], [], self.steps + 1, self.steps + count
         while at <= end:
             block, first = self._block_of(at).block, at % BLOCK
@@ -170,7 +169,7 @@ class StepLoop:
         row = self._block_of(self.steps).row(self.steps % BLOCK)
         seeds = row["seeds"]
         self.seeds = seeds if where is None else torch.where(where.to(seeds.device), seeds, self.seeds)
-        return self.environment.start(row["starts"].contiguous(), where)  # which those of chosen members are not
+        return self.environment.start(row["starts"].contiguous(), where)  # not contiguous after `select`
 
     def _block_of(self, step: int) -> Starts:
         while self._starts.number < step // BLOCK:
@@ -178,7 +177,7 @@ class StepLoop:
         return self._starts
 
     def select(self, members: Tensor) -> bool:
-        """Go on with ``members`` (indices ``[M']``) of an `InnerAgent` only; False where the environment cannot."""
+        """Continue with ``members`` (indices ``[M']``) of an `InnerAgent` alone. False if the environment cannot."""
         environment = self.environment.select(members)
         if environment is None:
             return False
@@ -226,9 +225,9 @@ class Group:
 class StepGroups(Loop):
     """`Loop` of members that learn step by step.
 
-    Members whose networks have different shapes (``vary_hp``) are several groups, trained one after another; what a
-    member learns depends on neither. An epoch has ``steps_per_epoch`` steps of every member, rounded up to whole steps
-    of its E environments; episodes go on from epoch to epoch. ``budget`` is how many steps a member has in the run.
+    Members whose networks have different shapes (``vary_hp``) form several groups, which are trained one after another
+    with equal results. An epoch has ``steps_per_epoch`` steps of every member, rounded up to whole steps of its E
+    environments. Episodes continue from epoch to epoch. ``budget`` is the number of steps of a member in the run.
     """
 
     evaluation_modes = ("greedy",)

@@ -1,4 +1,4 @@
-"""Running means of what members report, and rules that end each member's training on a proxy before its budget."""
+"""Running means, and rules that end a member's training on a proxy before its budget."""
 
 from collections.abc import Callable
 
@@ -11,24 +11,24 @@ Test = Callable[[StepLoop, Tensor], Tensor]
 
 
 class RunningWindow:
-    """The latest ``size`` numbers of each member, and their mean; fewer where there are fewer."""
+    """The latest ``size`` numbers of each member (fewer at first), and their mean."""
 
     def __init__(self, members: int, size: int):
         self.values = torch.zeros(members, size, dtype=torch.float64)
         self.counts = torch.zeros(members, dtype=torch.int64)
 
     def add(self, members: Tensor, values: Tensor) -> None:
-        """``values [N]`` of ``members [N]``, ascending; a member comes up as often as it has new numbers."""
+        """Add ``values [N]`` of ``members [N]``, ascending. A member can occur several times."""
         size = self.values.shape[1]
         new = torch.bincount(members, minlength=len(self.counts))
-        nth = torch.arange(len(members)) - torch.searchsorted(members, members)  # of the member's own
+        nth = torch.arange(len(members)) - torch.searchsorted(members, members)  # of the same member
         latest = nth >= new[members] - size
         self.values[members[latest], ((self.counts[members] + nth) % size)[latest]] = values[latest].double()
         self.counts += new
 
     def mean(self, members: Tensor, first: int, last: int) -> Tensor:
-        """Mean of the latest entries from the ``last`` one back to before the ``first``: ``mean(m, 0, 10)`` is that of
-        the latest ten. ``[N]``, NaN where there are none."""
+        """Mean ``[N]`` of entries ``first`` to ``last - 1``, counted back from the latest: ``mean(m, 0, 10)`` is the
+        mean of the latest ten. NaN without entries."""
         back = torch.arange(first, last)
         index = self.counts[members].unsqueeze(1) - 1 - back
         there = index >= 0
@@ -54,7 +54,7 @@ class Rule:
 
 
 class Plateau(Rule):
-    """Done when the mean return of the latest ``number`` episodes differs from that of the ``number`` before by
+    """Done when the mean return of the latest ``number`` episodes differs from the mean of the ``number`` before by
     less than ``difference``, relatively. Not before ``initial + number`` episodes and ``floor`` steps.
 
     Source: Ferreira et al. 2022, section 3, and the public code: at least ``initial + number + 1`` episodes.
@@ -76,8 +76,9 @@ class Plateau(Rule):
 class Solved(Rule):
     """Done when the mean of the latest ``number`` scores reaches ``solved``; not before the ``initial`` episodes.
 
-    The score of an episode is its own return, or what ``test(loop, members) -> [N]`` says of the agent then, once where
-    several of its episodes ended: the published rule tests on the real environment after every training episode.
+    The score of an episode is its return or, with ``test(loop, members) -> [N]``, a test of the agent (one test if
+    several of its episodes ended at once). The published rule tests on the real environment after every training
+    episode.
     Source: as `Plateau`.
     """
 

@@ -20,7 +20,7 @@ def _helpers(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, "members", torch.set_flush_denormal, (True,))
 
 
-os.register_at_fork(after_in_child=_helpers.cache_clear)  # where none of them lives on
+os.register_at_fork(after_in_child=_helpers.cache_clear)  # in which no thread survives
 
 
 def for_members(
@@ -30,11 +30,11 @@ def for_members(
     beside: Callable[[], object] | None = None,
     most: int = TOGETHER,
 ) -> None:
-    """``work(memory, first, last)`` for all members: some from the ``first`` to before the ``last`` at a time, ``most``
-    of them, so that a signal is heard between; in as many threads as there are ``memories``. This thread is one of
-    them. Another one begins with what is to be done ``beside``.
+    """Call ``work(memory, first, last)`` for all members, in pieces from ``first`` to before ``last`` of at most
+    ``most`` members, so that signals are handled between pieces. There are as many threads as ``memories``, including
+    the current one. Another thread first runs ``beside``.
 
-    All are done, or have stopped, when it returns or raises.
+    All threads have finished or stopped when it returns or raises.
     """
     threads = len(memories)
     left, front, back = range(members), list[range](), list[range]()
