@@ -8,8 +8,7 @@ _CODES = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
 
 
 def painted(text: str, colour: str, stream: TextIO) -> str:
-    """``text`` in a colour where ``stream`` is a terminal. NO_COLOR in the environment and a dumb terminal leave it
-    as it is."""
+    """``text`` in a colour if ``stream`` is a terminal, unless NO_COLOR is set or the terminal is dumb."""
     shows = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return f"\033[{_CODES[colour]}m{text}\033[0m" if shows and text else text
 

@@ -1,5 +1,5 @@
-"""How the command ends: with the right status whenever a signal comes, and the same whether or not anybody still reads
-what it prints. Imports nothing that takes time, since all else is imported under its protection."""
+"""Exit of the command: the right status after signals, and no failure if nobody reads its output any more. Imports
+nothing slow, because everything else is imported under its protection."""
 
 import contextlib
 import io
@@ -15,8 +15,8 @@ INTERRUPTED = 130
 
 
 class Ending:
-    """What a signal does to the command. The first raises KeyboardInterrupt where something is to be put in order
-    (``orderly``); otherwise, and a second time, it ends the process at once, with ``status``."""
+    """Signal handling of the command. The first signal raises KeyboardInterrupt in code that has to clean up
+    (``orderly``). Otherwise, and at a second signal, the process exits at once with ``status``."""
 
     def __init__(self) -> None:
         self.last_acts: list[Callable[[], Any]] = []  # done in any case, also if nothing is put in order
@@ -62,8 +62,8 @@ def say(text: str) -> None:
 
 
 def begin() -> None:
-    """For the process that is the command alone: handle `SIGNALS`, and let no output fail. A signal that is ignored,
-    as under nohup, stays ignored."""
+    """Handle `SIGNALS` and make output robust, in the process of the command only. Signals that are ignored, as under
+    nohup, stay ignored."""
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, ending)
@@ -71,13 +71,13 @@ def begin() -> None:
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
-        except OSError:  # else the next file that is opened would get the number, and what is printed
+        except OSError:  # else the next opened file would get this descriptor, and all output
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     sys.stdout, sys.stderr = _lasting(1, sys.stdout), _lasting(2, sys.stderr)
 
 
 class _Lasting(io.FileIO):
-    """An output that is lost where it cannot be written: its reader has ended, its terminal is gone, its disk full."""
+    """An output stream that ignores write errors: a closed pipe, a lost terminal, a full disk."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -88,14 +88,14 @@ class _Lasting(io.FileIO):
 
 
 def _lasting(number: int, before: Any) -> io.TextIOWrapper:
-    """A stream like ``before``, None where it was closed. What its encoding lacks is printed as ``\\u65e5``."""
+    """A robust stream like ``before`` (None if closed). Characters outside its encoding are printed as ``\\u65e5``."""
     line_buffering = before is None or before.line_buffering or before.write_through
     file = io.BufferedWriter(_Lasting(number, "w", closefd=False))
     return io.TextIOWrapper(file, before and before.encoding, "backslashreplace", line_buffering=line_buffering)
 
 
 def _unraisable(problem: Any) -> None:
-    """Where Python would print and forget what a signal raised, in the end of an object, the command ends."""
+    """End the command if a signal arrives in a finalizer, whose exceptions Python would only print."""
     if problem.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(problem)
     else:

@@ -9,17 +9,17 @@ from control.cli.colour import painted
 from models.settings import SettingErrors, UserError, brief
 
 OURS = ("control", "envs", "models", "trainer", "understudy")
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # no room, or none that holds
-# The extra of pyproject.toml that brings a module; `train` brings what is not here.
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # disk full or broken
+# Extras of pyproject.toml that install a module; other modules come with `train`.
 EXTRAS = {"ray": "tune", "optuna": "tune", "hpbandster": "bohb", "ConfigSpace": "bohb", "mujoco": "mujoco",
           "vizdoom": "doom", "stable_baselines3": "bench", "wandb": "loggers", "mlflow": "loggers"}  # fmt: skip
 MOST = 20  # lines about one command
-# EBUSY: a file that is mounted on its own, as in a container, cannot be replaced.
+# EBUSY: a file that is a mount point, as in a container, cannot be replaced.
 ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EBUSY, errno.ESTALE)
 
 
 def lines(error: BaseException) -> list[str] | None:
-    """The lines that say what to put right, one for each thing; None for a bug."""
+    """The error messages for the user, one line each; None for a bug."""
     errors = error.errors if isinstance(error, SettingErrors) else (error,)
     found = [line for each in errors[:MOST] if (line := one_line(each)) is not None]
     if len(errors) > MOST:
@@ -28,8 +28,8 @@ def lines(error: BaseException) -> list[str] | None:
 
 
 def one_line(error: BaseException) -> str | None:
-    """The one line that says what to put right; None for a bug."""
-    understudy = sys.modules.get("understudy")  # its errors count where it is loaded
+    """The error message for the user, as one line; None for a bug."""
+    understudy = sys.modules.get("understudy")  # its errors are user errors, if it is loaded
     if isinstance(error, UserError) or understudy is not None and isinstance(error, understudy.ProxyError):
         return _plain(str(error))
     if isinstance(error, OSError) and error.errno in DISK:
@@ -50,14 +50,14 @@ def one_line(error: BaseException) -> str | None:
 
 
 def _plain(line: str) -> str:
-    """``line`` in one line of at most 1500 characters that prints as it is: what was typed may be of any length, and
-    hold a terminal's commands."""
+    """``line`` as one printable line of at most 1500 characters. User input may be long and contain escape sequences
+    of terminals."""
     line = brief(" ".join(brief(word, 300) for word in line.split()), 1500)
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
 
 
 def absent(path: str | os.PathLike[str]) -> str:
-    """What is said of a path at which nothing is, or nothing that the system shows."""
+    """The message for a path that does not exist or cannot be accessed."""
     if os.path.islink(path):
         return f"a symbolic link to {os.readlink(path)!r}, where nothing is"
     try:

@@ -55,8 +55,10 @@ def read_config(path: str) -> list[Pair]:
 
 
 def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dict[str, Any]:
-    """The mapping in a YAML file or, by its name, a ``.json`` file. Numbers are text, as they are written. SettingError
-    names ``setting`` as the one that gave the path and ``line`` as what a line looks like. A file may be ``empty``."""
+    """Read a mapping from a YAML file or a ``.json`` file. Numbers stay text. With ``empty`` the file may be empty.
+
+    Raises SettingError, which names ``setting`` (whose value is the path) and the example ``line``.
+    """
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()

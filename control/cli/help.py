@@ -58,7 +58,7 @@ EXAMPLES = """more examples than those at the top:
   python trainer.py --config run.yaml --epochs 500         settings from a file; flags win
   python trainer.py --eval_agent RUN/checkpoints/best.ckpt --record --command.return 250"""
 WIDEST = 110
-COLUMN = 32  # where explanations begin
+COLUMN = 32  # of the explanations
 METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
 OBVIOUS = ("true or false", "text, not empty", "text", "number")  # the metavar says so already
 
@@ -80,7 +80,7 @@ def help_text(known: Mapping[str, Flag], implementation: str, game: str) -> str:
     for flag in known.values():
         groups.setdefault(flag.section, []).append(flag)
     families = families_of(implementation, known["agent"].default)
-    # What tags such as [C] stand for is said once, above the hyperparameters.
+    # Tags such as [C] are explained once, above the hyperparameters.
     sources = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family(implementation).sources, re.DOTALL | re.MULTILINE)
     for section in sorted(groups, key=_place):
         parts.append(f"{section}:")
@@ -102,7 +102,7 @@ def _columns() -> int:
 
 
 def _place(section: str) -> tuple[bool, bool]:
-    """Hyperparameters come last, where a terminal shows them, and their subsections after the rest."""
+    """Sort key: hyperparameters last, so that they are visible in a terminal, and their subsections after them."""
     return section.startswith("hyperparameters"), ": " in section
 
 

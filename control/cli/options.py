@@ -1,4 +1,4 @@
-"""Which settings there are: those of every run, of an implementation and of a game; and what a misspelt name meant."""
+"""The available settings: of every run, of an implementation and of a game; and suggestions for misspelt names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -48,8 +48,8 @@ def flags(implementation: str, game: str, given: Mapping[str, str] | None = None
 
 
 def chosen_flags(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
-    """`flags` with the defaults that some of ``values`` choose. What chooses has the default that it has where nothing
-    is given, and the agents have that of their preset."""
+    """`flags` with the defaults that depend on some of ``values``, such as the preset. Settings that choose defaults
+    keep their usual default."""
     chosen = {name: values[name] for name in CHOOSING if name in values}
     plain, found = flags(implementation, game), flags(implementation, game, chosen)
     found |= {name: plain[name] for name in CHOOSING if name in plain}
@@ -58,7 +58,7 @@ def chosen_flags(implementation: str, game: str, values: Mapping[str, Any]) -> d
 
 
 def _of_all(agents: Any, section: str) -> dict[str, Flag]:
-    """What may be given to several families at once, with the default that all of them have, if any."""
+    """Settings that apply to several families at once, with their common default, if there is one."""
     own, found = _flags_of(agents, section), {}
     for name, names in shared(agents).items() if agents is not None else ():
         first = own[names[0]]
@@ -73,7 +73,7 @@ def flags_of_all(game: str) -> dict[str, Flag]:
     from envs.names import GAMES
 
     found = {name: flag for other in GAMES for name, flag in parameters(other).items()}
-    inner = {"agent": RunConfig.agent}  # so that no environment is made to ask what suits it
+    inner = {"agent": RunConfig.agent}  # so that no environment has to be made to choose agents
     found |= {n: flag for one in implementations() for n, flag in flags(one, game, inner).items()}
     for agent in inner_agents():
         own = _flags_of(family(agent).config(), f"hyperparameters of {agent}")
@@ -107,7 +107,7 @@ def for_evaluation() -> set[str]:
 
 
 def _flags_of(config: Any, section: str = "") -> dict[str, Flag]:
-    """The fields of settings, none of None; each field's own section stands below ``section``."""
+    """The flags of a config's fields (none for None), with their sections below ``section``."""
     if config is None:
         return {}
     known, found = kinds(type(config)), {}

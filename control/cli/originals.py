@@ -20,8 +20,8 @@ def is_original(content: Mapping[str, Any]) -> bool:
 
 
 def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that such a file means; values stay as they are. A key that its script does not read is a
-    SettingError, and one that it lacks has the script's default."""
+    """Translate the content of such a file to settings. Missing keys get the original script's defaults. Raises
+    SettingError for keys that the script does not read."""
     keys = dict(content)
     game, env_config = keys.pop("environment", None), keys.pop("env_config", {})
     if game not in ORIGINAL_GAMES:

@@ -1,5 +1,5 @@
-"""From the command line or from Python to `Settings`, before torch is imported. Merged in this order: the family's
-defaults, the implementation's, what the game needs, a file (``--config``), flags."""
+"""Makes `Settings` from the command line or from Python, before torch is imported. Later sources override earlier ones:
+defaults of the family, of the implementation, of the game, a file (``--config``), flags."""
 
 import contextlib
 import dataclasses
@@ -19,13 +19,13 @@ from models.vocabulary import DEPTHS, WIDTHS, translate, vocabulary
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml", "training_from"]
 
-RESUMED = ("num_samples", "max_concurrent_trials", "ray_address")  # what a resumed search may change
+RESUMED = ("num_samples", "max_concurrent_trials", "ray_address")  # settings that a resumed search may change
 FIRST = ("implementation", "gamename")  # which settings there are depends on them
 
 
 def parse(argv: Sequence[str] | None = None) -> Settings:
-    """The settings that ``argv`` (the process's own by default) asks for. Raises SettingError, a line for each name and
-    value that is wrong, and SystemExit(0) after ``--help`` or ``--version``."""
+    """Parse ``argv`` (by default the process's) to settings. Raises SettingError, with a line for each wrong name and
+    value, and SystemExit(0) after ``--help`` or ``--version``."""
     typed = _of_search(split(sys.argv[1:] if argv is None else argv))
     asked = dict(typed)
     if "version" in asked:
@@ -55,7 +55,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     in_file, asked = _baseline(in_file, asked)
     with _naming(file, in_file, asked):
         choice = _choose(in_file | asked, asked)
-    for name in ("implementation", "preset"):  # what a file holds is meant for those that it names
+    for name in ("implementation", "preset"):  # settings of a file apply to these names in the file
         own, other = in_file.get(name), asked.get(name)
         if own and other and own != other and "eval_agent" not in asked:
             raise SettingError(
@@ -85,7 +85,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         try:
             with _naming(file, words, from_flags):
                 values[name] = read_value(known[name], given)
-                if not choice.evaluating or known[name].section in FOR_EVALUATION:  # else the checkpoint says what fits
+                if not choice.evaluating or known[name].section in FOR_EVALUATION:  # else the checkpoint decides
                     check_value(name, values[name], known[name].kind, known[name].meta)
         except SettingError as error:
             wrong.append(error)
@@ -115,7 +115,7 @@ def _of_search(typed: list[Pair]) -> list[Pair]:
 
 
 def about_the_bare_command() -> str:
-    """What happens without any flag, for someone who did not know."""
+    """A hint about the default command, for calls without flags."""
     run = RunConfig()
     return (
         f"training {run.implementation} on {run.gamename} for {run.epochs:,} epochs, which takes about half an hour; "
@@ -142,7 +142,7 @@ def settings_from(**values: Any) -> Settings:
 
 
 def training_from(**values: Any) -> Settings:
-    """`settings_from` of a training. SettingError for what the command does instead of one."""
+    """`settings_from` for a training run. Raises SettingError for settings of other commands."""
     settings = settings_from(**values)
     for mode in MODES:
         if getattr(settings.run, mode):
@@ -152,8 +152,8 @@ def training_from(**values: Any) -> Settings:
 
 
 def _baseline(in_file: dict[str, Any], asked: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """``--implementation RN --mode -1`` as the run that it means: the agent on the task's own reward and one for
-    novelty, ICM or, for tables, a bonus for rare actions (Ferreira et al. 2022). Other settings stay as they are."""
+    """Translate ``--implementation RN --mode -1``, the baseline of Ferreira et al. 2022: the agent on the task's reward
+    with ICM or, for tables, with a bonus for rare actions. Other settings are not changed."""
     texts = {name: word(value) for name, value in (in_file | asked).items()}
     if texts.get("implementation") != "RN" or texts.get("mode") != "-1":
         return in_file, asked
@@ -171,8 +171,8 @@ def _baseline(in_file: dict[str, Any], asked: dict[str, Any]) -> tuple[dict[str,
 def _by_our_names(
     given: Mapping[str, Any], choice: "_Choice", before: Mapping[str, list[str]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """What is ``given`` by the names of the settings there are, and which name became which. Half of a setting changes
-    what was given ``before`` for all of it, or else its default; of a checkpoint's settings nothing is known here."""
+    """Translate alternative names in ``given`` to settings. Also returns the translations. A part of a setting (such as
+    the width of hidden_sizes) changes the value given ``before``, or else the default."""
 
     def usual(name: str) -> Any:
         flag = choice.known[name]
@@ -182,7 +182,7 @@ def _by_our_names(
 
 
 def _tell(typed: Sequence[Pair], ours: Mapping[str, list[str]], choice: "_Choice") -> None:
-    """Print what flags under other names are here, a line for each setting."""
+    """Print the translation of flags with alternative names, one line for each setting."""
     words = vocabulary(choice.families, {*choice.known, *FIRST})
     parts = [name for name in (*WIDTHS, *DEPTHS) if name not in choice.known]
     said: dict[str, list[str]] = {}
@@ -199,7 +199,7 @@ def _no_value(name: str) -> None:
 
 
 def _import(modules: Sequence[str], game: Sequence[str]) -> None:
-    """Import what flags or keywords name: a file cannot, so none that comes from elsewhere runs code."""
+    """Import modules named by flags or keywords. Files cannot name any, so a foreign file runs no code."""
     from envs.names import import_module
 
     for module in ",".join(modules).split(",") if modules else ():
@@ -219,7 +219,7 @@ def _naming(file: str, words: Container[str], from_flags: Container[str]) -> Ite
 
 
 class _Choice(NamedTuple):
-    """Which settings are ``known``, with their defaults, and what decides that."""
+    """The ``known`` settings with their defaults, and the choices that they depend on."""
 
     implementation: str
     game: str
@@ -234,8 +234,8 @@ class _Choice(NamedTuple):
 
 
 def _choose(words: Mapping[str, list[str]], asked: Container[str]) -> _Choice:
-    """The choice that ``words`` make, some of them ``asked`` for by flags. A game's other names give its own; a preset
-    that is for one game chooses it."""
+    """The choices in ``words``, of which flags have ``asked`` for some. Aliases of games are resolved, and a preset of
+    one game chooses this game."""
     from envs.names import resolve
 
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
@@ -280,8 +280,8 @@ def _settings(values: dict[str, Any], choice: _Choice, asked: Container[str]) ->
 
 
 def _with_parameters(values: dict[str, Any], game: str, asked: Container[str]) -> str:
-    """``game`` with the parameters among ``values``, which are taken out of these. Parameters that were ``asked`` for
-    go before those in the game's name, and a name that was asked for before the other parameters."""
+    """``game`` with the parameters in ``values``, which are removed from there. Parameters given by flags (``asked``)
+    override parameters in the game's name; a name given by a flag overrides other parameters."""
     from envs.names import taken_apart, with_parameters
 
     own = {name: values.pop(name) for name in parameters(game) if name in values}

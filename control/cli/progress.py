@@ -10,7 +10,7 @@ from tqdm import tqdm
 Watch = Callable[[float], None]
 """Takes the share of the work that is done, from 0 to 1."""
 
-LINE_SECONDS = 5.0  # between lines where there is no terminal
+LINE_SECONDS = 5.0  # between lines without a terminal
 
 
 class Lines:
@@ -24,7 +24,7 @@ class Lines:
         self._started = self._last = time.monotonic()
 
     def show(self, what: str, share: float) -> None:
-        """Print how much of ``what`` is done, if it is time for a line."""
+        """Print the progress of ``what``, if a line is due."""
         if 0 < share < 1:
             left = tqdm.format_interval((time.monotonic() - self._started) * (1 - share) / share)
             self.say(f"  {what}: {100 * share:.0f} %, {left} left")
@@ -39,8 +39,8 @@ class Lines:
 
 @contextlib.contextmanager
 def progress(what: str, shown: bool = True) -> Iterator[Watch | None]:
-    """Give a function for the length of the block that shows how much of ``what`` is done; None unless ``shown``. The
-    bar is on stderr and leaves nothing behind."""
+    """Context manager for a function that shows the progress of ``what``; None unless ``shown``. The bar is on stderr
+    and is erased at the end."""
     if not shown:
         yield None
     elif sys.stderr.isatty():
@@ -53,5 +53,5 @@ def progress(what: str, shown: bool = True) -> Iterator[Watch | None]:
 
 
 def part(watch: Watch | None, first: float, size: float) -> Watch | None:
-    """What watches a part of the work that begins at the share ``first`` and is ``size`` of the whole."""
+    """Progress of a part of the work that begins at the share ``first`` and has the share ``size``."""
     return None if watch is None else lambda share: watch(first + size * share)

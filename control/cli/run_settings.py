@@ -167,7 +167,7 @@ BY_FLAG = {
 }  # fmt: skip
 """What is written, and whom this machine joins: flags and keywords say so. A file may come from elsewhere."""
 
-# Settings of a run that another way of learning has no use for, and what it has instead.
+# Settings of a run that other loops do not use, and the settings that replace them.
 REPLACED: dict[str, dict[str, str]] = {
     "evolution": {"epochs": "generations", "steps_per_epoch": "inner_steps", "eval_episodes": "test_episodes",
                   "reload": "", "output": "", "time_limit": "test_limit", "step_timeout": "",

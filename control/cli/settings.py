@@ -1,5 +1,5 @@
-"""The settings of a run, and how they are written down: as one flat mapping of names to plain values. It is
-`config.yaml` in a run folder, what a checkpoint carries, and what ``--config`` reads. Imports no torch."""
+"""The settings of a run, and their written form: one flat mapping of names to plain values, for `config.yaml` in a run
+folder, checkpoints and ``--config``. Imports no torch."""
 
 import dataclasses
 import os
@@ -29,13 +29,12 @@ CHOOSING = ("preset", "proxy", "agent", "mode")
 class Settings:
     """All settings of one invocation.
 
-    ``agent`` is the ``config`` of the agent's family, None with ``--eval_agent``, where the checkpoint holds it.
-    ``proxy`` is the ``config`` of the proxy to learn, else None; ``agent`` is then the inner agent's, or that of agents
-    of several families (`models.mixture`). ``changed`` holds, with ``--eval_agent``, hyperparameters of agents that
-    train on a proxy, and parameters of the environment. ``command`` holds only what was overridden, such as
-    ``{"return": 250.0}``. ``given`` names what a flag or file set (``"command"`` for any command). ``lacks``
-    is what the environment, where it is known, has not (`models.family.PARTS`). ``imports`` are those of
-    ``--import``.
+    ``agent`` is the ``config`` of the agent's family, None with ``--eval_agent``, because the checkpoint has it.
+    ``proxy`` is the ``config`` of the proxy to learn, else None; ``agent`` then belongs to the inner agent, or to
+    agents of several families (`models.mixture`). With ``--eval_agent``, ``changed`` holds hyperparameters of agents
+    that train on a proxy, and parameters of the environment. ``command`` holds overrides only, such as ``{"return":
+    250.0}``. ``given`` has the names that a flag or file set (``"command"`` for any command). ``lacks`` has properties
+    that a known environment lacks (`models.family.PARTS`). ``imports`` are the modules of ``--import``.
     """
 
     run: RunConfig
@@ -58,8 +57,8 @@ class Settings:
 
     @property
     def epochs(self) -> int | None:
-        """Epochs to train: the proxy's generations, the agent's own where its settings say so, else the run's, and no
-        more than make `total_steps` where an epoch has a number of steps. None: only `total_steps` end the run."""
+        """Number of epochs: the proxy's generations, the agent's epochs if it has them, else the run's, limited by
+        `total_steps` if an epoch has a fixed number of steps. None if only `total_steps` end the run."""
         if self.proxy is not None:
             return self.proxy.generations
         last = self.agent.epochs if hasattr(self.agent, "epochs") else self.run.epochs
@@ -71,7 +70,7 @@ class Settings:
 
     @property
     def schedule(self) -> StepSchedule:
-        """Lengths of epochs and evaluations: the agent's own where its settings count steps, else the run's."""
+        """Lengths of epochs and evaluations: the agent's if its settings count steps, else the run's."""
         own = getattr(self.agent, "schedule", None)
         if isinstance(own, StepSchedule):
             return own
@@ -96,14 +95,15 @@ class Settings:
 
 
 def _with_own(config: Any, values: dict[str, Any], names: Collection[str] | None = None) -> Any:
-    """``config`` with those of ``values`` that are its settings, or one of these ``names`` too, which are taken out."""
+    """``config`` with its settings (of ``names``, if given) from ``values``, which are removed there."""
     known = [name for name in (kinds(type(config)) if config is not None else ()) if names is None or name in names]
     own = {name: values.pop(name) for name in list(values) if name in known}
     return build(config, own) if own else config
 
 
 def _aimed(run: RunConfig, changes: dict[str, Any]) -> dict[str, Any]:
-    """``changes`` of a search: a ``target_return`` is what solves, and ends it unless ``quit_when_solved`` is there."""
+    """``changes`` of a search, with ``target_return`` as solved_reward, which ends it unless quit_when_solved is
+    given."""
     if changes.get("target_return") is None:
         return changes
     target, solved = build(run, {"target_return": changes["target_return"]}).target_return, changes.get("solved_reward")
@@ -121,7 +121,7 @@ def as_dict(settings: Settings) -> dict[str, Any]:
 
 
 def usual(settings: Settings) -> dict[str, Any]:
-    """The written form of the defaults of these agents in this environment, where some were chosen by `CHOOSING`."""
+    """The written form of the defaults of these agents in this environment, which depend on `CHOOSING`."""
     run, values = settings.run, as_dict(settings)
     chosen = {name: values[name] for name in CHOOSING if name in values}
     agent, proxy = default_configs(run.implementation, run.gamename, chosen, run.agent)
@@ -129,7 +129,7 @@ def usual(settings: Settings) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any]) -> Settings:
-    """Settings of the written form. What is missing takes its default. Raises SettingError."""
+    """Settings from the written form, with defaults for missing ones. Raises SettingError."""
     first = ("implementation", "gamename", "agent")  # they say which settings there are
     values, _ = translate(values, (), first, lambda name: None)
     command = values.pop("command", None) or {}
@@ -166,20 +166,20 @@ def agents_of(implementation: str, game: str, given: Mapping[str, Any]) -> str:
 
 
 def end_of(implementation: str) -> str:
-    """The setting that ends a run of this implementation where ``total_steps`` is not given."""
+    """The setting that ends a run of this implementation without ``total_steps``."""
     own = family(implementation)
     return own.replaced.get("epochs", "generations" if own.learns_from == "evolution" else "epochs")
 
 
 def validate(implementation: str, config: Any) -> None:
-    """SettingError where settings of an implementation, each in its range, do not go together."""
+    """Raise SettingError if settings of an implementation conflict."""
     if problem := family(implementation).validate(config):
         raise SettingError(problem)
 
 
 def build(config: Any, values: Mapping[str, Any]) -> Any:
-    """``config`` with ``values``, checked. Lists become tuples, paths text and whole numbers floats, where a field
-    says so."""
+    """``config`` with ``values``, validated. Lists, paths and integers are converted to tuples, text and floats as the
+    fields demand."""
     known = kinds(type(config))
     for name in values:
         if name not in known:
@@ -199,7 +199,7 @@ def _typed(item: type, value: Any) -> Any:
 
 
 def replaced_in(implementation: str) -> dict[str, str]:
-    """Settings of a run that this implementation has no use for, and what it has instead, or ""."""
+    """Settings of a run that this implementation does not use, and their replacements, or ""."""
     own = family(implementation)
     return {**REPLACED[own.learns_from], **own.replaced}
 
@@ -210,7 +210,7 @@ def ineffective(settings: Settings) -> dict[str, str]:
     if settings.proxy is None:
         return _ineffective(own, settings.agent, settings.lacks)
     found = dict(own.ineffective(settings.proxy))
-    # A search may draw what `vary` names when it judges its winner, if not before.
+    # A search may vary these settings when it evaluates its winner, if not before.
     agents, drawn = named_agents(run.agent), settings.proxy.retest_drawn
     for first, called, _ in by_family(settings.agent, agents):
         kin = [config_of(settings.agent, name, agents) for name in agents if family(name) is family(first)]
@@ -226,8 +226,8 @@ def _ineffective(of: Family, config: Any, lacks: Container[str], drawn: bool = F
 
 
 def acting(settings: Settings) -> dict[str, Any]:
-    """What of the written form a training run goes by: none of `BY_FLAG`, nothing for other commands, and nothing that
-    has no effect beside the rest. `from_dict` makes the same run of it."""
+    """The written form of a training run: without `BY_FLAG`, without settings of other commands, and without settings
+    that have no effect. `from_dict` restores the same run."""
     run, names = settings.run, {*BY_FLAG, "resume", "display", *replaced_in(settings.run.implementation)}
     names |= {field.name for field in dataclasses.fields(run) if field.metadata["section"] in WITHOUT_EFFECT}
     names |= ineffective(settings).keys()
@@ -244,7 +244,7 @@ def acting(settings: Settings) -> dict[str, Any]:
 
 
 def to_yaml(settings: Settings) -> str:
-    """What a run goes by (`acting`) as YAML, which ``--config`` reads back to the same run."""
+    """The settings of a run (`acting`) as YAML, from which ``--config`` makes the same run."""
     import yaml
 
     values = acting(settings)

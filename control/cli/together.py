@@ -1,5 +1,4 @@
-"""What no single setting can know: settings that exclude each other, flags without effect, files that are not there.
-Imports no torch."""
+"""Checks of combinations: settings that exclude each other, flags without effect, missing files. Imports no torch."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -11,10 +10,10 @@ from control.cli.settings import Settings, ineffective, replaced_in
 from control.cli.words import WORDS
 from models.settings import SettingError, nearest, raise_all
 
-MODES = ("eval_agent", "use_tune", "plot", "film", "report", "import_proxy")  # what is done instead of training one run
+MODES = ("eval_agent", "use_tune", "plot", "film", "report", "import_proxy")  # commands other than training
 CONFLICTS = [*combinations(MODES, 2), ("resume", "reload"), ("use_tune", "output"),
              *product(("eval_agent", "use_tune", "film", "report"), ("resume", "reload"))]  # fmt: skip
-# A flag of these sections does nothing unless the one named here is given too.
+# A flag of these sections has no effect without the flag here.
 SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot", "films": "film", "reports": "report"}
 # All that is heard beside such a flag.
 HEARD = {
@@ -23,7 +22,7 @@ HEARD = {
     "import_proxy": ("gamename", "logdir"),
     "plot": ("plot_out", "plot_format", "plot_theme", "plot_log"),
 }
-# What of a run's settings --eval_agent does not hear: it writes beside what it evaluates.
+# Settings of a run without effect on --eval_agent, which writes beside the run.
 UNHEARD = ("exp_name", "logdir", "output", "logger", "num_seeds")
 FOR_EVALUATION = ("run", "evaluation")
 PER_CORE = 4  # threads or trials; more only get in each other's way
@@ -31,7 +30,7 @@ MUST_EXIST = ("eval_agent", "reload", "search_space", "plot", "film", "report", 
 
 
 def check_together(settings: Settings, typed: Collection[str], known: Mapping[str, Flag]) -> None:
-    """Raise SettingError where settings, some of them ``typed`` as flags, do not go together."""
+    """Raise SettingError if settings, of which some are ``typed`` as flags, conflict."""
     run = settings.run
     if run.seed + run.num_seeds > 2**63:
         raise SettingError(
@@ -83,7 +82,7 @@ def _idle(settings: Settings, typed: Collection[str], known: Mapping[str, Flag])
         elif switch and not getattr(run, switch) and not name.startswith("command."):
             if name != switch:
                 yield name, f" without --{switch}"
-            elif getattr(run, switch) is not False:  # an empty word, such as that of a variable without a value
+            elif getattr(run, switch) is not False:  # empty text, such as an empty shell variable
                 yield name, ": it is empty"
         elif mode := next((mode for mode in modes if name not in (mode, *HEARD[mode])), None):
             yield name, f" with --{mode}"

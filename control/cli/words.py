@@ -42,8 +42,8 @@ def split(argv: Sequence[str]) -> list[Pair]:
 
 
 def readable(pairs: list[Pair], where: str = "") -> list[Pair]:
-    """``pairs``, all in UTF-8: Python keeps other bytes as lone surrogates, which no file of ours can hold, and no path
-    holds a NUL. The SettingError begins with ``where`` they came from."""
+    """Check that ``pairs`` are UTF-8 without NUL. Python represents other bytes as surrogates, which cannot be written
+    to files. The SettingError begins with their source ``where``."""
     for name, words in pairs:
         for word in (name, *words):
             if any("\ud800" <= character <= "\udfff" or character == "\0" for character in word):
@@ -64,9 +64,8 @@ def named(
     pairs: Iterable[Pair], known: Mapping[str, Flag], implementation: str, prefix: str, game: str,
     wrong: list[SettingError],
 ) -> dict[str, list[str]]:  # fmt: skip
-    """The words for each setting, the last where one is repeated; ``no_x`` becomes ``x`` turned round. ``prefix``
-    stands before a name in errors: ``--``, or the file it came from; ``game`` is what they may mention. Errors go to
-    ``wrong``."""
+    """The words of each setting, of which the last wins. ``no_x`` is the negation of ``x``. Errors are appended to
+    ``wrong``; they may mention ``game``, and ``prefix`` stands before a name: ``--``, or its file."""
     found: dict[str, list[str]] = {}
     for name, words in pairs:
         positive = name.removeprefix("no_")
@@ -94,7 +93,7 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
     if kind.optional and len(words) == 1 and words[0].lower() in NULL:
         return None
     items = words if kind.many else [one_word(flag.name, words)]
-    if kind.many and (kind.item is not str or "choices" in flag.meta):  # other texts may have commas of their own
+    if kind.many and (kind.item is not str or "choices" in flag.meta):  # other texts may contain commas
         inside = ",".join(words).strip("[]() ").removesuffix(",")
         items = inside.split(",") if inside else []
     try:
@@ -106,12 +105,12 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
 
 
 def unboxed(value: Any) -> Any:
-    """``value`` as Python's own where it is one number of a library of arrays."""
+    """Convert a scalar of an array library to a Python number."""
     return value.item() if getattr(value, "shape", None) == () else value
 
 
 def word(value: Any, separator: str = " ") -> str:
-    """The text that means ``value`` after a flag; items of a list stand between separators."""
+    """The text of ``value`` after a flag; items of a list are joined by separators."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
@@ -120,7 +119,7 @@ def word(value: Any, separator: str = " ") -> str:
 
 
 def command_line(settings: Settings, without: Container[str] = ()) -> str:
-    """The command that makes these settings again: what is not the default, except for settings in ``without``."""
+    """The command for these settings: all that differ from the defaults, except those in ``without``."""
     values = as_dict(settings)
     values |= {f"command.{name}": value for name, value in values.pop("command").items()}
     run = settings.run

@@ -1,6 +1,6 @@
-"""What comes after a search: which mean wins, what it is worth, and the files that say so. A fitness seen in a search
-is a selected maximum. So the best means are re-evaluated with agents of their own, and the winner is judged by a
-held-out evaluation: further agents, which had no part in the choice."""
+"""The end of a search: choice and evaluation of the winner, and its files. The best fitness of a search is a selected
+maximum. So the best means are re-evaluated with new agents, and the winner is judged by a held-out evaluation: by
+further agents that had no part in the choice."""
 
 import dataclasses
 import importlib
@@ -34,7 +34,7 @@ from models.streams import Streams
 from understudy.files import IN_RUN
 
 _ROUND = 8  # agents of the re-evaluation after which means are left out
-# Where things are written and what is shown has no part in what was found.
+# Settings of output have no influence on the result.
 NOT_TOLD = (
     "logdir", "resume", "exp_name", "num_workers", "ray_address", "print_statements", "record", "record_episodes",
     "command", "epochs", "eval_every", "checkpoint_every", "recording_epoch_interval", "record_n_rollouts_per_epoch",
@@ -43,9 +43,9 @@ NOT_TOLD = (
 
 
 def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
-    """Figure, re-evaluation, held-out evaluation, and the winner as ``proxy.safetensors``; yields lines for the
-    summary, and prints what it is about to do if ``verbose``. A search that was cut short gets its figure only. Of a
-    fit there is one winner, the mean."""
+    """Make the figure, re-evaluate, evaluate held-out, and write the winner as ``proxy.safetensors``. Yields lines for
+    the summary, and prints each step before it starts if ``verbose``. An interrupted search gets a figure only. The
+    winner of a fit is its mean."""
     config, run = module.config, module.settings.run
     fit: dict[str, Any] = {}
     if isinstance(module, SupervisedModule):
@@ -115,8 +115,8 @@ def _film(module: PopulationModule, winner: Tensor, path: Path, verbose: bool) -
 
 
 def _reevaluate(module: PopulationModule, verbose: bool) -> tuple[int, Tensor, list[dict[str, Any]]]:
-    """The generation and parameters ``[D]`` of the mean whose new agents do best, and a row for each mean. The last
-    mean takes part even where its fitness was never among the best."""
+    """The generation and parameters ``[D]`` of the mean with the best new agents, and a row for each mean. The last
+    mean is always a candidate."""
     entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]
     if not module.has_solved():
         last, generation = module.completed(module.strategy.mean), module.epoch + 1
@@ -171,9 +171,9 @@ def _outcome(
     module: PopulationModule, means: Tensor, name: str, count: int, doing: str, sample_all: bool = False,
     some: tuple[int, int] | None = None,
 ) -> Outcome:  # fmt: skip
-    """Train and test ``count`` fresh agents on each of ``means [N, D]``, the same for all; of these agents only
-    ``some``, as a slice has first and last. They train as in use (``deploy_steps``). Where ``doing`` says what this is,
-    that is printed, with the minutes it may take by the last generation's, and later how much is done."""
+    """Train and test ``count`` fresh agents on each of ``means [N, D]``, with equal seeds for all means; of these
+    agents only the slice ``some``. They train for ``deploy_steps``. ``doing`` is printed, with the estimated minutes,
+    and progress is shown."""
     steps = module.config.steps_in_use
     own = module.seeds_of(name, count)[slice(*some or (0, count))]
     if doing:
@@ -182,11 +182,11 @@ def _outcome(
     proxies, seeds = means.repeat_interleave(len(own), 0), own * len(means)
     with progress("agents trained and tested", bool(doing)) as watch:
         outcome = module.workers.run(proxies, seeds, sample_all=sample_all, watch=watch, inner_steps=steps)
-    module.spend(outcome.test_steps)  # which no checkpoint keeps: a search that goes on is judged again
+    module.spend(outcome.test_steps)  # checkpoints do not count these steps: a resumed search is evaluated again
     return outcome
 
 
 def say_if(verbose: bool, doing: str) -> None:
-    """Print what is done next, if ``verbose``."""
+    """Print the next step, if ``verbose``."""
     if verbose:
         print(doing, flush=True)

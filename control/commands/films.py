@@ -1,6 +1,5 @@
-"""`--film`: agents side by side in the same episodes. A checkpoint's agent plays as it is; of a proxy, one that trains
-on it first. Two words stand for agents that no file holds: `untrained`, and `real` for one that trains on the real
-environment as long as on the proxy."""
+"""`--film`: agents side by side in the same episodes. They come from checkpoints, or train on a proxy first. Two words
+name further agents: `untrained`, and `real` for one that trains on the real environment as long as on the proxy."""
 
 import contextlib
 import dataclasses
@@ -34,7 +33,7 @@ Source = Proxy | Checkpoint
 
 
 def film_beside(settings: Settings) -> int:
-    """Write the film that the flags ask for, mp4 and GIF, and say what is in it. Returns 0."""
+    """Write the film as mp4 and GIF, and print its agents and returns. Returns 0."""
     run = settings.run
     prepare(run)
     sources = _sources(run.film or ())
@@ -101,7 +100,7 @@ def _path(run: RunConfig, game: str) -> Path:
 
 
 def _actor(settings: Settings, word: str, source: Source, stack: contextlib.ExitStack) -> Actor:
-    """Who plays for a word. Loops that stay open are closed by ``stack``."""
+    """The actor for a word of the command line. ``stack`` closes open loops."""
     run = settings.run
     if isinstance(source, Proxy):
         return _on_proxy(run, *agents_on(settings, source), word, source)

@@ -1,4 +1,4 @@
-"""Runs as Python sees them: what `trainer.train` gives back, and what `trainer.load` finds."""
+"""Runs in Python: the result of `trainer.train` and `trainer.load`."""
 
 import base64
 import contextlib
@@ -64,7 +64,7 @@ class Player:
         return int(action) if action.dtype == torch.int64 else action.numpy()
 
     def advance(self, reward: float) -> None:
-        """Tell what the action brought. Only agents with commands count it."""
+        """Pass on the reward of the action. Only agents with commands use it."""
         self._policy.advance(torch.full((self._policy.members, 1), float(reward)))
 
 
@@ -81,8 +81,8 @@ class Film:
 
 
 class Run:
-    """A training run: its ``folder``, what it measured, and the agent of its best checkpoint (its last where it was
-    never evaluated). ``finished`` is False where Ctrl-C ended the training."""
+    """A training run: its ``folder``, its metrics, and the agent of its best checkpoint (of the last one without
+    evaluations). ``finished`` is False if Ctrl-C ended the training."""
 
     def __init__(self, path: str | Path, finished: bool = True):
         if not isinstance(path, str | os.PathLike):
@@ -105,7 +105,7 @@ class Run:
 
     @cached_property
     def metrics(self) -> dict[str, NDArray[np.float64]]:
-        """The columns of metrics.csv: one number per epoch and seed, NaN where nothing was measured."""
+        """The columns of metrics.csv: one number per epoch and seed, NaN for missing ones."""
         return {tag: np.array(column) for tag, column in read_metrics(self.folder / "metrics.csv").items()}
 
     @cached_property
@@ -119,8 +119,8 @@ class Run:
         self, episodes: int = 100, sample: bool = False, seed: int = 25, gamename: str | None = None, **named: Any
     ) -> Evaluation:
         """Play ``episodes`` of every seed of the run with greedy actions, or with drawn ones (``sample``), in the run's
-        environment or in another with the same spaces (``gamename``). ``seed`` chooses the episodes; the numbers are
-        those of ``--eval_agent`` with the same ``--evaluation``. ``named``: the environment by another name, such as
+        environment or in another with the same spaces (``gamename``). ``seed`` chooses the episodes; results equal
+        those of ``--eval_agent`` with the same ``--evaluation``. ``named`` takes alternative names of gamename, such as
         ``env``."""
         known = ("episodes", "sample", "seed", "gamename")
         for name in (named := translate(named, (), known, lambda name: None)[0]):
@@ -162,14 +162,14 @@ class Run:
 
 
 def to_play(settings: Settings, episodes: int) -> Settings:
-    """``settings`` with as many environments as evaluate a checkpoint by so many ``episodes``; an agent whose own
-    settings say how many keeps them."""
+    """``settings`` with the number of environments for an evaluation of ``episodes`` episodes. Agents with a setting
+    for it keep theirs."""
     run = dataclasses.replace(settings.run, eval_episodes=min(ENVS, episodes))
     return dataclasses.replace(settings, run=run)
 
 
 def elsewhere(settings: Settings, game: str) -> Settings:
-    """The ``settings`` of a run in the environment ``game``. SettingError where that shows or takes something else."""
+    """The ``settings`` of a run in the environment ``game``. Raises SettingError if its spaces differ."""
     then = settings.run.gamename
     own, there = spaces_of(then), spaces_of(game)
     for name in ("obs_shape", "obs_dtype", "actions"):
@@ -180,8 +180,8 @@ def elsewhere(settings: Settings, game: str) -> Settings:
 
 
 def with_weights(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
-    """The loop of a run with the weights of its checkpoint, to evaluate it. ``settings`` are the run's, but for those
-    that do not touch the networks; ``seed`` chooses the episodes."""
+    """The loop of a run with the weights of its checkpoint, for an evaluation. ``settings`` may differ from the run's
+    only in ways that do not affect the networks. ``seed`` chooses the episodes."""
     if settings.proxy is not None:
         raise UserError(
             f"{str(checkpoint.path)!r} is a search: its result is a proxy that agents train on, not an agent"

@@ -1,4 +1,4 @@
-"""Search spaces (docs/tuning.md): which hyperparameters vary, and between what values. Imports no torch, no ray."""
+"""Search spaces (docs/tuning.md): hyperparameters and their ranges. Imports no torch, no ray."""
 
 import dataclasses
 import math
@@ -27,7 +27,7 @@ KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
 }
 """What may be said of a hyperparameter: what follows in words, and the types of a range's numbers."""
 
-# A published space is found by its file: experiments/FAMILY/search_IMPLEMENTATION.yaml, where "RCP-R" may share "rcp".
+# Published spaces are files: experiments/FAMILY/search_IMPLEMENTATION.yaml, and "RCP-R" may share "rcp".
 # Searches for a proxy may have one for a kind of proxy or of agent: search_se-bandit.yaml, search_rn-td3.yaml.
 _EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 _FOLDERS = {"synthetic": "synthetic_environments", "reward": "reward_networks"}
@@ -58,7 +58,7 @@ class Dimension:
         return [value if isinstance(value, bool | int | float | str) else word(value) for value in self.values]
 
     def decode(self, raw: Any) -> Any:
-        """The setting that a label or a number stands for; numbers are rounded to six digits, to be readable."""
+        """The setting for a label or a number. Numbers are rounded to six digits for readability."""
         if self.kind == "choice":
             return self.values[self.labels.index(raw)]
         value = self.clamp(raw)
@@ -87,7 +87,7 @@ class Space:
     entries: Mapping[str, Any] = field(default_factory=dict)  # of its file, by the names of the settings
 
     def decode(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings that a searcher's suggestion stands for."""
+        """The settings for a searcher's suggestion."""
         return {name: dimension.decode(raw[name]) for name, dimension in self.dimensions.items()}
 
     def clamp(self, raw: dict[str, Any]) -> dict[str, Any]:
@@ -96,8 +96,8 @@ class Space:
 
 
 def search_space(settings: Settings) -> Space:
-    """The space of ``--search_space``, or the published one without what flags or ``--config`` have fixed. Raises
-    SettingError: one line with file, hyperparameter, value and what is allowed."""
+    """The space of ``--search_space``, or the published one without hyperparameters fixed by flags or ``--config``.
+    Raises SettingError, one line with file, hyperparameter, value and allowed values."""
     given = settings.run.search_space
     path = given or str(_published(settings))
     chosen = {name: str(value) for name, value in as_dict(settings).items() if settings.proxy and name in CHOOSING}
@@ -121,8 +121,8 @@ def search_space(settings: Settings) -> Space:
 
 
 def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """The settings of one ordinary run with these hyperparameters and nothing of the search. Raises SettingError where
-    the values do not go together."""
+    """The settings of one ordinary run with these hyperparameters, without settings of the search. Raises SettingError
+    if the values conflict."""
     fields = dataclasses.fields(RunConfig)
     plain = {each.name: each.default for each in fields if each.metadata["section"] == "tuning"}
     plain |= {} if settings.proxy is None else {"num_seeds": 1}
@@ -131,7 +131,7 @@ def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
 
 
 def _whole(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """``values`` with ``hidden_sizes`` for width and depth. Raises SettingError where both are there."""
+    """``values`` with ``hidden_sizes`` instead of width and depth. Raises SettingError if both are given."""
     return translate(values, (), kinds(type(settings.agent)), lambda name: getattr(settings.agent, name))[0]
 
 

@@ -1,4 +1,4 @@
-"""The end of what a command prints: where things are, and what to type next."""
+"""The summary of a command: paths, and commands to type next."""
 
 import shlex
 import shutil
@@ -37,6 +37,6 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command]) 
 
 
 def _program(name: str) -> str | Path:
-    """``name`` where a shell finds that of this environment by it, else its path."""
+    """``name`` if a shell finds this environment's program by it, else its path."""
     own = Path(sys.executable) if name == "python" else Path(sys.executable).with_name(name)
     return name if shutil.which(name) == str(own) else own

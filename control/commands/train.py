@@ -1,4 +1,4 @@
-"""A training run from start to summary: folder, module, Lightning's trainer, and what is said at the end."""
+"""A training run from start to summary: folder, module, Lightning's trainer, and the printed summary."""
 
 import dataclasses
 import importlib
@@ -42,19 +42,19 @@ from understudy.files import IN_RUN
 
 Callbacks = Sequence[pl.Callback]
 
-# What a resumed run may change: how long, how often, and what is shown; never what is learned.
-# Families add their own (`changeable`).
+# Settings that a resumed run may change: length, frequencies and output, but nothing that changes learning.
+# Families add more (`changeable`).
 CHANGEABLE = (
     "epochs", "generations", "total_steps", "target_return", "checkpoint_every", "no_checkpoint",
     "recording_epoch_interval", "record_n_rollouts_per_epoch", "record", "record_episodes", "logger",
     "print_statements", "num_workers", "resume", "display", "num_threads", "step_timeout", *BY_FLAG,
 )  # fmt: skip
-_FOREIGN = ("wandb", "mlflow")  # loggers of Lightning's that have packages of their own
+_FOREIGN = ("wandb", "mlflow")  # loggers of Lightning that need other packages
 
 
 def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -> tuple[Path, bool]:
-    """Train as `settings` say. Returns the folder of the run, and whether it came to its end: False where Ctrl-C ended
-    it. ``verbose`` is all that is printed but warnings."""
+    """Train with ``settings``. Returns the folder of the run, and False if Ctrl-C ended it early. Without ``verbose``
+    only warnings are printed."""
     prepare(settings.run)
     check_outputs(settings.run)
     older = run_dir.versions(run_dir.parent(settings.run)) if settings.run.resume else []
@@ -79,7 +79,7 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
         try:
             return folder, _train_in(folder, module, callbacks, verbose)
         except SettingError:
-            if not module.epoch:  # refused by what only shows when it starts, such as a policy that it is made from
+            if not module.epoch:  # an error at the start, such as in the policy to clone
                 shutil.rmtree(folder)
             raise
 
@@ -106,15 +106,15 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
         raise KeyboardInterrupt from None
     finished = _conclude(module, folder, started, verbose) and not stop.asked
     if finished:
-        ending.status = 0  # all is said and written, whatever comes now
+        ending.status = 0  # everything is printed and written
     module.close()
     return finished
 
 
 def fit(module: RunModule, folder: Path, callbacks: Callbacks, after: Callbacks = ()) -> None:
-    """Train `module` to its last epoch, from where it is; metrics and checkpoints go to `folder`. In every epoch
-    `callbacks` act first, then the log, then the checkpoints, then those in `after`, which Lightning must know as
-    checkpoints too."""
+    """Train ``module`` from its current epoch to the last one. Metrics and checkpoints go to ``folder``. In every epoch
+    ``callbacks`` run first, then the log, then the checkpoints, then ``after``, which must be checkpoint callbacks for
+    Lightning too."""
     run, done = module.settings.run, module.epoch
     log = RunLog(folder, module, run.logger == "tensorboard")
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
@@ -126,7 +126,7 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, after: Callbacks 
         enable_checkpointing=bool(saving or after), enable_progress_bar=False, enable_model_summary=False,
         num_sanity_val_steps=0, check_val_every_n_epoch=module.validate_every, default_root_dir=folder,
     )  # fmt: skip
-    # Lightning's own counters follow from ours, so those of a file are not believed.
+    # Lightning's counters are derived from the module's, so those of a file are ignored.
     epochs, steps = trainer.fit_loop, trainer.fit_loop.epoch_loop
     for counter in (epochs.epoch_progress, steps.batch_progress, steps.manual_optimization.optim_step_progress):
         counter.increment_by(done)
@@ -143,7 +143,7 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, after: Callbacks 
 
 
 def _loggers(run: RunConfig, folder: Path) -> list[Logger]:
-    """Lightning's loggers that the settings ask for. metrics.csv and TensorBoard have their own (`RunLog`)."""
+    """Lightning's loggers for the settings. metrics.csv and TensorBoard are written by `RunLog`."""
     if run.logger not in _FOREIGN:
         return []
     name = "/".join(folder.parts[-4:])
@@ -153,7 +153,7 @@ def _loggers(run: RunConfig, folder: Path) -> list[Logger]:
 
 
 def _check_logger(run: RunConfig) -> None:
-    """Before anything is written, SettingError where the package of ``logger`` is missing."""
+    """Raise SettingError if the package of ``logger`` is missing, before anything is written."""
     try:
         if run.logger in _FOREIGN:
             importlib.import_module(run.logger)
@@ -162,8 +162,8 @@ def _check_logger(run: RunConfig) -> None:
 
 
 def build_module(settings: Settings) -> RunModule:
-    """The module of a run with its environments; SettingError where agent and environment do not fit, or the run cannot
-    be filmed or logged as it is to be."""
+    """Build the module of a run with its environments. Raises SettingError if agent and environment do not fit, or if
+    the run cannot be filmed or logged as asked."""
     check_recording(settings.run)
     _check_logger(settings.run)
     if family(settings.run.implementation).learns_from != "evolution":
@@ -174,8 +174,8 @@ def build_module(settings: Settings) -> RunModule:
 
 
 def _resumed(settings: Settings, last: Path) -> RunModule:
-    """The module of the interrupted run as its checkpoint left it. Nothing is written; rows of metrics.csv that the
-    checkpoint counts and that are gone are said."""
+    """The module of the interrupted run, restored from its checkpoint. Nothing is written. Prints a note if metrics.csv
+    lacks rows that the checkpoint counts."""
     checkpoint = checkpoints.load(last, resume=True)
     module = build_module(_resumed_settings(settings, checkpoint))
     module.restore(checkpoint)
@@ -188,7 +188,7 @@ def _resumed(settings: Settings, last: Path) -> RunModule:
 
 
 def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
-    """The settings of the interrupted run, with what may change taken from now; SettingError where more was asked."""
+    """The settings of the interrupted run with the permitted changes. Raises SettingError for other changes."""
     before, now = as_dict(checkpoint.settings), as_dict(settings)
     own = family(checkpoint.settings.run.implementation)
     changeable = CHANGEABLE + own.changeable(checkpoint.settings.agent)
@@ -207,8 +207,8 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
 
 
 def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) -> bool:
-    """What is left to do after the last epoch, and the summary a person reads: what came out, how long all of it took
-    since ``started``, where it is, what to type next. False where Ctrl-C cut the former short."""
+    """Finish the run after the last epoch and print the summary: results, time since ``started``, paths, and the next
+    commands. Returns False if Ctrl-C interrupted it."""
     lines: list[tuple[str, object]] = [("run", folder)]
     finished = True
     try:
