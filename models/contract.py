@@ -34,7 +34,6 @@ class Policy(Protocol):
     all E until the last has ended; what it chooses in an episode that has ended is ignored."""
 
     members: int
-    commanded_returns: Tensor | None = None  # [M, E], what return each episode was asked for, where there is a command
 
     def act(self, obs: Tensor) -> Tensor:
         """Actions ``[M, E]`` int64 or ``[M, E, A]`` float32 for ``obs [M, E, *O]``."""
