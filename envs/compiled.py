@@ -14,8 +14,7 @@ from envs.acrobot import Acrobot
 from envs.base import Environment
 from envs.cartpole import CartPole
 from envs.gridmaps import CellTable
-from envs.mountaincar import MountainCar
-from envs.mountaincar_continuous import MountainCarContinuous
+from envs.mountaincar import MountainCar, MountainCarContinuous
 from envs.names import CartPoleParameters
 from envs.pendulum import Pendulum
 from envs.repeated import RepeatedDynamics

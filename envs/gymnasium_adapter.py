@@ -17,7 +17,6 @@ from envs import promises, wrappers
 from envs.base import EnvironmentFault, Replayed, Step
 from envs.names import CartPoleParameters, Game, first_line
 from envs.promises import Broken
-from envs.watch import WATCH
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
 
@@ -45,8 +44,7 @@ class GymnasiumEnvironment(Replayed):
         self._steps: list[Any] = [_not_reset] * rows
         self._promised: list[Any] = [None] * rows  # spaces of observations and actions
         self._row: int | None = None  # of the call under way
-        with WATCH.over(self.place):
-            first = self._envs[0] = _open(game, render)
+        first = self._envs[0] = _open(game, render)
         self.spaces = _spaces(first, game)
         self._space, self._action_space = self._promised[0] = first.observation_space, first.action_space
         self._usual, self._shape = self._space.dtype, self._space.shape
@@ -65,22 +63,21 @@ class GymnasiumEnvironment(Replayed):
         self._note_reset(seeds, where)
         rows = self._rows(where)
         numbers = seeds.reshape(-1).tolist()
-        with WATCH.over(self.place):
-            for row in rows:
-                self._row = row
-                self._ages[row] = 0
-                env = self._envs[row]
-                if env is None:
-                    env = self._envs[row] = _open(self.game, self._render)
-                try:
-                    obs, info = env.reset(seed=numbers[row])
-                    promises.check_observation(self._space, obs)
-                    promises.check_info(info)
-                    self._keeps_spaces(row, env)
-                    self._obs[row] = obs
-                except BaseException as error:
-                    raise self._fault(error, "reset") from error
-                self._steps[row] = env.step
+        for row in rows:
+            self._row = row
+            self._ages[row] = 0
+            env = self._envs[row]
+            if env is None:
+                env = self._envs[row] = _open(self.game, self._render)
+            try:
+                obs, info = env.reset(seed=numbers[row])
+                promises.check_observation(self._space, obs)
+                promises.check_info(info)
+                self._keeps_spaces(row, env)
+                self._obs[row] = obs
+            except BaseException as error:
+                raise self._fault(error, "reset") from error
+            self._steps[row] = env.step
         self._check_finite("observation", self._obs)
         return self._observations()
 
@@ -95,7 +92,6 @@ class GymnasiumEnvironment(Replayed):
         told = np.zeros((count, len(names)), np.float32)
         observations, steps = self._obs, self._steps
         space, usual, shape = self._space, self._usual, self._shape
-        WATCH.call = self.place, given
         try:
             for row in rows:
                 self._row = row
@@ -114,8 +110,6 @@ class GymnasiumEnvironment(Replayed):
         except BaseException as error:
             self._ages[row] += 1
             raise self._fault(error, "step") from error
-        finally:
-            WATCH.call = None
         self._ages[rows if active is not None else slice(None)] += 1
         self._check_finite("reward", reward)
         self._check_finite("observation", self._obs)
@@ -141,8 +135,7 @@ class GymnasiumEnvironment(Replayed):
         """The picture of one environment, ``[H, W, 3]`` uint8. Needs ``render=True`` and an episode begun."""
         instance = self._envs[member * self.envs + env]
         try:
-            with WATCH.over(self.place):
-                picture: Any = None if instance is None else instance.render()
+            picture: Any = None if instance is None else instance.render()
         except BaseException as error:
             text = promises.reason(error, "")
             raise EnvironmentFault(f"environment {self.game.name} cannot be drawn: {text}") from error
@@ -158,8 +151,7 @@ class GymnasiumEnvironment(Replayed):
         failed = ""
         for env in filter(None, environments):
             try:
-                with WATCH.over(self.place):
-                    env.close()
+                env.close()
             except BaseException as error:
                 failed = promises.reason(error, "close")
         if failed:

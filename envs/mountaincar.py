@@ -1,4 +1,5 @@
-"""MountainCar as a tensor program: the equations of Gymnasium 1.4.0's MountainCar-v0 in float64, within rounding.
+"""MountainCar as tensor programs: the equations of Gymnasium 1.4.0's MountainCar-v0 in float64, within rounding, and
+those of MountainCarContinuous-v0, which keeps its state in float32, rounded as it rounds them.
 
 A car in a valley is too weak to drive up the hill and has to swing (Moore 1990, "Efficient Memory-based Learning for
 Robot Control"). Initial states are uniform as Gymnasium's but from `envs.seeded`, not from NumPy's stream: the same
@@ -10,12 +11,13 @@ from torch import Tensor
 
 from envs.repeated import RepeatedDynamics
 from envs.seeded import uniform
-from models.spaces import Discrete
+from models.spaces import Continuous, Discrete
 from models.streams import Streams
 
-_GRAVITY, _FORCE = 0.0025, 0.001
+_GRAVITY, _FORCE, _POWER = 0.0025, 0.001, 0.0015
 LEFT, RIGHT, FASTEST = -1.2, 0.6, 0.07  # ends of the track, and the largest speed per step
-_GOAL = 0.5
+_GOAL, _NEAR_GOAL = 0.5, 0.45  # positions, of discrete and of continuous actions
+_PRIZE, _COST = 100.0, 0.1
 
 
 class MountainCar(RepeatedDynamics):
@@ -39,6 +41,33 @@ class MountainCar(RepeatedDynamics):
         push = (actions - 1).double() * _FORCE - (position * 3).cos() * _GRAVITY
         state, terminated = driven(position, speed + push, _GOAL)
         return state, torch.full_like(position, -1.0, dtype=torch.float32), terminated
+
+
+class MountainCarContinuous(RepeatedDynamics):
+    """State and observation ``[..., 2]`` float32, position and speed. Actions ``[..., 1]`` are forces within [-1, 1]. A
+    step costs 0.1 times the square of the force, and pays 100 where it terminates, from position 0.45 on.
+
+    Gymnasium's first state alone is in float64, so its first step may differ from ours in the last digit, and so does
+    a force that it has to cut."""
+
+    observed, actions, max_return = 2, Continuous((-1.0,), (1.0,)), _PRIZE
+
+    def first(self, seeds: Tensor) -> Tensor:
+        return valley(seeds).float()
+
+    def anywhere(self, streams: Streams, count: int) -> Tensor:
+        return track(streams, count)
+
+    def seen(self, state: Tensor) -> Tensor:
+        return state
+
+    def once(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        position, speed = state.unbind(-1)
+        force = actions.squeeze(-1)
+        # The cosine and the square are float64 there, all else is float32.
+        slope = ((position * 3).double().cos() * _GRAVITY).float()
+        state, terminated = driven(position, speed + (force.clamp(-1.0, 1.0) * _POWER - slope), _NEAR_GOAL)
+        return state, terminated.double() * _PRIZE - force.double().square() * _COST, terminated
 
 
 def valley(seeds: Tensor) -> Tensor:

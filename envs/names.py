@@ -146,10 +146,9 @@ def _map(name: str, max_return: float, steps: int) -> Game:
     return Game(name.lower(), f"understudy/{name}-v0", max_return, kwargs, dynamics="envs.gridmaps:GridMap")
 
 
-def _repeatable(dynamics: str, gym_id: str, steps: int, max_return: float | None = None) -> Game:
+def _repeatable(name: str, dynamics: str, gym_id: str, steps: int, max_return: float | None = None) -> Game:
     """A tensor program ``module:class`` of this folder with the parameter ``action_repeat`` and a limit of
     ``steps``."""
-    name = dynamics.partition(":")[0].replace("_", "-")
     kwargs = {"max_episode_steps": steps}
     return Game(name, gym_id, max_return, kwargs, dynamics=f"envs.{dynamics}", parameters=RepeatParameters)
 
@@ -171,9 +170,9 @@ _TABLE = (
         parameters=CartPoleParameters,
     ),
     Game("acrobot", "Acrobot-v1", dynamics="envs.acrobot:Acrobot"),
-    _repeatable("mountaincar:MountainCar", "MountainCar-v0", 200),
-    _repeatable("mountaincar_continuous:MountainCarContinuous", "MountainCarContinuous-v0", 999, 100.0),
-    _repeatable("pendulum:Pendulum", "Pendulum-v1", 200, 0.0),
+    _repeatable("mountaincar", "mountaincar:MountainCar", "MountainCar-v0", 200),
+    _repeatable("mountaincar-continuous", "mountaincar:MountainCarContinuous", "MountainCarContinuous-v0", 999, 100.0),
+    _repeatable("pendulum", "pendulum:Pendulum", "Pendulum-v1", 200, 0.0),
     Game("carracing", "CarRacing-v3", 1000.0),
     # The id has no time limit, and a greedy policy that walks into a wall would never come back.
     Game("cliffwalking", "CliffWalking-v1", -13.0, {"max_episode_steps": 200}, dynamics="envs.gridmaps:CliffWalking"),

@@ -12,7 +12,6 @@ from envs.make import Untaught, make_dynamics, make_environment
 from envs.potentials import HAND
 from models.proxies.contract import Trainee
 from models.proxies.reward.config import Config
-from models.proxies.reward.fit import fit
 from models.proxies.reward.networks import Networks
 from models.settings import SettingError
 from models.streams import Streams, random_actions
@@ -172,7 +171,7 @@ class Stages(Untaught):
         else:
             states, reward, terminated = played(self.game)
             wanted = reward if kind == "real" else ends(reward, terminated)
-        return fit(self.parameters, drawn, states, wanted)
+        return self.parameters.fit(drawn, states, wanted)
 
     def stage(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
         limit, device = self.config.test_limit, agent.device

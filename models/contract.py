@@ -34,7 +34,6 @@ class Policy(Protocol):
     all E until the last one has ended; actions in episodes that have ended are ignored."""
 
     members: int
-    commanded_returns: Tensor | None = None  # [M, E], the commanded return of each episode, if any
 
     def act(self, obs: Tensor) -> Tensor:
         """Actions ``[M, E]`` int64 or ``[M, E, A]`` float32 for ``obs [M, E, *O]``."""

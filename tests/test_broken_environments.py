@@ -14,7 +14,6 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 
 import trainer
 from control.loops import rollout
-from envs import watch
 from envs.base import EnvironmentFault, Step
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.names import Game
@@ -156,7 +155,6 @@ FAULTS = STEPS | RESETS | SPACES | {
     "interrupts": ({"step": lambda env: raising(KeyboardInterrupt())}, "environment broken: KeyboardInterrupt: Key"),
     "hangs": ({"step": lambda env: endless()}, r"worker 2 of 2 did not answer within step_timeout, 1 s$"),
     "never ends": ({"terminated": False}, ""),
-    "sticks": ({"step": lambda env: (time.sleep(0.5), (ZEROS, 1.0, True, False, {}))[1]}, ""),
     "lacks a number": ({"info": {"a": 1}}, "info lacks 'b'; expected 'a', 'b'"),
     "tells text": ({"info": {"a": 1, "b": "2"}}, "info['b'] is '2'; expected a number"),
     "tells NaN": ({"info": {"a": 1, "b": np.nan}}, "info is nan; it must be finite"),
@@ -298,14 +296,6 @@ def test_a_worker_that_does_not_answer(capfd: Shown) -> None:
     with pytest.raises(EnvironmentFault, match=FAULTS["hangs"][1]):
         one_step(environment, 2)
     assert environment._workers == []
-
-
-def test_an_environment_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch, capfd: Shown) -> None:
-    monkeypatch.setattr(watch, "SECONDS", 0.1)
-    monkeypatch.setattr("envs.gymnasium_adapter.WATCH", watch.Watch())
-    one_step(begun("sticks"))
-    said = "note: environment broken, step 0 of the episode with seed 7: no answer for 0 s; with --step_timeout SECONDS"
-    assert said in capfd.readouterr().err
 
 
 def test_an_episode_without_end_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:

@@ -82,7 +82,6 @@ def test_udrl_counts_down_and_never_asks_for_more_than_there_is() -> None:
     actor.advance(torch.tensor([[0.0, 1.0]]))
     actor.advance(torch.tensor([[0.0, 1.0]]))
     assert actor.command[0].tolist() == [[40.0, 1.0], [48.0, 1.0]]  # a horizon of at least one step
-    assert actor.commanded_returns.tolist() == [[45.0, 45.0]]
 
 
 def test_rcp_r_commands_around_the_best_of_the_latest_rollouts_and_holds_it() -> None:
@@ -111,7 +110,7 @@ def test_rcp_a_draws_its_command_at_every_step_and_keeps_an_override() -> None:
     assert actor.command.mean() == pytest.approx(3, abs=0.15) and actor.command.std() == pytest.approx(2, rel=0.05)
     fixed = agent.begin(4, Streams([0]), sample=True, command={"advantage": 7.0})
     fixed.act(obs[:, :4])
-    assert (fixed.command == 7.0).all() and fixed.commanded_returns is None
+    assert (fixed.command == 7.0).all()
 
 
 def test_commands_are_scaled_as_set_or_from_the_data() -> None:

@@ -14,7 +14,6 @@ from torch import Tensor
 from control.cli.options import flags, for_fresh_agents, of_other_games, unknown
 from control.cli.progress import progress
 from control.cli.settings import Settings, as_dict, from_dict, ineffective
-from control.commands import obedience
 from control.commands.process import prepare
 from control.commands.run import elsewhere, to_play, with_weights
 from control.evolution.cluster import make_workers
@@ -23,8 +22,8 @@ from control.films.recording import check_recording, film_evaluation
 from control.loops.build import aware_of, check_spaces, spaces_of
 from control.loops.loop import Loop
 from control.loops.rollout import Episodes
+from control.reports import obedience
 from control.reports.folders import say_version_of
-from control.reports.obedience import COMMANDS
 from control.reports.search import describe, iqm_text, speed_text
 from control.reports.statistics import interval, iqm
 from control.reports.tables import aligned, with_interval
@@ -116,7 +115,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         print(f"{then.run.implementation} on {where}, epoch {epoch}: {checkpoint.path}")
         modes = able if now.evaluation == "both" else (now.evaluation,)
         if followed:
-            print(f"{COMMANDS} commands, {episodes} episodes of each per seed\n")
+            print(f"{obedience.COMMANDS} commands, {episodes} episodes of each per seed\n")
             obedience.report(checkpoint, followed, modes, episodes, now.seed, here.command)
             return
         print(f"{_followed(loop, here)}{episodes} episodes per seed\n")

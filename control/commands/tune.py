@@ -46,8 +46,6 @@ def tune(settings: Settings) -> int:
     run, space = settings.run, search_space(settings)
     _check(settings, space)
     settings = in_spaces(settings, spaces_of(run.gamename))
-    if resumed:
-        Search(settings, space, Path(resumed)).begin()  # so that damaged trials are refused before Ray starts
     for module in ("ray", *_NEEDS.get(run.tune_algorithm, ())):
         importlib.import_module(module)
     at_once = run.max_concurrent_trials or os.cpu_count() or 1

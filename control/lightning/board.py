@@ -1,12 +1,11 @@
-"""What TensorBoard shows of a run beside its curves: settings, histograms, films, and a page of charts for each family.
+"""What TensorBoard shows of a run beside its curves: settings, histograms and films.
 
 The x axis of everything is the number of environment steps that the member has made.
 """
 
 import math
-import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from torch.utils.tensorboard import SummaryWriter
 
 from control.cli.settings import Settings, acting, as_dict, usual
 from control.lightning.module import RunModule
-from control.reports.tags import FITNESS, TAGS, of_search, tags
 
 # Settings of a run that change what is learned, and settings of agents and searches that do not.
 _RUN = ("epochs", "total_steps", "steps_per_epoch", "time_limit", "target_return")
@@ -33,7 +31,6 @@ class Board:
         if steps:
             date_back(folder)
         self.writer = SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
-        self._arranged = False
 
     def scalars(self, values: Mapping[str, float], steps: int) -> None:
         for tag, value in values.items():
@@ -46,12 +43,6 @@ class Board:
         values = sorted(acting(settings).items(), key=lambda item: item[0] not in chosen)
         lines = [f"| {'**' + name + '**' if name in chosen else name} | `{value}` |" for name, value in values]
         self.writer.add_text("settings", "\n".join(["| setting | value |", "| --- | --- |", *lines]), steps)
-
-    def arrange(self, family: str, logged: Iterable[str]) -> None:
-        """One page of charts for a family, under CUSTOM SCALARS; by the first row that says what is ``logged``."""
-        if not self._arranged:
-            self._arranged = True
-            self.writer.add_custom_scalars({family: layout(set(logged))})
 
     def histogram(self, tag: str, numbers: Tensor, steps: int) -> None:
         """Add a histogram of those of the ``numbers`` that are finite; each whole number gets a bar of its own."""
@@ -99,39 +90,6 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
         if name not in of_run | {*_SWITCHES} and (name in settings.given or value != defaults.get(name))
     }
     return own | {"seed": run.seed} | chosen | command
-
-
-def layout(logged: set[str]) -> dict[str, list[Any]]:
-    """Charts for what a family has ``logged``: returns together, of all agents or of all searches, whose steps are
-    others; everything else of one quantity a chart."""
-
-    def exactly(*names: str) -> list[str]:
-        return [f"^{re.escape(name)}$" for name in names]
-
-    def lines(*names: str) -> list[Any]:
-        return ["Multiline", exactly(*names)]
-
-    returns = tags("return")
-    charts: dict[str, list[Any]] = {
-        "Returns": lines(*(name for name in returns if of_search([name]) == of_search(logged)))
-    }
-    for mean, low, high in (
-        (FITNESS, "search/fitness_worst", "search/fitness_best"),
-        ("rollout/return_mean", "rollout/return_min", "rollout/return_max"),
-    ):
-        if {mean, low, high} <= logged:
-            charts[f"{TAGS[mean].title}, smallest to largest"] = ["Margin", [mean, low, high]]
-    for group in ("model/", "command/"):
-        if any(name.startswith(group) for name in logged):
-            charts[f"All of {group[:-1]}"] = ["Multiline", [f"^{group}"]]
-    alone = [name for name in TAGS if name in logged and name not in returns]
-    for name in alone:
-        if not name.startswith(("model/", "command/", "time/")) and "/return_" not in name:
-            charts[TAGS[name].title] = lines(name)
-    charts["Steps per second"] = lines("time/steps_per_second")
-    seconds = [name for name, tag in TAGS.items() if name.startswith("time/") and tag.unit == "seconds"]
-    charts["Seconds of an epoch"] = lines(*seconds)
-    return charts
 
 
 def show_film(module: RunModule, folder: Path, video: Path) -> None:

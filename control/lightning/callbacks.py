@@ -11,7 +11,6 @@ from types import FrameType
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 from pytorch_lightning.plugins.io import TorchCheckpointIO
@@ -24,7 +23,6 @@ from control.films.recording import film
 from control.lightning.agent import AgentModule
 from control.lightning.board import Board, places
 from control.lightning.module import RunModule
-from control.reports.figures import command_figure
 from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS
 from control.storage import checkpoints
 from control.storage.run_dir import MetricsFile, synced
@@ -152,22 +150,12 @@ class RunLog(Callback):
             rows.append({"epoch": module.epoch, "env_steps": steps[m], "seed": seed} | values)
             for board in self.boards[m : m + 1]:
                 board.scalars(_counters(module.epoch, steps[m]) | values, steps[m])
-                if module.gradient_steps or not isinstance(module, AgentModule):  # all that it logs is there
-                    board.arrange(module.settings.run.implementation, values)
         self.metrics.append(*rows)
         if self.boards and module.is_evaluated():
-            self._draw(module, steps)
-
-    def _draw(self, module: RunModule, steps: list[int]) -> None:
-        for tag, numbers in module.histograms().items():
-            self.boards[0].histogram(tag, numbers, steps[0])
-        if isinstance(module, AgentModule) and module.loop.commanded:
-            commanded, obtained = (torch.cat(part, 1).numpy() for part in zip(*module.loop.commanded, strict=True))
-            for m, board in enumerate(self.boards):
-                figure = command_figure(commanded[m], obtained[m])
-                board.writer.add_figure("command/obtained_vs_commanded", figure, steps[m])
-        for board in self.boards:
-            board.writer.flush()  # a scheduler of trials may end this process any moment
+            for tag, numbers in module.histograms().items():
+                self.boards[0].histogram(tag, numbers, steps[0])
+            for board in self.boards:
+                board.writer.flush()  # a scheduler of trials may end this process any moment
 
     def finish(self, module: RunModule) -> None:
         """Hyperparameters for TensorBoard's HPARAMS page, then close."""

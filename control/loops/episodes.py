@@ -1,9 +1,8 @@
 """The loop of agents that learn from whole episodes: an epoch is gradient steps, and episodes side by side."""
 
-import contextlib
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ class EpisodeLoop(Loop):
     agent commands itself, ``evaluation`` is an environment of its own for evaluations, where they have more rows."""
 
     evaluation_modes = ("greedy", "sampled")
-    kept = (*Loop.kept, "measured", "stuck", "best_mean")
+    kept = (*Loop.kept, "stuck", "best_mean")
 
     def __init__(
         self, agent: EpisodeAgent, environment: Environment, schedule: EpisodeSchedule, game: str,
@@ -43,8 +42,6 @@ class EpisodeLoop(Loop):
             self.score_tag, self.target = "rollout/return_running_mean", schedule.target
         self.recent = RunningWindow(len(self.seeds), schedule.running_mean or 1)  # training returns
         self.best_mean = torch.full((len(self.seeds),), -math.inf, dtype=torch.float64)
-        self.commanded = []
-        self.measured = False  # whether an evaluation has been since
         self.stuck = 0  # epochs for which a policy has been collapsed
 
     def warm_up(self) -> None:
@@ -54,8 +51,6 @@ class EpisodeLoop(Loop):
     def epoch(self) -> dict[str, Tensor]:
         start = time.perf_counter()
         self.epochs += 1
-        if self.measured:
-            self.commanded, self.measured = [], False
         row: dict[str, Tensor] = {}
         if not self.schedule.on_policy:
             self._learn(row)
@@ -93,8 +88,6 @@ class EpisodeLoop(Loop):
             "rollout/length_mean": trajectory.lengths.float().mean(1),
         }  # fmt: skip
         row |= {f"command/{name}": value for name, value in self.agent.commands_now().items()}
-        if policy.commanded_returns is not None:
-            self.commanded = [*self.commanded, (policy.commanded_returns, returns)]
         row |= {f"train/{name}": value for name, value in self.agent.observe(trajectory, validate=True).items()}
 
     def _play(self, policy: Policy, count: int) -> Trajectory:
@@ -128,30 +121,17 @@ class EpisodeLoop(Loop):
         policy = self.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=self.command)
         return rollout(policy, self.evaluation, streams.episode_seeds(count), keep=False, acted=self.acted)
 
-    def measure(self) -> dict[str, Tensor]:
-        self.measured = True
-        return super().measure()
-
-    @contextlib.contextmanager
-    def put_back(self) -> Iterator[None]:
-        before = self.measured
-        with super().put_back():
-            yield
-        self.measured = before
-
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
         return self.agent.begin(envs, streams, sample=sample, evaluate=True, command=self.command)
 
     def state_dict(self, whole: bool = True) -> dict[str, Any]:
         agent = self.agent.training_state() if whole else None
-        own = {"recent": dict(vars(self.recent)), "commanded": self.commanded, "agent": agent}
+        own = {"recent": dict(vars(self.recent)), "agent": agent}
         return super().state_dict() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         vars(self.recent).update(like(vars(self.recent), state["recent"], "recent"))
-        blank = torch.zeros(len(self.seeds), self.schedule.episodes)
-        self.commanded = [like((blank, blank), pair, "commanded") for pair in state["commanded"]]
         self.agent.load_training_state(state["agent"])
 
     def close(self) -> None:

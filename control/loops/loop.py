@@ -39,7 +39,6 @@ class Loop(ABC):
     watch: Watch | None = None  # told how much of an epoch is done, where that takes many steps
     acted: list[Tensor] | None = None  # takes the first member's actions in the evaluation under way
     actions: dict[str, Tensor] = {}  # its actions in the latest evaluation by mode, [N] or [N, A]
-    commanded: list[tuple[Tensor, Tensor]] = []  # returns [M, E] asked for and got since the last evaluation
 
     def __init__(self, agents: Sequence[Agent], seeds: list[int], game: str, eval_episodes: int):
         self.agents, self.seeds, self.game, self.eval_episodes = list(agents), seeds, game, eval_episodes

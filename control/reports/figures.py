@@ -1,4 +1,4 @@
-"""Figures of one run: its learning curve, and obtained over commanded returns."""
+"""The figure of one run: its learning curve, and obtained over commanded returns."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from control.reports import panels
 from control.reports.levels import RETURN_LABEL, Level, levels, package, quantity, same_axis, sources, steps_label
 from control.reports.runs import Array, logged, read_runs, return_tags
 from control.reports.sheets import WIDTH, Book, balanced, rows, set_title
-from control.reports.style import COLOURS, GREY, INK, PLAIN, Look, parameters
+from control.reports.style import COLOURS, GREY, INK, PLAIN, Look
 from control.reports.tags import COMMAND, REWARD_RATE, TAGS, TRAINING, tags
 from models.settings import SettingError
 
@@ -62,17 +62,6 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
                 bar = axes[-1].figure.colorbar(dots, ax=axes[-1], label="epoch")
                 bar.ax.yaxis.get_major_locator().set_params(integer=True)
     return book.files[0]
-
-
-def command_figure(commanded: Array, obtained: Array) -> Any:
-    """A figure of obtained over commanded returns, both ``[N]``."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(parameters("light")):
-        figure = Figure(figsize=(4, 4), dpi=80, layout="constrained")
-        _draw_commands(figure.subplots(), commanded, obtained)
-    return figure
 
 
 def _draw_commands(axis: Any, commanded: Array, obtained: Array, colours: Array | None = None) -> Any:

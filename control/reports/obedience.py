@@ -1,4 +1,5 @@
-"""Obedience: whether an agent that is commanded a return obtains it. Statistics, table and figure of a sweep.
+"""`--eval_agent CHECKPOINT --obedience`: does an agent that is commanded a return obtain it? A sweep of commands over
+the returns seen in training and beyond, its statistics, table and figure.
 
 A sweep asks for C returns in each of E episodes by each of M seeds. A command is inside where it lies within the
 returns that this seed has seen in training, and outside elsewhere, where nothing but extrapolation can answer it.
@@ -9,19 +10,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
+from torch import Tensor
 
+from control.cli.progress import progress
+from control.evolution.fitness_shaping import centred_ranks
+from control.loops.episodes import EpisodeLoop
+from control.loops.loop import Loop, rounds
+from control.loops.rollout import rollout
+from control.reports.files import show
 from control.reports.sheets import WIDTH, sheet
 from control.reports.statistics import LEAST, Array, interval
 from control.reports.style import COLOURS, GREY, PLAIN, Look
 from control.reports.tables import aligned
+from control.reports.tags import LARGEST_SEEN, SMALLEST_SEEN
+from control.storage.checkpoints import Checkpoint
+from control.storage.run_dir import home, read_metrics
+from models.contract import Policy
+from models.settings import SettingError
+from models.streams import Streams
 
-END = "_obedience.json"  # of the file beside a checkpoint
+EPISODES = 20  # of each command, where the user does not say how many
 BEYOND = 0.25  # share of the range seen that a sweep goes beyond each of its ends
 COMMANDS = 15
 REGIONS = ("inside", "outside", "all")
 NAMES = {"slope": "slope", "rho": "rank correlation", "mae": "mean absolute error"}
-HEAD = ("returns asked for", "commands", "episodes", *NAMES.values())
 NOTE = "points: mean with its 95 % bootstrap interval; dashed: obtained as commanded; shaded: returns seen in training"
 
 
@@ -42,10 +56,6 @@ def slope(commanded: ArrayLike, obtained: ArrayLike) -> float:
 
 def rank_correlation(commanded: ArrayLike, obtained: ArrayLike) -> float:
     """Spearman's, of pairs ``[N]``; equal numbers share the mean of their ranks. 0 where all of one side are equal."""
-    import torch  # a page draws numbers that were measured before, without it
-
-    from control.evolution.fitness_shaping import centred_ranks
-
     pair = (torch.as_tensor(np.asarray(each, dtype=np.float64)) for each in (commanded, obtained))
     x, y = (centred_ranks(each).numpy() for each in pair)
     scale = float(np.sqrt((x @ x) * (y @ y)))
@@ -108,14 +118,6 @@ def _region(asked: Array, got: Array, where: Any) -> dict[str, Any]:
     return found
 
 
-def rows(measured: dict[str, Any]) -> list[list[str]]:
-    """A row of texts for each region, below `HEAD`."""
-    return [
-        [name, f"{region['commands']}", f"{region['episodes']:,}", *(_cell(region[each]) for each in NAMES)]
-        for name, region in measured["regions"].items()
-    ]
-
-
 def _cell(found: dict[str, Any] | None) -> str:
     if found is None:
         return "-"
@@ -124,9 +126,15 @@ def _cell(found: dict[str, Any] | None) -> str:
 
 
 def table(numbers: dict[str, Any]) -> str:
-    """The text of a sweep's ``numbers``, a block for each way to act."""
-    blocks = (aligned([[mode, *HEAD[1:]], *rows(measured)]) for mode, measured in numbers["modes"].items())
-    return "\n\n".join("\n".join(lines) for lines in blocks)
+    """The text of a sweep's ``numbers``, a block for each way to act with a row for each region."""
+    blocks = []
+    for mode, measured in numbers["modes"].items():
+        rows = [[mode, "commands", "episodes", *NAMES.values()]]
+        for name, region in measured["regions"].items():
+            cells = (_cell(region[each]) for each in NAMES)
+            rows.append([name, f"{region['commands']}", f"{region['episodes']:,}", *cells])
+        blocks.append("\n".join(aligned(rows)))
+    return "\n\n".join(blocks)
 
 
 def draw(numbers: dict[str, Any], target: Path, look: Look = PLAIN) -> None:
@@ -153,5 +161,88 @@ def _panel(axis: Any, measured: dict[str, Any]) -> None:
     axis.errorbar(asked, mean, yerr=bars, color=COLOURS[0], fmt="o", markersize=3, linewidth=0, elinewidth=1)
 
 
-def title(kind: str, game: str, seeds: Sequence[int]) -> str:
-    return f"{kind} on {game}, seed {', '.join(map(str, seeds))}: obtained against commanded return"
+# -- the sweep --------------------------------------------------------------------------------------------------------
+
+
+class _Counting(Policy):
+    """A policy that adds up what its episodes obtain in the units of its commands: discounted where these are."""
+
+    def __init__(self, policy: Policy, discount: float):
+        self.policy, self.members, self.discount = policy, policy.members, discount
+        self.weight, self.obtained = 1.0, torch.zeros(())
+
+    def act(self, obs: Tensor) -> Tensor:
+        return self.policy.act(obs)
+
+    def advance(self, reward: Tensor) -> None:
+        self.obtained = self.obtained + self.weight * reward
+        self.weight *= self.discount
+        self.policy.advance(reward)
+
+
+def check(loop: Loop, kind: str) -> EpisodeLoop:
+    """The loop, of an agent that can be commanded a return. SettingError for any other."""
+    if not isinstance(loop, EpisodeLoop) or "return" not in loop.agent.commands_now():
+        raise SettingError(
+            f"--obedience has no effect with {kind}, whose agents are commanded no return; allowed: UDRL, RCP-R"
+        )
+    return loop
+
+
+def sweep(
+    loop: EpisodeLoop, commands: Sequence[float], episodes: int, sample: bool, seed: int, others: dict[str, float]
+) -> Array:
+    """Returns ``[M, C, E]`` under each of the ``commands``, in their units. All commands have the same episodes, chosen
+    by ``seed``; ``others`` are parts of the command that stay."""
+    found, config = [], loop.agent.config
+    discount = config.discount if config.desire_rtg else 1.0
+    with progress("commands") as watch:
+        for number, command in enumerate(commands):
+            streams = Streams.named([seed + member for member in range(len(loop.seeds))], "obedience")
+            parts = []
+            for count in rounds(episodes, loop.eval_envs):
+                given = {**others, "return": float(command)}
+                policy = loop.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=given)
+                counting = _Counting(policy, discount)
+                rollout(counting, loop.evaluation, streams.episode_seeds(count), keep=False)
+                parts.append(counting.obtained)
+            found.append(torch.cat(parts, 1))
+            if watch:
+                watch((number + 1) / len(commands))
+    return torch.stack(found, 1).double().numpy()
+
+
+def seen(checkpoint: Checkpoint, seeds: Sequence[int], discount: float) -> tuple[list[float], list[float]]:
+    """The smallest and largest return that each seed had seen when the checkpoint was written, from the run's
+    metrics.csv. SettingError where that is gone, or is of a run that did not note it."""
+    written = read_metrics(home(checkpoint.path) / "metrics.csv")
+    metrics = {tag: np.array(column) for tag, column in written.items()}
+    pairs = [(SMALLEST_SEEN, LARGEST_SEEN)] + [("rollout/return_min", "rollout/return_max")] * (discount == 1)
+    tags = next((pair for pair in pairs if metrics.keys() >= {*pair}), None)
+    if tags is None:
+        path = str(checkpoint.path)
+        raise SettingError(f"checkpoint {path!r} has no metrics.csv that says which returns its training has seen")
+    past = metrics["epoch"] <= checkpoint.run_state["epoch"]
+    low, high = ([metrics[tag][past & (metrics["seed"] == seed)] for seed in seeds] for tag in tags)
+    if not all(np.isfinite(values).any() for values in low):
+        raise SettingError(f"checkpoint {str(checkpoint.path)!r} is of a run that had not played yet")
+    return [float(np.nanmin(values)) for values in low], [float(np.nanmax(values)) for values in high]
+
+
+def report(
+    checkpoint: Checkpoint, loop: EpisodeLoop, modes: Sequence[str], episodes: int, seed: int, others: dict[str, float]
+) -> None:
+    """Sweep, print the table, and write figure and numbers beside the checkpoint."""
+    run, config = checkpoint.settings.run, loop.agent.config
+    low, high = seen(checkpoint, loop.seeds, config.discount if config.desire_rtg else 1.0)
+    commands, seeds = grid(low, high), ", ".join(map(str, loop.seeds))
+    numbers: dict[str, Any] = {
+        "title": f"{run.implementation} on {run.gamename}, seed {seeds}: obtained against commanded return",
+        "seeds": list(loop.seeds), "epoch": checkpoint.run_state["epoch"], "episodes": episodes,
+        "modes": {},
+    }  # fmt: skip
+    for mode in modes:
+        obtained = sweep(loop, commands.tolist(), episodes, mode == "sampled", seed, others)
+        numbers["modes"][mode] = measure(commands, obtained, low, high)
+    path = checkpoint.path.with_name(f"{checkpoint.path.stem}_obedience.png")
+    show(table(numbers), numbers, lambda to: draw(numbers, to), path, "eval_agent")

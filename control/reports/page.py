@@ -62,7 +62,6 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
     words = {
         "In brief": sections.brief(subjects),
         "Curves": sections.curves(subjects, run_dirs),
-        "Obedience": sections.obeyed(subjects),
         "Films": sections.films(subjects),
         "Learned environments and rewards": sections.learned(subjects),
         "Numbers": sections.numbers(subjects),

@@ -13,7 +13,7 @@ from typing import Any
 
 from control.cli.files import read_json
 from control.cli.words import command_line
-from control.reports import html, obedience
+from control.reports import html
 from control.reports.folders import Folder, Subject, as_text, judged_by, near
 from control.reports.groups import plot
 from control.reports.tables import AGGREGATES, aggregates, number_text, rows_of_seeds
@@ -22,7 +22,6 @@ from control.storage.versions import FILE, read_versions
 from models.settings import SettingError
 
 MOST_FILMS = 12  # of a page; more are said by their number
-_OBEDIENCE = 1000  # the first number of a drawing of obedience, beyond those of curves
 _SOURCES = re.compile(r" \[[A-Z](, [A-Z])*\]")  # letters that the docstring of a family's settings explains
 _MOST_COMMANDS = 12  # of one group; more are said by their number
 _FIGURES = {
@@ -112,32 +111,6 @@ def curves(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> str:
         whose = _listed(among) if kind == "scores" else title(subjects)
         said = f"{_FIGURES[kind]}: {whose}."
         parts.append(html.drawing(svg, place, f"{said} The tables below have the numbers.", said))
-    return "\n".join(parts)
-
-
-def obeyed(subjects: Sequence[Subject]) -> str:
-    """What `--obedience` found, of agents that are commanded a return: figures and tables."""
-    parts: list[str] = []
-    for subject in subjects:
-        for folder in subject.folders:
-            names = [path.name for path in sorted((folder.path / "checkpoints").glob(f"*{obedience.END}"))]
-            for path in filter(None, (folder.file("checkpoints", name) for name in names)):
-                label = f"{subject.label}, {folder.path.parent.name.replace('_', ' ')}, {path.name.split('_')[0]}"
-                with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError):
-                    parts.append(_obeyed(read_json(path), label, len(parts)))
-    return "\n".join(parts)
-
-
-def _obeyed(found: dict[str, Any], label: str, number: int) -> str:
-    with tempfile.TemporaryDirectory() as place:
-        obedience.draw(found, Path(place, "obedience.svg"))
-        svg = Path(place, "obedience.svg").read_text(encoding="utf-8")
-    what = f"Obtained against commanded return: {label}"
-    parts = [html.drawing(svg, _OBEDIENCE + number, f"{what}. The table below has the numbers.", f"{what}.")]
-    parts += [
-        html.table(f"Obedience: {label}, {mode} actions", obedience.HEAD, obedience.rows(measured))
-        for mode, measured in found["modes"].items()
-    ]
     return "\n".join(parts)
 
 

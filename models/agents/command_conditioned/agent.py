@@ -276,7 +276,6 @@ class CommandedPolicy(Policy):
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool, exact: bool, given: Command):
         self.agent, self.commands, self.sample, self.members = agent, agent.commands, sample, len(streams)
         self.command = self.commands.draw(envs, streams, exact, given)
-        self.commanded_returns = self.commands.returns(self.command)
         draws: list[Draw] = []
         # RCP-A commands a fresh draw at every step (public code).
         if "advantage" in self.commands.names and not exact and "advantage" not in given:

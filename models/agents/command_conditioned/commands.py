@@ -58,11 +58,6 @@ class Commands(nn.Module):
         """Draws of the return or advantage ``[M, E]`` by ``noise [M, E]``."""
         return self.mean.unsqueeze(1) + self.spread.unsqueeze(1) * (torch.zeros_like(noise) if exact else noise)
 
-    def returns(self, command: Tensor) -> Tensor | None:
-        """The commanded return ``[M, E]``; None if no command is a return."""
-        column = self.column.get("rtg", self.column.get("cum_rew"))
-        return None if column is None else command[..., column].clone()
-
     def count_down(self, command: Tensor, reward: Tensor) -> None:
         """After a step: the return still wanted less ``reward [M, E]`` (never above the most possible), the horizon
         less 1, never below 1."""

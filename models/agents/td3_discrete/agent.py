@@ -4,10 +4,12 @@ import torch
 from torch import Tensor, nn
 
 from models.agents.td3 import agent as td3
-from models.agents.td3_discrete.gumbel import gumbel_softmax, softmax_slope, temperature
+from models.layers import exp
 from models.losses import entropy
 from models.spaces import Discrete
 from models.streams import Draw, Streams
+
+ANNEALED_TO, WITHIN = 0.05, 2000  # share of the temperature that is left, and after how many updates [F]
 
 
 class Agent(td3.Agent):
@@ -36,7 +38,14 @@ class Agent(td3.Agent):
 
     def temperature(self, weights: Tensor) -> Tensor:
         """The temperature ``[M, 1, 1]`` of actors by ``weights [M, D]``."""
-        return temperature(self.config, weights[:, -1], self.critics.optimizer.count).view(-1, 1, 1)
+        level = weights[:, -1].view(-1, 1, 1)
+        if self.config.gumbel_temperature == "learned":
+            return exp(level)
+        start = torch.full_like(level, self.config.gumbel_softmax_temp)
+        if self.config.gumbel_temperature == "fixed":
+            return start
+        done = (self.critics.optimizer.count.float() / WITHIN).clamp(max=1).view(-1, 1, 1)
+        return start * (1 - (1 - ANNEALED_TO) * done)
 
     def _explore(self, outputs: Tensor) -> Tensor:
         soft, vectors = self._vectors(outputs, self.numbers["act_gumbel"], self.temperature(self.online))
@@ -86,6 +95,19 @@ class Agent(td3.Agent):
         nothing = torch.full((self.members,), torch.nan)
         found = {"train/entropy": nothing if logits is None else entropy(logits.transpose(1, 2))}
         return super().measured() | self.of_learners(found)
+
+
+def gumbel_softmax(logits: Tensor, gumbel: Tensor, temperature: Tensor) -> Tensor:
+    """``softmax((logits + gumbel) / temperature)`` over the A actions of columns ``[M, A, B]`` (Jang et al. 2017,
+    section 2)."""
+    scores = (logits + gumbel) / temperature
+    powers = exp(scores - scores.amax(1, keepdim=True))
+    return powers.div_(powers.sum(1, keepdim=True))
+
+
+def softmax_slope(soft: Tensor, gradient: Tensor) -> Tensor:
+    """Backpropagate through a softmax over A actions: from d loss / d ``soft`` to d loss / d scores."""
+    return soft * (gradient - (soft * gradient).sum(1, keepdim=True))
 
 
 def one_hot(values: Tensor, axis: int) -> Tensor:

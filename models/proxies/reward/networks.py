@@ -5,6 +5,7 @@ from torch import Tensor
 
 from models.contract import Policy
 from models.mlp import LEAK, PRELU_SLOPE, Mlp
+from models.proxies import fitting
 from models.proxies.reward.config import Config
 from models.settings import SettingError
 from models.spaces import Spaces
@@ -66,6 +67,18 @@ class Networks:
 
     def target(self, flat: Tensor) -> Policy:
         raise SettingError("scored_by is 'target', but a learned reward has none; allowed: agents", "scored_by")
+
+    def fit(self, flat: Tensor, states: Tensor, wanted: Tensor) -> Tensor:
+        """Fit parameters ``[M, size]``, from ``flat [M, size]``, so that phi, without its output scale, is about
+        ``wanted [N]`` on ``states [N, S]`` (`models.proxies.fitting.fit`). A search may start from them."""
+        if self.config.rn_output == "symexp":
+            wanted = wanted.sign() * wanted.abs().log1p()
+        if self.config.rn_input_center:
+            states = states - torch.tensor(self.config.rn_input_center)
+        if self.config.rn_input_spread:
+            states = states / torch.tensor(self.config.rn_input_spread)
+        own = fitting.fit(self.parts["reward"], flat[:, : self.inner], states[None], wanted[None, :, None])
+        return torch.cat([own, flat[:, self.inner :]], 1)
 
     def program(self, flat: Tensor) -> "Phi":
         """Ready to be evaluated, with parameters ``flat [M, size]``."""
