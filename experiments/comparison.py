@@ -10,11 +10,9 @@ import yaml
 
 from control.cli.errors import lines, show
 from control.cli.settings import from_dict
-from control.commands.evaluate import proxy_or_checkpoint
 from control.reports.files import check_writable, figure_file
 from control.reports.runs import Run, find_groups
 from control.reports.style import FORMATS, PLAIN, THEMES, Look
-from models.proxies.files import Proxy
 from models.settings import Kind, SettingError, check_value
 
 
@@ -71,15 +69,6 @@ def run_script(action: Callable[[], None]) -> int:
             show(line)
         return 2
     return 0
-
-
-def load_proxy(name: str, allowed: str) -> Proxy:
-    """The proxy of a file, a run folder or a shipped name. Raises SettingError, which says what is ``allowed``, for an
-    agent's."""
-    proxy = proxy_or_checkpoint(name)
-    if not isinstance(proxy, Proxy):
-        raise SettingError(f"proxies is {name!r}, which is of an agent; allowed: {allowed}")
-    return proxy
 
 
 def check_counts(given: argparse.Namespace, **least: int) -> None:

@@ -24,7 +24,8 @@ from control.commands.evaluate import agent_settings  # noqa: E402
 from control.evolution.inner_loop import InnerLoop  # noqa: E402
 from control.reports.files import write_numbers  # noqa: E402
 from control.reports.search import describe  # noqa: E402
-from experiments.comparison import Layout, check_given, load_proxy, run_script  # noqa: E402
+from experiments.comparison import Layout, check_given, run_script  # noqa: E402
+from experiments.proxies import load_proxy  # noqa: E402
 from models.proxies import files  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
 from models.registry import default_config  # noqa: E402

@@ -32,7 +32,8 @@ from control.evolution.inner_loop import InnerLoop  # noqa: E402
 from control.reports.files import write_numbers  # noqa: E402
 from control.reports.search import describe, iqm_text  # noqa: E402
 from envs.synthetic import Stages  # noqa: E402
-from experiments.comparison import Layout, check_given, load_proxy, run_script  # noqa: E402
+from experiments.comparison import Layout, check_given, run_script  # noqa: E402
+from experiments.proxies import load_proxy  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
 from models.proxies.synthetic.config import Config  # noqa: E402
 from models.registry import agent_class, default_config  # noqa: E402
