@@ -19,7 +19,7 @@ _GIF_SPEED, _GIF_WIDTH, _GIF_COLOURS = 12.5, 560, 64
 
 
 def encoder() -> Any:
-    """The module that has ffmpeg. UserError where it is missing, or ffmpeg is."""
+    """The module with ffmpeg. Raises UserError if the module or ffmpeg is missing."""
     try:
         import imageio_ffmpeg
 
@@ -33,8 +33,8 @@ def encoder() -> Any:
 
 @contextlib.contextmanager
 def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None]]:
-    """Give a function that adds a frame, all of one even size, to the video ``path``, which is there when the block
-    ends. Raises UserError where it cannot be written."""
+    """Context manager for a function that adds a frame to the video ``path``, which exists after the block. All frames
+    have one size, of even numbers. Raises UserError if the video cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     writer: Any = None
     with replacing(path) as temporary:
@@ -70,7 +70,7 @@ def _writing(what: str, path: Path) -> Iterator[None]:
 
 
 def gif(video: Path) -> Path:
-    """A GIF of ``video`` beside it, with as much of it as `GIF_BYTES` hold. UserError where it cannot be written."""
+    """Write a GIF beside ``video``, cut at `GIF_BYTES`. Raises UserError if it cannot be written."""
     path = video.with_suffix(".gif")
     chain = (
         f"fps={_GIF_SPEED},scale='min({_GIF_WIDTH},iw)':-1:flags=area,split[a][b];"

@@ -1,5 +1,4 @@
-"""What stands under the frames of a film: enlarged pictures above lines of text, drawn by Pillow in matplotlib's font,
-which both come with matplotlib."""
+"""Frames of a film: enlarged pictures above lines of text, drawn by Pillow in a font of matplotlib."""
 
 import functools
 from collections.abc import Sequence
@@ -27,13 +26,13 @@ def enlarged(frame: Frame) -> Frame:
 
 
 def letters(width: int) -> int:
-    """The height of letters in a film of so many pixels, which stay readable where it is shown at half its width."""
+    """The height of letters in a film of ``width`` pixels. They are readable at half of its width."""
     return max(_LETTER, width // _PER_LETTER)
 
 
 def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Frame:
-    """The picture above ``lines`` of cells of equal width, so that numbers stay where they are; letters have ``height``
-    pixels at most, and fewer where a cell is too long. The first line stands out."""
+    """The picture above ``lines`` of text. Cells of a line have equal widths, so that numbers do not move. Letters have
+    ``height`` pixels, and fewer in a cell with long text. The first line is brighter."""
     row, width, margin = round(1.6 * height), frame.shape[1], height // 2
     strip = _backdrop(row * len(lines) + margin, width).copy()
     for number, cells in enumerate(lines):
@@ -85,7 +84,7 @@ def _font(height: int) -> Any:
 
 @functools.lru_cache(4096)
 def _fitting(text: str, height: int, room: float) -> tuple[str, Any]:
-    """``text`` and the font in which it takes ``room`` pixels at most; cut where letters would be too small to read."""
+    """``text`` and a font in which it fits into ``room`` pixels. Text is cut if letters would be too small to read."""
     smallest = min(height, _READABLE)
     for size in range(height, smallest - 1, -1):
         if _font(size).getlength(text) <= room:

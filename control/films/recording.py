@@ -1,5 +1,5 @@
-"""Films of agents: what they play in an environment that draws itself, alone or side by side. An mp4 at the speed of
-the environment, and on wish a GIF beside it."""
+"""Films of agents in rendered environments, alone or side by side: an mp4 at the speed of the environment, and
+optionally a GIF beside it."""
 
 import contextlib
 import itertools
@@ -23,28 +23,28 @@ from models.settings import SettingError, UserError
 from models.streams import Streams
 
 _LONGEST = 10_000  # steps of an episode, after which it is cut: some environments have no end
-_PAUSE = 1.8  # seconds for which the last picture of an episode stays
+_PAUSE = 1.8  # seconds of the last picture of an episode
 _SPEED, _STILL = 150.0, 90  # pictures drawn and encoded in a second, nearly, and those at the end of most episodes
 
 
 @dataclass(frozen=True)
 class Actor:
-    """Who plays: ``begin()`` gives a policy for the next episode, of which the first member is filmed; ``caption``
-    stands below its pictures."""
+    """A filmed agent. ``begin()`` makes a policy for the next episode, whose first member is filmed. ``caption`` is
+    printed below the pictures."""
 
     begin: Callable[[], Policy]
     caption: str = ""
 
 
 def check_recording(run: RunConfig) -> None:
-    """Before anything is trained or played, SettingError where the run is to be filmed and cannot be."""
+    """Raise SettingError if the run is to be filmed and cannot be, before anything is trained or played."""
     wanted = next((name for name in ("record", "recording_epoch_interval") if getattr(run, name) > 0), "")
     if wanted:
         check_film(run.gamename, run.time_limit, wanted, f"{str(getattr(run, wanted)).lower()}, but ", "; leave it out")
 
 
 def check_film(game: str, time_limit: int | None, setting: str, before: str = "", after: str = "") -> None:
-    """SettingError, in the name of ``setting``, where a game has no pictures or there is no ffmpeg."""
+    """Raise SettingError about ``setting`` if a game cannot be rendered or ffmpeg is missing."""
     try:
         environment: Any = make_environment(game, 1, 1, render=True, time_limit=time_limit)
         with contextlib.closing(environment):
@@ -52,7 +52,7 @@ def check_film(game: str, time_limit: int | None, setting: str, before: str = ""
             environment.frame(0, 0)
         encoder()
     except UserError as error:
-        # What is wrong with the game without a film too is raised as it is.
+        # Errors of the game that have nothing to do with films are raised unchanged.
         make_environment(game, 1, 1, time_limit=time_limit).close()
         line = f"{before}{str(error).removeprefix('record: ')}{after}"
         raise SettingError(f"{setting} is {line}" if before else f"{setting}: {line}", setting) from error
@@ -82,7 +82,7 @@ def new_film(checkpoint: Path, stem: str) -> Path:
 
 
 def film_seconds(run: RunConfig, length: float | None) -> float:
-    """Seconds that the film of a run may take if its episodes have ``length`` steps; 0 where there will be none."""
+    """Estimated seconds to film a run whose episodes have ``length`` steps; 0 without a film."""
     return run.record * run.record_episodes * ((length or 0) + _STILL) / _SPEED
 
 
@@ -90,8 +90,8 @@ def film(
     loop: Loop, run: RunConfig, path: Path, name: str, sample: bool = False, episodes: int = 1, small: bool = False,
     watch: Watch | None = None,
 ) -> list[float]:  # fmt: skip
-    """Write a video of ``episodes`` of the first member, and with ``small`` a GIF beside it; their returns. Seeds come
-    from ``name`` alone: a run that records learns the same as one that does not. ``watch`` is told how much is done."""
+    """Write a video of ``episodes`` of the first member, and with ``small`` a GIF beside it. Returns their returns.
+    Seeds depend on ``name`` alone, so that filming does not change training. ``watch`` gets the progress."""
     streams, forks = Streams.named(loop.seeds, name), Streams.named(loop.seeds, f"{name}, actions")
     seeds = streams.episode_seeds(episodes)[0].tolist()
     actor = Actor(lambda: loop.policy(forks.fork(), sample), filmed_seed(loop.seeds))
@@ -103,9 +103,9 @@ def record(
     small: bool = False, watch: Watch | None = None,
 ) -> list[list[float]]:  # fmt: skip
     """Write a film of ``actors`` side by side to ``path`` (mp4): one episode after another, each from one of ``seeds``
-    for all of them. Who ends first waits for the others. With ``small`` also a GIF beside it. ``watch`` is told how
-    much is done after each episode. Returns of each actor's episodes. Raises UserError where ffmpeg is missing or the
-    environment cannot be drawn."""
+    for all actors. Actors whose episode has ended wait for the others. With ``small`` also write a GIF beside it.
+    ``watch`` gets the progress after each episode. Returns the returns of each actor. Raises UserError if ffmpeg is
+    missing or the environment cannot be rendered."""
     with contextlib.ExitStack() as stack:
         stages = [_Stage(actor, game, time_limit, len(actors), stack) for actor in actors]
         speed = stages[0].frames_per_second
@@ -129,19 +129,19 @@ def record(
 
 
 def filmed_seed(seeds: Sequence[int]) -> str:
-    """Which of several seeds `film` shows; empty where there is one."""
+    """Text that names the seed that `film` shows; empty for a single seed."""
     return f"seed {seeds[0]}" if len(seeds) > 1 else ""
 
 
 def returns_text(returns: Sequence[float]) -> str:
-    """What was filmed, in words: that one episode is one, or how many there are."""
+    """The number of filmed episodes and their returns, in words."""
     if len(returns) == 1:
         return f"one episode, return {returns[0]:.0f}"
     return f"{len(returns)} episodes, returns {', '.join(f'{each:.0f}' for each in returns)}"
 
 
 class _Stage:
-    """One of ``count`` actors, in an environment of its own with a row for each member of the actor's policy."""
+    """One of ``count`` actors in a separate environment, which has a row for each member of the actor's policy."""
 
     def __init__(self, actor: Actor, game: str, time_limit: int | None, count: int, stack: contextlib.ExitStack):
         self.actor, self.returns, self._count = actor, list[float](), count
@@ -165,11 +165,11 @@ class _Stage:
         self._told = self.policy.told()
 
     def advance(self) -> None:
-        """The next step; nothing where the episode has ended."""
+        """Make the next step, unless the episode has ended."""
         if self.done:
             return
         action = self.policy.act(self._obs)
-        self._told = self.policy.told()  # what it has acted on
+        self._told = self.policy.told()  # the command of this action
         step = self.environment.step(action, self._first)
         self.policy.advance(step.reward)
         self._steps += 1
@@ -178,7 +178,7 @@ class _Stage:
         self._frame = enlarged(self.environment.frame(0, 0))
 
     def picture(self) -> Frame:
-        """The picture of now, with what stands below it."""
+        """The current picture with its text."""
         lines = [[self._heading, f"step {self._steps:,}", f"return {_number(self.returns[-1])}"]]
         if self._told:
             lines.append([f"{name} asked {_number(float(value[0, 0]))}" for name, value in self._told.items()])

@@ -131,8 +131,8 @@ def say_version_of(path: str, taken: Path, flag: str) -> None:
 
 
 def say_versions(left: Mapping[Path, Sequence[Path]], words: str) -> None:
-    """Say in a line that the newest versions of runs count, the keys of ``left``, and which does not, and how to name
-    one of these: behind the ``words`` of a command. Nothing is said where there are none."""
+    """Print a note if only the newest versions of runs are used. ``left`` maps these to the unused older ones. The note
+    shows how to use an older one: its path after the ``words`` of a command."""
     if not left:
         return
     counts, others = next(iter(left.items()))

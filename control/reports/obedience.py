@@ -1,8 +1,8 @@
 """`--eval_agent CHECKPOINT --obedience`: does an agent that is commanded a return obtain it? A sweep of commands over
 the returns seen in training and beyond, its statistics, table and figure.
 
-A sweep asks for C returns in each of E episodes by each of M seeds. A command is inside where it lies within the
-returns that this seed has seen in training, and outside elsewhere, where nothing but extrapolation can answer it.
+A sweep commands C returns in each of E episodes of each of M seeds. A command is inside if it is within the range of
+returns in the seed's training. Commands outside of it require extrapolation.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,8 +31,8 @@ from models.contract import Policy
 from models.settings import SettingError
 from models.streams import Streams
 
-EPISODES = 20  # of each command, where the user does not say how many
-BEYOND = 0.25  # share of the range seen that a sweep goes beyond each of its ends
+EPISODES = 20  # of each command, by default
+BEYOND = 0.25  # by which a sweep exceeds each end of the training range, as a share of it
 COMMANDS = 15
 REGIONS = ("inside", "outside", "all")
 NAMES = {"slope": "slope", "rho": "rank correlation", "mae": "mean absolute error"}
@@ -47,15 +47,16 @@ def grid(low: ArrayLike, high: ArrayLike) -> Array:
 
 
 def slope(commanded: ArrayLike, obtained: ArrayLike) -> float:
-    """The slope of the line that least squares puts through pairs ``[N]``: 1 where each unit that is asked for is
-    obtained, 0 where the command changes nothing."""
+    """The slope of a least-squares line through pairs ``[N]``: 1 if obtained returns follow commands, 0 if commands
+    have no effect."""
     x = np.asarray(commanded, dtype=np.float64)
     x = x - x.mean()
     return float(x @ np.asarray(obtained, dtype=np.float64) / (x @ x))
 
 
 def rank_correlation(commanded: ArrayLike, obtained: ArrayLike) -> float:
-    """Spearman's, of pairs ``[N]``; equal numbers share the mean of their ranks. 0 where all of one side are equal."""
+    """Spearman's rank correlation of pairs ``[N]``. Equal numbers get the mean of their ranks. 0 if one side is
+    constant."""
     pair = (torch.as_tensor(np.asarray(each, dtype=np.float64)) for each in (commanded, obtained))
     x, y = (centred_ranks(each).numpy() for each in pair)
     scale = float(np.sqrt((x @ x) * (y @ y)))
@@ -73,13 +74,13 @@ _STATISTICS: dict[str, Callable[[ArrayLike, ArrayLike], float]] = {
 
 
 def measure(commanded: ArrayLike, obtained: ArrayLike, low: ArrayLike, high: ArrayLike) -> dict[str, Any]:
-    """What ``obtained [M, C, E]`` says under commands ``[C]``, where seeds have seen returns from ``low`` to ``high
-    [M]``; ready for JSON.
+    """Statistics of returns ``obtained [M, C, E]`` under commands ``[C]``, as data for JSON. ``low`` and ``high [M]``
+    are the range of returns in each seed's training.
 
-    ``regions`` has for each of `REGIONS` its number of commands and of episodes, and each statistic of `NAMES` with its
-    interval. Episode e is the same under all commands but for what follows from them, so each gives a statistic over
-    the C commands, of which the mean is taken over episodes and seeds. None where a seed has fewer than two commands
-    there. The bootstrap is over seeds, or over episodes where there are fewer than three seeds.
+    ``regions`` has, for each of `REGIONS`, the numbers of commands and episodes, and each statistic of `NAMES` with its
+    interval. Episode e starts equally under all commands, so it gives one statistic over the C commands; the result is
+    the mean over episodes and seeds. It is None if a seed has fewer than two commands in the region. The bootstrap is
+    over seeds, or over episodes with fewer than three seeds.
     """
     asked, got = np.asarray(commanded, dtype=np.float64), np.asarray(obtained, dtype=np.float64)
     lows, highs = np.asarray(low, dtype=np.float64)[:, None], np.asarray(high, dtype=np.float64)[:, None]
@@ -102,7 +103,7 @@ def _points(got: Array) -> list[list[float]] | None:
 
 
 def _region(asked: Array, got: Array, where: Any) -> dict[str, Any]:
-    """The statistics of the commands that ``where [M, C]`` names for each seed."""
+    """The statistics of the commands in ``where [M, C]`` bool, for each seed."""
     found: dict[str, Any] = {"commands": int(where.any(0).sum()), "episodes": int(where.sum()) * got.shape[2]}
     if where.sum(1).min() < 2:
         return found | dict.fromkeys(NAMES)
@@ -165,7 +166,7 @@ def _panel(axis: Any, measured: dict[str, Any]) -> None:
 
 
 class _Counting(Policy):
-    """A policy that adds up what its episodes obtain in the units of its commands: discounted where these are."""
+    """A policy that sums the rewards of its episodes, discounted if its commands are discounted returns."""
 
     def __init__(self, policy: Policy, discount: float):
         self.policy, self.members, self.discount = policy, policy.members, discount
@@ -192,8 +193,8 @@ def check(loop: Loop, kind: str) -> EpisodeLoop:
 def sweep(
     loop: EpisodeLoop, commands: Sequence[float], episodes: int, sample: bool, seed: int, others: dict[str, float]
 ) -> Array:
-    """Returns ``[M, C, E]`` under each of the ``commands``, in their units. All commands have the same episodes, chosen
-    by ``seed``; ``others`` are parts of the command that stay."""
+    """Returns ``[M, C, E]`` under each of the ``commands``, in their units. ``seed`` chooses the episodes, which are
+    equal for all commands. ``others`` are fixed parts of the command."""
     found, config = [], loop.agent.config
     discount = config.discount if config.desire_rtg else 1.0
     with progress("commands") as watch:
@@ -213,8 +214,8 @@ def sweep(
 
 
 def seen(checkpoint: Checkpoint, seeds: Sequence[int], discount: float) -> tuple[list[float], list[float]]:
-    """The smallest and largest return that each seed had seen when the checkpoint was written, from the run's
-    metrics.csv. SettingError where that is gone, or is of a run that did not note it."""
+    """The smallest and largest training return of each seed up to the checkpoint, from the run's metrics.csv. Raises
+    SettingError if the file is missing or lacks them."""
     written = read_metrics(home(checkpoint.path) / "metrics.csv")
     metrics = {tag: np.array(column) for tag, column in written.items()}
     pairs = [(SMALLEST_SEEN, LARGEST_SEEN)] + [("rollout/return_min", "rollout/return_max")] * (discount == 1)

@@ -21,9 +21,9 @@ from control.reports.tags import TAGS
 from control.storage.versions import FILE, read_versions
 from models.settings import SettingError
 
-MOST_FILMS = 12  # of a page; more are said by their number
+MOST_FILMS = 12  # of a page; for further films the page has their number
 _SOURCES = re.compile(r" \[[A-Z](, [A-Z])*\]")  # letters that the docstring of a family's settings explains
-_MOST_COMMANDS = 12  # of one group; more are said by their number
+_MOST_COMMANDS = 12  # of one group; for further ones the page has their number
 _FIGURES = {
     "": "Curves over steps",
     "losses": "Losses over steps",
@@ -59,7 +59,7 @@ def steps(subjects: Sequence[Subject]) -> str:
 
 
 def brief(subjects: Sequence[Subject]) -> str:
-    """What was run and what came out, a row for each group."""
+    """Runs and results, one row for each group."""
     rows, shown = [], judged_by(subjects)
     for subject, tag in zip(subjects, shown, strict=True):
         seeds = subject.summary["seeds"]
@@ -124,7 +124,7 @@ def numbers(subjects: Sequence[Subject]) -> str:
 
 
 def learned(subjects: Sequence[Subject]) -> str:
-    """What searches have found: held-out evaluations, and the pictures that they drew."""
+    """Results of searches: held-out evaluations, and their pictures."""
     parts = []
     for subject in subjects:
         for folder in subject.folders:
@@ -174,7 +174,7 @@ def films(subjects: Sequence[Subject]) -> str:
 
 
 def settings(subjects: Sequence[Subject]) -> str:
-    """What differs between groups, or from the defaults of a single one; and everything, on demand."""
+    """Settings that differ between groups, or from the defaults for a single group; and all settings, folded."""
     names = list(dict.fromkeys(name for subject in subjects for folder in subject.folders for name in folder.written))
     if not names:
         return html.paragraph("No config.yaml was found beside the metrics.")
@@ -210,7 +210,7 @@ def _value(subject: Subject, name: str) -> str:
 
 
 def versions(subjects: Sequence[Subject]) -> str:
-    """What the runs were made with; where they do not say it, that."""
+    """Versions of the programs that made the runs, with a line for runs that lack them."""
     found = {
         subject.label: [read_versions(folder.path) if folder.file(FILE) else [] for folder in subject.folders]
         for subject in subjects

@@ -1,4 +1,4 @@
-"""What a synthetic environment shows the agents that train on it, and what a bandit pays for."""
+"""Figures of synthetic environments: states and rewards in training, and the rewards of bandits."""
 
 import dataclasses
 from pathlib import Path
@@ -25,13 +25,13 @@ _REWARD_BINS, _ACTIONS, _PANELS = 25, 41, 9
 
 
 def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
-    """Samples of what agents see, "synthetic", "real" and "synthetic on real": states and, as the last column, rewards
-    ``[N, S + 1]``.
+    """Samples of states and, in the last column, rewards ``[N, S + 1]``, by name. As in figure 4 of Ferreira et al.
+    2022.
 
-    Ten agents train on the synthetic environment: its next states (of a bandit, its only ones) and rewards; where
-    trainings end early, of the agents that ended last; of agents without a replay buffer, greedy episodes after their
-    training. Then each plays ten greedy episodes on the real environment. The
-    third is what the synthetic one would have answered there. As in figure 4 of Ferreira et al. 2022.
+    "synthetic": next states (of a bandit, its states) and rewards in the training of ten agents. If trainings end
+    early, those of the agents that ended last; for agents without a replay buffer, those of greedy episodes after
+    training. "real": ten greedy episodes of each agent on the real environment. "synthetic on real": answers of the
+    synthetic environment to these states and actions.
     """
     # One shape for all agents, so that one program holds them. Where trainings may end early, in torch: there agents
     # leave the program as soon as they end.
@@ -95,7 +95,7 @@ _NAMES = {
 
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     """``behaviour.png`` in ``folder``: histograms of `behaviour`, one panel per dimension of the state and one for the
-    reward. Beside it, of a bandit, ``behaviour_reward.png``: what it pays for."""
+    reward. For a bandit also ``behaviour_reward.png`` (`draw_rewards`)."""
     look = look_of(settings.run)
     ending = (look.formats or ("png",))[0]
     path, data, bandit = folder / f"behaviour.{ending}", behaviour(proxy, settings), proxy.config.proxy == "bandit"
@@ -106,12 +106,12 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
 
 
 def names_of(game: str, size: int) -> list[str]:
-    """What the numbers of a state are called."""
+    """Names of the numbers of a state."""
     return [*_NAMES.get(game.partition(",")[0], [f"state {i}" for i in range(size)])]
 
 
 def draw_behaviour(path: Path, data: dict[str, np.ndarray], game: str, bandit: bool, look: Look) -> None:
-    """Each panel shows what share of the samples lies in each of 60 bins, on one logarithmic axis for all."""
+    """Draw histograms of 60 bins. All panels have the same logarithmic axis of shares."""
     size = data["real"].shape[1] - 1
     names = [*names_of(game, size), "reward"]
     kind = "bandit" if bandit else "MDP"
@@ -173,9 +173,9 @@ def in_bins(reward: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def draw_rewards(path: Path, data: dict[str, np.ndarray], proxy: Proxy, look: Look) -> Path:
-    """What a bandit pays for: the mean reward of each action over each number of the states of `behaviour`, which
-    agents train on. Lines of discrete actions, and of continuous ones an image for each coordinate. Of many, the nine
-    where it depends most on the number of the state which actions are paid."""
+    """Draw a bandit's mean reward of each action over each number of the states of `behaviour`: lines for discrete
+    actions, an image for each coordinate of continuous ones. Of many panels, the nine in which the best action depends
+    most on the number are drawn."""
     states = torch.from_numpy(data["synthetic"][:, :-1])
     networks: Any = proxy.networks
     actions = networks.actions
