@@ -52,7 +52,7 @@ def test_answers_in_half_a_second(word: str, status: int, said: str) -> None:
 @pytest.mark.parametrize("name", implementations())
 def test_help_shows_every_setting_with_its_default(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        trainer.main(["--implementation", name, "--help"])
+        trainer.main(["--implementation", name, "--help", "all"])
     shown = " ".join(capsys.readouterr().out.split())
     assert end.value.code == 0
     settings = config.parse(["--implementation", name])
@@ -66,9 +66,35 @@ def test_help_shows_every_setting_with_its_default(name: str, capsys: pytest.Cap
     assert "lunarlander-sparse" in shown and ", ".join(implementations()) in shown
 
 
+@pytest.mark.parametrize(("implementation", "most"), [("UDRL", 60), ("SE", 90)])
+def test_help_lists_settings_that_act(implementation: str, most: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        trainer.main(["--implementation", implementation, "--help"])
+    flags = re.findall(r"^  --(\w+) (?!--help)", capsys.readouterr().out, re.MULTILINE)
+    assert 40 < len(flags) <= most and "lr" in flags
+    assert not {"plot_out", "num_samples", "film_out", "icm_lr", "value_lr"} & set(flags)
+
+
+def test_help_of_a_command_and_of_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    def flags(*words: str) -> list[str]:
+        with pytest.raises(SystemExit) as end:
+            trainer.main(words)
+        assert end.value.code == 0
+        return re.findall(r"^  --([\w.]+) ", capsys.readouterr().out, re.MULTILINE)
+
+    assert flags("--plot", "--help") == ["plot", "plot_out", "plot_format", "plot_theme", "plot_log"]
+    assert flags("--eval_agent", "--help")[:2] == ["eval_agent", "num_eval_episodes"]
+    assert "resume_search" in flags("--use_tune", "--help") and "num_samples" in flags("--help", "trials")
+    assert flags("--help", "gamma")[0] == "discount"
+    assert trainer.main(["--help", "discont"]) == 2
+    assert capsys.readouterr().err == (
+        "error: help is 'discont', which no setting contains; did you mean 'discount'?; allowed: all, or a word\n"
+    )
+
+
 def test_help_has_the_other_names_that_a_searchs_agents_know(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        trainer.main(["--implementation", "SE", "--gamename", "pendulum", "--help"])
+        trainer.main(["--implementation", "SE", "--gamename", "pendulum", "--help", "all"])
     assert "also: exploration_noise, action_noise" in " ".join(capsys.readouterr().out.split())
 
 

@@ -1,4 +1,5 @@
-"""``--help``: every setting with its meaning, default and range, grouped."""
+"""``--help``: settings with their meaning, default and range, grouped: those that act in the run asked for, those of one
+command (``--plot --help``), those with a word (``--help discount``), or all (``--help all``)."""
 
 import contextlib
 import os
@@ -8,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from control.cli.options import Flag
+from control.cli.settings import from_dict, ineffective, replaced_in
+from control.cli.together import HEARD, SWITCHES, UNHEARD
 from control.cli.words import word
 from models.registry import families_of, family, implementations
-from models.settings import LONGEST, RANGES, SMALLEST, allowed
+from models.settings import LONGEST, RANGES, SMALLEST, SettingError, allowed, nearest
 from models.vocabulary import others
 
 HEAD = """usage: python trainer.py [--config FILE.yaml] [--name value ...]
@@ -25,7 +28,7 @@ learn an environment for CartPole, on which new agents train:
   python trainer.py --implementation SE --gamename cartpole --proxy bandit
 
 More: README.md, docs/algorithms.md (which agent?), docs/index.md (all
-pages); below, every setting of {implementation}.
+pages); below, the settings of {implementation} that act by default.
 
 implementations (--help --algo PPO shows the settings of PPO):
 {implementations}
@@ -33,8 +36,15 @@ environments:
 {games}
   any Gymnasium id, your own as module:Name-v0; probe-1 to 5, for tests
 """
+COMMANDS = {
+    "eval_agent": "evaluate an agent, or train fresh agents on a proxy", "use_tune": "search hyperparameters",
+    "plot": "draw learning curves", "film": "film agents", "report": "write an HTML page about runs",
+    "import_proxy": "convert a proxy of another project",
+}  # fmt: skip
+"""Commands other than training, and what they do."""
+NEEDS = {"record_episodes": "--record", "ray_address": "--num_workers or --use_tune"}
 OPTIONS = (
-    ("-h, --help", "show this and end"),
+    ("-h, --help [WORD|all]", "show this and end; with a word, the settings that contain it; with all, every setting"),
     ("--version", "show the version and end"),
     ("--config FILE.yaml", "settings from a file; a run's config.yaml repeats it"),
     ("--import MODULE,...", "import these first; a file can name no module itself"),
@@ -63,11 +73,27 @@ METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
 OBVIOUS = ("true or false", "text, not empty", "text", "number")  # the metavar says so already
 
 
-def help_text(known: Mapping[str, Flag], implementation: str, game: str) -> str:
-    """The whole help page, with the defaults of that implementation on that game."""
-    from envs.names import GAMES, declared
+def help_text(
+    known: Mapping[str, Flag], chosen: Mapping[str, str], words: Sequence[str], command: str | None = None
+) -> str:
+    """The help page for ``known`` settings, of a run whose implementation, game, preset, ... are ``chosen``.
 
+    ``words`` follow ``--help``; ``command`` is another command than training, such as ``plot``. Raises SettingError if
+    no setting contains the words.
+    """
+    implementation, game = chosen["implementation"], chosen["gamename"]
     width = max(40, min(WIDEST, _columns()))
+    idle = _idle(known, chosen)
+    families = families_of(implementation, known["agent"].default)
+    if words and words != ["all"]:
+        matches = _matching(known, " ".join(words).lower(), families)
+        return "\n".join([f"settings of {implementation} with {' '.join(words)!r}:", *_entries(matches, idle, families, width)])
+    if command:
+        value = "" if known[command].kind.item is bool else f"{_metavar(known[command])} "
+        usage = f"usage: python trainer.py --{command} {value}[--name value ...]"
+        return "\n".join([f"{usage}\n", *_entries(_of_command(known, command), {}, families, width)])
+
+    from envs.names import GAMES, declared
 
     def filled(text: str, indent: str = "  ") -> str:
         return textwrap.fill(" ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent)
@@ -76,10 +102,13 @@ def help_text(known: Mapping[str, Flag], implementation: str, game: str) -> str:
     names = {"implementations": ", ".join(implementations()), "games": ", ".join(games)}
     parts = [HEAD.format(implementation=implementation, **{name: filled(text) for name, text in names.items()})]
     parts += [filled(WORDS, ""), "", "options:", *(_entry(left, text, width) for left, text in OPTIONS), ""]
+    if words:
+        listed = [flag for flag in known.values() if flag.name not in OLDER]
+    else:
+        listed = [flag for flag in known.values() if _is_listed(flag, idle)]
     groups: dict[str, list[Flag]] = {}
-    for flag in known.values():
+    for flag in listed:
         groups.setdefault(flag.section, []).append(flag)
-    families = families_of(implementation, known["agent"].default)
     # Tags such as [C] are explained once, above the hyperparameters.
     sources = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family(implementation).sources, re.DOTALL | re.MULTILINE)
     for section in sorted(groups, key=_place):
@@ -87,11 +116,63 @@ def help_text(known: Mapping[str, Flag], implementation: str, game: str) -> str:
         if section.startswith("hyperparameters") and sources:
             parts += [filled(f"Defaults are those with --gamename {game}. {sources[1]}"), ""]
             sources = None
-        shown = [flag for flag in groups[section] if flag.name not in OLDER]
-        parts += [_entry(f"--{flag.name} {_metavar(flag)}", _explain(flag, families), width) for flag in shown]
-        parts.append("")
+        parts += [*_entries(groups[section], idle, families, width), ""]
+    parts += ["other commands, and their settings:"]
+    parts += [_entry(f"--{name} --help", text, width) for name, text in COMMANDS.items()]
+    hidden = len([flag for flag in known.values() if flag.name not in OLDER]) - len(listed)
+    if hidden:
+        more = f"{hidden} more settings belong to these commands, to the environment, or have no effect with this choice"
+        parts += ["", filled(f"{more}; --help all lists them, and --help WORD finds them.", "")]
     older = ", ".join(f"--{name}{text}" for name, text in OLDER.items())
-    return "\n".join([*parts, filled(f"older flags, which are still accepted: {older}", ""), "", EXAMPLES, ""])
+    return "\n".join([*parts, "", filled(f"older flags, which are still accepted: {older}", ""), "", EXAMPLES, ""])
+
+
+def _idle(known: Mapping[str, Flag], chosen: Mapping[str, str]) -> dict[str, str]:
+    """The settings without effect in a run of the ``chosen`` implementation, preset, ..., each with the reason."""
+    settings = from_dict({name: value for name, value in chosen.items() if name in known})
+    implementation = chosen["implementation"]
+    idle = {name: f"no effect without {needed}" for name, needed in NEEDS.items()}
+    idle |= {name: f"no effect with {implementation}" for name in replaced_in(implementation)}
+    if family(implementation).learns_from == "evolution":
+        idle |= dict.fromkeys(("num_seeds", "accelerator"), f"only the default is allowed with {implementation}")
+        idle |= {name: "the environment's" for name, flag in known.items() if flag.section.startswith("parameters of")}
+    return idle | {name: f"no effect: {reason}" for name, reason in ineffective(settings).items()}
+
+
+def _is_listed(flag: Flag, idle: Mapping[str, str]) -> bool:
+    """Whether ``--help`` lists a setting without being asked: it acts in training, by default."""
+    return not (flag.section in SWITCHES or flag.name in COMMANDS or flag.name in OLDER or flag.name in idle)
+
+
+def _matching(known: Mapping[str, Flag], text: str, families: Sequence[str]) -> list[Flag]:
+    """The settings with ``text`` in their name, section, explanation or alternative names. Raises SettingError."""
+    text = text.lstrip("-")
+
+    def contains(flag: Flag) -> bool:
+        words = [flag.name, flag.section, flag.meta.get("help", ""), *others(flag.name, families)]
+        return text in " ".join(words).lower()
+
+    matches = [flag for flag in known.values() if contains(flag)]
+    if not matches:
+        raise SettingError(f"help is {text!r}, which no setting contains{nearest(text, known)}; allowed: all, or a word")
+    return sorted(matches, key=lambda flag: text not in flag.name)
+
+
+def _of_command(known: Mapping[str, Flag], command: str) -> list[Flag]:
+    """The settings of a command other than training, its own first."""
+    shared = [name for name, flag in known.items() if flag.section == "run" and name not in UNHEARD]
+    names = [command, *(name for name, flag in known.items() if SWITCHES.get(flag.section) == command)]
+    names += HEARD.get(command, shared if command == "eval_agent" else ())
+    return [known[name] for name in dict.fromkeys(names) if name not in OLDER]
+
+
+def _entries(flags: Sequence[Flag], idle: Mapping[str, str], families: Sequence[str], width: int) -> list[str]:
+    """Lines about settings; ``idle`` says why some have no effect."""
+
+    def explain(flag: Flag) -> str:
+        return f"{_explain(flag, families)}{f' [{idle[flag.name]}]' if flag.name in idle else ''}"
+
+    return [_entry(f"--{flag.name} {_metavar(flag)}", explain(flag), width) for flag in flags]
 
 
 def _columns() -> int:

@@ -65,7 +65,11 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     if "help" in asked:
         from control.cli.help import help_text
 
-        print(help_text(choice.known, choice.implementation, choice.game))
+        words = in_file | asked
+        chosen = {name: one_word(name, words[name]) for name in CHOOSING if words.get(name) and name in choice.known}
+        chosen |= {"implementation": choice.implementation, "gamename": choice.game}
+        command = next((mode for mode in MODES if mode in asked), None)
+        print(help_text(choice.known, chosen, asked["help"], command))
         raise SystemExit(0)
     known = choice.known
     with _naming(file, in_file, ()):
@@ -119,7 +123,7 @@ def about_the_bare_command() -> str:
     run = RunConfig()
     return (
         f"training {run.implementation} on {run.gamename} for {run.epochs:,} epochs, which takes about half an hour; "
-        "Ctrl-C ends it with a checkpoint, and --help shows all there is to choose"
+        "Ctrl-C ends it with a checkpoint, and --help shows what there is to choose"
     )
 
 

@@ -30,7 +30,8 @@ keyword in Python (`lr=1e-3`), by the same name.
 
 {words}
 
-`python trainer.py --implementation CPG --help` prints those of one agent. *Also* are other names that are accepted.
+`python trainer.py --implementation CPG --help` prints those of one agent that act by default, `--help all` every one,
+`--help WORD` those with a word, `--plot --help` those of a command. *Also* are other names that are accepted.
 Letters in brackets are sources, named at the head of each family. This page is made by
 `python -m control.cli.reference`.
 """
